@@ -1,0 +1,40 @@
+# `make` on its own lists what there is.
+.DEFAULT_GOAL := help
+.PHONY: help run test lint lock clean
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+# The environment is made anew whenever a lock file changes.
+$(VENV)/.installed: requirements.txt requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+run: $(VENV)/.installed ## migrate and serve on http://127.0.0.1:8000 (HOST and PORT change it)
+	@exec $(BIN)/python -m service serve --migrate
+
+test: lint ## lint, types and the whole test suite
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+lint: $(VENV)/.installed ## ruff, mypy and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header \
+           --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
+lock: ## make requirements*.txt anew from pyproject.toml
+	$(COMPILE) --upgrade --output-file requirements.txt pyproject.toml
+	$(COMPILE) --upgrade --extra dev --constraint requirements.txt --output-file requirements-dev.txt pyproject.toml
+
+clean: ## remove what make built (the embedded database stays in .postgres)
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

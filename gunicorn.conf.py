@@ -1,0 +1,30 @@
+"""How gunicorn serves: `gunicorn service.app:gunicorn` reads this file by itself.
+
+Where, and with how many workers, comes from config.toml and the environment, like all settings.
+"""
+
+import os
+from math import ceil
+from pathlib import Path
+
+from service.config import load
+from service.errors import OperatorError
+
+try:
+    _server = load(Path(os.environ.get("CATALOGUE_CONFIG", "config.toml")), os.environ).server
+except OperatorError as error:
+    raise SystemExit(f"Error: {error}") from error
+
+bind = f"{_server.host}:{_server.port}"
+workers = _server.workers
+backlog = _server.backlog
+worker_class = "aiohttp.GunicornWebWorker"
+# A worker's time to finish, which begins with its own drain_delay and shutdown_timeout.
+graceful_timeout = ceil(_server.drain_delay + _server.shutdown_timeout) + 5
+# A worker whose event loop stands still for this long is killed, with all its connections.
+timeout = 60
+# gunicorn's own lines; the access lines are the service's.
+errorlog = "-"
+accesslog = None
+# It would be a socket in the home folder.
+control_socket_disable = True

@@ -1,0 +1,75 @@
+-- What the service asks about movies. Requests that arrive together share one statement, so each
+-- of these takes and returns many rows at once. The service binds the parameters as literals: to
+-- try one in psql, set them first, as the line under each name does.
+
+-- name: get_movies(ids)
+-- \set ids array[1,2]
+-- The movies with these ids; one that does not exist gives no row.
+select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+from movies as m
+where m.id = any (:ids);
+
+-- name: create_movies(movies)
+-- \set movies '\'[{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
+-- Each row comes back with the position that it came with: the id is drawn first, and ties the two.
+with new as materialized (
+  select
+    nextval('movies_id_seq') as id,
+    n.position, n.title, n.year, n.runtime, n.genres
+  from jsonb_to_recordset(:movies)
+    as n (position integer, title text, year integer, runtime integer, genres text[])
+),
+created as (
+  insert into movies (id, title, year, runtime, genres)
+  overriding system value
+  select n.id, n.title, n.year, n.runtime, n.genres
+  from new as n
+  returning id, title, year, runtime, genres, version, created_at, updated_at
+)
+select
+  n.position,
+  c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
+from created as c
+join new as n on n.id = c.id;
+
+-- name: update_movies(changes)
+-- \set changes '\'[{"id": 1, "title": "Moana", "genres": ["animation", "adventure"]}]\''
+-- A field that is missing or null stays as it is. No id may stand in it twice. The rows are locked
+-- in the order of their ids, so that two of these at once cannot wait for each other.
+with changes as materialized (
+  select c.id, c.title, c.year, c.runtime, c.genres
+  from jsonb_to_recordset(:changes)
+    as c (id bigint, title text, year integer, runtime integer, genres text[])
+),
+locked as materialized (
+  select m.id
+  from movies as m
+  where m.id in (select c.id from changes as c)
+  order by m.id
+  for update
+)
+update movies as m
+set
+  title   = coalesce(c.title, m.title),
+  year    = coalesce(c.year, m.year),
+  runtime = coalesce(c.runtime, m.runtime),
+  genres  = coalesce(c.genres, m.genres)
+from changes as c
+join locked as l on l.id = c.id
+where m.id = l.id
+returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at;
+
+-- name: delete_movies(ids)
+-- \set ids array[1,2]
+-- The movies that this deleted; one that does not exist gives no row.
+with locked as materialized (
+  select m.id
+  from movies as m
+  where m.id = any (:ids)
+  order by m.id
+  for update
+)
+delete from movies as m
+using locked as l
+where m.id = l.id
+returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at;

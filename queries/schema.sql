@@ -1,0 +1,6 @@
+-- What the service asks about the schema itself.
+
+-- name: get_applied_migrations()
+-- The migrations that this database has had, as run by `python -m service migrate`.
+select s.version
+from schema_migrations as s;

@@ -1,0 +1,121 @@
+"""The one composition root: production and tests put the parts together here, and nowhere else."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+from aiohttp import web
+from gunicorn.errors import AppImportError
+
+from service import config as settings
+from service import logs, movies
+from service.config import Config
+from service.database import migration_files, queries, schema
+from service.database.pool import Pool, connect
+from service.database.schema import Schema
+from service.database.statements import Statements
+from service.errors import OperatorError, Unavailable
+from service.movies import Catalogue
+from service.web.draining import Draining
+from service.web.handlers.health import Health
+from service.web.handlers.movies import Movies
+from service.web.middlewares import middlewares
+from service.web.requests import BodyReader
+from service.web.routes import routes
+from service.web.server import DRAINING, Runner
+
+POOL = web.AppKey("pool", Pool)
+EXPECTED = {**movies.QUERIES, **schema.QUERIES}
+
+
+def create_app(config: Config) -> web.Application:
+    """Build the application; `OperatorError` where a query or migration file is wrong."""
+    loaded = load_queries(config)
+    database = _schema(config, loaded)
+    pool = Pool(config.database, database.prove)
+    statements = Statements(pool, loaded)
+    draining = Draining()
+
+    async def require_database() -> None:
+        applied = await statements.fetch("get_applied_migrations", retry=True)
+        database.require_migrations(applied)
+
+    app = web.Application(middlewares=middlewares(draining, config.server.request_timeout))
+    app[POOL] = pool
+    app[DRAINING] = draining
+    app.add_routes(
+        routes(
+            Health(config.service.environment, require_database, draining),
+            Movies(Catalogue(statements), BodyReader(config.server.body_timeout)),
+        )
+    )
+    app.cleanup_ctx.append(_database)
+    return app
+
+
+def load_queries(config: Config) -> dict[str, queries.Query]:
+    """Load queries/*.sql and hold it against what the service expects."""
+    return queries.load(
+        config.root / "queries", EXPECTED, statement_timeout=config.database.statement_timeout
+    )
+
+
+def _schema(config: Config, loaded: dict[str, queries.Query]) -> Schema:
+    return Schema(migration_files.versions(config.root / "migrations"), loaded, EXPECTED)
+
+
+async def prove(config: Config) -> None:
+    """Hold the queries against the database, as the first connection of a process does."""
+    connection = await connect(config.database)
+    try:
+        await _schema(config, load_queries(config)).prove(connection)
+    finally:
+        connection.close()
+
+
+async def _database(app: web.Application) -> AsyncIterator[None]:
+    """Prove the database before the first request, if it is there; close the pool at the end.
+
+    Where it is away, or waits for its migrations, the service starts all the same and answers 503
+    until it is there. A query that does not fit the schema stops the start.
+    """
+    pool = app[POOL]
+    try:
+        with suppress(Unavailable):
+            await _try(pool)
+        yield
+    finally:
+        await pool.close(timeout=2)
+
+
+async def _try(pool: Pool) -> None:
+    try:
+        async with pool.connection():
+            pass
+    except Unavailable as error:
+        if isinstance(error.__cause__, OperatorError):
+            raise error.__cause__ from None
+        raise
+
+
+class Worker(Runner):
+    """What each of gunicorn's workers runs."""
+
+    async def setup(self) -> None:
+        """Start; gunicorn prints this kind of error as one line, and stops."""
+        try:
+            await super().setup()
+        except OperatorError as error:
+            raise AppImportError(str(error)) from error
+
+
+async def gunicorn() -> Worker:
+    """Make a worker: `gunicorn service.app:gunicorn`."""
+    path = Path(os.environ.get("CATALOGUE_CONFIG", "config.toml"))
+    config = settings.load(path, os.environ)
+    logs.configure(config.log)
+    try:
+        return Worker(create_app(config), config.server)
+    except OperatorError as error:
+        raise AppImportError(str(error)) from error

@@ -1,0 +1,188 @@
+"""migrations/*.sql: how the files are named and what stands in them; knows no database.
+
+The format is dbmate's (https://github.com/amacneil/dbmate#creating-migrations), so that its users
+and tools feel at home. Apart from migrations.py, because a process that only serves wants to know
+the `versions` it needs, and neither alembic nor SQLAlchemy.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from service.errors import OperatorError
+
+TIMESTAMP = "%Y%m%d%H%M%S"
+FILE_NAME = re.compile(r"([0-9]{14})_([a-z0-9]+(?:_[a-z0-9]+)+)\.sql")
+NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
+MARKER = re.compile(r"--\s*migrate:(up|down)((?:\s+\S+)*)\s*")
+# Looser on purpose: a marker that is misspelt or indented would be a mere comment to PostgreSQL,
+# and what was meant to take the migration back would run as a part of it.
+LIKE_A_MARKER = re.compile(r"\s*--\s*migrate\s*:", re.IGNORECASE)
+COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+TRANSACTION = {(): True, ("transaction:true",): True, ("transaction:false",): False}
+TEMPLATE = """\
+-- What this changes, and why.
+--
+-- Each section runs in one transaction. What PostgreSQL refuses in one (create index concurrently)
+-- is the only statement of its file, and transaction:false stands behind the marker.
+
+-- migrate:up
+
+
+-- migrate:down
+
+"""
+
+
+class Section(NamedTuple):
+    """The SQL below a marker; `line` is where it begins in its file, counted from 1."""
+
+    sql: str
+    line: int
+    transaction: bool
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left for PostgreSQL to do: the driver refuses to send that."""
+        return not COMMENT.sub("", self.sql).strip("; \t\r\n\f\v")
+
+
+class Migration(NamedTuple):
+    """One file; `version` is its 14 digits and `name` what follows them."""
+
+    version: str
+    name: str
+    path: Path
+    up: Section
+    down: Section | None
+
+
+class _Marker(NamedTuple):
+    direction: str
+    line: int
+    transaction: bool
+
+
+def place(path: Path, line: int | None = None) -> str:
+    """What messages call a file, and a line in it: `migrations/<file>:<line>`."""
+    return f"{path.parent.name}/{path.name}" + ("" if line is None else f":{line}")
+
+
+def read(folder: Path) -> list[Migration]:
+    """All migrations in their order; the first fault among them is an `OperatorError`."""
+    return [_parse(path) for path in _files(folder)]
+
+
+def versions(folder: Path) -> list[str]:
+    """The versions of all migrations in their order, from the names alone."""
+    return [path.name[:14] for path in _files(folder)]
+
+
+def create(folder: Path, name: str) -> Path:
+    """Write a new file to fill in, later than all there are; `name` is like add_index_on_titles."""
+    if not NAME.fullmatch(name):
+        raise OperatorError(
+            f"{name!r} does not name a migration: expected lower-case letters, digits and _, "
+            "like add_index_on_titles"
+        )
+    moment = datetime.now(UTC)
+    if existing := versions(folder):
+        newest = datetime.strptime(existing[-1], TIMESTAMP).replace(tzinfo=UTC)
+        moment = max(moment, newest + timedelta(seconds=1))
+    path = folder / f"{moment.strftime(TIMESTAMP)}_{name}.sql"
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+    except OSError as error:
+        raise OperatorError(f"{place(path)}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name.endswith(".sql"))
+    except OSError as error:
+        raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
+    for path in paths:
+        if not _well_named(path.name):
+            _refuse(path, None, "expected <14 digits: UTC timestamp>_<verb>_<noun>.sql")
+    for earlier, path in pairwise(paths):
+        if earlier.name[:14] == path.name[:14]:
+            _refuse(path, None, f"{earlier.name} has the same timestamp: give one of them another")
+    return paths
+
+
+def _well_named(name: str) -> bool:
+    match = FILE_NAME.fullmatch(name)
+    try:
+        return bool(match and datetime.strptime(match[1], TIMESTAMP).replace(tzinfo=UTC))
+    except ValueError:
+        return False
+
+
+def _parse(path: Path) -> Migration:
+    lines = _text(path).split("\n")
+    markers = [
+        _marker(path, number, line)
+        for number, line in enumerate(lines, 1)
+        if LIKE_A_MARKER.match(line)
+    ]
+    _check_order(path, markers)
+    for number, line in enumerate(lines[: markers[0].line - 1], 1):
+        if line.strip() and not line.lstrip().startswith("--"):
+            _refuse(path, number, 'only -- comments may stand before "-- migrate:up"')
+    ends = [marker.line - 1 for marker in markers[1:]] + [len(lines)]
+    up, *down = (_section(lines, *pair) for pair in zip(markers, ends, strict=True))
+    return Migration(path.name[:14], path.stem[15:], path, up, down[0] if down else None)
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise OperatorError(f"{place(path)}: cannot be read: {error.strerror}") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        _refuse(path, raw.count(b"\n", 0, error.start) + 1, "not UTF-8: save the file as UTF-8")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        _refuse(path, line, "a NUL character: PostgreSQL takes none; save the file as UTF-8")
+    return text
+
+
+def _marker(path: Path, number: int, line: str) -> _Marker:
+    match = MARKER.fullmatch(line)
+    if match is None:
+        _refuse(
+            path, number, 'expected "-- migrate:up" or "-- migrate:down" from the line\'s start'
+        )
+    options = tuple(match[2].split())
+    if options not in TRANSACTION:
+        _refuse(path, number, f'unknown option "{match[2].strip()}": expected transaction:false')
+    return _Marker(match[1], number, TRANSACTION[options])
+
+
+def _check_order(path: Path, markers: list[_Marker]) -> None:
+    seen: set[str] = set()
+    for direction, line, _ in markers:
+        if direction in seen:
+            _refuse(path, line, f'a second "-- migrate:{direction}": expected one in a file')
+        if direction == "down" and "up" not in seen:
+            _refuse(path, line, 'expected "-- migrate:up" before "-- migrate:down"')
+        seen.add(direction)
+    if not seen:
+        _refuse(path, None, 'expected a line "-- migrate:up" before the SQL')
+
+
+def _section(lines: list[str], marker: _Marker, end: int) -> Section:
+    start = marker.line
+    while start < end and not lines[start].strip():
+        start += 1
+    return Section("\n".join(lines[start:end]).rstrip(), start + 1, marker.transaction)
+
+
+def _refuse(path: Path, line: int | None, expected: str) -> NoReturn:
+    raise OperatorError(f"{place(path, line)}: {expected}")

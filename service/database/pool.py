@@ -1,0 +1,245 @@
+"""aiopg connections under `max_open`, `max_idle` and `max_idle_time`.
+
+Not aiopg's own pool: that one leaves waiters asleep when a connection breaks, holds its lock while
+it connects (so that a stalled connect keeps users from free connections) and has no `max_idle`.
+
+Here nobody waits behind a connect: whoever finds no idle connection queues as a waiter, connects
+run in tasks of their own, and whatever becomes free first, a new connection or a returned one,
+goes to the waiter that has waited longest. The semantics are those of Go's database/sql
+(https://pkg.go.dev/database/sql#DB.SetMaxOpenConns).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiopg
+import structlog
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
+from service.config import Database
+from service.database.urls import parameters
+from service.errors import Unavailable
+
+log = structlog.get_logger()
+
+# After a failed connect with no connection left, further ones are refused at once for so long
+# (seconds): an outage costs one connect every 250 ms and a line in the log, not one a request.
+REFUSE_FOR = 0.25
+
+
+async def connect(settings: Database) -> aiopg.Connection:
+    """Open one connection, without the catalogue queries that aiopg's type support costs."""
+    connection: aiopg.Connection = await aiopg.connect(
+        **parameters(settings.url),
+        timeout=settings.connect_timeout,
+        enable_json=False,
+        enable_hstore=False,
+        enable_uuid=False,
+        client_encoding="UTF8",
+        application_name="movie-catalogue",
+    )
+    return connection
+
+
+class Pool:
+    """Lends connections as the settings say, to the tasks of one event loop.
+
+    A new connection goes through `prove` before its first use until that has succeeded once, so
+    that nothing is asked of a database that is not as it must be.
+    """
+
+    def __init__(
+        self, settings: Database, prove: Callable[[aiopg.Connection], Awaitable[None]]
+    ) -> None:
+        self._settings = settings
+        self._prove = prove
+        self._max_open = settings.max_open
+        self._max_idle = settings.max_idle
+        self._max_idle_time = settings.max_idle_time
+        self._acquire_timeout = settings.acquire_timeout
+        self._proven = False
+        self._closing = False
+        self._refusal: tuple[float, BaseException] | None = None  # since an outage: until, why
+        self._connections: set[aiopg.Connection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
+        self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
+        self._reaper: asyncio.TimerHandle | None = None
+        self._emptied = asyncio.Event()
+
+    @property
+    def size(self) -> int:
+        """Connections that are open or being opened."""
+        return len(self._connections) + len(self._connecting)
+
+    @property
+    def idle(self) -> int:
+        """Open connections that nobody uses."""
+        return len(self._idle)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[aiopg.Connection]:
+        """Lend a connection; `Unavailable` when none is to be had within `acquire_timeout`."""
+        connection = await self._acquire()
+        try:
+            yield connection
+        finally:
+            self._release(connection)
+
+    def distrust_idle(self) -> None:
+        """Close all idle connections: one just broke, so those opened before it may have too."""
+        while self._idle:
+            self._discard(self._idle.pop()[0])
+
+    async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
+        """Close: waiters fail, connections in use get `timeout` seconds to come back."""
+        self._closing = True
+        if self._reaper:
+            self._reaper.cancel()
+        self._fail_waiters(STOPPING)
+        for task in list(self._connecting):
+            task.cancel()
+        self.distrust_idle()
+        try:
+            async with asyncio.timeout(timeout):
+                while self.size:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            for connection in list(self._connections):
+                self._discard(connection)
+
+    async def _acquire(self) -> aiopg.Connection:
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if not connection.closed:
+                return connection
+            self._discard(connection)
+        loop = asyncio.get_running_loop()
+        if self._closing:
+            raise _no_database(STOPPING)
+        if self._refusal and not self._connections and loop.time() < self._refusal[0]:
+            raise _no_database(self._refusal[1])
+        waiter: asyncio.Future[aiopg.Connection] = loop.create_future()
+        self._waiters.append(waiter)
+        self._open_more()
+        try:
+            async with asyncio.timeout(self._acquire_timeout):
+                return await waiter
+        except BaseException as error:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif waiter.done() and not waiter.cancelled() and not waiter.exception():
+                # Handed over in the moment of giving up: somebody else can use it.
+                self._release(waiter.result())
+            if isinstance(error, TimeoutError):
+                raise Unavailable(
+                    f"no database connection became free in {self._acquire_timeout:g} s"
+                ) from error
+            raise
+
+    def _release(self, connection: aiopg.Connection) -> None:
+        if (
+            connection.closed
+            or connection.raw.info.transaction_status != TRANSACTION_STATUS_IDLE
+            or self._closing
+        ):
+            self._discard(connection)
+        else:
+            self._hand_over(connection)
+
+    def _hand_over(self, connection: aiopg.Connection) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
+                return
+        if len(self._idle) < self._max_idle:
+            self._idle.append((connection, asyncio.get_running_loop().time()))
+            self._schedule_reaper()
+        else:
+            self._discard(connection)
+
+    def _discard(self, connection: aiopg.Connection) -> None:
+        self._connections.discard(connection)
+        # Never a second time: aiopg would stop watching a file descriptor that by now may be
+        # another connection's. (1: closed here; 2: broken, and closed by libpq.)
+        if connection.raw.closed != 1:
+            connection.close()
+        self._emptied.set()
+        self._open_more()
+
+    def _open_more(self) -> None:
+        while self.size < self._max_open and len(self._connecting) < len(self._waiters):
+            self._connecting.add(asyncio.create_task(self._open()))
+
+    async def _open(self) -> None:
+        try:
+            connection = await self._connect_and_prove()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for it
+            self._settle()
+            self._could_not_open(error)
+        else:
+            self._settle()
+            self._connections.add(connection)
+            self._refusal = None
+            self._release(connection)
+
+    def _settle(self) -> None:
+        self._connecting.discard(asyncio.current_task())
+        self._emptied.set()
+
+    async def _connect_and_prove(self) -> aiopg.Connection:
+        connection = await connect(self._settings)
+        if not self._proven:
+            try:
+                await self._prove(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._proven = True
+        if self._refusal:
+            log.info("database reached again")
+        return connection
+
+    def _could_not_open(self, error: BaseException) -> None:
+        if self._closing or self.size:
+            # Another connection, in use or on its way, may still come to the waiters' help.
+            return
+        if not self._refusal:
+            log.error("no database", reason=_reason(error))
+        self._refusal = (asyncio.get_running_loop().time() + REFUSE_FOR, error)
+        self._fail_waiters(error)
+
+    def _fail_waiters(self, error: BaseException) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(_no_database(error))
+
+    def _schedule_reaper(self) -> None:
+        if self._idle and not self._reaper:
+            when = self._idle[0][1] + self._max_idle_time
+            self._reaper = asyncio.get_running_loop().call_at(when, self._reap)
+
+    def _reap(self) -> None:
+        self._reaper = None
+        expired = asyncio.get_running_loop().time() - self._max_idle_time
+        while self._idle and self._idle[0][1] <= expired:
+            self._discard(self._idle.popleft()[0])
+        self._schedule_reaper()
+
+
+STOPPING = RuntimeError("the service is stopping")
+
+
+def _no_database(error: BaseException) -> Unavailable:
+    unavailable = Unavailable(f"no database: {_reason(error)}")
+    unavailable.__cause__ = error
+    return unavailable
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,64 @@
+"""Runs one named statement on a pooled connection, with errors in the catalogue's own words.
+
+What PostgreSQL or the driver report becomes `Unavailable` (worth another try) or `RuleBroken`
+(what a client sent); anything else is a fault of ours and stays as it is.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg2
+from psycopg2 import errors as postgres
+
+from service.database.pool import Pool
+from service.database.queries import Query
+from service.errors import RuleBroken, Unavailable
+
+Row = tuple[Any, ...]
+
+
+class Statements:
+    """The statements of queries/*.sql, by name."""
+
+    def __init__(self, pool: Pool, queries: Mapping[str, Query]) -> None:
+        self._pool = pool
+        self._queries = queries
+
+    async def fetch(self, name: str, *, retry: bool = False, **parameters: Any) -> list[Row]:
+        """Run the query `name` and return its rows.
+
+        `retry`: once more on a fresh connection where one broke, for statements that change
+        nothing; of one that writes, nobody can tell whether it was carried out.
+        Raises `Unavailable` or `RuleBroken`.
+        """
+        async with self._pool.connection() as connection:
+            try:
+                return [row async for row in self._queries[name].run(connection, **parameters)]
+            except asyncio.CancelledError as error:
+                if isinstance(error.__context__, postgres.QueryCanceled):
+                    # aiopg reports a statement timeout so, which would pass for a client's leaving.
+                    raise Unavailable(f"{name}: {error.__context__}".strip()) from error
+                raise
+            except (psycopg2.Error, TimeoutError) as error:
+                if not connection.closed:
+                    raise _translated(name, error) from error
+                broken = error
+        self._pool.distrust_idle()
+        if retry:
+            return await self.fetch(name, **parameters)
+        raise Unavailable(f"{name}: the connection broke: {broken}") from broken
+
+
+def _translated(name: str, error: Exception) -> Exception:
+    """What a statement's failure on a sound connection means to those who asked for it.
+
+    https://www.postgresql.org/docs/current/errcodes-appendix.html
+    """
+    if isinstance(error, psycopg2.IntegrityError) and error.diag.constraint_name:
+        return RuleBroken(error.diag.constraint_name)
+    if isinstance(error, psycopg2.DataError):  # class 22: too long for a narrowed column, say
+        return RuleBroken("")
+    if isinstance(error, psycopg2.OperationalError | postgres.ReadOnlySqlTransaction):
+        return Unavailable(f"{name}: {error}".strip())
+    return error

@@ -1,0 +1,57 @@
+"""What can go wrong, in the catalogue's own words; knows no HTTP and no SQL.
+
+`web/problems.py` holds the one table that gives each of these its HTTP status.
+"""
+
+from typing import NamedTuple
+
+
+class Failure(NamedTuple):
+    """One broken rule: the field (`""` for the movie as a whole) and what is expected of it."""
+
+    field: str
+    detail: str
+
+
+class CatalogueError(Exception):
+    """What a client is told about; its text is the detail they read."""
+
+
+class Malformed(CatalogueError):
+    """The input cannot be read as a movie: not JSON, an unknown field, a wrong type."""
+
+
+class Invalid(CatalogueError):
+    """A readable movie that breaks rules: every failure at once."""
+
+    def __init__(self, failures: list[Failure]) -> None:
+        super().__init__("the movie breaks a rule of the catalogue; see errors")
+        self.failures = failures
+
+
+class RuleBroken(CatalogueError):
+    """A rule that the database holds was broken; `rule` is its name, empty where it has none."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(f"a rule of the database was broken: {rule}")
+        self.rule = rule
+
+
+class MovieNotFound(CatalogueError):
+    """No movie has this id."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no movie with this id")
+
+
+class Unavailable(CatalogueError):
+    """The database cannot serve this now: away, too busy, or too slow; worth another try.
+
+    The text is for the log. Clients learn only that it is so (`retry_after` in seconds).
+    """
+
+    retry_after = 1
+
+
+class OperatorError(Exception):
+    """Stops a command with this one line: a wrong setting, query file or migration."""

@@ -1,0 +1,1 @@
+"""One module a resource; a handler reads as: parse, call the catalogue, respond."""

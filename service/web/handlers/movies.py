@@ -1,0 +1,50 @@
+"""Movies: create, show, update, replace, delete."""
+
+from aiohttp import web
+
+from service.errors import MovieNotFound
+from service.movies import Catalogue
+from service.web.requests import BodyReader
+from service.web.responses import movie_response
+from service.web.schemas import read_movie
+
+LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL
+
+
+class Movies:
+    """The handlers of /v1/movies; they raise the catalogue's errors, `middlewares.py` answers."""
+
+    def __init__(self, catalogue: Catalogue, bodies: BodyReader) -> None:
+        self._catalogue = catalogue
+        self._bodies = bodies
+
+    async def create(self, request: web.Request) -> web.Response:
+        """201 and where the new movie is."""
+        fields = read_movie(await self._bodies.read_object(request))
+        movie = await self._catalogue.create(fields)
+        return movie_response(movie, status=201, headers={"Location": f"/v1/movies/{movie.id}"})
+
+    async def show(self, request: web.Request) -> web.Response:
+        """200 and the movie."""
+        return movie_response(await self._catalogue.get(_id(request)))
+
+    async def update(self, request: web.Request) -> web.Response:
+        """200 and the movie, of which only the fields sent have changed (RFC 7396)."""
+        changes = read_movie(await self._bodies.read_object(request), partial=True)
+        return movie_response(await self._catalogue.update(_id(request), changes))
+
+    async def replace(self, request: web.Request) -> web.Response:
+        """200 and the movie with all of its fields replaced."""
+        fields = read_movie(await self._bodies.read_object(request))
+        return movie_response(await self._catalogue.update(_id(request), fields))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """200 and the movie that was deleted."""
+        return movie_response(await self._catalogue.delete(_id(request)))
+
+
+def _id(request: web.Request) -> int:
+    movie_id = int(request.match_info["id"])
+    if movie_id > LARGEST_ID:
+        raise MovieNotFound
+    return movie_id

@@ -1,0 +1,44 @@
+"""Envelopes and the JSON encoder."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from service.movies import Movie
+
+PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
+
+
+def json_response(
+    payload: Mapping[str, Any],
+    *,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    content_type: str = "application/json",
+) -> web.Response:
+    """Answer with `payload`, pretty-printed; datetimes as RFC 3339."""
+    body = orjson.dumps(payload, option=PRETTY)
+    return web.Response(body=body, status=status, headers=headers, content_type=content_type)
+
+
+def movie_response(
+    movie: Movie, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """Answer with `{"movie": {...}}`."""
+    return json_response({"movie": movie_json(movie)}, status=status, headers=headers)
+
+
+def movie_json(movie: Movie) -> dict[str, Any]:
+    """The movie as clients see it: runtime as `<number> mins`, times in UTC."""
+    return {
+        "id": movie.id,
+        "title": movie.title,
+        "year": movie.year,
+        "runtime": f"{movie.runtime} mins",
+        "genres": movie.genres,
+        "version": movie.version,
+        "created_at": movie.created_at,
+        "updated_at": movie.updated_at,
+    }

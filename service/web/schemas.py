@@ -1,0 +1,172 @@
+"""What a client may send, in marshmallow: bodies, and the Runtime field.
+
+Two kinds of wrong are told apart by their type, not by message: what cannot be read as a movie
+raises `Malformed` on the spot (400); a broken rule is a `ValidationError`, of which marshmallow
+collects all (422). So where both hold, it is the former.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from marshmallow import Schema, ValidationError
+from marshmallow.fields import Field
+
+from service.errors import Failure, Invalid, Malformed
+from service.movies import FIELDS
+
+FIRST_YEAR = 1888  # Roundhay Garden Scene
+TITLE_BYTES = 500
+GENRES = 5
+LONGEST_RUNTIME = 2**31 - 1  # an integer of PostgreSQL
+RUNTIME = re.compile(r"(-?)(0|[1-9][0-9]*) mins")
+DIGITS = 18  # a number with more of them fits no integer of PostgreSQL
+
+
+class JSON(Field[Any]):
+    """A value of exactly one JSON type."""
+
+    def __init__(self, kind: type, expected: str, rule: Callable[[Any], None]) -> None:
+        super().__init__(required=True, validate=rule, error_messages={**MESSAGES})
+        self._kind = kind
+        self._expected = expected
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - marshmallow's signature
+        if type(value) is not self._kind:
+            raise Malformed(f'"{attr}" must be {self._expected}, found {_found(value)}')
+        if isinstance(value, int) and abs(value) >= 10**DIGITS:
+            raise Malformed(f'the number in "{attr}" is too big')
+        return value
+
+
+class Runtime(JSON):
+    """Minutes, as the string `<number> mins`."""
+
+    def __init__(self) -> None:
+        super().__init__(str, 'a string like "102 mins"', _check_runtime)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        match = RUNTIME.fullmatch(text)
+        if not match:
+            raise Malformed(f'"{attr}" must be of the form "<number> mins", like "102 mins"')
+        sign, digits = match.groups()
+        if len(digits) > DIGITS:
+            raise Malformed(f'the number in "{attr}" is too big')
+        return int(sign + digits)
+
+
+class Genres(JSON):
+    """An array of strings."""
+
+    def __init__(self) -> None:
+        super().__init__(list, "an array of strings", _check_genres)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[str]:
+        genres: list[str] = super()._deserialize(value, attr, data, **kwargs)
+        for genre in genres:
+            if type(genre) is not str:
+                raise Malformed(
+                    f'"{attr}" must be an array of strings, found {_found(genre)} in it'
+                )
+        return genres
+
+
+def read_movie(body: Mapping[str, Any], *, partial: bool = False) -> dict[str, Any]:
+    """Return the movie's fields, `runtime` in minutes; `partial`: those that are there.
+
+    Raises `Malformed` or `Invalid`.
+    """
+    for name in body:
+        if name not in FIELDS:
+            raise Malformed(f"unknown field {quoted(name)}; a movie has {', '.join(FIELDS)}")
+    try:
+        return dict(MOVIE.load(body, partial=partial))
+    except ValidationError as error:
+        raise Invalid(list(_failures("", error.messages))) from error
+
+
+def quoted(text: str) -> str:
+    """The client's own text as it may stand in an answer: short, and valid UTF-8."""
+    shown = text if len(text) <= 100 else text[:100] + "…"  # noqa: PLR2004 - enough to know it by
+    return '"' + shown.encode("utf-8", "backslashreplace").decode() + '"'
+
+
+def _failures(field: str, messages: Any) -> list[Failure]:
+    if isinstance(messages, str):
+        return [Failure(field, messages)]
+    if isinstance(messages, list):
+        return [failure for message in messages for failure in _failures(field, message)]
+    return [
+        failure
+        for key, below in messages.items()
+        for failure in _failures(f"{field}/{key}" if field else str(key), below)
+    ]
+
+
+def _check_title(title: str) -> None:
+    faults = _text_faults(title)
+    if len(title.encode("utf-8", "surrogatepass")) > TITLE_BYTES:
+        faults.append(f"must be at most {TITLE_BYTES} bytes of UTF-8")
+    if faults:
+        raise ValidationError(faults)
+
+
+def _check_year(year: int) -> None:
+    if year < FIRST_YEAR:
+        raise ValidationError(f"must be {FIRST_YEAR} or later")
+    if year > datetime.now(UTC).year:
+        raise ValidationError("must not be in the future")
+
+
+def _check_runtime(minutes: int) -> None:
+    if not 0 < minutes <= LONGEST_RUNTIME:
+        raise ValidationError(f"must be more than 0 and at most {LONGEST_RUNTIME} mins")
+
+
+def _check_genres(genres: list[str]) -> None:
+    if not 1 <= len(genres) <= GENRES:
+        raise ValidationError(f"must be 1 to {GENRES} genres")
+    faults: dict[Any, list[str]] = {}
+    for index, genre in enumerate(genres):
+        found = _text_faults(genre)
+        if genre in genres[:index]:
+            found.append("must not be repeated")
+        if found:
+            faults[index] = found
+    if faults:
+        raise ValidationError(faults)
+
+
+def _text_faults(text: str) -> list[str]:
+    """What PostgreSQL cannot store, and blank text."""
+    if not text.strip():
+        return ["must not be blank"]
+    faults = []
+    if "\0" in text:
+        faults.append("must not contain a NUL character")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        faults.append("must not contain a lone surrogate")
+    return faults
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int):
+        return "an integer"
+    names = {float: "a decimal number", str: "a string", list: "an array", dict: "an object"}
+    return names.get(type(value), "null")
+
+
+MESSAGES = {"required": "is required", "null": "must not be null"}
+MOVIE = Schema.from_dict(
+    {
+        "title": JSON(str, "a string", _check_title),
+        "year": JSON(int, "an integer", _check_year),
+        "runtime": Runtime(),
+        "genres": Genres(),
+    },
+    name="Movie",
+)()

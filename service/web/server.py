@@ -1,0 +1,98 @@
+"""The edge of the process: what of HTTP happens outside the application.
+
+aiohttp answers errors of its HTTP parser (and of `Expect`) itself, in text/plain; here they get
+the one error shape. `Runner` is what both `python -m service serve` and gunicorn's workers run.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from service.config import Server as Settings
+from service.web import problems
+from service.web.draining import Draining
+from service.web.middlewares import finish, new_request_id
+from service.web.requests import REQUEST_ID
+
+log = structlog.get_logger()
+
+DRAINING = web.AppKey("draining", Draining)
+
+
+class Protocol(web.RequestHandler):
+    """One connection; answers what cannot reach the application."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what the HTTP parser refused (a client's doing) or what failed in aiohttp."""
+        request[REQUEST_ID] = request_id = new_request_id()
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.error("connection failed", request_id=request_id, exc_info=exc)
+            response = problems.respond_internal(request)
+        else:
+            response = problems.respond_http(request, status)
+        log.info("request", request_id=request_id, status=response.status, error=message)
+        finish(response, request_id)
+        response.force_close()
+        return response
+
+
+class Server(web.Server):
+    """Makes a `Protocol` of each connection."""
+
+    def __init__(self, plain: web.Server, **options: Any) -> None:
+        super().__init__(
+            self._answer_expectations, request_factory=plain.request_factory, **options
+        )
+        self._application = plain.request_handler
+        self._options = options
+
+    def __call__(self) -> Protocol:
+        """Make the protocol of a new connection."""
+        return Protocol(self, loop=asyncio.get_running_loop(), **self._options)
+
+    async def _answer_expectations(self, request: Any) -> web.StreamResponse:
+        try:
+            return await self._application(request)
+        except web.HTTPException as error:  # raised before the middlewares: an unknown Expect
+            request[REQUEST_ID] = request_id = new_request_id()
+            response = problems.respond_http(request, error.status)
+            log.info("request", request_id=request_id, status=response.status)
+            finish(response, request_id)
+            return response
+
+
+class Runner(web.AppRunner):
+    """Runs the application with the settings of section [server]."""
+
+    def __init__(self, app: web.Application, settings: Settings) -> None:
+        self._options: dict[str, Any] = {"keepalive_timeout": settings.keepalive_timeout}
+        super().__init__(
+            app,
+            access_log=None,  # the middlewares write it
+            shutdown_timeout=1,  # of our own wait, `cleanup` below, is left only what ignores it
+            **self._options,
+        )
+        self._settings = settings
+
+    async def _make_server(self) -> web.Server:
+        return Server(await super()._make_server(), access_log=None, **self._options)
+
+    async def cleanup(self) -> None:
+        """Stop: not ready for `drain_delay`, then no new connections, then what is under way."""
+        draining = self.app[DRAINING]
+        if not draining.begun:
+            draining.begun = True
+            await asyncio.sleep(self._settings.drain_delay)
+            for site in list(self.sites):
+                await site.stop()
+            await draining.wait(self._settings.shutdown_timeout)
+        await super().cleanup()

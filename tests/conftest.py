@@ -1,0 +1,153 @@
+"""A real PostgreSQL and the real server for every test that wants one.
+
+One throwaway PostgreSQL serves the whole run. Each test gets a database of its own, copied from a
+migrated template (some 10 ms); none is dropped, as the whole server is thrown away after.
+"""
+
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg2
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import BaseTestServer, TestClient
+from pytest_aiohttp import AiohttpClient
+
+from service import config
+from service.app import create_app
+from service.config import Config
+from service.database import embedded, migrations
+from service.web.server import Runner
+
+ROOT = Path(__file__).parent.parent
+MOANA = {"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}
+
+Client = TestClient[web.Request, None]
+
+
+class Start(Protocol):
+    """Starts a service with these settings; `section__key=value` each."""
+
+    def __call__(self, **settings: Any) -> Awaitable[Client]:
+        """Return a client of it."""
+        ...
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """The URL of the run's own PostgreSQL."""
+    folder = embedded.throwaway_folder()
+    with embedded.running(folder, durable=False, throwaway=True) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def new_database(server_url: str) -> Callable[[str], str]:
+    """Copy a database and return the URL of the copy."""
+    numbers = itertools.count()
+
+    def copy(template: str) -> str:
+        name = f"test_{next(numbers)}"
+        connection = psycopg2.connect(server_url)
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(f"create database {name} template {template} strategy file_copy")
+        connection.close()
+        return server_url.replace("/catalogue?", f"/{name}?")
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def template(new_database: Callable[[str], str]) -> str:
+    """The name of a migrated database that nobody is connected to."""
+    url = new_database("template0")
+    migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+    return str(psycopg2.extensions.parse_dsn(url)["dbname"])
+
+
+@pytest.fixture
+def empty_database(new_database: Callable[[str], str]) -> str:
+    """The URL of an empty database."""
+    return new_database("template0")
+
+
+@pytest.fixture
+def database(new_database: Callable[[str], str], template: str) -> str:
+    """The URL of a migrated database without movies."""
+    return new_database(template)
+
+
+@pytest.fixture
+def settings(database: str) -> Callable[..., Config]:
+    """The settings of config.toml with a database of the test's own; `section__key=value` each."""
+
+    def change(**changes: Any) -> Config:
+        result = config.load(ROOT / "config.toml", {"DATABASE_URL": database})
+        for name, value in changes.items():
+            section, _, key = name.partition("__")
+            if not key:
+                result = replace(result, **{section: value})
+                continue
+            assert key in {field.name for field in fields(getattr(result, section))}
+            result = replace(result, **{section: replace(getattr(result, section), **{key: value})})
+        return result
+
+    return change
+
+
+class Service(BaseTestServer):
+    """The service as production runs it, on a free port."""
+
+    def __init__(self, settings: Config) -> None:
+        super().__init__()
+        self.settings = settings
+        self.app = create_app(settings)
+
+    async def _make_runner(self, **_: Any) -> Runner:
+        return Runner(self.app, self.settings.server)
+
+
+@pytest.fixture
+def start(aiohttp_client: AiohttpClient, settings: Callable[..., Config]) -> Start:
+    """Start a service and return a client of it."""
+
+    async def begin(**changes: Any) -> Client:
+        return await aiohttp_client(Service(settings(**changes)))
+
+    return begin
+
+
+@pytest.fixture
+async def client(start: Start) -> Client:
+    """A client of a service with the settings of config.toml."""
+    return await start()
+
+
+@pytest.fixture
+def execute(database: str) -> Callable[..., list[tuple[Any, ...]]]:
+    """Run SQL in the test's database, as a DBA would, and return its rows."""
+
+    def run(sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        connection = psycopg2.connect(database)
+        connection.autocommit = True
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql, parameters or None)
+                return cursor.fetchall() if cursor.description else []
+        finally:
+            connection.close()
+
+    return run
+
+
+@pytest.fixture
+def environment(database: str) -> dict[str, str]:
+    """The environment for a process of the service: nothing of ours but what Python needs."""
+    kept = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    return environment | {"DATABASE_URL": database}

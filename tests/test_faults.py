@@ -1,0 +1,267 @@
+"""What clients see while the database is killed, stuck or cut off, and that it all comes back."""
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from conftest import MOANA, ROOT, Client, Start
+
+from service.app import POOL
+from service.database import embedded, migrations
+from service.database.pool import Pool
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+
+
+def pool_of(client: Client) -> Pool:
+    """The pool of a service under test."""
+    return client.server.app[POOL]  # type: ignore[attr-defined, no-any-return] # conftest's Service
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> float:
+    """Wait for something to become true and return how long it took; fail after `seconds`."""
+    started = time.monotonic()
+    while not await condition():
+        assert time.monotonic() - started < seconds, "it did not come true"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - started
+
+
+async def assert_whole(client: Client, max_open: int) -> None:
+    """All connections of the pool can be used at once, and all come back."""
+    pool = pool_of(client)
+    gathered = asyncio.Barrier(max_open)
+
+    async def use() -> None:
+        async with pool.connection() as connection, connection.cursor() as cursor:
+            await cursor.execute("select 1")
+            await gathered.wait()
+
+    await asyncio.wait_for(asyncio.gather(*(use() for _ in range(max_open))), 5)
+    assert (pool.size, pool.idle) == (max_open, max_open)
+
+
+@asynccontextmanager
+async def load(client: Client, path: str) -> AsyncIterator[Counter[int]]:
+    """Twenty clients that read and write all the time; counts the statuses they get."""
+    statuses: Counter[int] = Counter()
+    stop = asyncio.Event()
+
+    async def work(number: int) -> None:
+        while not stop.is_set():
+            if number % 2:
+                response = await client.get(path)
+            else:
+                response = await client.patch(path, json={"year": 2000 + number})
+            statuses[response.status] += 1
+            if response.status == 503:
+                assert response.headers["Retry-After"] == "1"
+                assert response.headers["Content-Type"] == "application/problem+json"
+            await response.read()
+
+    tasks = [asyncio.create_task(work(number)) for number in range(20)]
+    try:
+        yield statuses
+    finally:
+        stop.set()
+        await asyncio.gather(*tasks)
+
+
+def kill_postgres(url: str) -> None:
+    """Kill, with -9, every process of a PostgreSQL server."""
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("select setting from pg_settings where name = 'data_directory'")
+        (folder,) = cursor.fetchone() or ("",)
+        cursor.execute("select pid from pg_stat_activity")
+        pids = [pid for (pid,) in cursor.fetchall()]
+    postmaster = int(Path(folder, "postmaster.pid").read_text().split()[0])
+    for pid in [postmaster, *pids]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where a durable server of the test's own may live."""
+    folder = embedded.throwaway_folder()
+    yield folder
+    shutil.rmtree(folder)
+
+
+async def test_the_database_killed_under_load(start: Start, folder: Path) -> None:
+    """Killed with -9: 503 within a second, liveness stays 200, service within 2 s of its return."""
+    with ExitStack() as users:
+        url = users.enter_context(embedded.running(folder))
+        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        client = await start(database__url=url)
+        created = await client.post("/v1/movies", json=MOANA)
+        path = created.headers["Location"]
+
+        async def answers(status: int) -> bool:
+            return (await client.get(path)).status == status
+
+        async with load(client, path) as statuses:
+            await until(lambda: answers(200), 5)
+            kill_postgres(url)
+            until_503 = await until(lambda: answers(503), 5)
+            alive = await client.get("/v1/healthcheck")
+            ready = await client.get("/v1/healthcheck/ready")
+            await asyncio.to_thread(users.enter_context, embedded.running(folder))
+            until_200 = await until(lambda: answers(200), 5)
+
+        assert until_503 < 1
+        assert (alive.status, ready.status) == (200, 503)
+        assert until_200 < 2
+        assert set(statuses) == {200, 503}
+        assert (await client.get("/v1/healthcheck/ready")).status == 200
+        await assert_whole(client, 25)
+
+
+async def test_the_database_away_at_the_start(start: Start, folder: Path) -> None:
+    """A service may be started first: it answers 503 and serves once the database is there."""
+    with ExitStack() as users:
+        url = users.enter_context(embedded.running(folder))
+        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        kill_postgres(url)
+        client = await start(database__url=url)
+        before = await client.post("/v1/movies", json=MOANA)
+
+        await asyncio.to_thread(users.enter_context, embedded.running(folder))
+
+        async def answers() -> bool:
+            return (await client.post("/v1/movies", json=MOANA)).status == 201
+
+        assert before.status == 503
+        assert await until(answers, 2) < 2
+
+
+async def test_every_connection_cut(client: Client, execute: Execute) -> None:
+    """Reads go on as if nothing had been when all connections are terminated."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    await assert_whole(client, 25)
+
+    execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    statuses = [response.status for response in await gets(client, path, 50)]
+
+    assert statuses == [200] * 50
+    await assert_whole(client, 25)
+
+
+async def gets(client: Client, path: str, number: int) -> list[Any]:
+    """Ask for the same thing so many times at once."""
+    return list(await asyncio.gather(*(client.get(path) for _ in range(number))))
+
+
+async def test_a_stuck_table(start: Start, database: str) -> None:
+    """With the table locked, other routes answer and its requests end in 503 at the timeout."""
+    client = await start(database__statement_timeout=0.4, database__acquire_timeout=0.8)
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table movies in access exclusive mode")
+        started = time.monotonic()
+        stuck = [asyncio.create_task(client.get(path)) for _ in range(20)]
+        stuck += [asyncio.create_task(client.post("/v1/movies", json=MOANA)) for _ in range(20)]
+        others = [await client.get(f"/v1/healthcheck{more}") for more in ("", "/ready")]
+        others_took = time.monotonic() - started
+        answers = await asyncio.gather(*stuck)
+        took = time.monotonic() - started
+
+    assert {response.status for response in others} == {200}
+    assert {response.status for response in answers} == {503}
+    assert {response.headers["Retry-After"] for response in answers} == {"1"}
+    assert took < 0.4 + 0.8 + 1
+    assert others_took < took
+    assert (await client.get(path)).status == 200
+    await assert_whole(client, 25)
+
+
+async def test_a_full_pool(start: Start) -> None:
+    """Who finds no connection in time gets 503, and the pool serves on afterwards."""
+    client = await start(database__max_open=1, database__acquire_timeout=0.2)
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    async with pool_of(client).connection():
+        full = await client.get(path)
+
+    after = await client.get(path)
+
+    assert (full.status, after.status) == (503, 200)
+    await assert_whole(client, 1)
+
+
+async def test_a_read_only_database(client: Client, execute: Execute, database: str) -> None:
+    """During a failover writes are 503 and reads are served."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    name = psycopg2.extensions.parse_dsn(database)["dbname"]
+    execute(f"alter database {name} set default_transaction_read_only = on")
+    pool_of(client).distrust_idle()  # the setting is for new connections
+
+    read = await client.get(path)
+    write = await client.post("/v1/movies", json=MOANA)
+
+    assert (read.status, write.status) == (200, 503)
+
+
+async def test_a_rule_that_a_dba_adds(client: Client, execute: Execute) -> None:
+    """A constraint of the database is a 422 with its name, by field where the name tells it."""
+    execute("alter table movies add constraint movies_title_unique unique (title)")
+    execute("alter table movies add constraint no_long_dramas check (runtime < 300)")
+    await client.post("/v1/movies", json=MOANA)
+
+    again = await client.post("/v1/movies", json=MOANA)
+    long = await client.post("/v1/movies", json={**MOANA, "title": "x", "runtime": "300 mins"})
+
+    assert (again.status, long.status) == (422, 422)
+    assert (await again.json())["errors"] == [
+        {"pointer": "#/title", "detail": "breaks the rule movies_title_unique"}
+    ]
+    assert (await long.json())["errors"] == [
+        {"pointer": "#", "detail": "breaks the rule no_long_dramas"}
+    ]
+
+
+async def test_a_column_that_a_dba_narrows(client: Client, execute: Execute) -> None:
+    """What no longer fits the schema is the client's to mend, not a failure of the service."""
+    execute("alter table movies alter title type varchar(3)")
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert response.status == 422
+
+
+async def test_a_query_that_no_longer_fits_is_ours(
+    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table changed under a running service is a 500, with the reason in the log only."""
+    await client.get("/v1/movies/1")
+    execute("alter table movies rename runtime to minutes")
+
+    response = await client.get("/v1/movies/1")
+
+    assert response.status == 500
+    assert "runtime" not in await response.text()
+    assert "column m.runtime does not exist" in capsys.readouterr().out
+
+
+async def test_a_client_that_leaves_harms_nobody(client: Client) -> None:
+    """Requests given up half way leave the pool whole."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    tasks = [asyncio.create_task(client.get(path)) for _ in range(50)]
+    await asyncio.sleep(0)
+
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert (await client.get(path)).status == 200
+    await assert_whole(client, 25)

@@ -1,0 +1,351 @@
+"""The processes that operators start: `python -m service ...` and gunicorn, as the README says."""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+
+import pytest
+from conftest import ROOT
+
+from service.database import embedded
+
+Environment = dict[str, str]
+BIN = Path(sys.executable).parent
+SERVE = [sys.executable, "-m", "service", "serve"]
+GUNICORN = [str(BIN / "gunicorn"), "service.app:gunicorn"]
+
+
+@pytest.fixture
+def checkout() -> Iterator[Path]:
+    """What the service reads of a checkout, in a folder of its own."""
+    folder = embedded.throwaway_folder()
+    shutil.copy(ROOT / "config.toml", folder)
+    for name in ("queries", "migrations"):
+        shutil.copytree(ROOT / name, folder / name)
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def get(url: str) -> int:
+    """The status of a GET; 0 while nobody listens."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - ours
+            return int(response.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+    except URLError:
+        return 0
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+@contextmanager
+def serving(
+    command: list[str], environment: Environment, **changes: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start a service, wait until it is ready, and yield its address and process."""
+    port = free_port()
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**environment, "PORT": str(port), **changes},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            base = f"http://127.0.0.1:{port}"
+            until(lambda: process.poll() is not None or get(f"{base}/v1/healthcheck/ready") == 200)
+            assert process.poll() is None, process.communicate()
+            yield base, process
+        finally:
+            process.kill()
+            process.stdout.close()  # type: ignore[union-attr] # it is a pipe
+            process.stderr.close()  # type: ignore[union-attr]
+
+
+def run(command: list[str], environment: Environment, **changes: str) -> tuple[int, str, str]:
+    """Run a command to its end: exit status, stdout, stderr."""
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**environment, **changes},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def masked(text: str) -> str:
+    """What a command printed, without what differs from run to run."""
+    text = re.sub(r'"\d{4}-\d\d-\d\dT[^"]*Z"', '"<time>"', text)
+    return re.sub(r'"request_id": "[^"]*"', '"request_id": "<id>"', text)
+
+
+def test_the_readme_does_what_it_says(environment: Environment) -> None:
+    """The README's curl lines, run one after the other, print what stands there."""
+    console = re.search(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert console
+    steps = re.findall(r"^\$ (curl .*)\n((?:(?!\$ ).*\n)*)", console[1], re.MULTILINE)
+    wrong = []
+    with serving(SERVE, environment) as (base, _):
+        for command, expected in steps:
+            words = shlex.split(command.replace("http://127.0.0.1:8000", base))
+            printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+            if masked(printed) != masked(expected):
+                wrong.append((command, printed))
+
+    assert len(steps) == 6
+    assert wrong == []
+
+
+def test_serve_says_where_it_listens_and_on_which_database(environment: Environment) -> None:
+    """Its greeting names the address, the database without its password, and a line to try."""
+    url = environment["DATABASE_URL"].replace("catalogue@", "catalogue:hush@")
+    with serving(SERVE, environment, DATABASE_URL=url) as (base, process):
+        assert process.stderr
+        greeting = [process.stderr.readline() for _ in range(3)]
+
+    assert greeting[0] == f"listening on {base}\n"
+    assert "password=***" in greeting[1]
+    assert "hush" not in "".join(greeting)
+    assert greeting[2].startswith("try: curl ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_ends_when_it_is_told_to(environment: Environment, number: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM end it with status 0 and without a traceback."""
+    with serving(SERVE, environment) as (_, process):
+        process.send_signal(number)
+        out, err = process.communicate(timeout=10)
+
+    assert process.returncode == 0
+    assert "Traceback" not in out + err
+
+
+def test_a_request_under_way_is_finished(environment: Environment) -> None:
+    """SIGTERM while a body is on its way: the request is answered before the process ends."""
+
+    async def exchange(base: str, process: subprocess.Popen[str]) -> bytes:
+        body = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+        writer.write(
+            b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body)
+        )
+        await reader.readuntil(b"\r\n\r\n")  # it waits for the body now
+        process.terminate()
+        await asyncio.to_thread(until, lambda: get(f"{base}/v1/healthcheck") == 0)
+        writer.write(body)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    with serving(SERVE, environment) as (base, process):
+        answer = asyncio.run(exchange(base, process))
+        process.wait(10)
+
+    assert answer.startswith(b"HTTP/1.1 201 Created\r\n")
+    assert process.returncode == 0
+
+
+def test_not_ready_while_it_drains(environment: Environment) -> None:
+    """After SIGTERM it reports 503 for drain_delay, serves all the same, and then ends."""
+    with serving(SERVE, environment, CATALOGUE_SERVER_DRAIN_DELAY="2") as (base, process):
+        process.terminate()
+        until(lambda: get(f"{base}/v1/healthcheck/ready") == 503)
+        alive = get(f"{base}/v1/healthcheck")
+        process.wait(10)
+
+    assert alive == 200
+    assert process.returncode == 0
+
+
+def test_serve_with_a_postgresql_of_its_own(environment: Environment, checkout: Path) -> None:
+    """Without DATABASE_URL: an embedded PostgreSQL, migrated, which keeps its movies."""
+    del environment["DATABASE_URL"]
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+    command = [*SERVE, "--migrate"]
+    with serving(command, environment) as (base, process):
+        movie = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
+        urllib.request.urlopen(f"{base}/v1/movies", movie).close()  # noqa: S310 - ours
+        process.terminate()
+        process.wait(10)
+    with serving(command, environment) as (base, process):
+        kept = get(f"{base}/v1/movies/1")
+
+    assert kept == 200
+    until(lambda: not (checkout / ".postgres" / "data" / "postmaster.pid").exists())
+
+
+def test_serve_without_a_terminal_logs_json(environment: Environment) -> None:
+    """Every line on stdout is one JSON object, in production's format."""
+    with serving(SERVE, environment) as (base, process):
+        get(f"{base}/v1/movies/1")
+        process.terminate()
+        out, _ = process.communicate(timeout=10)
+
+    events = [json.loads(line) for line in out.splitlines()]
+    assert {"event": "request", "route": "/v1/movies/{id}", "status": 404}.items() <= events[
+        -1
+    ].items()
+
+
+def test_a_port_that_is_taken(environment: Environment) -> None:
+    """One line says so, with status 1."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        status, out, err = run(SERVE, environment, PORT=port)
+
+    assert (status, out) == (1, "")
+    assert err.startswith(f"Error: cannot listen on 127.0.0.1:{port}: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
+def test_a_wrong_setting_stops_the_start(environment: Environment, command: list[str]) -> None:
+    """One line names the variable, and the process ends."""
+    status, _, err = run(command, environment, CATALOGUE_DATABASE_MAX_OPEN="many")
+
+    assert status == 1
+    assert err == "Error: CATALOGUE_DATABASE_MAX_OPEN: must be a whole number\n"
+
+
+@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
+def test_a_broken_query_stops_the_start(
+    environment: Environment, checkout: Path, command: list[str]
+) -> None:
+    """A DBA who breaks a query reads file and line, before the service takes a request."""
+    file = checkout / "queries" / "movies.sql"
+    file.write_text(file.read_text().replace("select m.id,", "select m.ids,", 1))
+    line = 1 + next(n for n, text in enumerate(file.read_text().split("\n")) if "m.ids" in text)
+
+    status, _, err = run(command, environment, CATALOGUE_CONFIG=str(checkout / "config.toml"))
+
+    assert status != 0
+    assert f"{file}:{line}: column m.ids does not exist" in err
+    assert "Traceback" not in err
+
+
+def test_gunicorn_serves_with_several_workers(environment: Environment) -> None:
+    """As the Procfile's `web:` does: WEB_CONCURRENCY workers, and a clean end on SIGTERM."""
+    with serving(GUNICORN, environment, WEB_CONCURRENCY="2") as (base, process):
+        statuses = {get(f"{base}/v1/movies/1") for _ in range(20)}
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+
+    assert statuses == {404}
+    assert err.count("Booting worker") == 2
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+def test_the_procfile_names_commands_that_work(environment: Environment) -> None:
+    """`release:` migrates, and `web:` listens on all addresses unless HOST says otherwise."""
+    procfile = dict(
+        line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines() if line
+    )
+    environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
+
+    status, _, err = run(["bash", "-c", procfile["release"]], environment)
+    with serving(["bash", "-c", procfile["web"]], environment) as (_, process):
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+
+    assert (status, "nothing to do" in err) == (0, True)
+    assert "Listening at: http://0.0.0.0:" in log
+
+
+def test_queries_lists_what_it_has_checked(environment: Environment) -> None:
+    """`python -m service queries` names every query with its file and line."""
+    status, out, _ = run([sys.executable, "-m", "service", "queries"], environment)
+
+    assert status == 0
+    assert re.search(r"^movies\.sql:\d+ +get_movies\(ids\)$", out, re.MULTILINE)
+
+
+def test_migrate_and_its_commands(environment: Environment, checkout: Path) -> None:
+    """The default goes to the newest; status, down, new and sql do what they say."""
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+    migrate = [sys.executable, "-m", "service", "migrate"]
+
+    down = run([*migrate, "down"], environment)
+    pending = run([*migrate, "status"], environment)
+    new = run([*migrate, "new", "add_nothing"], environment)
+    up = run(migrate, environment)
+    sql = run([*migrate, "sql"], environment)
+
+    assert [status for status, *_ in (down, pending, new, up, sql)] == [0] * 5
+    assert "pending" in pending[1]
+    assert Path(new[1].strip()).exists()
+    assert "add_nothing" in up[2]
+    assert "create table movies" in sql[1]
+
+
+def test_nothing_happens_at_import(environment: Environment) -> None:
+    """Importing the whole service reads no environment and no file, and makes no loop."""
+    script = (
+        "import os, builtins, asyncio\n"
+        "import service.__main__, service.app, service.database.migrations\n"
+        "import importlib, sys\n"
+        "ours = [name for name in sys.modules if name.split('.')[0] == 'service']\n"
+        "def no(*_, **__): raise AssertionError('at import')\n"
+        "asyncio.new_event_loop = no\n"
+        "type(os.environ).__getitem__ = no\n"
+        "for name in ours:\n"
+        "    if name != 'service.__main__':\n"
+        "        importlib.reload(sys.modules[name])\n"
+        "print(len(ours))\n"
+    )
+
+    status, out, err = run([sys.executable, "-c", script], environment)
+
+    assert (status, err) == (0, "")
+    assert int(out) > 20
+
+
+def test_an_embedded_server_is_shared_by_two_commands(
+    environment: Environment, checkout: Path
+) -> None:
+    """`migrate status` beside a running `serve` uses its PostgreSQL and leaves it running."""
+    del environment["DATABASE_URL"]
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+    with ExitStack() as stack:
+        base, _ = stack.enter_context(serving([*SERVE, "--migrate"], environment))
+        status, out, _ = run([sys.executable, "-m", "service", "migrate", "status"], environment)
+        after = get(f"{base}/v1/healthcheck/ready")
+
+    assert (status, after) == (0, 200)
+    assert "create_movies" in out

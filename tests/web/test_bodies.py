@@ -1,0 +1,377 @@
+"""Strict bodies: what cannot be read is 400, what breaks a rule 422, and nothing is a 5xx."""
+
+import asyncio
+import gzip
+import io
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from conftest import MOANA, Client, Start
+from hypothesis import HealthCheck, given
+from hypothesis import settings as bounded
+from hypothesis import strategies as st
+from odd_bodies import GOOD, LIMIT, TEXT, movie, odd_bodies, raw
+
+ODD = list(odd_bodies())
+
+
+def test_there_are_more_than_300_odd_bodies() -> None:
+    """The collection does not shrink unnoticed."""
+    assert len({body for _, body, _ in ODD}) > 300
+
+
+async def problem(client: Client, body: Any, **headers: str) -> dict[str, Any]:
+    """Post a body that is refused and return what the answer says, its status included."""
+    sent = io.BytesIO(body) if isinstance(body, bytes) else body
+    response = await client.post("/v1/movies", data=sent, headers=headers)
+    assert response.headers["Content-Type"] == "application/problem+json"
+    answer = json.loads(await response.read())
+    assert answer["status"] == response.status
+    return dict(answer)
+
+
+async def test_every_odd_body_is_refused_as_json(client: Client, execute: Any) -> None:
+    """Each gets its 4xx in the one error shape, on POST, PUT and PATCH, and nothing is kept."""
+    wrong = []
+    for name, body, status in ODD:
+        for method, path in (("POST", "/v1/movies"), ("PUT", "/v1/movies/1")):
+            response = await client.request(method, path, data=io.BytesIO(body))
+            answer = json.loads(await response.read())
+            if (response.status, answer["status"]) != (status, status) or not answer["detail"]:
+                wrong.append((name, method, response.status, answer))
+
+    assert wrong == []
+    assert execute("select count(*) from movies") == [(0,)]
+
+
+async def test_odd_bodies_leave_the_connection_usable(client: Client) -> None:
+    """A refused body that was read whole costs nobody a new connection."""
+    response = await client.post("/v1/movies", data=b"{")
+
+    assert response.status == 400
+    assert "Connection" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b"", "the body is empty; expected one JSON object"),
+        (b"[]", "the body must be one JSON object"),
+        (b'{"a": 1} x', "the body is not one JSON object: expected nothing more, at character 10"),
+        (b'{"a" 1}', "the body is not one JSON object: expecting ':' delimiter, at character 6"),
+        (b'{"a": NaN}', "the body is not JSON: NaN is not a JSON number"),
+        (b'{"title": "\xff"}', "the body is not UTF-8 at byte 11"),
+        (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
+        (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
+        (b"[" * 200_000, "the body is nested too deep"),
+        (raw("year", "9" * 5000), "the body has a number that is too big"),
+        (raw("year", "9" * 19), 'the number in "year" is too big'),
+        (movie(titel=1), 'unknown field "titel"; a movie has title, year, runtime, genres'),
+        (movie(year="1999"), '"year" must be an integer, found a string'),
+        (movie(year=1999.0), '"year" must be an integer, found a decimal number'),
+        (movie(year=True), '"year" must be an integer, found a boolean'),
+        (movie(title=["x"]), '"title" must be a string, found an array'),
+        (movie(runtime=107), '"runtime" must be a string like "102 mins", found an integer'),
+        (
+            movie(runtime="107"),
+            '"runtime" must be of the form "<number> mins", like "102 mins"',
+        ),
+        (movie(genres={"a": 1}), '"genres" must be an array of strings, found an object'),
+        (movie(genres=["a", None]), '"genres" must be an array of strings, found null in it'),
+        (b" " * (LIMIT + 1), "the body must be at most 1048576 bytes"),
+    ],
+)
+async def test_what_cannot_be_read_is_told_what_and_where(
+    client: Client, body: bytes, detail: str
+) -> None:
+    """A 400 says what was wrong and what is expected."""
+    answer = await problem(client, body)
+
+    assert (answer["status"], answer["detail"]) == (400, detail)
+    assert answer["type"].endswith("#malformed-body")
+
+
+async def test_all_broken_rules_are_told_at_once(client: Client) -> None:
+    """A 422 lists every failure with a pointer to its field."""
+    answer = await problem(
+        client, movie(title="x" * 501 + "\0", year=1887, runtime="0 mins", genres=["a", " ", "a"])
+    )
+
+    assert answer["status"] == 422
+    assert answer["errors"] == [
+        {"pointer": "#/title", "detail": "must not contain a NUL character"},
+        {"pointer": "#/title", "detail": "must be at most 500 bytes of UTF-8"},
+        {"pointer": "#/year", "detail": "must be 1888 or later"},
+        {"pointer": "#/runtime", "detail": "must be more than 0 and at most 2147483647 mins"},
+        {"pointer": "#/genres/1", "detail": "must not be blank"},
+        {"pointer": "#/genres/2", "detail": "must not be repeated"},
+    ]
+
+
+async def test_missing_fields_are_told_by_name(client: Client) -> None:
+    """An empty object misses all four fields."""
+    answer = await problem(client, b"{}")
+
+    assert answer["errors"] == [{"pointer": f"#/{name}", "detail": "is required"} for name in MOANA]
+
+
+THIS_YEAR = datetime.now(UTC).year
+
+
+@pytest.mark.parametrize(
+    "fits",
+    [
+        {"title": "x" * 500},
+        {"title": "é" * 250},
+        {"title": "💿" * 125},
+        {"title": "."},
+        {"title": "\u200b"},
+        {"year": 1888},
+        {"year": THIS_YEAR},
+        {"runtime": "1 mins"},
+        {"runtime": f"{2**31 - 1} mins"},
+        {"genres": ["a"]},
+        {"genres": list("abcde")},
+        {"genres": ["a", "A", " a"]},
+        {"genres": ["x" * 100_000]},
+    ],
+)
+async def test_the_edges_of_the_rules_fit(client: Client, fits: dict[str, Any]) -> None:
+    """The last value that a rule allows is kept as it came."""
+    response = await client.post("/v1/movies", json={**MOANA, **fits})
+
+    assert response.status == 201
+    assert fits.items() <= (await response.json())["movie"].items()
+
+
+@pytest.mark.parametrize(
+    "too_much",
+    [
+        {"title": "x" * 501},
+        {"title": "é" * 250 + "x"},
+        {"year": 1887},
+        {"year": THIS_YEAR + 1},
+        {"runtime": "0 mins"},
+        {"runtime": f"{2**31} mins"},
+        {"genres": []},
+        {"genres": list("abcdef")},
+    ],
+)
+async def test_one_more_does_not(client: Client, too_much: dict[str, Any]) -> None:
+    """The first value beyond a rule is a 422 of that field alone."""
+    answer = await problem(client, json.dumps({**MOANA, **too_much}).encode())
+
+    assert answer["status"] == 422
+    assert [error["pointer"] for error in answer["errors"]] == [f"#/{name}" for name in too_much]
+
+
+def padded(size: int) -> bytes:
+    """A good movie in a body of exactly so many bytes."""
+    return TEXT.encode() + b" " * (size - len(TEXT))
+
+
+async def chunks(body: bytes) -> AsyncIterator[bytes]:
+    """The body in pieces, so that it is sent without a Content-Length."""
+    for start in range(0, len(body), 65_536):
+        yield body[start : start + 65_536]
+
+
+async def test_a_body_of_exactly_the_limit_is_read(client: Client) -> None:
+    """1,048,576 bytes are fine, with Content-Length and without."""
+    known = await client.post("/v1/movies", data=io.BytesIO(padded(LIMIT)))
+    chunked = await client.post("/v1/movies", data=chunks(padded(LIMIT)))
+
+    assert (known.status, chunked.status) == (201, 201)
+
+
+async def test_a_byte_more_is_refused(client: Client) -> None:
+    """1,048,577 bytes are not, with Content-Length or without."""
+    known = await problem(client, padded(LIMIT + 1))
+    chunked = await problem(client, chunks(padded(LIMIT + 1)))
+
+    assert (known["status"], chunked["status"]) == (400, 400)
+
+
+async def test_a_large_content_length_is_refused_before_reading(client: Client) -> None:
+    """The answer comes although not a byte of the body was sent."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n")
+
+    status = await asyncio.wait_for(reader.readline(), 2)
+
+    assert status == b"HTTP/1.1 400 Bad Request\r\n"
+    writer.close()
+
+
+ASKING = "POST /v1/movies HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n"
+
+
+async def test_a_body_too_large_is_never_asked_for(client: Client) -> None:
+    """Who asks with Expect: 100-continue is told 400 and sends nothing."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(ASKING.format(LIMIT + 1).encode())
+
+    status = await asyncio.wait_for(reader.readline(), 2)
+
+    assert status == b"HTTP/1.1 400 Bad Request\r\n"
+    writer.close()
+
+
+async def test_a_body_that_fits_is_asked_for(client: Client) -> None:
+    """Who asks with Expect: 100-continue is told to go on, and then answered."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(ASKING.format(len(TEXT)).encode())
+    told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)
+
+    writer.write(TEXT.encode())
+    status = await asyncio.wait_for(reader.readline(), 2)
+
+    assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert status == b"HTTP/1.1 201 Created\r\n"
+    writer.close()
+
+
+@pytest.mark.parametrize("part", [b"", b'{"title": "Mo'])
+async def test_a_body_that_does_not_arrive_is_408(start: Start, part: bytes) -> None:
+    """A body that stalls, or never begins, ends at the deadline; so does the connection."""
+    client = await start(server__body_timeout=0.1)
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n" + part)
+
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)
+
+    assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert b"Connection: close\r\n" in head
+    assert b"application/problem+json" in head
+    writer.close()
+
+
+async def test_a_dripping_body_is_408(start: Start) -> None:
+    """A byte now and then does not put the deadline off."""
+    client = await start(server__body_timeout=0.2)
+
+    async def drip() -> AsyncIterator[bytes]:
+        for byte in TEXT.encode():
+            yield bytes([byte])
+            await asyncio.sleep(0.02)
+
+    answer = await problem(client, drip())
+
+    assert answer["status"] == 408
+
+
+async def test_a_client_that_goes_away_mid_body_is_no_failure(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its request leaves an access line, no traceback, and the service serves on."""
+    _, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+    await writer.drain()
+    writer.transport.abort()
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert response.status == 201
+    assert "Traceback" not in capsys.readouterr().out
+
+
+async def test_a_compressed_body_is_read(client: Client) -> None:
+    """Content-Encoding: gzip is understood."""
+    response = await client.post(
+        "/v1/movies", data=gzip.compress(TEXT.encode()), headers={"Content-Encoding": "gzip"}
+    )
+
+    assert response.status == 201
+
+
+@pytest.mark.parametrize(
+    "body", [b"no gzip", gzip.compress(TEXT.encode())[:-12], gzip.compress(b" " * 50_000_000)]
+)
+async def test_a_broken_or_huge_compressed_body_is_400(client: Client, body: bytes) -> None:
+    """Broken gzip, or what unpacks to more than the limit, cannot be read."""
+    answer = await problem(client, body, **{"Content-Encoding": "gzip"})
+
+    assert answer["status"] == 400
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        *("application/json", "text/plain", "application/x-www-form-urlencoded", "nonsense"),
+        *("application/json; charset=utf-16", "application/json; charset=klingon", ""),
+    ],
+)
+async def test_no_content_type_is_demanded_or_believed(client: Client, content_type: str) -> None:
+    """A body is UTF-8 JSON whatever its Content-Type says."""
+    title = "Amélie"
+
+    response = await client.post(
+        "/v1/movies",
+        data=json.dumps({**GOOD, "title": title}, ensure_ascii=False).encode(),
+        headers={"Content-Type": content_type},
+    )
+
+    assert response.status == 201
+    assert (await response.json())["movie"]["title"] == title
+
+
+async def test_what_clients_sent_is_shown_short_and_as_valid_text(client: Client) -> None:
+    """A hostile field name comes back cut, and a lone surrogate escaped."""
+    long = await problem(client, movie(**{"x" * 10_000: 1}))
+    lone = await problem(client, b'{"\\ud800": 1}')
+
+    assert len(long["detail"]) < 200
+    assert 'unknown field "\\ud800"' in lone["detail"]
+
+
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+titles = text.filter(lambda title: title.strip() and len(title.encode()) <= 500)
+movies = st.fixed_dictionaries(
+    {
+        "title": titles,
+        "year": st.integers(1888, THIS_YEAR),
+        "runtime": st.integers(1, 2**31 - 1).map("{} mins".format),
+        "genres": st.lists(text.filter(str.strip), min_size=1, max_size=5, unique=True),
+    }
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+near_movies = st.dictionaries(st.sampled_from([*GOOD, "id", "x"]), json_values | titles).map(
+    lambda value: json.dumps(value).encode()
+)
+many = bounded(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@many
+@given(movie=movies)
+async def test_any_movie_comes_back_byte_for_byte(client: Client, movie: dict[str, Any]) -> None:
+    """What passes is kept exactly: created, read again, and sent back by PUT."""
+    created = await client.post("/v1/movies", data=json.dumps(movie).encode())
+    path = created.headers["Location"]
+    put = await client.put(path, data=json.dumps(movie, ensure_ascii=False).encode())
+    kept = json.loads(await (await client.get(path)).read())["movie"]
+
+    assert (created.status, put.status) == (201, 200)
+    assert {name: kept[name] for name in GOOD} == movie
+    assert kept["version"] == 1
+
+
+@many
+@given(body=st.binary() | json_values.map(lambda value: json.dumps(value).encode()) | near_movies)
+async def test_no_bytes_give_a_5xx(client: Client, body: bytes) -> None:
+    """Whatever a body holds, the answer is the movie or a 4xx in JSON."""
+    response = await client.post("/v1/movies", data=body)
+    answer = json.loads(await response.read())
+
+    assert response.status in (201, 400, 422)
+    assert "movie" in answer or answer["status"] == response.status

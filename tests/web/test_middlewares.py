@@ -1,0 +1,103 @@
+"""Recovery, and what the log and the client learn of a failure."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from conftest import Client, Service, Start
+from pytest_aiohttp import AiohttpClient
+
+
+@pytest.fixture
+def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
+    """A service with one more route, whose handler is the test's."""
+
+    async def begin(handler: Any, **changes: Any) -> Client:
+        service = Service(settings(**changes))
+        service.app.router.add_get("/handler", handler)
+        return await aiohttp_client(service)
+
+    return begin
+
+
+async def test_a_handler_that_fails_is_answered_500_and_logged(
+    failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client learns nothing of the inside; the log has the traceback and the same id."""
+
+    async def handler(_: web.Request) -> web.Response:
+        raise RuntimeError("the secret of the inside")
+
+    client = await failing(handler)
+
+    response = await client.get("/handler")
+    text = await response.text()
+    problem = json.loads(text)
+
+    assert response.status == problem["status"] == 500
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert "secret" not in text
+    out = capsys.readouterr().out
+    assert "RuntimeError: the secret of the inside" in out
+    assert out.count(f"request_id={problem['request_id']}") == 2  # the failure, the access line
+
+
+async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
+    """A recovered failure costs the client nothing but this answer."""
+
+    async def handler(_: web.Request) -> web.Response:
+        raise RuntimeError
+
+    client = await failing(handler)
+
+    first = await client.get("/handler")
+    second = await client.get("/v1/healthcheck")
+
+    assert (first.status, second.status) == (500, 200)
+    assert "Connection" not in first.headers
+
+
+@pytest.mark.parametrize("returned", [None, "text"])
+async def test_a_handler_that_returns_no_response_is_500(failing: Any, returned: Any) -> None:
+    """Not even a programming error of this kind leaves the one shape."""
+
+    async def handler(_: web.Request) -> Any:
+        return returned
+
+    client = await failing(handler)
+
+    response = await client.get("/handler")
+
+    assert response.status == 500
+    assert response.headers["Content-Type"] == "application/problem+json"
+
+
+async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
+    """Whatever a handler waits for, the client is answered at the request's deadline."""
+
+    async def handler(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client = await failing(handler, server__request_timeout=0.1)
+
+    response = await client.get("/handler")
+
+    assert response.status == 503
+    assert response.headers["Retry-After"] == "1"
+
+
+async def test_a_503_keeps_the_reason_for_the_log(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the database is, and why it does not answer, is not for clients."""
+    client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
+
+    response = await client.get("/v1/movies/1")
+    problem = await response.json()
+
+    assert response.status == 503
+    assert problem["detail"] == "this cannot be served right now; try again"
+    assert "no database: Connection refused" in capsys.readouterr().out

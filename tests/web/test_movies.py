@@ -1,0 +1,265 @@
+"""What /v1/movies promises: every row of the contract's table."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from conftest import MOANA, Client
+
+CASABLANCA = {
+    "title": "Casablanca",
+    "year": 1942,
+    "runtime": "102 mins",
+    "genres": ["drama", "romance", "war"],
+}
+
+
+async def create(client: Client, movie: dict[str, Any] = MOANA) -> dict[str, Any]:
+    """Create a movie and return it."""
+    response = await client.post("/v1/movies", json=movie)
+    assert response.status == 201
+    return dict((await response.json())["movie"])
+
+
+async def test_create_answers_with_the_movie_and_where_it_is(client: Client) -> None:
+    """POST answers 201, the movie as kept, and its Location."""
+    before = datetime.now(UTC) - timedelta(seconds=1)
+
+    response = await client.post("/v1/movies", json=CASABLANCA)
+    movie = (await response.json())["movie"]
+
+    assert response.status == 201
+    assert response.headers["Location"] == f"/v1/movies/{movie['id']}"
+    assert list(movie) == [
+        *("id", "title", "year", "runtime", "genres", "version", "created_at", "updated_at")
+    ]
+    assert CASABLANCA.items() <= movie.items()
+    assert movie["version"] == 1
+    assert movie["created_at"] == movie["updated_at"]
+    assert movie["created_at"].endswith("Z")
+    assert before < datetime.fromisoformat(movie["created_at"]) < datetime.now(UTC)
+
+
+async def test_answers_are_pretty_printed_json(client: Client) -> None:
+    """An answer is JSON in UTF-8, indented by two spaces, with a final newline."""
+    movie = await create(client, {**MOANA, "title": "Amélie"})
+
+    response = await client.get(f"/v1/movies/{movie['id']}")
+    text = (await response.read()).decode("utf-8")
+
+    assert response.headers["Content-Type"] == "application/json"
+    assert text.startswith('{\n  "movie": {\n    "id": ')
+    assert '"title": "Amélie"' in text
+    assert text.endswith("\n  }\n}\n")
+
+
+async def test_show_gives_the_movie(client: Client) -> None:
+    """GET answers 200 and the movie as it was created."""
+    movie = await create(client)
+
+    response = await client.get(f"/v1/movies/{movie['id']}")
+
+    assert response.status == 200
+    assert await response.json() == {"movie": movie}
+
+
+@pytest.mark.parametrize("field", list(MOANA))
+async def test_patch_changes_only_what_is_sent(client: Client, field: str) -> None:
+    """PATCH of one field leaves the others as they were and raises the version."""
+    movie = await create(client)
+
+    response = await client.patch(f"/v1/movies/{movie['id']}", json={field: CASABLANCA[field]})
+    changed = (await response.json())["movie"]
+
+    assert response.status == 200
+    expected = {**movie, field: CASABLANCA[field], "version": 2}
+    assert changed == {**expected, "updated_at": changed["updated_at"]}
+    assert changed["updated_at"] > movie["updated_at"]
+    assert await (await client.get(f"/v1/movies/{movie['id']}")).json() == {"movie": changed}
+
+
+@pytest.mark.parametrize("patch", [{}, {"year": 2016}, MOANA])
+async def test_patch_that_changes_nothing_keeps_the_version(
+    client: Client, patch: dict[str, Any]
+) -> None:
+    """A PATCH that changes nothing answers 200 with the very same movie."""
+    movie = await create(client)
+
+    response = await client.patch(f"/v1/movies/{movie['id']}", json=patch)
+
+    assert response.status == 200
+    assert await response.json() == {"movie": movie}
+
+
+async def test_patch_refuses_null(client: Client) -> None:
+    """In a merge patch null would remove a field; a movie has no field to spare."""
+    movie = await create(client)
+
+    response = await client.patch(f"/v1/movies/{movie['id']}", json={"year": None})
+
+    assert response.status == 422
+    assert (await response.json())["errors"] == [
+        {"pointer": "#/year", "detail": "must not be null"}
+    ]
+
+
+async def test_patches_of_different_fields_at_once_are_all_kept(client: Client) -> None:
+    """A PATCH is one atomic statement: none overwrites what another has just changed."""
+    movie = await create(client)
+
+    responses = await asyncio.gather(
+        *(
+            client.patch(f"/v1/movies/{movie['id']}", json={name: value})
+            for name, value in CASABLANCA.items()
+        )
+    )
+
+    assert [response.status for response in responses] == [200] * 4
+    kept = (await (await client.get(f"/v1/movies/{movie['id']}")).json())["movie"]
+    assert CASABLANCA.items() <= kept.items()
+    assert kept["version"] == 5
+
+
+async def test_put_replaces_all_fields(client: Client) -> None:
+    """PUT answers 200 and the movie with all of its fields replaced."""
+    movie = await create(client)
+
+    response = await client.put(f"/v1/movies/{movie['id']}", json=CASABLANCA)
+    changed = (await response.json())["movie"]
+
+    assert response.status == 200
+    assert CASABLANCA.items() <= changed.items()
+    assert (changed["id"], changed["version"]) == (movie["id"], 2)
+    assert changed["created_at"] == movie["created_at"]
+
+
+async def test_put_needs_all_fields(client: Client) -> None:
+    """PUT with a field missing is a validation failure and changes nothing."""
+    movie = await create(client)
+
+    response = await client.put(f"/v1/movies/{movie['id']}", json={"title": "Moana"})
+
+    assert response.status == 422
+    assert [error["pointer"] for error in (await response.json())["errors"]] == [
+        *("#/year", "#/runtime", "#/genres")
+    ]
+    assert await (await client.get(f"/v1/movies/{movie['id']}")).json() == {"movie": movie}
+
+
+async def test_delete_answers_with_what_was_deleted(client: Client) -> None:
+    """DELETE answers 200 and the movie; a second one 404."""
+    movie = await create(client)
+
+    first = await client.delete(f"/v1/movies/{movie['id']}")
+    second = await client.delete(f"/v1/movies/{movie['id']}")
+
+    assert first.status == 200
+    assert await first.json() == {"movie": movie}
+    assert second.status == 404
+    assert (await client.get(f"/v1/movies/{movie['id']}")).status == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+async def test_a_movie_that_does_not_exist_is_404(client: Client, method: str) -> None:
+    """No movie of that id: 404."""
+    response = await client.request(method, f"/v1/movies/{2**63 - 1}")
+
+    assert response.status == 404
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_changing_a_movie_that_does_not_exist_is_404(client: Client, method: str) -> None:
+    """PUT does not create, and PATCH has nothing to change."""
+    response = await client.request(method, "/v1/movies/1", json=MOANA)
+
+    assert response.status == 404
+    assert (await response.json())["detail"] == "there is no movie with this id"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("0", "-1", "+1", "01", "1.0", "1e3", "abc", "", "%20", "1%20", "٣", "१", "¹", "0x10"),
+        *(str(2**63), "9" * 19, "9" * 20, "9" * 5000, "1/", "1/2", "null", "1;", "1'", "%00"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE"])
+async def test_what_is_no_id_is_404_without_asking_the_database(
+    start: Any, method: str, wrong: str
+) -> None:
+    """An id is 1 to 2^63-1 in ASCII digits; the rest is 404 even while the database is away."""
+    client = await start(database__url="postgresql://nobody@127.0.0.1:9/nothing")
+
+    response = await client.request(method, f"/v1/movies/{wrong}", json=MOANA)
+
+    assert response.status == 404
+    assert response.headers["Content-Type"] == "application/problem+json"
+
+
+async def test_head_answers_as_get_without_a_body(client: Client) -> None:
+    """HEAD has the status and the headers of GET."""
+    movie = await create(client)
+
+    get = await client.get(f"/v1/movies/{movie['id']}")
+    head = await client.head(f"/v1/movies/{movie['id']}")
+
+    assert head.status == get.status == 200
+    assert await head.read() == b""
+    for name in ("Content-Type", "Content-Length"):
+        assert head.headers[name] == get.headers[name]
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        ("/v1/movies", "OPTIONS, POST"),
+        ("/v1/movies/1", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"),
+        ("/v1/healthcheck", "GET, HEAD, OPTIONS"),
+        ("/v1/healthcheck/ready", "GET, HEAD, OPTIONS"),
+    ],
+)
+async def test_options_and_wrong_methods_name_the_right_ones(
+    client: Client, path: str, allow: str
+) -> None:
+    """OPTIONS is 204 and any other method 405, both with Allow."""
+    options = await client.options(path)
+    wrong = await client.request("PROPFIND", path)
+
+    assert (options.status, options.headers["Allow"]) == (204, allow)
+    assert await options.read() == b""
+    assert (wrong.status, wrong.headers["Allow"]) == (405, allow)
+    assert wrong.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/movie", "/v1/movies/", "/v2/movies"])
+async def test_everything_else_is_404(client: Client, path: str) -> None:
+    """A path that is not in the table: 404, whatever the method."""
+    for method in ("GET", "POST", "OPTIONS"):
+        response = await client.request(method, path)
+
+        assert response.status == 404
+        assert (await response.json())["title"] == "Not found"
+
+
+async def test_text_is_kept_byte_for_byte(client: Client) -> None:
+    """Nothing is trimmed, normalised or folded."""
+    movie = {
+        **MOANA,
+        "title": "  A\u0301me\u0301lie\u200b \n\t💿 \\ ' \" % :id $$ ",
+        "genres": [" a", "a "],
+    }
+
+    kept = await create(client, movie)
+
+    assert movie.items() <= kept.items()
+
+
+async def test_ids_are_never_given_twice(client: Client) -> None:
+    """The id of a deleted movie is not given to another."""
+    first = await create(client)
+    await client.delete(f"/v1/movies/{first['id']}")
+
+    second = await create(client)
+
+    assert second["id"] > first["id"]

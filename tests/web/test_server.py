@@ -1,0 +1,146 @@
+"""The edges of HTTP: what the parser refuses, expectations, headers of every answer."""
+
+import asyncio
+import json
+
+import pytest
+from conftest import MOANA, Client
+
+
+async def exchange(client: Client, sent: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send these bytes on a new connection; return status, headers and body of the answer."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(sent)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    status, *lines = head.decode().split("\r\n")[:-2]
+    headers = dict(line.split(": ", 1) for line in lines)
+    body = await asyncio.wait_for(reader.readexactly(int(headers.get("Content-Length", "0"))), 5)
+    writer.close()
+    return int(status.split()[1]), headers, body
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"NONSENSE\r\n\r\n",
+        b"FOO /v1/movies HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/movies/1 HTTP/1.1\r\nBad Header: a\r\nHost: a\r\n\r\n",
+        b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX: \x01\r\n\r\n",
+        b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nnocolon\r\n\r\n",
+        b"GET /v1/movies/1 HTTP/1.1\r\n\r\n",
+        b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 9000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 5000 + b"\r\n",
+        b"GET /v1/movies/1 HTTP/9.9\r\nHost: a\r\n\r\n",
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    ],
+)
+async def test_errors_of_the_http_parser_have_the_one_shape(client: Client, sent: bytes) -> None:
+    """What cannot be read as HTTP is a 4xx problem in JSON, with a request id and no versions."""
+    status, headers, body = await exchange(client, sent)
+    problem = json.loads(body)
+
+    assert 400 <= status < 500
+    assert headers["Content-Type"] == "application/problem+json"
+    assert headers["Server"] == "movie-catalogue"
+    assert problem["status"] == status
+    assert problem["request_id"] == headers["X-Request-Id"]
+
+
+async def test_a_broken_request_leaves_no_traceback(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client's nonsense is one line in the log."""
+    await exchange(client, b"NONSENSE\r\n\r\n")
+
+    out = capsys.readouterr().out
+    assert "Traceback" not in out
+    assert out.count("status=400") == 1
+
+
+@pytest.mark.parametrize("path", [b"/v1/movies", b"/nowhere"])
+async def test_an_unknown_expectation_is_417(client: Client, path: bytes) -> None:
+    """Expect takes only 100-continue, wherever the request goes (RFC 9110, 10.1.1)."""
+    status, headers, body = await exchange(
+        client,
+        b"POST " + path + b" HTTP/1.1\r\nHost: a\r\nExpect: magic\r\nContent-Length: 2\r\n\r\n{}",
+    )
+
+    assert status == 417
+    assert json.loads(body)["request_id"] == headers["X-Request-Id"]
+
+
+async def test_http_1_0_is_served(client: Client) -> None:
+    """An old client without Host gets its answer."""
+    status, _, body = await exchange(client, b"GET /v1/healthcheck HTTP/1.0\r\n\r\n")
+
+    assert status == 200
+    assert json.loads(body)["status"] == "available"
+
+
+async def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
+    """Two requests in one packet get two answers, the first first."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(
+        b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: first\r\n\r\n"
+        b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\nX-Request-Id: second\r\n"
+        b"Connection: close\r\n\r\n"
+    )
+
+    answers = (await asyncio.wait_for(reader.read(), 5)).decode()
+
+    assert answers.index("X-Request-Id: first") < answers.index("X-Request-Id: second")
+    assert [answers.count(status) for status in ("404 Not Found", "200 OK")] == [1, 1]
+    writer.close()
+
+
+@pytest.mark.parametrize("given", ["abc", "A-Z_0.9~"[:-1], "00-4bf92f-00f0-01", "a" * 128])
+async def test_a_sane_request_id_is_kept(client: Client, given: str) -> None:
+    """The client's X-Request-Id comes back."""
+    response = await client.get("/v1/healthcheck", headers={"X-Request-Id": given})
+
+    assert response.headers["X-Request-Id"] == given
+
+
+@pytest.mark.parametrize("given", ["", " ", "a b", "a" * 129, 'a"b', "é", "<script>", "a,b", "{}"])
+async def test_any_other_is_replaced(client: Client, given: str) -> None:
+    """What could do harm in a log or is none at all gives way to one of ours."""
+    response = await client.get("/v1/healthcheck", headers={"X-Request-Id": given})
+
+    assert response.headers["X-Request-Id"] not in ("", given)
+
+
+async def test_request_ids_differ_and_every_answer_has_one(client: Client) -> None:
+    """Success, client's error and OPTIONS alike."""
+    responses = [
+        await client.get("/v1/healthcheck"),
+        await client.get("/v1/movies/1"),
+        await client.get("/nowhere"),
+        await client.options("/v1/movies"),
+        await client.post("/v1/movies", json=MOANA),
+        await client.post("/v1/movies", data=b"{"),
+    ]
+
+    assert len({response.headers["X-Request-Id"] for response in responses}) == len(responses)
+    assert {response.headers["Server"] for response in responses} == {"movie-catalogue"}
+
+
+async def test_the_access_line_tells_what_was_asked_and_answered(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line a request: id, method, route, status, duration."""
+    await client.get("/v1/movies/7?token=secret", headers={"X-Request-Id": "mine"})
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if "request_id=mine" in line]
+    assert len(lines) == 1
+    for part in ("method=GET", "route=/v1/movies/{id}", "path=/v1/movies/7", "status=404"):
+        assert part in lines[0]
+    assert "duration_ms=" in lines[0]
+    assert "secret" not in lines[0]
