@@ -3,7 +3,7 @@
 -- try one in psql, set them first, as the line under each name does.
 
 -- name: get_movies(ids)
--- \set ids array[1,2]
+-- \set ids '\'{1,2}\''
 -- The movies with these ids; one that does not exist gives no row.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
@@ -60,7 +60,7 @@ where m.id = l.id
 returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at;
 
 -- name: delete_movies(ids)
--- \set ids array[1,2]
+-- \set ids '\'{1,2}\''
 -- The movies that this deleted; one that does not exist gives no row.
 with locked as materialized (
   select m.id

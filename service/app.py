@@ -17,13 +17,13 @@ from service.database.schema import Schema
 from service.database.statements import Statements
 from service.errors import OperatorError, Unavailable
 from service.movies import Catalogue
-from service.web.draining import Draining
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
 from service.web.middlewares import middlewares
 from service.web.requests import BodyReader
 from service.web.routes import routes
-from service.web.server import DRAINING, Runner
+from service.web.server import TRAFFIC, Runner
+from service.web.traffic import Traffic
 
 POOL = web.AppKey("pool", Pool)
 EXPECTED = {**movies.QUERIES, **schema.QUERIES}
@@ -34,20 +34,20 @@ def create_app(config: Config) -> web.Application:
     loaded = load_queries(config)
     database = _schema(config, loaded)
     pool = Pool(config.database, database.prove)
-    statements = Statements(pool, loaded)
-    draining = Draining()
+    statements = Statements(pool, loaded, config.database.statement_timeout)
+    traffic = Traffic(config.server.request_timeout)
 
     async def require_database() -> None:
         applied = await statements.fetch("get_applied_migrations", retry=True)
         database.require_migrations(applied)
 
-    app = web.Application(middlewares=middlewares(draining, config.server.request_timeout))
+    app = web.Application(middlewares=middlewares(traffic))
     app[POOL] = pool
-    app[DRAINING] = draining
+    app[TRAFFIC] = traffic
     app.add_routes(
         routes(
-            Health(config.service.environment, require_database, draining),
-            Movies(Catalogue(statements), BodyReader(config.server.body_timeout)),
+            Health(config.service.environment, require_database, traffic),
+            Movies(Catalogue(statements, config.sharing), BodyReader(config.server.body_timeout)),
         )
     )
     app.cleanup_ctx.append(_database)
@@ -56,9 +56,7 @@ def create_app(config: Config) -> web.Application:
 
 def load_queries(config: Config) -> dict[str, queries.Query]:
     """Load queries/*.sql and hold it against what the service expects."""
-    return queries.load(
-        config.root / "queries", EXPECTED, statement_timeout=config.database.statement_timeout
-    )
+    return queries.load(config.root / "queries", EXPECTED)
 
 
 def _schema(config: Config, loaded: dict[str, queries.Query]) -> Schema:
@@ -84,7 +82,8 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     try:
         with suppress(Unavailable):
             await _try(pool)
-        yield
+        async with app[TRAFFIC].watched():
+            yield
     finally:
         await pool.close(timeout=2)
 

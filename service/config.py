@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
-from urllib.parse import urlsplit
 
 from marshmallow import Schema, ValidationError
 from marshmallow import fields as kinds
@@ -58,13 +57,7 @@ def _seconds(least: float = 0, *, above: bool = False) -> kinds.Float:
 
 
 def _is_database_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        # Not the parser's own words: they may repeat the password.
-        raise ValidationError("is not a URL: check its host and port") from error
-    if url and parts.scheme not in ("postgres", "postgresql"):
+    if url and not url.startswith(("postgres://", "postgresql://")):
         raise ValidationError("must be postgresql://user:password@host:port/name, or empty")
 
 
@@ -104,6 +97,17 @@ class Database:
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """How requests share statements."""
+
+    enabled: bool = _setting(kinds.Boolean(truthy={True, "true"}, falsy={False, "false"}))
+    max_rows: int = _setting(_whole(1, 10_000))
+    max_bytes: int = _setting(_whole(1))
+    max_under_way: int = _setting(_whole(1, 10_000))
+    max_waiting: int = _setting(_whole(1))
+
+
+@dataclass(frozen=True)
 class Log:
     """What is logged and how."""
 
@@ -119,6 +123,7 @@ class Config:
     service: Service
     server: Server
     database: Database
+    sharing: Sharing
     log: Log
 
 

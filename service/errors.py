@@ -53,5 +53,9 @@ class Unavailable(CatalogueError):
     retry_after = 1
 
 
+class Contended(Unavailable):
+    """A statement was undone because of what it waited for: a lock, a deadlock, its timeout."""
+
+
 class OperatorError(Exception):
     """Stops a command with this one line: a wrong setting, query file or migration."""

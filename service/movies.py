@@ -1,13 +1,16 @@
 """The catalogue: what a movie is, and how movies are kept; knows no HTTP."""
 
+import itertools
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
 
+from service.config import Sharing
+from service.database.batching import Batcher, Row
 from service.database.queries import Expected
-from service.database.statements import Row, Statements
+from service.database.statements import Statements
 from service.errors import Failure, Invalid, MovieNotFound, RuleBroken
 
 
@@ -24,6 +27,8 @@ class Movie(NamedTuple):
     updated_at: datetime
 
 
+Rows = list[Row[Movie]]
+
 # What a client sends of a movie; the rest is the catalogue's own.
 FIELDS = ("title", "year", "runtime", "genres")
 
@@ -37,43 +42,77 @@ QUERIES: Mapping[str, Expected] = {
 
 
 class Catalogue:
-    """Get, create, update and delete movies; every method may raise `Unavailable`."""
+    """Get, create, update and delete movies; every method may raise `Unavailable`.
 
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
+    Requests of a kind that arrive together share one statement of queries/movies.sql.
+    """
+
+    def __init__(self, statements: Statements, sharing: Sharing) -> None:
+        self._fetch = statements.fetch
+        self._positions = itertools.count()
+        self._gets = Batcher(self._get, sharing)
+        self._creates = Batcher(self._create, sharing)
+        self._updates = Batcher(self._update, sharing, exclusive=True)
+        self._deletes = Batcher(self._delete, sharing, exclusive=True)
 
     async def get(self, movie_id: int) -> Movie:
         """Return the movie; `MovieNotFound`."""
-        rows = await self._statements.fetch("get_movies", retry=True, ids=[movie_id])
-        return _only(rows)
+        return _found(await self._gets.submit(movie_id))
 
     async def create(self, fields: Mapping[str, Any]) -> Movie:
         """Keep a new movie, with all of `FIELDS`; `Invalid` if the database refuses it."""
-        movies = orjson.dumps([{"position": 0, **fields}]).decode()
+        position = next(self._positions)
+        payload = orjson.dumps({"position": position, **fields})
         try:
-            rows = await self._statements.fetch("create_movies", movies=movies)
+            return _found(await self._creates.submit(position, payload))
         except RuleBroken as error:
             raise _invalid(error) from error
-        return Movie._make(rows[0][1:])
 
     async def update(self, movie_id: int, changes: Mapping[str, Any]) -> Movie:
         """Change those of `FIELDS` that are given, at once; `MovieNotFound`, `Invalid`."""
-        rows_of_changes = orjson.dumps([{"id": movie_id, **changes}]).decode()
+        payload = orjson.dumps({"id": movie_id, **changes})
         try:
-            rows = await self._statements.fetch("update_movies", changes=rows_of_changes)
+            return _found(await self._updates.submit(movie_id, payload))
         except RuleBroken as error:
             raise _invalid(error) from error
-        return _only(rows)
 
     async def delete(self, movie_id: int) -> Movie:
         """Delete the movie and return what it was; `MovieNotFound`."""
-        return _only(await self._statements.fetch("delete_movies", ids=[movie_id]))
+        return _found(await self._deletes.submit(movie_id))
+
+    # What carries out a statement for the requests that share it.
+
+    async def _get(self, rows: Rows) -> dict[int, Movie]:
+        return _by_id(await self._fetch("get_movies", retry=True, ids=_ids(rows)))
+
+    async def _create(self, rows: Rows) -> dict[int, Movie]:
+        created = await self._fetch("create_movies", shared=len(rows) > 1, movies=_json(rows))
+        return {position: Movie._make(movie) for position, *movie in created}
+
+    async def _update(self, rows: Rows) -> dict[int, Movie]:
+        return _by_id(await self._fetch("update_movies", shared=len(rows) > 1, changes=_json(rows)))
+
+    async def _delete(self, rows: Rows) -> dict[int, Movie]:
+        return _by_id(await self._fetch("delete_movies", shared=len(rows) > 1, ids=_ids(rows)))
 
 
-def _only(rows: list[Row]) -> Movie:
-    if not rows:
+def _ids(rows: Rows) -> str:
+    """An array literal: the server parses it faster than `array[...]`."""
+    return "{" + ",".join([str(row.key) for row in rows]) + "}"
+
+
+def _json(rows: Rows) -> str:
+    return "[" + b",".join([row.payload for row in rows]).decode() + "]"
+
+
+def _by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie]:
+    return {row[0]: Movie._make(row) for row in fetched}
+
+
+def _found(movie: Movie | None) -> Movie:
+    if movie is None:
         raise MovieNotFound
-    return Movie._make(rows[0])
+    return movie
 
 
 def _invalid(broken: RuleBroken) -> Invalid:

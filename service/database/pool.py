@@ -32,13 +32,15 @@ REFUSE_FOR = 0.25
 async def connect(settings: Database) -> aiopg.Connection:
     """Open one connection, without the catalogue queries that aiopg's type support costs."""
     connection: aiopg.Connection = await aiopg.connect(
-        **parameters(settings.url),
         timeout=settings.connect_timeout,
         enable_json=False,
         enable_hstore=False,
         enable_uuid=False,
-        client_encoding="UTF8",
-        application_name="movie-catalogue",
+        **(
+            {"application_name": "movie-catalogue"}
+            | parameters(settings.url)
+            | {"client_encoding": "UTF8"}
+        ),
     )
     return connection
 
@@ -173,22 +175,24 @@ class Pool:
 
     def _open_more(self) -> None:
         while self.size < self._max_open and len(self._connecting) < len(self._waiters):
-            self._connecting.add(asyncio.create_task(self._open()))
+            task = asyncio.create_task(self._open())
+            self._connecting.add(task)
+            task.add_done_callback(self._settle)  # also of one that is cancelled before it began
 
     async def _open(self) -> None:
         try:
             connection = await self._connect_and_prove()
         except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for it
-            self._settle()
+            self._settle(asyncio.current_task())
             self._could_not_open(error)
         else:
-            self._settle()
+            self._settle(asyncio.current_task())
             self._connections.add(connection)
             self._refusal = None
             self._release(connection)
 
-    def _settle(self) -> None:
-        self._connecting.discard(asyncio.current_task())
+    def _settle(self, task: asyncio.Task[None] | None) -> None:
+        self._connecting.discard(task)
         self._emptied.set()
 
     async def _connect_and_prove(self) -> aiopg.Connection:

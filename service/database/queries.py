@@ -25,7 +25,7 @@ TOKENS = re.compile(
       | (?P<dollar>\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
       | (?P<escape>\b[eE]'(?:\\.|''|[^'\\])*')
       | (?P<quoted>'(?:''|[^'])*'|"(?:""|[^"])*")
-      | (?P<parameter>(?<![:\w]):(?P<name>\w+))
+      | (?P<parameter>(?<!:):(?P<name>\w+))
       | (?P<end>;)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -43,7 +43,7 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a file: `run(connection, **parameters)` iterates over its rows."""
+    """One query of a file: `run(session, **parameters)` iterates over its rows."""
 
     name: str
     parameters: tuple[str, ...]
@@ -54,48 +54,44 @@ class Query:
     run: Callable[..., AsyncIterator[tuple[Any, ...]]]
 
 
-class AiopgAdapter(AsyncPyFormatAdapter):
-    """What aiosql needs to know of aiopg; `statement_timeout` in seconds.
+class Session(NamedTuple):
+    """A connection, what goes before each statement in the same message, and the driver's wait.
 
-    The timeout goes in front of each statement, in the same message: `set local` holds for this
-    implicit transaction alone, so no session state is relied upon and PgBouncer in transaction
-    mode may stand in between. The driver waits a little longer than the server, for the case that
-    the server is no longer there to speak.
-    https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-MULTI-STATEMENT
+    `patience` in seconds: for the case that the server is no longer there to tell of a timeout.
     """
 
-    def __init__(self, statement_timeout: float) -> None:
-        self._prefix = f"set local statement_timeout = {round(statement_timeout * 1000)}; "
-        self._patience = statement_timeout + 1
+    connection: aiopg.Connection
+    prefix: str = ""
+    patience: float = 10
+
+
+class AiopgAdapter(AsyncPyFormatAdapter):
+    """What aiosql needs to know of aiopg; its `conn` is a `Session`."""
 
     def process_sql(self, query_name: str, op_type: Any, sql: str) -> str:
         """`:name` to `%(name)s`, with every other percent sign meant literally."""
-        sql = sql.rstrip().removesuffix(";").replace("%", "%%")
-        return str(super().process_sql(query_name, op_type, sql))  # type: ignore[no-untyped-call] # aiosql leaves it untyped
+        return str(super().process_sql(query_name, op_type, sql.replace("%", "%%")))  # type: ignore[no-untyped-call] # aiosql leaves it untyped
 
     async def select(
         self,
-        conn: aiopg.Connection,
+        conn: Session,
         query_name: str,  # noqa: ARG002 - aiosql's protocol
         sql: str,
         parameters: Any,
         record_class: Any = None,  # noqa: ARG002 - aiosql's protocol
     ) -> AsyncGenerator[Any, None]:
         """Run it and hand over its rows, as tuples."""
-        async with conn.cursor(timeout=self._patience) as cursor:
-            await cursor.execute(self._prefix + sql, parameters)
+        async with conn.connection.cursor(timeout=conn.patience) as cursor:
+            await cursor.execute(conn.prefix + sql, parameters)
             for row in await cursor.fetchall():
                 yield row
 
 
-def load(
-    folder: Path, expected: Mapping[str, Expected], *, statement_timeout: float
-) -> dict[str, Query]:
+def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
     """Load every query of the folder, and hold them against what the service expects of them."""
-    adapter = AiopgAdapter(statement_timeout)
     queries: dict[str, Query] = {}
     for path in sorted(folder.glob("*.sql")):
-        for query in _queries(path, adapter):
+        for query in _queries(path):
             if known := queries.get(query.name):
                 raise fault(
                     path, query.line, f"{query.name} is already in {known.path}:{known.line}"
@@ -115,21 +111,21 @@ def load(
     return queries
 
 
-def _queries(path: Path, adapter: AiopgAdapter) -> list[Query]:
+def _queries(path: Path) -> list[Query]:
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise OperatorError(f"{path}: cannot be read as UTF-8: {error}") from error
     text = BLOCK_COMMENT.sub(_blank, text)
     names = list(NAME.finditer(text))
     ends = [name.start() for name in names[1:]] + [len(text)]
     return [
-        _query(path, text.count("\n", 0, name.start()) + 1, name, text[name.end() : end], adapter)
+        _query(path, text.count("\n", 0, name.start()) + 1, name, text[name.end() : end])
         for name, end in zip(names, ends, strict=True)
     ]
 
 
-def _query(path: Path, line: int, name: re.Match[str], body: str, adapter: AiopgAdapter) -> Query:
+def _query(path: Path, line: int, name: re.Match[str], body: str) -> Query:
     spec = SPEC.fullmatch(name["spec"])
     if not spec or name["indent"]:
         raise fault(path, line, "expected a line `-- name: verb_noun(parameter, ...)`")
@@ -144,19 +140,23 @@ def _query(path: Path, line: int, name: re.Match[str], body: str, adapter: Aiopg
         del kept[0]
     if not kept:
         raise fault(path, line, f"{spec['name']} has no SQL")
-    _check(path, kept, declared, line)
-    source = f"-- name: {spec['name']}({', '.join(declared)})\n" + "\n".join(t for _, t in kept)
+    sql = _checked(path, kept, declared, line)
+    source = f"-- name: {spec['name']}({', '.join(declared)})\n{sql}"
     try:
-        loaded = aiosql.from_str(source, lambda: adapter, attribute=None)
+        loaded = aiosql.from_str(source, AiopgAdapter, attribute=None)
     except aiosql.SQLParseException as error:
         raise fault(path, line, str(error)) from error
     run = getattr(loaded, spec["name"])
     return Query(spec["name"], declared, path, line, run.sql, tuple(n for n, _ in kept), run)
 
 
-def _check(path: Path, kept: list[tuple[int, str]], declared: tuple[str, ...], line: int) -> None:
-    """Refuse what aiosql would misread, and parameters that do not match the declared ones."""
+def _checked(path: Path, kept: list[tuple[int, str]], declared: tuple[str, ...], line: int) -> str:
+    """Return the statement, without its semicolon and what follows.
+
+    Refuse what aiosql would misread, and parameters that do not match the declared ones.
+    """
     sql = "\n".join(text for _, text in kept)
+    end = len(sql)
     used: set[str] = set()
     for token in TOKENS.finditer(sql):
         at = kept[sql.count("\n", 0, token.start())][0]
@@ -164,8 +164,11 @@ def _check(path: Path, kept: list[tuple[int, str]], declared: tuple[str, ...], l
             raise fault(
                 path, at, f"a colon and a name within {token[0]!r} would be taken for a parameter"
             )
-        if token["end"] and re.sub(r"--[^\n]*", "", sql[token.end() :]).strip():
-            raise fault(path, at, "expected one statement a query; more follows this semicolon")
+        if token["end"]:
+            end = token.start()
+            if re.sub(r"--[^\n]*", "", sql[token.end() :]).strip():
+                raise fault(path, at, "expected one statement a query; more follows this semicolon")
+            break
         if parameter := token["name"]:
             if parameter not in declared:
                 raise fault(
@@ -176,6 +179,7 @@ def _check(path: Path, kept: list[tuple[int, str]], declared: tuple[str, ...], l
             used.add(parameter)
     if unused := [name for name in declared if name not in used]:
         raise fault(path, line, f"the parameter {unused[0]} is declared but not used")
+    return sql[:end]
 
 
 def _blank(token: re.Match[str]) -> str:

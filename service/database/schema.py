@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import aiopg
 import psycopg2
 
-from service.database.queries import Expected, Query, fault
+from service.database.queries import Expected, Query, Session, fault
 from service.errors import Unavailable
 
 QUERIES: Mapping[str, Expected] = {"get_applied_migrations": Expected((), ("version",))}
@@ -29,11 +29,14 @@ class Schema:
 
     async def prove(self, connection: aiopg.Connection) -> None:
         """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query."""
-        try:
-            applied = [row async for row in self._queries["get_applied_migrations"].run(connection)]
-        except psycopg2.errors.UndefinedTable:  # it comes with the first migration
-            applied = []
-        self.require_migrations(applied)
+        async with connection.cursor() as cursor:
+            await cursor.execute("select to_regclass('schema_migrations') is null")
+            if await cursor.fetchone() == (True,):  # it comes with the first migration
+                self.require_migrations([])
+        name = "get_applied_migrations"
+        own = {name: self._queries[name]}
+        await _require_queries(connection, own, self._expected)
+        self.require_migrations([row async for row in own[name].run(Session(connection))])
         await _require_queries(connection, self._queries, self._expected)
 
     def require_migrations(self, applied: Iterable[tuple[str]]) -> None:
@@ -83,8 +86,8 @@ async def _columns(cursor: aiopg.Cursor, query: Query) -> tuple[str, ...]:
             await cursor.execute(query.sql, nulls)  # of no rows, as its parameter is null
         else:
             await cursor.execute(f"select * from ({query.sql}\n) as q limit 0", nulls)
-    except psycopg2.OperationalError:
-        raise
+    except (psycopg2.OperationalError, psycopg2.errors.ReadOnlySqlTransaction):
+        raise  # not the query's fault: the database is going away, or is a standby for now
     except psycopg2.Error as error:
         raise fault(query.path, _line(error, query, cursor), error.diag.message_primary) from error
     return tuple(column[0] for column in cursor.description or ())

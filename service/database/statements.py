@@ -12,33 +12,48 @@ import psycopg2
 from psycopg2 import errors as postgres
 
 from service.database.pool import Pool
-from service.database.queries import Query
-from service.errors import RuleBroken, Unavailable
+from service.database.queries import Query, Session
+from service.errors import Contended, RuleBroken, Unavailable
 
 Row = tuple[Any, ...]
 
+LOCK_TIMEOUT = 250  # ms; for a statement that many wait for. The rest is retried apart.
+
 
 class Statements:
-    """The statements of queries/*.sql, by name."""
+    """The statements of queries/*.sql, by name; `statement_timeout` in seconds.
 
-    def __init__(self, pool: Pool, queries: Mapping[str, Query]) -> None:
+    The timeouts go in front of each statement, in the same message: `set local` holds for this
+    implicit transaction alone, so no session state is relied upon and PgBouncer in transaction
+    mode may stand in between. The driver waits a little longer than the server.
+    https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-MULTI-STATEMENT
+    """
+
+    def __init__(self, pool: Pool, queries: Mapping[str, Query], statement_timeout: float) -> None:
         self._pool = pool
         self._queries = queries
+        alone = f"set local statement_timeout = {round(statement_timeout * 1000)}; "
+        self._prefixes = {False: alone, True: f"set local lock_timeout = {LOCK_TIMEOUT}; {alone}"}
+        self._patience = statement_timeout + 1
 
-    async def fetch(self, name: str, *, retry: bool = False, **parameters: Any) -> list[Row]:
+    async def fetch(
+        self, name: str, *, retry: bool = False, shared: bool = False, **parameters: Any
+    ) -> list[Row]:
         """Run the query `name` and return its rows.
 
         `retry`: once more on a fresh connection where one broke, for statements that change
         nothing; of one that writes, nobody can tell whether it was carried out.
-        Raises `Unavailable` or `RuleBroken`.
+        `shared`: give up on a locked row soon, as other requests wait for this statement too.
+        Raises `Contended`, `Unavailable` or `RuleBroken`.
         """
         async with self._pool.connection() as connection:
+            session = Session(connection, self._prefixes[shared], self._patience)
             try:
-                return [row async for row in self._queries[name].run(connection, **parameters)]
+                return [row async for row in self._queries[name].run(session, **parameters)]
             except asyncio.CancelledError as error:
                 if isinstance(error.__context__, postgres.QueryCanceled):
                     # aiopg reports a statement timeout so, which would pass for a client's leaving.
-                    raise Unavailable(f"{name}: {error.__context__}".strip()) from error
+                    raise Contended(f"{name}: {error.__context__}".strip()) from error
                 raise
             except (psycopg2.Error, TimeoutError) as error:
                 if not connection.closed:
@@ -59,6 +74,8 @@ def _translated(name: str, error: Exception) -> Exception:
         return RuleBroken(error.diag.constraint_name)
     if isinstance(error, psycopg2.DataError):  # class 22: too long for a narrowed column, say
         return RuleBroken("")
+    if isinstance(error, postgres.LockNotAvailable | psycopg2.extensions.TransactionRollbackError):
+        return Contended(f"{name}: {error}".strip())
     if isinstance(error, psycopg2.OperationalError | postgres.ReadOnlySqlTransaction):
         return Unavailable(f"{name}: {error}".strip())
     return error

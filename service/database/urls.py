@@ -30,6 +30,5 @@ def parameters(url: str) -> dict[str, Any]:
 def shown(url: str) -> str:
     """Say which database this is, without the password."""
     given = parameters(url)
-    if "password" in given:
-        given["password"] = "***"  # noqa: S105 - that it is not one is the point
-    return str(make_dsn(**given))
+    hidden = {name: "***" for name in given if "password" in name}  # sslpassword too
+    return str(make_dsn(**{**given, **hidden}))

@@ -5,7 +5,6 @@ line. `recover` turns what nobody foresaw into a 500. `answer_errors` is innermo
 errors that are foreseen, so that what reaches `recover` is a fault of ours and logged as one.
 """
 
-import asyncio
 import itertools
 import re
 import secrets
@@ -17,8 +16,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from service.errors import Unavailable
 from service.web import problems
-from service.web.draining import Draining
 from service.web.requests import REQUEST_ID, ClientGone
+from service.web.traffic import Traffic
 
 log = structlog.get_logger()
 
@@ -27,9 +26,9 @@ FORESEEN: tuple[type[Exception], ...] = (*problems.PROBLEMS, web.HTTPException, 
 NGINX_CLIENT_CLOSED = 499  # what nginx calls it; only the log sees it
 
 
-def middlewares(draining: Draining, request_timeout: float) -> list[Middleware]:
-    """All of them, the outermost first; `request_timeout` in seconds."""
-    return [identify_and_log(draining), recover, answer_errors(request_timeout)]
+def middlewares(traffic: Traffic) -> list[Middleware]:
+    """All of them, the outermost first."""
+    return [identify_and_log(traffic), recover, answer_errors(traffic)]
 
 
 def new_request_id() -> str:
@@ -41,7 +40,7 @@ _PROCESS = secrets.token_hex(8)
 _COUNT = itertools.count(1)
 
 
-def identify_and_log(draining: Draining) -> Middleware:
+def identify_and_log(traffic: Traffic) -> Middleware:
     """Give each request an id (a sane one from the client is kept) and log its one line."""
 
     @web.middleware
@@ -50,13 +49,9 @@ def identify_and_log(draining: Draining) -> Middleware:
         given = request.headers.get("X-Request-Id")
         request_id = given if given and SANE_ID.fullmatch(given) else new_request_id()
         request[REQUEST_ID] = request_id
-        draining.under_way += 1
-        try:
-            response = await handler(request)
-        finally:
-            draining.done()
+        response = await handler(request)
         finish(response, request_id)
-        if draining.begun or not request.content.is_eof():
+        if traffic.draining or not request.content.is_eof():
             response.force_close()  # no more requests, or the rest of the body is not wanted
         resource = request.match_info.route.resource
         log.info(
@@ -89,16 +84,13 @@ async def recover(request: web.Request, handler: Handler) -> web.StreamResponse:
         return problems.respond_internal(request)
 
 
-def answer_errors(request_timeout: float) -> Middleware:
-    """Answer the errors that are foreseen, and 503 what takes too long."""
+def answer_errors(traffic: Traffic) -> Middleware:
+    """Answer the errors that are foreseen, a request that takes too long among them."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            async with asyncio.timeout(request_timeout):
-                return await handler(request)
-        except TimeoutError:
-            return _answer(request, Unavailable(f"not done in {request_timeout:g} s"))
+            return await traffic.carry(handler(request))
         except FORESEEN as error:
             return _answer(request, error)
 

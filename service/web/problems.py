@@ -51,8 +51,8 @@ DETAILS = {
 
 
 def respond(request: web.BaseRequest, error: Exception) -> web.Response:
-    """Answer a known error; `KeyError` for one that is not in the table."""
-    problem = PROBLEMS[type(error)]
+    """Answer an error that is in the table, or one of its kind."""
+    problem = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     errors = error.failures if isinstance(error, Invalid) else ()
     headers = {}
     if isinstance(error, Unavailable):

@@ -5,6 +5,7 @@ the one error shape. `Runner` is what both `python -m service serve` and gunicor
 """
 
 import asyncio
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any
 
@@ -13,13 +14,13 @@ from aiohttp import web
 
 from service.config import Server as Settings
 from service.web import problems
-from service.web.draining import Draining
 from service.web.middlewares import finish, new_request_id
 from service.web.requests import REQUEST_ID
+from service.web.traffic import Traffic
 
 log = structlog.get_logger()
 
-DRAINING = web.AppKey("draining", Draining)
+TRAFFIC = web.AppKey("traffic", Traffic)
 
 
 class Protocol(web.RequestHandler):
@@ -49,9 +50,7 @@ class Server(web.Server):
     """Makes a `Protocol` of each connection."""
 
     def __init__(self, plain: web.Server, **options: Any) -> None:
-        super().__init__(
-            self._answer_expectations, request_factory=plain.request_factory, **options
-        )
+        super().__init__(self._handle, request_factory=plain.request_factory, **options)
         self._application = plain.request_handler
         self._options = options
 
@@ -59,7 +58,12 @@ class Server(web.Server):
         """Make the protocol of a new connection."""
         return Protocol(self, loop=asyncio.get_running_loop(), **self._options)
 
-    async def _answer_expectations(self, request: Any) -> web.StreamResponse:
+    def _handle(self, request: Any) -> Awaitable[web.StreamResponse]:
+        if "Expect" in request.headers:
+            return self._handle_expecting(request)
+        return self._application(request)
+
+    async def _handle_expecting(self, request: Any) -> web.StreamResponse:
         try:
             return await self._application(request)
         except web.HTTPException as error:  # raised before the middlewares: an unknown Expect
@@ -88,11 +92,11 @@ class Runner(web.AppRunner):
 
     async def cleanup(self) -> None:
         """Stop: not ready for `drain_delay`, then no new connections, then what is under way."""
-        draining = self.app[DRAINING]
-        if not draining.begun:
-            draining.begun = True
+        traffic = self.app[TRAFFIC]
+        if not traffic.draining:
+            traffic.draining = True
             await asyncio.sleep(self._settings.drain_delay)
             for site in list(self.sites):
                 await site.stop()
-            await draining.wait(self._settings.shutdown_timeout)
+            await traffic.drain(self._settings.shutdown_timeout)
         await super().cleanup()

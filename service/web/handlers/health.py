@@ -10,8 +10,8 @@ from aiohttp import web
 
 from service import __version__
 from service.errors import Unavailable
-from service.web.draining import Draining
 from service.web.responses import json_response
+from service.web.traffic import Traffic
 
 
 class Health:
@@ -21,14 +21,14 @@ class Health:
         self,
         environment: str,
         require_database: Callable[[], Awaitable[None]],
-        draining: Draining,
+        traffic: Traffic,
     ) -> None:
         self._answer = {
             "status": "available",
             "system_info": {"environment": environment, "version": __version__},
         }
         self._require_database = require_database
-        self._draining = draining
+        self._traffic = traffic
 
     async def show(self, _: web.Request) -> web.Response:
         """200 while the process answers at all; asks nothing of the database."""
@@ -36,7 +36,7 @@ class Health:
 
     async def ready(self, _: web.Request) -> web.Response:
         """200, or 503 while the database is away or behind, or the process is on its way out."""
-        if self._draining.begun:
+        if self._traffic.draining:
             raise Unavailable("draining")
         await self._require_database()
         return json_response({"status": "ready"})

@@ -1,0 +1,171 @@
+"""Requests that arrive together share one statement.
+
+While a statement is under way, the rows that requests ask for collect; the next statement carries
+them all. Nobody waits for company: with nothing under way, a statement leaves at the end of the
+event loop's current turn. So an idle service answers as fast as one without this, and a busy one
+sends few statements with many rows, of which each costs the database a fraction.
+
+It is what DataLoader does for reads (https://github.com/graphql/dataloader) and group commit for
+writes (https://www.postgresql.org/docs/current/runtime-config-wal.html#GUC-COMMIT-DELAY), in one
+mechanism:
+
+- A row leaves after its request arrived, so a read sees every write that was acknowledged before.
+- A result is handed out after its own statement has committed, never before.
+- A row that breaks a statement breaks it for itself alone: the others are sent again apart.
+- Nobody's leaving cancels a statement. A row whose request is gone before it left never leaves.
+- A statement that is stuck holds up the next ones for `PATIENCE` and no longer.
+- What waits is bounded, in rows; what does not fit is refused at once.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from service.config import Sharing
+from service.errors import Contended, RuleBroken, Unavailable
+
+Result = TypeVar("Result")
+
+# Seconds that rows wait behind a statement before another one is sent beside it.
+PATIENCE = 0.02
+
+
+@dataclass(slots=True, eq=False)
+class Row(Generic[Result]):
+    """One request's part of a statement: `payload` is what the statement needs of it."""
+
+    key: int
+    payload: bytes
+    result: asyncio.Future[Result | None]
+
+
+Run = Callable[[list[Row[Result]]], Awaitable[Mapping[int, Result]]]
+
+
+class Batcher(Generic[Result]):
+    """Shares statements among the requests of one kind.
+
+    `run` carries out a statement for some rows and returns the results by key; a key without a
+    result gives None. `exclusive`: no key may stand twice in a statement, or in two at once.
+    """
+
+    def __init__(self, run: Run[Result], settings: Sharing, *, exclusive: bool = False) -> None:
+        self._run = run
+        self._settings = settings
+        self._exclusive = exclusive
+        self._waiting: deque[Row[Result]] = deque()
+        self._busy: set[int] = set()  # keys under way, where they are exclusive
+        self._under_way: dict[asyncio.Task[None], float] = {}  # since when, the youngest last
+        self._leaving = False  # a statement leaves at the end of this turn
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def submit(self, key: int, payload: bytes = b"") -> Result | None:
+        """Have this row carried along and return its result.
+
+        Raises what `run` raises for it, or `Unavailable` where too many are waiting.
+        """
+        loop = asyncio.get_running_loop()
+        row: Row[Result] = Row(key, payload, loop.create_future())
+        if not self._settings.enabled:
+            return (await self._run([row])).get(key)
+        if len(self._waiting) >= self._settings.max_waiting:
+            raise Unavailable(f"{len(self._waiting)} requests are waiting already")
+        self._waiting.append(row)
+        if not self._leaving and (self._alarm is None or not self._under_way):
+            self._consider()
+        return await row.result
+
+    def _consider(self) -> None:
+        """Have a statement leave, unless one is young enough to be waited for."""
+        if not self._waiting or self._leaving:
+            return
+        loop = asyncio.get_running_loop()
+        if not self._under_way:
+            self._leaving = True
+            loop.call_soon(self._leave)
+        elif len(self._under_way) < self._settings.max_under_way:
+            ripe = next(reversed(self._under_way.values())) + PATIENCE
+            if ripe <= loop.time():
+                self._leave()
+            elif self._alarm is None:
+                self._alarm = loop.call_at(ripe, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self._consider()
+
+    def _leave(self) -> None:
+        self._leaving = False
+        if rows := self._take():
+            task = asyncio.create_task(self._carry(rows))
+            self._under_way[task] = asyncio.get_running_loop().time()
+
+    def _take(self) -> list[Row[Result]]:
+        """Take what fits one statement, first come first served."""
+        rows: list[Row[Result]] = []
+        later: list[Row[Result]] = []
+        size = 0
+        while self._waiting and len(rows) < self._settings.max_rows:
+            row = self._waiting.popleft()
+            if row.result.done():  # its request has gone
+                continue
+            if row.key in self._busy:
+                later.append(row)
+                continue
+            size += len(row.payload)
+            if rows and size > self._settings.max_bytes:
+                self._waiting.appendleft(row)
+                break
+            rows.append(row)
+            if self._exclusive:
+                self._busy.add(row.key)
+        self._waiting.extendleft(reversed(later))
+        return rows
+
+    async def _carry(self, rows: list[Row[Result]]) -> None:
+        try:
+            try:
+                await self._settle(rows)
+            except (RuleBroken, Contended):
+                if len(rows) == 1:
+                    raise
+                await self._apart(rows)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must learn it
+            _fail(rows, error)
+        finally:
+            self._busy.difference_update(row.key for row in rows)
+            del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
+            self._consider()
+
+    async def _settle(self, rows: list[Row[Result]]) -> None:
+        results = await self._run(rows)
+        for row in rows:
+            if not row.result.done():
+                row.result.set_result(results.get(row.key))
+
+    async def _apart(self, rows: list[Row[Result]]) -> None:
+        """Send each row alone, some at a time; once one has timed out, no more are tried."""
+        places = asyncio.Semaphore(self._settings.max_under_way)
+        stuck: list[Contended] = []
+
+        async def alone(row: Row[Result]) -> None:
+            async with places:
+                if stuck:
+                    _fail([row], stuck[0])
+                elif not row.result.done():
+                    try:
+                        await self._settle([row])
+                    except Exception as error:  # noqa: BLE001 - as in `_carry`
+                        if isinstance(error, Contended):
+                            stuck.append(error)
+                        _fail([row], error)
+
+        await asyncio.gather(*(alone(row) for row in rows))
+
+
+def _fail(rows: list[Row[Result]], error: Exception) -> None:
+    for row in rows:
+        if not row.result.done():
+            row.result.set_exception(error)

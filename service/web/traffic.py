@@ -1,0 +1,79 @@
+"""The requests under way: how long each may take, and how the process goes out of service."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from service.errors import Unavailable
+
+Result = TypeVar("Result")
+
+# Seconds between two looks at what is under way.
+LOOK = 0.5
+
+
+class Traffic:
+    """Counts requests and ends those that are overdue; `request_timeout` in seconds.
+
+    One timer looks after all requests, the oldest first: one each (`asyncio.timeout`) would be a
+    tenth of the time that a read takes. So a request may take up to `LOOK` longer.
+    """
+
+    def __init__(self, request_timeout: float) -> None:
+        self.draining = False
+        self._request_timeout = request_timeout
+        self._under_way: dict[asyncio.Task[object], float] = {}  # since when, the oldest first
+        self._overdue: set[asyncio.Task[object]] = set()
+        self._one_done = asyncio.Event()
+
+    async def carry(self, handling: Awaitable[Result]) -> Result:
+        """Await what the current task does for a request; `Unavailable` if it takes too long."""
+        loop = asyncio.get_running_loop()
+        task: asyncio.Task[object] = asyncio.current_task(loop)  # type: ignore[assignment] # it is one
+        self._under_way[task] = loop.time()
+        try:
+            return await handling
+        except asyncio.CancelledError:
+            if task not in self._overdue or task.uncancel():
+                raise
+            raise Unavailable(f"not done in {self._request_timeout:g} s") from None
+        finally:
+            del self._under_way[task]
+            self._overdue.discard(task)
+            if self.draining:
+                self._one_done.set()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Look after the deadlines of requests while inside."""
+        watch = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
+        """Wait until no request is under way, for `timeout` seconds at most.
+
+        aiohttp's own shutdown stops reading from connections first, and so cuts off a body that is
+        still on its way: hence this before it.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while self._under_way:
+                    self._one_done.clear()
+                    await self._one_done.wait()
+        except TimeoutError:
+            pass
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(LOOK, self._request_timeout / 2))
+            for task, since in list(self._under_way.items()):
+                if loop.time() - since < self._request_timeout:
+                    break
+                if task not in self._overdue:
+                    self._overdue.add(task)
+                    task.cancel()

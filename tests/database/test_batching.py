@@ -1,0 +1,276 @@
+"""The mechanism by which requests share statements; its statements here are the test's own."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from service.config import Sharing
+from service.database.batching import PATIENCE, Batcher, Row
+from service.errors import Contended, RuleBroken, Unavailable
+
+SETTINGS = Sharing(enabled=True, max_rows=10, max_bytes=100, max_under_way=3, max_waiting=50)
+
+
+class Statements:
+    """Statements that take as long as the test wants, and remember what they carried."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[int]] = []
+        self.under_way = 0
+        self.most_under_way = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.stuck: set[int] = set()
+        self.failing: Callable[[list[int]], Exception | None] = lambda _: None
+
+    async def run(self, rows: list[Row[str]]) -> dict[int, str]:
+        """Carry out a statement."""
+        keys = [row.key for row in rows]
+        self.sent.append(keys)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await asyncio.sleep(0)
+            await self.gate.wait()
+            if self.stuck & set(keys):
+                await asyncio.Event().wait()
+            if error := self.failing(keys):
+                raise error
+            return {key: f"result {key}" for key in keys if key >= 0}
+        finally:
+            self.under_way -= 1
+
+
+@pytest.fixture
+def statements() -> Statements:
+    """The test's own statements."""
+    return Statements()
+
+
+def together(batcher: Batcher[str], *keys: int) -> list[asyncio.Task[str | None]]:
+    """Requests that arrive in the same turn."""
+    return [asyncio.create_task(batcher.submit(key)) for key in keys]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something to become true."""
+    async with asyncio.timeout(2):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)
+
+
+async def test_each_request_gets_its_own_result(statements: Statements) -> None:
+    """Results go by key, and a key without a result gives None."""
+    batcher = Batcher(statements.run, SETTINGS)
+
+    results = await asyncio.gather(*together(batcher, 3, -1, 1, 3))
+
+    assert results == ["result 3", None, "result 1", "result 3"]
+    assert statements.sent == [[3, -1, 1, 3]]
+
+
+async def test_a_lone_request_leaves_at_once(statements: Statements) -> None:
+    """With nothing under way a statement leaves within two turns of the loop, without a timer."""
+    batcher = Batcher(statements.run, SETTINGS)
+
+    request = asyncio.create_task(batcher.submit(1))
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert statements.sent == [[1]]
+    await request
+
+
+async def test_those_that_arrive_meanwhile_share_the_next(statements: Statements) -> None:
+    """While one statement is under way requests collect, and leave together when it ends."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.gate.clear()
+    first = together(batcher, 1)
+    await until(lambda: statements.under_way)
+    rest = together(batcher, 2, 3) + together(batcher, 4)
+    await asyncio.sleep(0)
+
+    statements.gate.set()
+    await asyncio.gather(*first, *rest)
+
+    assert statements.sent == [[1], [2, 3, 4]]
+
+
+async def test_a_stuck_statement_is_waited_for_only_so_long(statements: Statements) -> None:
+    """After PATIENCE others leave beside it, and are not held up from then on."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.stuck = {1}
+    stuck = together(batcher, 1)
+    await until(lambda: statements.under_way)
+    started = asyncio.get_running_loop().time()
+
+    second = await asyncio.wait_for(batcher.submit(2), 1)
+    waited = asyncio.get_running_loop().time() - started
+    third = await asyncio.wait_for(batcher.submit(3), 1)
+
+    assert (second, third) == ("result 2", "result 3")
+    assert waited >= PATIENCE * 0.9
+    assert not stuck[0].done()
+    stuck[0].cancel()
+
+
+async def test_statements_under_way_are_bounded(statements: Statements) -> None:
+    """However long they take, no more than max_under_way are under way at once."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.gate.clear()
+    requests = []
+    for key in range(6):
+        requests += together(batcher, key)
+        await asyncio.sleep(PATIENCE * 1.5)
+
+    statements.gate.set()
+    await asyncio.gather(*requests)
+
+    assert statements.most_under_way == 3
+    assert [*chain(*statements.sent)] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_batches_are_bounded_in_rows(statements: Statements) -> None:
+    """A statement carries max_rows at most; the rest leaves with the next, in order."""
+    batcher = Batcher(statements.run, SETTINGS)
+
+    await asyncio.gather(*together(batcher, *range(25)))
+
+    assert [len(keys) for keys in statements.sent] == [10, 10, 5]
+    assert [*chain(*statements.sent)] == list(range(25))
+
+
+async def test_batches_are_bounded_in_bytes(statements: Statements) -> None:
+    """A statement carries max_bytes at most, but always at least one row."""
+    batcher = Batcher(statements.run, SETTINGS)
+
+    await asyncio.gather(
+        *(batcher.submit(key, b"x" * size) for key, size in enumerate((60, 40, 1, 500, 1)))
+    )
+
+    assert statements.sent == [[0, 1], [2], [3], [4]]
+
+
+async def test_what_waits_is_bounded(statements: Statements) -> None:
+    """Beyond max_waiting a request is refused at once, and the others are served."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.gate.clear()
+    served = together(batcher, 0)
+    await until(lambda: statements.under_way)
+    served += together(batcher, *range(1, 51))
+    await asyncio.sleep(0)
+
+    with pytest.raises(Unavailable):
+        await batcher.submit(51)
+
+    statements.gate.set()
+    assert len(await asyncio.gather(*served)) == 51
+
+
+async def test_a_failure_reaches_everybody_it_concerns(statements: Statements) -> None:
+    """An error that is nobody's own is everybody's, and the next statement is not affected."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.failing = lambda keys: Unavailable("gone") if 1 in keys else None
+
+    results = await asyncio.gather(*together(batcher, 1, 2), return_exceptions=True)
+    after = await batcher.submit(3)
+
+    assert [type(result) for result in results] == [Unavailable, Unavailable]
+    assert statements.sent == [[1, 2], [3]]
+    assert after == "result 3"
+
+
+@pytest.mark.parametrize("error", [RuleBroken("no_twos"), Contended("locked")])
+async def test_a_row_that_breaks_a_statement_fails_alone(
+    statements: Statements, error: Exception
+) -> None:
+    """Its neighbours are sent again apart, and it gets its own error."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.failing = lambda keys: error if 2 in keys else None
+
+    results = await asyncio.gather(*together(batcher, 1, 2, 3), return_exceptions=True)
+
+    assert results == ["result 1", error, "result 3"]
+    assert statements.sent[0] == [1, 2, 3]
+
+
+async def test_no_more_are_tried_apart_once_one_has_timed_out(statements: Statements) -> None:
+    """With the whole table locked nobody waits for more than a round of timeouts."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.failing = lambda _: Contended("the table is locked")
+
+    results = await asyncio.gather(*together(batcher, *range(9)), return_exceptions=True)
+
+    assert {type(result) for result in results} == {Contended}
+    assert len(statements.sent) <= 1 + 2 * SETTINGS.max_under_way
+
+
+async def test_leaving_cancels_nobody_elses_statement(statements: Statements) -> None:
+    """A request that is given up leaves its statement and its neighbours alone."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.gate.clear()
+    leaver, stayer = together(batcher, 1, 2)
+    await until(lambda: statements.under_way)
+
+    leaver.cancel()
+    await asyncio.gather(leaver, return_exceptions=True)
+    statements.gate.set()
+
+    assert await stayer == "result 2"
+    assert leaver.cancelled()
+
+
+async def test_who_left_while_waiting_is_not_sent(statements: Statements) -> None:
+    """A write whose request was given up before it left is not carried out."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.gate.clear()
+    first = together(batcher, 1)
+    await until(lambda: statements.under_way)
+    leaver, stayer = together(batcher, 2, 3)
+    await asyncio.sleep(0)
+
+    leaver.cancel()
+    await asyncio.gather(leaver, return_exceptions=True)
+    statements.gate.set()
+    await asyncio.gather(*first, stayer)
+
+    assert statements.sent == [[1], [3]]
+
+
+async def test_an_exclusive_key_stands_once_in_a_statement(statements: Statements) -> None:
+    """Two writes of one movie go one after the other, and nobody else waits for that."""
+    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+
+    await asyncio.gather(*together(batcher, 1, 1, 2, 1))
+
+    assert statements.sent == [[1, 2], [1], [1]]
+
+
+async def test_an_exclusive_key_stands_in_one_statement_at_a_time(statements: Statements) -> None:
+    """While a movie's write is stuck, another write of it does not drag neighbours in."""
+    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+    statements.stuck = {1}
+    stuck = together(batcher, 1)
+    await until(lambda: statements.under_way)
+
+    again, other = together(batcher, 1, 2)
+    result = await asyncio.wait_for(other, 1)
+
+    assert result == "result 2"
+    assert statements.sent == [[1], [2]]
+    again.cancel()
+    stuck[0].cancel()
+
+
+async def test_with_sharing_off_each_request_has_its_own(statements: Statements) -> None:
+    """The same requests, a statement each, for comparison and for doubt."""
+    settings = Sharing(enabled=False, max_rows=10, max_bytes=100, max_under_way=3, max_waiting=1)
+    batcher = Batcher(statements.run, settings)
+
+    results: list[Any] = await asyncio.gather(*together(batcher, 1, 2, -3))
+
+    assert results == ["result 1", "result 2", None]
+    assert statements.sent == [[1], [2], [-3]]

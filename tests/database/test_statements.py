@@ -1,0 +1,614 @@
+"""Statements against a real PostgreSQL: what comes back, and what each failure is called."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiopg
+import psycopg2
+import pytest
+
+from service.config import Config
+from service.database import queries
+from service.database.pool import Pool
+from service.database.statements import Row, Statements
+from service.errors import Contended, RuleBroken, Unavailable
+
+ROOT = Path(__file__).parents[2]
+SOON = 2.0  # seconds; for what should happen at once
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+
+# What the tests ask beside the service's own queries.
+QUERIES = r"""
+-- name: get_backend()
+select pg_backend_pid();
+
+-- name: get_timeout()
+select current_setting('statement_timeout');
+
+-- name: sleep(seconds)
+select 1 from pg_sleep(:seconds);
+
+-- name: get_titles()
+select title from movies order by title;
+
+-- name: add_movie(title, year)
+insert into movies (title, year, runtime, genres)
+values (:title, :year, 90, '{drama}')
+returning title;
+
+-- name: add_movie_slowly(title)
+with slept as materialized (select pg_sleep(60))
+insert into movies (title, year, runtime, genres)
+select :title, 2000, 90, '{drama}' from slept
+returning title;
+
+-- name: rename_movies(title)
+update movies set title = :title returning title;
+
+-- name: change_b_after_a()
+with a as materialized (select id from movies where title = 'a' for update),
+gate as materialized (select pg_advisory_xact_lock(1) from a)
+update movies set year = 2001 from gate where title = 'b' returning title;
+
+-- name: echo(x, y)
+select :x, :y, '100%', '%s', '%(x)s', 7 % 4, ':x', 'it''s', 1::text, $$ $$;
+"""
+
+
+class Service:
+    """A pool with statements that can be asked, and what it costs to be whole."""
+
+    def __init__(self, config: Config, loaded: dict[str, queries.Query]) -> None:
+        self.pool = Pool(config.database, _approve)
+        timeout = config.database.statement_timeout
+        self.fetch = Statements(self.pool, loaded, timeout).fetch
+
+    async def backend(self) -> int:
+        """Return the process id of the server's side of the connection that is next."""
+        ((pid,),) = await self.fetch("get_backend")
+        return int(pid)
+
+    async def is_whole(self, size: int = 1) -> bool:
+        """Tell whether nothing is in use, and what is idle can be used."""
+        counts = (self.pool.size, self.pool.idle)
+        await self.backend()
+        return counts == (size, size) and (self.pool.size, self.pool.idle) == (size, size)
+
+
+async def _approve(_: aiopg.Connection) -> None:
+    """Find every database good."""
+
+
+MakeService = Callable[..., Service]
+
+
+@pytest.fixture
+async def make_service(
+    settings: Callable[..., Config], tmp_path: Path
+) -> AsyncIterator[MakeService]:
+    """Make statements with these settings of [database]; their pool is closed at the end."""
+    (tmp_path / "test.sql").write_text(QUERIES)
+    loaded = queries.load(tmp_path, {}) | queries.load(ROOT / "queries", {})
+    services = []
+
+    def make(**changes: Any) -> Service:
+        changed = settings(**{f"database__{key}": value for key, value in changes.items()})
+        services.append(Service(changed, loaded))
+        return services[-1]
+
+    yield make
+    for service in services:
+        await service.pool.close(timeout=0)
+
+
+@pytest.fixture
+def service(make_service: MakeService) -> Service:
+    """Statements with the settings of config.toml."""
+    return make_service()
+
+
+@pytest.fixture
+def terminate(execute: Execute) -> Callable[[], int]:
+    """End all connections of pools to the test's database, as a restart does; how many."""
+
+    def run() -> int:
+        rows = execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where datname = current_database() and application_name = 'movie-catalogue'"
+        )
+        assert all(gone for (gone,) in rows)
+        return len(rows)
+
+    return run
+
+
+async def until_running(execute: Execute, sql: str) -> int:
+    """Wait until a statement like this sleeps or waits, and return its server's process id."""
+    async with asyncio.timeout(10):
+        while True:
+            rows = execute(
+                "select pid from pg_stat_activity where datname = current_database()"
+                " and wait_event_type in ('Timeout', 'Lock') and query like %s",
+                f"%{sql}%",
+            )
+            if rows:
+                return int(rows[0][0])
+            await asyncio.sleep(0.01)
+
+
+def titles(execute: Execute) -> list[str]:
+    """List what has been added."""
+    return [title for (title,) in execute("select title from movies order by title")]
+
+
+@contextmanager
+def locked(database: str) -> Iterator[None]:
+    """Keep every movie locked by somebody else."""
+    with closing(psycopg2.connect(database)) as connection:
+        connection.cursor().execute("select from movies for update")
+        yield
+
+
+def set_for_database(execute: Execute, setting: str) -> None:
+    """Change a default of the test's database, for connections from now on."""
+    ((name,),) = execute("select current_database()")
+    execute(f"alter database {name} set {setting}")
+
+
+# What works.
+
+
+async def test_rows_come_back_as_tuples(service: Service, execute: Execute) -> None:
+    """A query gives its rows, in order."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " values ('b', 2000, 1, '{x}'), ('a', 2000, 1, '{x}')"
+    )
+
+    rows = await service.fetch("get_titles")
+
+    assert rows == [("a",), ("b",)]
+    assert await service.is_whole()
+
+
+async def test_a_query_may_find_nothing(service: Service) -> None:
+    """No rows are an empty list."""
+    assert await service.fetch("get_titles") == []
+
+
+@pytest.mark.parametrize(
+    "value", ["x", "it's", "100%", "%s", "%(x)s", ":y", "\\", "é🎬", "a\nb", 7, None, ["a", "b"]]
+)
+async def test_a_value_comes_back_as_it_was_passed(service: Service, value: Any) -> None:
+    """A parameter is data, whatever it looks like; so is the text of the query around it."""
+    row: Row
+    (row,) = await service.fetch("echo", x=value, y=1)
+
+    assert row == (value, 1, "100%", "%s", "%(x)s", 3, ":x", "it's", "1", " ")
+
+
+async def test_a_write_is_committed(service: Service, execute: Execute) -> None:
+    """When a write has returned, every other connection sees it."""
+    rows = await service.fetch("add_movie", title="Moana", year=2016)
+
+    assert rows == [("Moana",)]
+    assert titles(execute) == ["Moana"]
+    assert await service.is_whole()
+
+
+# Statements that take too long.
+
+
+async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeService) -> None:
+    """PostgreSQL's own timeout is told as one that another try may help."""
+    service = make_service(statement_timeout=0.05)
+
+    with pytest.raises(Contended, match=r"^sleep: canceling statement due to statement timeout"):
+        await asyncio.wait_for(service.fetch("sleep", seconds=60), SOON)
+
+    assert await service.is_whole()
+
+
+async def test_a_timeout_is_no_cancellation(make_service: MakeService) -> None:
+    """The task whose statement timed out goes on as if nothing had been cancelled."""
+    service = make_service(statement_timeout=0.05)
+
+    async def use() -> int:
+        with pytest.raises(Unavailable):
+            await service.fetch("sleep", seconds=60)
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task
+        return task.cancelling()
+
+    assert await use() == 0
+
+
+async def test_a_timeout_costs_no_connection(make_service: MakeService) -> None:
+    """A connection whose statement timed out serves the next one."""
+    service = make_service(statement_timeout=0.05)
+    before = await service.backend()
+
+    with pytest.raises(Unavailable):
+        await service.fetch("sleep", seconds=60)
+
+    assert await service.backend() == before
+
+
+async def test_a_statement_that_is_cancelled_by_hand_is_contended(
+    service: Service, execute: Execute
+) -> None:
+    """What a DBA cancels is told like a timeout, and costs no connection."""
+    user = asyncio.create_task(service.fetch("sleep", seconds=60))
+    pid = await until_running(execute, "pg_sleep(60)")
+
+    execute("select pg_cancel_backend(%s)", pid)
+
+    with pytest.raises(Contended):
+        await asyncio.wait_for(user, SOON)
+    assert await service.is_whole()
+
+
+async def test_the_timeout_is_no_state_of_the_session(make_service: MakeService) -> None:
+    """After a statement, and after one that failed, the connection is as the DBA set it up."""
+    service = make_service(statement_timeout=0.05)
+    await service.fetch("get_titles")
+    with pytest.raises(Unavailable):
+        await service.fetch("sleep", seconds=60)
+
+    async with service.pool.connection() as connection, connection.cursor() as cursor:
+        await cursor.execute("show statement_timeout")
+        shown = await cursor.fetchall()
+        notices = connection.notices
+
+    assert shown == [("0",)]
+    assert notices == []
+
+
+@pytest.mark.parametrize("default", ["10ms", "60s"])
+async def test_the_timeout_wins_over_the_default_of_the_database(
+    make_service: MakeService, execute: Execute, default: str
+) -> None:
+    """Each statement has the service's timeout, whatever the session's is."""
+    set_for_database(execute, f"statement_timeout = '{default}'")
+    service = make_service(statement_timeout=0.2)
+
+    inside = await service.fetch("get_timeout")
+    await service.fetch("sleep", seconds=0.05)
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(service.fetch("sleep", seconds=60), SOON)
+
+    assert inside == [("200ms",)]
+
+
+async def test_a_server_that_went_silent_is_given_up(
+    make_service: MakeService, execute: Execute
+) -> None:
+    """Where not even the timeout is told any more, the driver gives up soon after it."""
+    service = make_service(statement_timeout=0.01)
+    pid = await service.backend()
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Unavailable, match="the connection broke"):
+            await asyncio.wait_for(service.fetch("sleep", seconds=0), 3)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert (service.pool.size, service.pool.idle) == (0, 0)
+    assert await service.backend() != pid
+    assert titles(execute) == []
+
+
+# Callers that go away.
+
+
+async def test_a_cancelled_caller_is_cancelled(service: Service, execute: Execute) -> None:
+    """A real cancellation stays one, and the pool is usable at once."""
+    user = asyncio.create_task(service.fetch("sleep", seconds=3))
+    pid = await until_running(execute, "pg_sleep(3)")
+
+    user.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await user
+
+    assert user.cancelled()
+    assert (service.pool.size, service.pool.idle) == (0, 0)
+    assert await asyncio.wait_for(service.backend(), SOON) != pid
+
+
+async def test_a_caller_s_own_timeout_is_a_timeout(service: Service) -> None:
+    """A request that is over ends its statement with its own error."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await service.fetch("sleep", seconds=3)
+
+    assert (service.pool.size, service.pool.idle) == (0, 0)
+
+
+# Rules of the database.
+
+
+async def test_a_broken_rule_is_told_by_its_name(service: Service, execute: Execute) -> None:
+    """A violated constraint is `RuleBroken`, and nothing is written."""
+    with pytest.raises(RuleBroken) as caught:
+        await service.fetch("add_movie", title="Moana", year=1700)
+
+    assert caught.value.rule == "movies_year_1888_or_later"
+    assert titles(execute) == []
+    assert await service.is_whole()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "add constraint movies_no_sequels check (title !~ '2') not valid",
+        "add constraint movies_no_sequels exclude (title with =) where (title ~ '2')",
+        "add constraint movies_no_sequels unique (title)",
+        "add constraint movies_no_sequels foreign key (year) references movies (id) not valid",
+    ],
+)
+async def test_a_rule_that_came_later_is_told_by_its_name_too(
+    service: Service, execute: Execute, rule: str
+) -> None:
+    """Any constraint that a DBA adds, of whatever kind, is known by its name."""
+    execute("insert into movies (title, year, runtime, genres) values ('Moana 2', 1888, 1, '{x}')")
+    execute(f"alter table movies {rule}")
+
+    with pytest.raises(RuleBroken) as caught:
+        await service.fetch("add_movie", title="Moana 2", year=2024)
+
+    assert caught.value.rule == "movies_no_sequels"
+    assert await service.is_whole()
+
+
+async def test_a_narrowed_column_is_a_rule_without_a_name(
+    service: Service, execute: Execute
+) -> None:
+    """What a DBA's narrower type refuses is a broken rule too, though it has no name."""
+    execute("alter table movies alter title type varchar(5)")
+
+    with pytest.raises(RuleBroken) as caught:
+        await service.fetch("add_movie", title="Moana 2", year=2024)
+
+    assert caught.value.rule == ""
+    assert await service.is_whole()
+
+
+async def test_a_number_too_big_is_a_rule_without_a_name(service: Service) -> None:
+    """So is a number that the column's type cannot hold."""
+    with pytest.raises(RuleBroken) as caught:
+        await service.fetch("add_movie", title="Moana", year=2**40)
+
+    assert caught.value.rule == ""
+    assert await service.is_whole()
+
+
+# Connections that break.
+
+
+async def test_a_read_on_a_broken_connection_is_tried_again(
+    service: Service, execute: Execute, terminate: Callable[[], int]
+) -> None:
+    """After a restart of the database, the first read already succeeds, on a fresh connection."""
+    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+    async with service.pool.connection(), service.pool.connection(), service.pool.connection():
+        pass
+    ended = terminate()
+
+    rows = await service.fetch("get_titles", retry=True)
+
+    assert ended == 3
+    assert rows == [("Moana",)]
+    assert await service.is_whole()
+
+
+async def test_a_read_that_breaks_midway_is_tried_again(
+    service: Service, execute: Execute, terminate: Callable[[], int]
+) -> None:
+    """A read whose connection breaks while it runs is asked once more."""
+    user = asyncio.create_task(service.fetch("sleep", retry=True, seconds=0.5))
+    await until_running(execute, "pg_sleep(0.5)")
+
+    terminate()
+
+    assert await asyncio.wait_for(user, 5) == [(1,)]
+    assert await service.is_whole()
+
+
+async def test_a_read_is_tried_twice_and_no_more(
+    service: Service, execute: Execute, terminate: Callable[[], int]
+) -> None:
+    """Where the second connection breaks too, the read is told that it cannot be had."""
+    user = asyncio.create_task(service.fetch("sleep", retry=True, seconds=2))
+    first = await until_running(execute, "pg_sleep(2)")
+    terminate()
+    second = await until_running(execute, "pg_sleep(2)")
+    terminate()
+
+    with pytest.raises(Unavailable, match="sleep: the connection broke"):
+        await asyncio.wait_for(user, SOON)
+
+    assert first != second
+    assert service.pool.size == 0
+    assert await service.backend()
+
+
+async def test_a_write_on_a_broken_connection_is_not_tried_again(
+    service: Service, execute: Execute, terminate: Callable[[], int]
+) -> None:
+    """Nobody can tell whether it was carried out, so it is not carried out twice."""
+    await service.fetch("get_titles")
+    terminate()
+
+    with pytest.raises(Unavailable, match="add_movie: the connection broke"):
+        await service.fetch("add_movie", title="Moana", year=2016)
+
+    assert titles(execute) == []
+    assert (service.pool.size, service.pool.idle) == (0, 0)
+
+
+async def test_a_write_that_breaks_midway_is_not_tried_again(
+    service: Service, execute: Execute, terminate: Callable[[], int]
+) -> None:
+    """Nor is one whose connection breaks while it runs; the next write works."""
+    user = asyncio.create_task(service.fetch("add_movie_slowly", title="Lost"))
+    await until_running(execute, "pg_sleep(60)")
+
+    terminate()
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(user, SOON)
+    await service.fetch("add_movie", title="Moana", year=2016)
+
+    assert titles(execute) == ["Moana"]
+    assert await service.is_whole()
+
+
+async def test_after_a_restart_one_write_fails(
+    service: Service, terminate: Callable[[], int]
+) -> None:
+    """One write is told of a restart, and not one for each connection that was idle."""
+    async with service.pool.connection(), service.pool.connection(), service.pool.connection():
+        pass
+    terminate()
+    with pytest.raises(Unavailable):
+        await service.fetch("add_movie", title="Moana", year=2016)
+
+    rows = await service.fetch("add_movie", title="Moana", year=2016)
+
+    assert rows == [("Moana",)]
+    assert await service.is_whole()
+
+
+async def test_a_broken_connection_takes_the_idle_ones_along(
+    service: Service, execute: Execute
+) -> None:
+    """Where one connection broke, those that were opened before it are not trusted."""
+    async with service.pool.connection() as following, service.pool.connection() as other:
+        pass
+    execute("select pg_terminate_backend(%s, 5000)", following.raw.info.backend_pid)
+
+    with pytest.raises(Unavailable):
+        await service.fetch("add_movie", title="Moana", year=2016)
+
+    assert other.closed
+    assert (service.pool.size, service.pool.idle) == (0, 0)
+
+
+# What else the database may say.
+
+
+async def test_a_database_that_is_read_only_is_unavailable(
+    service: Service, execute: Execute
+) -> None:
+    """During a failover or with a full disk, writes may be tried again later; reads go on."""
+    set_for_database(execute, "default_transaction_read_only = on")
+
+    with pytest.raises(Unavailable, match="read-only"):
+        await service.fetch("add_movie", title="Moana", year=2016)
+
+    assert await service.fetch("get_titles") == []
+    assert await service.is_whole()
+
+
+async def test_a_lock_is_not_waited_for_longer_than_the_database_says(
+    service: Service, execute: Execute, database: str
+) -> None:
+    """Where a DBA has set a lock timeout, running into it is `Contended`."""
+    set_for_database(execute, "lock_timeout = '20ms'")
+    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+
+    with locked(database), pytest.raises(Contended, match="lock timeout"):
+        await asyncio.wait_for(service.fetch("rename_movies", title="x"), SOON)
+
+    assert titles(execute) == ["Moana"]
+    assert await service.is_whole()
+
+
+async def test_a_shared_statement_gives_up_on_a_lock_soon(
+    service: Service, execute: Execute, database: str
+) -> None:
+    """A statement that others wait for as well does not wait out its whole time for a lock."""
+    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+
+    with locked(database), pytest.raises(Contended, match="lock timeout"):
+        await asyncio.wait_for(service.fetch("rename_movies", shared=True, title="x"), SOON)
+
+    assert await service.is_whole()
+
+
+async def test_a_deadlock_is_contended(service: Service, execute: Execute, database: str) -> None:
+    """A statement that PostgreSQL sacrifices to end a deadlock may be tried again."""
+    set_for_database(execute, "deadlock_timeout = '10ms'")
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " values ('a', 2000, 1, '{x}'), ('b', 2000, 1, '{x}')"
+    )
+    with closing(psycopg2.connect(database)) as gate, closing(psycopg2.connect(database)) as other:
+        gate.cursor().execute("select pg_advisory_lock(1)")
+        cursor = other.cursor()
+        cursor.execute("set deadlock_timeout = '60s'")  # so that it is not the one to give up
+        cursor.execute("select from movies where title = 'b' for update")
+        ours = asyncio.create_task(service.fetch("change_b_after_a"))
+        await until_running(execute, "pg_advisory_xact_lock")
+        want_a = "select from movies where title = 'a' for update"
+        theirs = asyncio.create_task(asyncio.to_thread(cursor.execute, want_a))
+        await until_running(execute, want_a)
+        gate.close()  # ours, which has a, now wants b
+
+        with pytest.raises(Contended, match="deadlock"):
+            await asyncio.wait_for(ours, SOON)
+        await asyncio.wait_for(theirs, SOON)
+
+    assert await service.is_whole()
+
+
+async def test_what_is_unexpected_stays_what_it_is(service: Service, execute: Execute) -> None:
+    """A fault of ours or of a DBA is told as PostgreSQL told it: it will be a 500, and logged."""
+    execute("alter table movies rename title to name")
+
+    with pytest.raises(psycopg2.errors.UndefinedColumn, match="title"):
+        await service.fetch("get_titles", retry=True)
+
+    assert await service.is_whole()
+
+
+@pytest.mark.parametrize("title", ["a\0b", "a\ud800b"])
+async def test_text_that_cannot_be_sent_costs_no_connection(service: Service, title: str) -> None:
+    """What the driver refuses stays its `ValueError`, and the connection is as good as before."""
+    with pytest.raises(ValueError, match=r"NUL|surrogates"):
+        await service.fetch("add_movie", title=title, year=2000)
+
+    assert await service.is_whole()
+
+
+async def test_a_missing_argument_costs_no_connection(service: Service) -> None:
+    """A fault in our own call stays what it is."""
+    with pytest.raises((TypeError, KeyError)):
+        await service.fetch("add_movie", title="Moana")
+
+    assert await service.is_whole()
+
+
+async def test_an_unknown_query_costs_no_connection(service: Service) -> None:
+    """So does a name that there is not."""
+    with pytest.raises(KeyError):
+        await service.fetch("get_nothing")
+
+    assert await service.is_whole()
+
+
+async def test_no_pool_no_statement(service: Service, execute: Execute) -> None:
+    """Where no connection is to be had, the pool's own `Unavailable` is what one gets."""
+    await service.pool.close(timeout=0)
+
+    with pytest.raises(Unavailable, match="the service is stopping"):
+        await service.fetch("add_movie", retry=True, title="Moana", year=2016)
+
+    assert titles(execute) == []

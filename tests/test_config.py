@@ -1,0 +1,442 @@
+"""Settings: config.toml, overridden by the environment; whatever is wrong is one clear line."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import config
+from service.errors import OperatorError
+
+DEFAULTS = Path(__file__).parent.parent / "config.toml"
+SECRET = "s3cret"
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a config.toml like the project's, with one text in it replaced by another."""
+
+    def change(old: str, new: str) -> Path:
+        text = DEFAULTS.read_text("utf-8")
+        assert text.count(old) == 1
+        path = tmp_path / "config.toml"
+        path.write_text(text.replace(old, new), "utf-8")
+        return path
+
+    return change
+
+
+def refused(path: Path, **environ: str) -> str:
+    """Load what must be refused, and return the one line that says why."""
+    with pytest.raises(OperatorError) as caught:
+        config.load(path, environ)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(f"{path}:", "config.toml:")
+
+
+def setting(loaded: config.Config, section: str, key: str) -> Any:
+    """Return one setting."""
+    return getattr(getattr(loaded, section), key)
+
+
+def test_the_defaults_load() -> None:
+    """config.toml as it comes is a valid configuration, for development."""
+    loaded = config.load(DEFAULTS, {})
+
+    assert loaded.service.environment == "development"
+    assert (loaded.server.host, loaded.server.port) == ("127.0.0.1", 8000)
+    assert loaded.database.url == ""
+    assert (loaded.database.max_open, loaded.database.max_idle) == (25, 25)
+    assert loaded.database.max_idle_time == 15 * 60
+
+
+def test_the_root_is_where_config_toml_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is known in full, so that a later change of directory does no harm."""
+    monkeypatch.chdir(DEFAULTS.parent)
+
+    loaded = config.load(Path("config.toml"), {})
+
+    assert loaded.root == DEFAULTS.parent
+
+
+def test_the_file_and_the_classes_agree() -> None:
+    """Every key of the file is a setting and every setting is in the file."""
+    given = tomllib.loads(DEFAULTS.read_text("utf-8"))
+
+    assert {section: list(keys) for section, keys in given.items()} == {
+        section: [key.name for key in fields(kind)] for section, kind in config.SECTIONS.items()
+    }
+
+
+def test_every_default_is_taken_as_it_stands() -> None:
+    """What is loaded with an empty environment is what the file says."""
+    given = tomllib.loads(DEFAULTS.read_text("utf-8"))
+
+    loaded = asdict(config.load(DEFAULTS, {}))
+
+    assert {section: loaded[section] for section in given} == given
+
+
+def test_every_key_is_explained() -> None:
+    """Above each key stands a comment, or another key that shares one with it."""
+    lines = DEFAULTS.read_text("utf-8").splitlines()
+    unexplained = []
+    explained = False
+    for line in lines:
+        if line.startswith("#"):
+            explained = True
+        elif not line or line.startswith("["):
+            explained = False
+        elif not explained:
+            unexplained.append(line)
+
+    assert unexplained == []
+
+
+def test_the_platform_names_are_in_the_head_of_the_file() -> None:
+    """Every variable with a name of its own is told to whoever reads config.toml."""
+    head = DEFAULTS.read_text("utf-8").split("\n\n", 1)[0]
+
+    assert [name for name in config.PLATFORM_NAMES if name not in head.split()] == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "section", "key", "expected"),
+    [
+        ("ENVIRONMENT", "production", "service", "environment", "production"),
+        ("HOST", "0.0.0.0", "server", "host", "0.0.0.0"),  # noqa: S104 - nothing listens
+        ("PORT", "5000", "server", "port", 5000),
+        ("WEB_CONCURRENCY", "4", "server", "workers", 4),
+        ("DATABASE_URL", "postgres://u@h/d", "database", "url", "postgres://u@h/d"),
+        ("LOG_LEVEL", "debug", "log", "level", "debug"),
+    ],
+)
+def test_platform_variables_are_taken(
+    variable: str, value: str, section: str, key: str, expected: Any
+) -> None:
+    """What platforms set by names of their own overrides the file."""
+    loaded = config.load(DEFAULTS, {variable: value})
+
+    assert setting(loaded, section, key) == expected
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [(section, key.name) for section, kind in config.SECTIONS.items() for key in fields(kind)],
+)
+def test_every_setting_has_a_variable(section: str, key: str) -> None:
+    """CATALOGUE_<SECTION>_<KEY> overrides the file, whatever the setting."""
+    values = {
+        "url": "postgres://u@h/d",
+        "enabled": "false",
+        "level": "error",
+        "format": "json",
+    }
+    value = values.get(key, "7")
+
+    loaded = config.load(DEFAULTS, {f"CATALOGUE_{section}_{key}".upper(): value})
+
+    assert str(setting(loaded, section, key)).removesuffix(".0").lower() == value
+
+
+def test_own_variables_win() -> None:
+    """Where both are set, CATALOGUE_* is meant for this service and nobody else."""
+    loaded = config.load(DEFAULTS, {"CATALOGUE_SERVER_PORT": "5001", "PORT": "5000"})
+
+    assert loaded.server.port == 5001
+
+
+def test_an_override_leaves_the_rest() -> None:
+    """A variable changes its own setting and no other."""
+    changed = config.load(DEFAULTS, {"PORT": "5000"})
+
+    plain = config.load(DEFAULTS, {})
+    assert changed.server.port == 5000
+    assert changed.database == plain.database
+    assert asdict(changed.server) | {"port": 8000} == asdict(plain.server)
+
+
+def test_other_variables_are_left_alone() -> None:
+    """What is not the service's own does not concern it; nor does where config.toml is."""
+    environ = {"PATH": "/bin", "CATALOGUE_CONFIG": "elsewhere.toml", "SERVER_PORT": "1"}
+
+    loaded = config.load(DEFAULTS, environ)
+
+    assert loaded == config.load(DEFAULTS, {})
+
+
+def test_an_overridden_key_may_be_missing(write: Write) -> None:
+    """What the environment gives need not be in the file."""
+    path = write("port = 8000\n", "")
+
+    assert config.load(path, {"PORT": "5000"}).server.port == 5000
+
+
+def test_an_overridden_key_may_be_wrong(write: Write) -> None:
+    """The environment's value is the one that counts."""
+    path = write("port = 8000", "port = -1")
+
+    assert config.load(path, {"PORT": "5000"}).server.port == 5000
+
+
+def test_an_unknown_section_is_refused(write: Write) -> None:
+    """A misspelt section is named."""
+    path = write("[log]", "[logs]")
+
+    assert refused(path) == "config.toml: unknown section or key: logs"
+
+
+def test_a_key_outside_a_section_is_refused(write: Write) -> None:
+    """A key above the first section is named."""
+    path = write("[service]", "port = 1\n[service]")
+
+    assert refused(path) == "config.toml: unknown section or key: port"
+
+
+def test_a_value_in_the_place_of_a_section_is_refused(tmp_path: Path) -> None:
+    """`log = "info"` is not a section."""
+    path = tmp_path / "config.toml"
+    text = DEFAULTS.read_text("utf-8")
+    path.write_text('log = "info"\n' + text.split("[log]")[0])
+
+    assert refused(path) == "config.toml: [log] must be a section"
+
+
+def test_an_unknown_key_is_refused(write: Write) -> None:
+    """A misspelt key is named with its section."""
+    path = write("max_idle = 25", "max_idle = 25\nmax_idel = 5")
+
+    assert refused(path) == "config.toml: [database] max_idel: unknown field"
+
+
+def test_an_unknown_variable_is_refused() -> None:
+    """A misspelt variable of the service's own is named."""
+    message = refused(DEFAULTS, CATALOGUE_DATABASE_MAX_OPNE="5")
+
+    assert message == "the environment sets CATALOGUE_DATABASE_MAX_OPNE, which is no setting"
+
+
+def test_a_missing_key_is_refused(write: Write) -> None:
+    """There are no defaults in the code: a setting that is nowhere is named."""
+    path = write("max_open = 25\n", "")
+
+    assert refused(path) == "config.toml: [database] max_open: missing data for required field"
+
+
+def test_a_missing_section_is_refused(tmp_path: Path) -> None:
+    """Of a missing section, the first missing key is named."""
+    path = tmp_path / "config.toml"
+    path.write_text(DEFAULTS.read_text("utf-8").split("[log]")[0])
+
+    assert refused(path) == "config.toml: [log] level: missing data for required field"
+
+
+BAD = [
+    ("environment", '"development"', "5"),
+    ("environment", '"development"', '""'),
+    ("host", '"127.0.0.1"', '""'),
+    ("port", "8000", "-1"),
+    ("port", "8000", "65536"),
+    ("port", "8000", "80.5"),
+    ("port", "8000", "true"),
+    ("port", "8000", "[8000]"),
+    ("workers", "1", "0"),
+    ("workers", "1", "513"),
+    ("backlog", "2048", "0"),
+    ("keepalive_timeout", "75", "-1"),
+    ("keepalive_timeout", "75", "true"),
+    ("keepalive_timeout", "75", '"soon"'),
+    ("keepalive_timeout", "75", "inf"),
+    ("keepalive_timeout", "75", "nan"),
+    ("request_timeout", "10", "0"),
+    ("body_timeout", "5", "0"),
+    ("drain_delay", "0", "-0.5"),
+    ("shutdown_timeout", "10", "0"),
+    ("url", '""', '"mysql://u@h/d"'),
+    ("url", '""', '"h/d"'),
+    ("url", '""', "1"),
+    ("max_open", "25", "0"),
+    ("max_open", "25", "10001"),
+    ("max_open", "25", "2.5"),
+    ("max_open", "25", '"many"'),
+    ("max_idle", "25", "-1"),
+    ("max_idle_time", "900", "0"),
+    ("max_idle_time", "900", "86401"),
+    ("connect_timeout", "2", "0"),
+    ("acquire_timeout", "2", "0"),
+    ("statement_timeout", "3", "0"),
+    ("enabled", "true", '"yes"'),
+    ("enabled", "true", "2"),
+    ("enabled", "true", "[]"),
+    ("max_rows", "128", "0"),
+    ("max_bytes", "1048576", "0"),
+    ("max_under_way", "5", "0"),
+    ("max_waiting", "1000", "0"),
+    ("level", '"info"', '"loud"'),
+    ("level", '"info"', '"INFO"'),
+    ("format", '"auto"', '"xml"'),
+    ("format", '"auto"', "1"),
+]
+
+
+@pytest.mark.parametrize(("key", "good", "bad"), BAD)
+def test_a_bad_value_is_refused(write: Write, key: str, good: str, bad: str) -> None:
+    """A value of a wrong type or out of range is refused, with its section and key."""
+    path = write(f"\n{key} = {good}", f"\n{key} = {bad}")
+    ((section,),) = [
+        [name for name, kind in config.SECTIONS.items() if key in {f.name for f in fields(kind)}]
+    ]
+
+    message = refused(path)
+
+    assert re.fullmatch(rf"config\.toml: \[{section}\] {key}: \S.*[^.]", message)
+
+
+def test_every_setting_has_a_bad_value() -> None:
+    """No setting takes just anything: each is among the examples above."""
+    keys = {key.name for kind in config.SECTIONS.values() for key in fields(kind)}
+
+    assert keys == {key for key, _, _ in BAD}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PORT", "http"),
+        ("PORT", ""),
+        ("PORT", "5 000"),
+        ("PORT", "٣"),
+        ("PORT", "1" * 5000),
+        ("WEB_CONCURRENCY", "2.5"),
+        ("WEB_CONCURRENCY", "0"),
+        ("LOG_LEVEL", "loud"),
+        ("HOST", ""),
+        ("DATABASE_URL", "sqlite:///movies.db"),
+        ("CATALOGUE_SERVER_REQUEST_TIMEOUT", "soon"),
+        ("CATALOGUE_DATABASE_MAX_OPEN", "0"),
+    ],
+)
+def test_a_bad_variable_is_refused_by_its_name(variable: str, value: str) -> None:
+    """What the environment sets wrong is blamed on the variable, not on the file."""
+    message = refused(DEFAULTS, **{variable: value})
+
+    assert message.startswith(f"{variable}: ")
+
+
+@pytest.mark.parametrize(
+    ("message", "key", "good", "bad"),
+    [
+        ("must be a whole number", "port", "8000", "80.5"),
+        ("must be one of: debug, info, warning, error", "level", '"info"', '"loud"'),
+        (
+            "must be greater than or equal to 0 and less than or equal to 65535",
+            *("port", "8000", "65536"),
+        ),
+    ],
+)
+def test_a_message_says_what_is_expected(
+    write: Write, message: str, key: str, good: str, bad: str
+) -> None:
+    """An operator can correct the value from the message alone."""
+    path = write(f"\n{key} = {good}", f"\n{key} = {bad}")
+
+    assert refused(path).endswith(f": {message}")
+
+
+def test_a_file_that_is_not_toml_is_refused(write: Write) -> None:
+    """What TOML cannot read is refused with its line."""
+    path = write("port = 8000", "port = = 8000")
+
+    message = refused(path)
+
+    assert message.startswith("config.toml: not TOML: ")
+    assert re.search(r"line \d+", message)
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """TOML is UTF-8; a file in another encoding is refused."""
+    path = tmp_path / "config.toml"
+    path.write_bytes('environment = "Amélie"'.encode("latin-1"))
+
+    assert refused(path).startswith("config.toml: not TOML: ")
+
+
+def test_no_file_is_refused(tmp_path: Path) -> None:
+    """Where there is no file, its path and the reason are told."""
+    message = refused(tmp_path / "config.toml")
+
+    assert message == "config.toml: cannot be read: No such file or directory"
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    """A folder cannot be read either."""
+    assert refused(tmp_path).endswith(": cannot be read: Is a directory")
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
+def test_both_schemes_are_taken(scheme: str) -> None:
+    """Heroku says postgres, libpq's manual says postgresql."""
+    url = f"{scheme}://u:p@h:5432/d?sslmode=require"
+
+    assert config.load(DEFAULTS, {"DATABASE_URL": url}).database.url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("postgresql:///d?host=/run/postgresql", id="socket"),
+        pytest.param("postgresql://u@[::1]:5432/d", id="IPv6"),
+        pytest.param("postgresql://u@%2Frun%2Fpostgresql/d", id="socket as a host"),
+        pytest.param("postgresql://u@h1,h2/d", id="two hosts"),
+        pytest.param("postgresql://u@h1:5432,h2:5433/d", id="two hosts with ports"),
+    ],
+)
+def test_what_libpq_reads_is_a_url(url: str) -> None:
+    """Every form of URL that libpq documents is taken."""
+    assert config.load(DEFAULTS, {"DATABASE_URL": url}).database.url == url
+
+
+def test_the_password_shows_in_no_repr() -> None:
+    """Settings may be printed and logged: the URL is not among them."""
+    loaded = config.load(DEFAULTS, {"DATABASE_URL": f"postgresql://u:{SECRET}@h/d"})
+
+    assert SECRET in loaded.database.url
+    assert SECRET not in f"{loaded!r} {loaded} {loaded.database!r} {loaded.database}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"mysql://u:{SECRET}@h/d",
+        f"u:{SECRET}@h/d",
+        f"https://u:{SECRET}@h/d",
+    ],
+)
+def test_the_password_shows_in_no_message(url: str) -> None:
+    """A URL that is refused is not repeated, whichever part of it is wrong."""
+    message = refused(DEFAULTS, DATABASE_URL=url)
+
+    assert message.startswith("DATABASE_URL: ")
+    assert SECRET not in message
+
+
+def test_the_password_shows_in_no_message_about_the_file(write: Write) -> None:
+    """Nor is a line of the file that TOML cannot read."""
+    path = write('url = ""', f'url = "postgresql://u:{SECRET}@h/d')
+
+    assert SECRET not in refused(path)
+
+
+def test_settings_cannot_be_changed() -> None:
+    """What has been loaded stays as it is."""
+    loaded = config.load(DEFAULTS, {})
+
+    with pytest.raises(AttributeError):
+        loaded.server.port = 1  # type: ignore[misc] # that it cannot be is what is tried

@@ -1,0 +1,333 @@
+"""Logs: one line an event on stdout, JSON for machines, text for people, never an exception.
+
+Logging is set up once for a process, so that each test logs in a process of its own.
+"""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# What the test runs, between setting up and saying on stderr that it got to its end.
+PROGRAM = """
+import logging, os, sys
+import structlog
+from service import logs
+from service.config import Log
+
+logs.configure(Log(level={level!r}, format={format!r}))
+log = structlog.get_logger()
+{code}
+print("reached its end", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """The environment of a process that only logs: no database."""
+    kept = ("PATH", "HOME", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
+    return {name: os.environ[name] for name in kept if name in os.environ}
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    """Run code that logs, in a process of its own, and return what it wrote to stdout."""
+
+    def run(code: str, *, level: str = "info", form: str = "auto", stdout: Any = None) -> str:
+        program = PROGRAM.format(level=level, format=form, code=code)
+        process = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE if stdout is None else stdout,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        assert process.stderr.decode() == "reached its end\n"
+        return (process.stdout or b"").decode("utf-8")
+
+    return run
+
+
+def events(output: str) -> list[dict[str, Any]]:
+    """Parse an output of one JSON object a line."""
+    *lines, last = output.split("\n")
+    assert last == ""
+    return [json.loads(line) for line in lines]
+
+
+def on_a_terminal(run: Run, code: str, **options: Any) -> str:
+    """Run code whose stdout is a terminal, and return what was written there."""
+    reader, writer = pty.openpty()
+    try:
+        run(code, stdout=writer, **options)
+        return os.read(reader, 65536).decode("utf-8")
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
+def test_elsewhere_than_on_a_terminal_it_is_json(run: Run) -> None:
+    """Into a pipe or file, an event is one JSON object on one line, with level and time in UTC."""
+    output = run("log.info('request', status=200, path='/v1/movies')")
+    (event,) = events(output)
+
+    moment = datetime.fromisoformat(event.pop("timestamp"))
+    assert event == {"event": "request", "level": "info", "status": 200, "path": "/v1/movies"}
+    assert moment.utcoffset() == timedelta(0)
+    assert abs(datetime.now(UTC) - moment) < timedelta(minutes=1)
+
+
+def test_each_event_is_one_line(run: Run) -> None:
+    """Line ends within an event do not end its line, and its text comes back as it was."""
+    text = 'two\nlines\r\nand é 🎬 \u2028 \x00 "quotes" \\'
+
+    output = run(f"log.info('first', text={text!r}); log.info('second')")
+
+    first, second = events(output)
+    assert first["text"] == text
+    assert second["event"] == "second"
+
+
+def test_an_exception_comes_with_its_traceback(run: Run) -> None:
+    """`log.exception` tells where it happened and why, within the same line."""
+    code = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    log.exception('failed', request_id='x')"
+
+    (event,) = events(run(code))
+
+    assert (event["event"], event["level"], event["request_id"]) == ("failed", "error", "x")
+    assert event["exception"].startswith("Traceback (most recent call last):")
+    assert event["exception"].endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_value_that_json_does_not_know_is_logged_as_text(run: Run) -> None:
+    """Paths, errors and the like are written as `str` has them."""
+    code = "import pathlib\nlog.info('x', path=pathlib.Path('/a'), error=ValueError('bad'))"
+
+    (event,) = events(run(code))
+
+    assert (event["path"], event["error"]) == ("/a", "bad")
+
+
+@pytest.mark.parametrize(
+    "value", ["2**70", "'\\ud800'", "{1: 2}", "b'bytes'", "float('nan')", "{'a': {2, 3}}"]
+)
+def test_no_value_makes_logging_fail(run: Run, value: str) -> None:
+    """Whatever is logged, logging it raises nothing, and the event is there."""
+    (event,) = events(run(f"log.info('odd', value={value})"))
+
+    assert event["event"] == "odd"
+
+
+def test_on_a_terminal_it_is_text(run: Run) -> None:
+    """A person gets text, not JSON."""
+    output = on_a_terminal(run, "log.info('request', status=200)")
+
+    assert "request" in output
+    assert "200" in output
+    assert "{" not in output
+
+
+def test_text_can_be_asked_for(run: Run) -> None:
+    """`format = "text"` gives text wherever it goes."""
+    output = run("log.info('request', status=200)", form="text")
+
+    assert "request" in output
+    assert "{" not in output
+
+
+def test_json_can_be_asked_for(run: Run) -> None:
+    """`format = "json"` gives JSON even on a terminal."""
+    output = on_a_terminal(run, "log.info('request', status=200)", form="json")
+
+    assert json.loads(output)["status"] == 200
+
+
+def test_text_shows_exceptions_too(run: Run) -> None:
+    """A traceback is as good in text."""
+    code = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    log.exception('failed')"
+
+    output = run(code, form="text")
+
+    assert "failed" in output
+    assert "ZeroDivisionError" in output
+
+
+def test_libraries_log_the_same_way(run: Run) -> None:
+    """What goes through `logging` comes out as the same kind of line, arguments filled in."""
+    code = "logging.getLogger('aiohttp.server').error('bad %s: %d', 'request', 7)"
+
+    (event,) = events(run(code))
+
+    assert (event["event"], event["level"]) == ("bad request: 7", "error")
+    assert "timestamp" in event
+
+
+def test_exceptions_of_libraries_come_with_their_traceback(run: Run) -> None:
+    """`logging.exception` is one line of JSON too."""
+    code = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    logging.exception('failed')"
+
+    (event,) = events(run(code))
+
+    assert event["event"] == "failed"
+    assert event["exception"].endswith("ZeroDivisionError: division by zero")
+
+
+def test_libraries_log_as_text_on_a_terminal(run: Run) -> None:
+    """Their lines look like the service's own there as well."""
+    output = on_a_terminal(run, "logging.getLogger('asyncio').warning('slow %s', 'task')")
+
+    assert "slow task" in output
+    assert "{" not in output
+
+
+def test_chatter_of_libraries_is_left_out(run: Run) -> None:
+    """Libraries are heard from warnings on, whatever the service's own level."""
+    code = "\n".join(f"logging.getLogger('x').{name}('{name}')" for name in ("info", "warning"))
+
+    output = run(code, level="debug")
+
+    assert [event["event"] for event in events(output)] == ["warning"]
+
+
+def test_a_broken_call_of_a_library_does_not_fail(run: Run) -> None:
+    """`logging` swallows arguments that do not fit their format, and so does this."""
+    run("logging.raiseExceptions = False\nlogging.getLogger('x').warning('%d', 'no number')")
+
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_level_is_respected(run: Run, level: str) -> None:
+    """Nothing below the level is written, and all from it on."""
+    code = "\n".join(f"log.{name}('{name}')" for name in LEVELS)
+
+    output = run(code, level=level)
+
+    assert [event["event"] for event in events(output)] == list(LEVELS[LEVELS.index(level) :])
+
+
+def test_the_level_holds_for_libraries(run: Run) -> None:
+    """At the level error, their warnings are not written either."""
+    code = "logging.getLogger('x').warning('w'); logging.getLogger('x').error('e')"
+
+    output = run(code, level="error")
+
+    assert [event["event"] for event in events(output)] == ["e"]
+
+
+def test_loggers_made_before_setting_up_obey(environment: dict[str, str]) -> None:
+    """A module's logger, made at import, logs as set up later."""
+    program = (
+        "import structlog\nlog = structlog.get_logger()\n"
+        "from service import logs\nfrom service.config import Log\n"
+        "logs.configure(Log(level='warning', format='json'))\n"
+        "log.info('left out')\nlog.warning('written')\n"
+    )
+
+    output = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert [event["event"] for event in events(output)] == ["written"]
+
+
+# More than stdout's buffer, from both sides.
+LOG_MUCH = """
+for number in range(3):
+    log.info('x' * 9000)
+    logging.getLogger('x').error('y' * 9000)
+"""
+# The end of a process that is killed: what it has kept back is lost.
+KILLED = "\nos.write(2, b'reached its end\\n')\nos._exit(0)\n"
+
+
+def within_a_loop(code: str) -> str:
+    """Have code run within a turn of an event loop, and give the loop a few turns more."""
+    indented = "".join(f"    {line}\n" for line in code.splitlines())
+    return (
+        f"import asyncio\nasync def main():\n{indented}"
+        "    for turn in range(3):\n        await asyncio.sleep(0)\nasyncio.run(main())\n"
+    )
+
+
+Where = pytest.mark.parametrize(
+    "where", [str, within_a_loop], ids=["outside a loop", "within a loop"]
+)
+
+
+@Where
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk always full")
+def test_a_full_disk_does_not_fail_what_is_logged(run: Run, where: Callable[[str], str]) -> None:
+    """Where stdout cannot be written, the event is lost and the service goes on."""
+    with Path("/dev/full").open("wb") as full:
+        run(where(LOG_MUCH) + KILLED, stdout=full)
+
+
+@Where
+def test_a_closed_pipe_does_not_fail_what_is_logged(run: Run, where: Callable[[str], str]) -> None:
+    """Where nobody reads the logs any more, the service goes on."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        run(where(LOG_MUCH) + KILLED, stdout=writer)
+    finally:
+        os.close(writer)
+
+
+@Where
+def test_a_closed_stdout_does_not_fail_what_is_logged(
+    run: Run, where: Callable[[str], str]
+) -> None:
+    """Where stdout has been closed, the service goes on."""
+    run("sys.stdout.close()\n" + where(LOG_MUCH) + KILLED)
+
+
+@Where
+def test_no_line_is_kept_back(run: Run, where: Callable[[str], str]) -> None:
+    """A line is written when it is logged: a process that is killed has told all until then."""
+    output = run(where("log.info('last words')") + KILLED)
+
+    assert [event["event"] for event in events(output)] == ["last words"]
+
+
+@Where
+def test_lines_stay_whole_and_in_order(run: Run, where: Callable[[str], str]) -> None:
+    """However many and however long, each event is a line, and they come as they were logged."""
+    code = (
+        "for number in range(300):\n    log.info('é' * number, number=number)\n"
+        "    logging.getLogger('x').error('%d', number)"
+    )
+
+    output = run(where(code) + KILLED)
+
+    logged = events(output)
+    assert [event["number"] for event in logged[::2]] == list(range(300))
+    assert [event["event"] for event in logged[1::2]] == [str(number) for number in range(300)]
+
+
+def test_what_is_logged_after_the_loop_is_written_too(run: Run) -> None:
+    """Neither the last words of an event loop nor those after it are kept back."""
+    code = "import asyncio\nasync def main():\n    log.info('within')\nasyncio.run(main())\n"
+
+    output = run(code + "log.info('after')\n" + KILLED)
+
+    assert [event["event"] for event in events(output)] == ["within", "after"]

@@ -1,0 +1,189 @@
+"""What clients are promised although their requests share statements; on a real database."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+import pytest
+from conftest import MOANA, Client, Start
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+
+
+async def test_creates_at_once_get_their_own_movies(client: Client) -> None:
+    """300 creates that share statements: each gets the movie that it sent, with its own id."""
+    titles = [f"Movie {number}" for number in range(300)]
+
+    responses = await asyncio.gather(
+        *(client.post("/v1/movies", json={**MOANA, "title": title}) for title in titles)
+    )
+    movies = [(await response.json())["movie"] for response in responses]
+
+    assert [movie["title"] for movie in movies] == titles
+    assert len({movie["id"] for movie in movies}) == 300
+    for movie in movies[::30]:
+        kept = await (await client.get(f"/v1/movies/{movie['id']}")).json()
+        assert kept == {"movie": movie}
+
+
+async def test_reads_at_once_get_their_own_movies(client: Client, execute: Execute) -> None:
+    """Reads in random order, twice each, some of no movie: each gets what it asked for."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'Movie ' || n, 2000, 100, '{drama}' from generate_series(1, 100) as n"
+    )
+    ids = [*range(100, 0, -1), *range(1, 121)]
+
+    responses = await asyncio.gather(*(client.get(f"/v1/movies/{id_}") for id_ in ids))
+
+    for id_, response in zip(ids, responses, strict=True):
+        assert response.status == (200 if id_ <= 100 else 404)
+        if response.status == 200:
+            assert (await response.json())["movie"]["title"] == f"Movie {id_}"
+
+
+async def test_a_write_is_seen_by_every_read_after_it(client: Client) -> None:
+    """Whoever reads after a change was acknowledged sees it, however busy the service is."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    busy = True
+
+    async def read() -> None:
+        while busy:
+            await client.get(path)
+
+    readers = [asyncio.create_task(read()) for _ in range(20)]
+    seen = []
+    for year in range(1900, 1950):
+        await client.patch(path, json={"year": year})
+        seen.append((await (await client.get(path)).json())["movie"]["year"])
+    busy = False
+    await asyncio.gather(*readers)
+
+    assert seen == list(range(1900, 1950))
+
+
+async def test_a_create_is_answered_after_its_commit(client: Client, execute: Execute) -> None:
+    """Each of many creates is visible to another connection as soon as it is answered."""
+
+    async def create() -> bool:
+        response = await client.post("/v1/movies", json=MOANA)
+        id_ = response.headers["Location"].rpartition("/")[2]
+        rows = await asyncio.to_thread(execute, "select 1 from movies where id = %s", int(id_))
+        return len(rows) == 1
+
+    assert all(await asyncio.gather(*(create() for _ in range(20))))
+
+
+async def test_a_movie_that_breaks_a_rule_fails_alone(client: Client, execute: Execute) -> None:
+    """One bad row among a hundred that share a statement: 422 for it and 201 for the others."""
+    execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
+    years = [1999 if number % 25 == 0 else 2000 for number in range(100)]
+
+    responses = await asyncio.gather(
+        *(client.post("/v1/movies", json={**MOANA, "year": year}) for year in years)
+    )
+
+    assert [response.status for response in responses] == [
+        422 if year == 1999 else 201 for year in years
+    ]
+    assert execute("select count(*) from movies") == [(96,)]
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_a_locked_row_holds_up_only_those_who_want_it(
+    start: Start, execute: Execute, database: str, method: str
+) -> None:
+    """A DBA's open transaction on one movie: 503 for that one, and its neighbours go through."""
+    client = await start(database__statement_timeout=1)
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'Movie ' || n, 2000, 100, '{drama}' from generate_series(1, 20) as n"
+    )
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("update movies set year = 2001 where id = 7")
+        responses = await asyncio.gather(
+            *(
+                client.request(method, f"/v1/movies/{id_}", json={"year": 2002})
+                for id_ in range(1, 21)
+            )
+        )
+
+    assert [response.status for response in responses] == [
+        503 if id_ == 7 else 200 for id_ in range(1, 21)
+    ]
+
+
+async def test_a_movie_is_deleted_once(client: Client) -> None:
+    """Of many deletes of one movie at once, one gets it."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+
+    responses = await asyncio.gather(*(client.delete(path) for _ in range(30)))
+
+    assert sorted(response.status for response in responses) == [200, *[404] * 29]
+
+
+async def test_changes_of_one_movie_are_all_made(client: Client) -> None:
+    """Many PATCHes of one movie at once: each makes its change, in some order."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+
+    responses = await asyncio.gather(
+        *(client.patch(path, json={"year": 1900 + number}) for number in range(30))
+    )
+    versions = sorted([(await response.json())["movie"]["version"] for response in responses])
+
+    assert versions == list(range(2, 32))
+
+
+async def test_writers_on_two_services_do_not_lock_each_other_out(
+    start: Start, execute: Execute
+) -> None:
+    """Two processes that change the same movies at once: rows are locked in order, no deadlock."""
+    first, second = await start(), await start()
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'Movie ' || n, 2000, 100, '{drama}' from generate_series(1, 50) as n"
+    )
+
+    responses = await asyncio.gather(
+        *(
+            client.patch(f"/v1/movies/{id_}", json={"year": 1900 + round_})
+            for round_ in range(3)
+            for client, ids in ((first, range(1, 51)), (second, range(50, 0, -1)))
+            for id_ in ids
+        )
+    )
+
+    assert {response.status for response in responses} == {200}
+    assert execute("select deadlocks from pg_stat_database where datname = current_database()") == [
+        (0,)
+    ]
+
+
+async def test_requests_share_statements(client: Client, execute: Execute) -> None:
+    """200 reads at once cost the database far fewer than 200 statements."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    before = execute("select xact_commit from pg_stat_database where datname = current_database()")
+
+    await asyncio.gather(*(client.get(path) for _ in range(200)))
+
+    after = execute("select xact_commit from pg_stat_database where datname = current_database()")
+    assert after[0][0] - before[0][0] < 100
+
+
+async def test_overload_is_refused_early(start: Start, database: str) -> None:
+    """With too many requests waiting the next one gets its 503 at once, not at a timeout."""
+    client = await start(sharing__max_waiting=5, sharing__max_under_way=1)
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table movies in access exclusive mode")
+        waiting = [asyncio.create_task(client.get("/v1/movies/1")) for _ in range(6)]
+        done, _ = await asyncio.wait(
+            [asyncio.create_task(client.get("/v1/movies/1")) for _ in range(20)],
+            timeout=1,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+
+    assert {task.result().status for task in done} == {503}
+    for task in waiting:
+        await task
