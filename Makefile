@@ -37,4 +37,4 @@ lock: ## make requirements*.txt anew from pyproject.toml
 	$(COMPILE) --upgrade --extra dev --constraint requirements.txt --output-file requirements-dev.txt pyproject.toml
 
 clean: ## remove what make built (the embedded database stays in .postgres)
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* .venv-bench

@@ -15,7 +15,8 @@ try:
 except OperatorError as error:
     raise SystemExit(f"Error: {error}") from error
 
-bind = f"{_server.host}:{_server.port}"
+_host = f"[{_server.host}]" if ":" in _server.host else _server.host
+bind = f"{_host}:{_server.port}"
 workers = _server.workers
 backlog = _server.backlog
 worker_class = "aiohttp.GunicornWebWorker"

@@ -11,8 +11,12 @@ alter table movies
   add constraint movies_title_at_most_500_bytes check (octet_length(title) <= 500),
   add constraint movies_year_1888_or_later check (year >= 1888),
   add constraint movies_runtime_positive check (runtime > 0),
-  add constraint movies_genres_one_to_five
-    check (array_ndims(genres) = 1 and cardinality(genres) between 1 and 5),
+  -- One dimension, counted from 1: movies_genres_different relies on it.
+  add constraint movies_genres_one_to_five check (
+        array_ndims(genres) = 1
+    and array_lower(genres, 1) = 1
+    and cardinality(genres) between 1 and 5
+  ),
   add constraint movies_genres_no_null check (num_nulls(variadic genres) = 0),
   add constraint movies_genres_not_empty check ('' <> all (genres)),
   -- There are five at most: each is compared with those after it, which needs no function.

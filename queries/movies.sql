@@ -17,7 +17,7 @@ with new as materialized (
     nextval('movies_id_seq') as id,
     n.position, n.title, n.year, n.runtime, n.genres
   from jsonb_to_recordset(:movies)
-    as n (position integer, title text, year integer, runtime integer, genres text[])
+    as n (position bigint, title text, year integer, runtime integer, genres text[])
 ),
 created as (
   insert into movies (id, title, year, runtime, genres)

@@ -22,7 +22,7 @@ from service.app import create_app, load_queries, prove
 from service.config import Config
 from service.database import embedded, migration_files, urls
 from service.errors import OperatorError
-from service.web.server import Runner
+from service.web.server import Runner, settle_memory
 
 
 class Commands(click.Group):
@@ -50,6 +50,7 @@ class Commands(click.Group):
 def main(ctx: click.Context, path: Path) -> None:
     """The movie catalogue."""
     ctx.obj = settings.load(path, os.environ)
+    logs.configure(ctx.obj.log)
 
 
 @main.command()
@@ -57,7 +58,6 @@ def main(ctx: click.Context, path: Path) -> None:
 @click.pass_obj
 def serve(config: Config, *, migrate: bool) -> None:
     """Serve the API in one process."""
-    logs.configure(config.log)
     with _database(config) as ready:
         if migrate:
             _upgrade(ready)
@@ -81,6 +81,7 @@ async def _serve(config: Config) -> None:
                 f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror};"
                 " HOST and PORT change where"
             ) from error
+        settle_memory()
         _greet(config, runner)
         await stop.wait()
     finally:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+import psycopg2
 from aiohttp import web
 from gunicorn.errors import AppImportError
 
@@ -22,7 +23,7 @@ from service.web.handlers.movies import Movies
 from service.web.middlewares import middlewares
 from service.web.requests import BodyReader
 from service.web.routes import routes
-from service.web.server import TRAFFIC, Runner
+from service.web.server import TRAFFIC, Runner, settle_memory
 from service.web.traffic import Traffic
 
 POOL = web.AppKey("pool", Pool)
@@ -65,11 +66,16 @@ def _schema(config: Config, loaded: dict[str, queries.Query]) -> Schema:
 
 async def prove(config: Config) -> None:
     """Hold the queries against the database, as the first connection of a process does."""
-    connection = await connect(config.database)
     try:
-        await _schema(config, load_queries(config)).prove(connection)
-    finally:
-        connection.close()
+        connection = await connect(config.database)
+        try:
+            await _schema(config, load_queries(config)).prove(connection)
+        finally:
+            connection.close()
+    except (Unavailable, psycopg2.Error, TimeoutError) as error:
+        raise OperatorError(
+            " ".join(str(error).split()) or "the database does not answer"
+        ) from error
 
 
 async def _database(app: web.Application) -> AsyncIterator[None]:
@@ -105,6 +111,7 @@ class Worker(Runner):
         """Start; gunicorn prints this kind of error as one line, and stops."""
         try:
             await super().setup()
+            settle_memory()
         except OperatorError as error:
             raise AppImportError(str(error)) from error
 

@@ -49,14 +49,14 @@ class Stdout:
         lines, self._lines = self._lines, []
         size, start = 0, 0
         for index, line in enumerate(lines):
-            size += len(line)
+            size += len(line.encode(errors="replace"))
             if size > WHOLE_WRITE and index > start:
                 self._write(lines[start:index])
-                size, start = len(line), index
+                size, start = len(line.encode(errors="replace")), index
         self._write(lines[start:])
 
     def _write(self, lines: list[str]) -> None:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):
             sys.stdout.write("".join(lines))
             sys.stdout.flush()
 
@@ -97,7 +97,8 @@ class Stamper:
 def configure(settings: Log) -> None:
     """Set up logging for this process: the only global state, made by commands, not at import."""
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    as_text = settings.format == "text" or (settings.format == "auto" and sys.stdout.isatty())
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed before the start
+    as_text = settings.format == "text" or (settings.format == "auto" and on_terminal)
     common: list[Any] = [structlog.processors.add_log_level, Stamper()]
     final: list[Any] = (
         [structlog.dev.ConsoleRenderer()]
@@ -119,6 +120,7 @@ def configure(settings: Log) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
         )
     )
+    logging.getLogger("aiosql").setLevel(logging.ERROR)  # it takes an insert for a mistake
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
 
 

@@ -187,3 +187,23 @@ async def test_overload_is_refused_early(start: Start, database: str) -> None:
     assert {task.result().status for task in done} == {503}
     for task in waiting:
         await task
+
+
+async def test_a_trigger_that_refuses_one_movie_refuses_it_alone(
+    client: Client, execute: Execute
+) -> None:
+    """What a DBA's trigger raises is a 422 for its movie; those beside it are created."""
+    execute(
+        "create function refuse() returns trigger language plpgsql as"
+        " $$ begin if new.title = 'bad' then raise exception 'no'; end if; return new; end $$"
+    )
+    execute("create trigger refuse before insert on movies for each row execute function refuse()")
+    titles = ["bad" if number == 7 else "good" for number in range(30)]
+
+    responses = await asyncio.gather(
+        *(client.post("/v1/movies", json={**MOANA, "title": title}) for title in titles)
+    )
+
+    assert [response.status for response in responses] == [
+        422 if title == "bad" else 201 for title in titles
+    ]

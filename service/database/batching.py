@@ -12,7 +12,7 @@ mechanism:
 - A row leaves after its request arrived, so a read sees every write that was acknowledged before.
 - A result is handed out after its own statement has committed, never before.
 - A row that breaks a statement breaks it for itself alone: the others are sent again apart.
-- Nobody's leaving cancels a statement. A row whose request is gone before it left never leaves.
+- Nobody's leaving cancels a statement. A row whose request was given up before never leaves.
 - A statement that is stuck holds up the next ones for `PATIENCE` and no longer.
 - What waits is bounded, in rows; what does not fit is refused at once.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from service.config import Sharing
-from service.errors import Contended, RuleBroken, Unavailable
+from service.errors import Contended, Unavailable
 
 Result = TypeVar("Result")
 
@@ -60,6 +60,7 @@ class Batcher(Generic[Result]):
         self._under_way: dict[asyncio.Task[None], float] = {}  # since when, the youngest last
         self._leaving = False  # a statement leaves at the end of this turn
         self._alarm: asyncio.TimerHandle | None = None
+        self._places = asyncio.Semaphore(settings.max_under_way)  # for rows that are sent apart
 
     async def submit(self, key: int, payload: bytes = b"") -> Result | None:
         """Have this row carried along and return its result.
@@ -101,6 +102,7 @@ class Batcher(Generic[Result]):
         if rows := self._take():
             task = asyncio.create_task(self._carry(rows))
             self._under_way[task] = asyncio.get_running_loop().time()
+            self._consider()  # what did not fit must not wait for this one alone
 
     def _take(self) -> list[Row[Result]]:
         """Take what fits one statement, first come first served."""
@@ -128,13 +130,14 @@ class Batcher(Generic[Result]):
         try:
             try:
                 await self._settle(rows)
-            except (RuleBroken, Contended):
-                if len(rows) == 1:
+            except Exception as error:
+                if len(rows) == 1 or _is_everybodys(error):
                     raise
                 await self._apart(rows)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must learn it
             _fail(rows, error)
         finally:
+            _fail(rows, Unavailable("the statement was given up"))  # nobody may wait for ever
             self._busy.difference_update(row.key for row in rows)
             del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
             self._consider()
@@ -147,11 +150,10 @@ class Batcher(Generic[Result]):
 
     async def _apart(self, rows: list[Row[Result]]) -> None:
         """Send each row alone, some at a time; once one has timed out, no more are tried."""
-        places = asyncio.Semaphore(self._settings.max_under_way)
         stuck: list[Contended] = []
 
         async def alone(row: Row[Result]) -> None:
-            async with places:
+            async with self._places:
                 if stuck:
                     _fail([row], stuck[0])
                 elif not row.result.done():
@@ -163,6 +165,11 @@ class Batcher(Generic[Result]):
                         _fail([row], error)
 
         await asyncio.gather(*(alone(row) for row in rows))
+
+
+def _is_everybodys(error: Exception) -> bool:
+    """Whether an error is not one row's fault: the database is away, say."""
+    return isinstance(error, Unavailable) and not isinstance(error, Contended)
 
 
 def _fail(rows: list[Row[Result]], error: Exception) -> None:

@@ -24,8 +24,8 @@ from service.errors import Unavailable
 
 log = structlog.get_logger()
 
-# After a failed connect with no connection left, further ones are refused at once for so long
-# (seconds): an outage costs one connect every 250 ms and a line in the log, not one a request.
+# After a failed connect with no connection left, requests are refused at once for so long
+# (seconds): an outage costs a few connects every 250 ms and a line in the log, not one a request.
 REFUSE_FOR = 0.25
 
 
@@ -122,7 +122,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         if self._closing:
             raise _no_database(STOPPING)
-        if self._refusal and not self._connections and loop.time() < self._refusal[0]:
+        if self._refusal and loop.time() < self._refusal[0]:
             raise _no_database(self._refusal[1])
         waiter: asyncio.Future[aiopg.Connection] = loop.create_future()
         self._waiters.append(waiter)
@@ -143,11 +143,8 @@ class Pool:
             raise
 
     def _release(self, connection: aiopg.Connection) -> None:
-        if (
-            connection.closed
-            or connection.raw.info.transaction_status != TRANSACTION_STATUS_IDLE
-            or self._closing
-        ):
+        # The status of a broken one is "unknown".
+        if self._closing or connection.raw.info.transaction_status != TRANSACTION_STATUS_IDLE:
             self._discard(connection)
         else:
             self._hand_over(connection)

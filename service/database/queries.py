@@ -118,6 +118,10 @@ def _queries(path: Path) -> list[Query]:
         raise OperatorError(f"{path}: cannot be read as UTF-8: {error}") from error
     text = BLOCK_COMMENT.sub(_blank, text)
     names = list(NAME.finditer(text))
+    if not names:
+        raise fault(
+            path, 1, "no query in it: each starts with `-- name: verb_noun(parameter, ...)`"
+        )
     ends = [name.start() for name in names[1:]] + [len(text)]
     return [
         _query(path, text.count("\n", 0, name.start()) + 1, name, text[name.end() : end])
@@ -144,7 +148,7 @@ def _query(path: Path, line: int, name: re.Match[str], body: str) -> Query:
     source = f"-- name: {spec['name']}({', '.join(declared)})\n{sql}"
     try:
         loaded = aiosql.from_str(source, AiopgAdapter, attribute=None)
-    except aiosql.SQLParseException as error:
+    except (aiosql.SQLParseException, aiosql.SQLLoadException) as error:
         raise fault(path, line, str(error)) from error
     run = getattr(loaded, spec["name"])
     return Query(spec["name"], declared, path, line, run.sql, tuple(n for n, _ in kept), run)
@@ -188,4 +192,4 @@ def _blank(token: re.Match[str]) -> str:
 
 def fault(path: Path, line: int, what: str | None) -> OperatorError:
     """What is wrong with a query file, and where."""
-    return OperatorError(f"{path}:{line}: {what}")
+    return OperatorError(f"{path}:{line}: {(what or '').partition(chr(10))[0]}")

@@ -51,9 +51,7 @@ class Statements:
             try:
                 return [row async for row in self._queries[name].run(session, **parameters)]
             except asyncio.CancelledError as error:
-                if isinstance(error.__context__, postgres.QueryCanceled):
-                    # aiopg reports a statement timeout so, which would pass for a client's leaving.
-                    raise Contended(f"{name}: {error.__context__}".strip()) from error
+                raise_if_timed_out(name, error)
                 raise
             except (psycopg2.Error, TimeoutError) as error:
                 if not connection.closed:
@@ -65,14 +63,26 @@ class Statements:
         raise Unavailable(f"{name}: the connection broke: {broken}") from broken
 
 
+def raise_if_timed_out(name: str, error: asyncio.CancelledError) -> None:
+    """Raise `Contended` where this is how aiopg reports a statement timeout.
+
+    It would pass for a request that is given up, and leave that without an answer.
+    """
+    if isinstance(error.__context__, postgres.QueryCanceled):
+        raise Contended(f"{name}: {error.__context__}".strip()) from error
+
+
 def _translated(name: str, error: Exception) -> Exception:
     """What a statement's failure on a sound connection means to those who asked for it.
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
-    if isinstance(error, psycopg2.IntegrityError) and error.diag.constraint_name:
-        return RuleBroken(error.diag.constraint_name)
-    if isinstance(error, psycopg2.DataError):  # class 22: too long for a narrowed column, say
+    if isinstance(error, psycopg2.IntegrityError) and not isinstance(
+        error, postgres.NotNullViolation
+    ):
+        return RuleBroken(error.diag.constraint_name or "")
+    # Class 22: too long for a narrowed column, say. The other one is a DBA's trigger that refuses.
+    if isinstance(error, psycopg2.DataError | postgres.RaiseException):
         return RuleBroken("")
     if isinstance(error, postgres.LockNotAvailable | psycopg2.extensions.TransactionRollbackError):
         return Contended(f"{name}: {error}".strip())

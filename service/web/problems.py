@@ -43,7 +43,7 @@ INTERNAL = Problem(
 )
 # Errors of HTTP itself, raised by aiohttp.
 DETAILS = {
-    400: "the request is not valid HTTP",
+    400: "the request cannot be served as HTTP",
     404: "there is nothing at this path",
     405: "this path does not take the method; see Allow",
     417: 'the only expectation that can be met is "100-continue"',
@@ -66,12 +66,18 @@ def respond_internal(request: web.BaseRequest) -> web.Response:
 
 
 def respond_http(
-    request: web.BaseRequest, status: int, headers: Mapping[str, str] | None = None
+    request: web.BaseRequest,
+    status: int,
+    headers: Mapping[str, str] | None = None,
+    reason: str | None = None,
 ) -> web.Response:
-    """Answer an error of HTTP itself, by its status."""
+    """Answer an error of HTTP itself, by its status; `reason`, if the parser gave one."""
     title = HTTPStatus(status).phrase.capitalize()
     problem = Problem(title.lower().replace(" ", "-"), title, status)
-    return _response(request, problem, DETAILS.get(status, title), headers=headers)
+    detail = DETAILS.get(status, title)
+    if reason:
+        detail += ": " + reason.strip().partition("\n")[0].rstrip(": ").lower()
+    return _response(request, problem, detail, headers=headers)
 
 
 def _response(

@@ -14,6 +14,8 @@ from service.errors import Malformed
 from service.web.schemas import quoted
 
 LIMIT = 1_048_576  # bytes
+UNREADABLE = "the body is not what its Content-Encoding or Transfer-Encoding says"
+TOO_LARGE = f"the body must be at most {LIMIT} bytes"
 REQUEST_ID = web.RequestKey("request_id", str)
 
 
@@ -33,6 +35,9 @@ class BodyReader:
 
     async def read_object(self, request: web.Request) -> dict[str, Any]:
         """Return the JSON object in the body; `Malformed`, `BodyTimedOut` or `ClientGone`."""
+        if request.content.is_eof() and "Expect" not in request.headers:
+            # All of it came with its head, as most bodies do: nothing to wait for.
+            return parse_object(_received(request))
         try:
             async with asyncio.timeout(self._timeout):
                 body = await _read(request)
@@ -47,10 +52,19 @@ async def hold_continue(_: web.Request) -> None:
     """For the routes: `100 Continue` is sent when the body is wanted, not before."""
 
 
+def _received(request: web.Request) -> bytes:
+    try:
+        body = request.content.read_nowait()
+    except web.RequestPayloadError as error:
+        raise Malformed(UNREADABLE) from error
+    if len(body) > LIMIT:
+        raise Malformed(TOO_LARGE)
+    return body
+
+
 async def _read(request: web.Request) -> bytes:
-    too_large = Malformed(f"the body must be at most {LIMIT} bytes")
     if (request.content_length or 0) > LIMIT:
-        raise too_large
+        raise Malformed(TOO_LARGE)
     if expected := request.headers.get("Expect"):
         await _continue(request, expected)
     body = bytearray()
@@ -58,9 +72,9 @@ async def _read(request: web.Request) -> bytes:
         async for chunk in request.content.iter_any():
             body += chunk
             if len(body) > LIMIT:
-                raise too_large
+                raise Malformed(TOO_LARGE)
     except web.RequestPayloadError as error:
-        raise Malformed(f"the body cannot be read: {error}") from error
+        raise Malformed(UNREADABLE) from error
     return bytes(body)
 
 

@@ -117,6 +117,41 @@ async def test_a_stuck_statement_is_waited_for_only_so_long(statements: Statemen
     stuck[0].cancel()
 
 
+async def test_what_did_not_fit_leaves_beside_a_stuck_statement(statements: Statements) -> None:
+    """Rows that were too many for a stuck statement leave after PATIENCE, with nobody arriving."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.stuck = {0}
+
+    requests = together(batcher, *range(15))
+    results = await asyncio.wait_for(asyncio.gather(*requests[10:]), PATIENCE * 20)
+
+    assert results == [f"result {key}" for key in range(10, 15)]
+    for request in requests[:10]:
+        request.cancel()
+
+
+async def test_a_failure_that_nobody_foresaw_is_not_the_neighbours(statements: Statements) -> None:
+    """Whatever one row makes a statement raise, the others are sent again apart."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.failing = lambda keys: ValueError("odd") if 2 in keys else None
+
+    results = await asyncio.gather(*together(batcher, 1, 2), return_exceptions=True)
+
+    assert [type(result) for result in results] == [str, ValueError]
+
+
+async def test_a_statement_that_is_given_up_leaves_nobody_waiting() -> None:
+    """Even a statement that ends in a cancellation ends the waiting of its requests."""
+
+    async def run(_: list[Row[str]]) -> dict[int, str]:
+        raise asyncio.CancelledError
+
+    batcher: Batcher[str] = Batcher(run, SETTINGS)
+
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(batcher.submit(1), 1)
+
+
 async def test_statements_under_way_are_bounded(statements: Statements) -> None:
     """However long they take, no more than max_under_way are under way at once."""
     batcher = Batcher(statements.run, SETTINGS)
