@@ -1,6 +1,6 @@
 # `make` on its own lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lock clean
+.PHONY: help run test lint lock clean bench chart soak
 
 PYTHON ?= python3
 VENV   := .venv
@@ -30,11 +30,27 @@ lint: $(VENV)/.installed ## ruff, mypy and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+BENCH := .venv-bench
+$(BENCH)/.installed: bench/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
+	@touch $@
+
+bench: $(BENCH)/.installed ## measure the service and its peers (20 minutes; needs wrk; ARGS=--quick)
+	$(BENCH)/bin/python -m bench.run $(ARGS)
+
+chart: $(BENCH)/.installed ## draw bench/chart.svg again from the last run
+	$(BENCH)/bin/python -m bench.chart
+
+soak: $(BENCH)/.installed ## 2 million requests to one process, whose memory must not grow
+	$(BENCH)/bin/python -m bench.soak $(ARGS)
+
 COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header \
            --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
 lock: ## make requirements*.txt anew from pyproject.toml
 	$(COMPILE) --upgrade --output-file requirements.txt pyproject.toml
 	$(COMPILE) --upgrade --extra dev --constraint requirements.txt --output-file requirements-dev.txt pyproject.toml
+	$(COMPILE) --upgrade --extra bench --constraint requirements.txt --output-file bench/requirements.txt pyproject.toml
 
 clean: ## remove what make built (the embedded database stays in .postgres)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* .venv-bench

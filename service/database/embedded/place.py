@@ -150,8 +150,11 @@ def _copied(package: Path) -> Path:
     if not copy.exists():
         with tempfile.TemporaryDirectory(dir=SHARED, prefix=f"{copy.name}-") as folder:
             _copy_package(package, Path(folder) / "new")
-            with suppress(FileExistsError):  # another user was faster
+            try:
                 Path(folder, "new").rename(copy)
+            except OSError:
+                if not copy.exists():  # or another user was faster
+                    raise
     if copy.lstat().st_uid != os.geteuid():
         raise OperatorError(f"{copy}: belongs to another user and is not trusted; remove it")
     return copy

@@ -1,0 +1,42 @@
+"""The framework's ceiling: bare aiohttp, which answers every GET with the bytes of one movie."""
+
+import asyncio
+import os
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+from service.movies import Movie
+from service.web.responses import json_response, movie_json
+
+NOON = datetime(2026, 1, 5, 12, 0, 0, 123456, UTC)
+MOVIE = Movie(
+    id=54321,
+    title="The Return of Number 54321",
+    year=1942,
+    runtime=102,
+    genres=["drama", "war"],
+    version=1,
+    created_at=NOON,
+    updated_at=NOON,
+)
+BODY = json_response({"movie": movie_json(MOVIE)}).body
+
+
+async def get_movie(_: web.Request) -> web.Response:
+    """Answer without looking at the id."""
+    return web.Response(body=BODY, content_type="application/json")
+
+
+async def main() -> None:
+    """Serve until killed."""
+    app = web.Application()
+    app.router.add_get("/v1/movies/{id}", get_movie)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", int(os.environ["PORT"]), backlog=2048).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
