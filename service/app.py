@@ -20,7 +20,6 @@ from service.errors import OperatorError, Unavailable
 from service.movies import Catalogue
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
-from service.web.middlewares import middlewares
 from service.web.requests import BodyReader
 from service.web.routes import routes
 from service.web.server import TRAFFIC, Runner, settle_memory
@@ -42,7 +41,7 @@ def create_app(config: Config) -> web.Application:
         applied = await statements.fetch("get_applied_migrations", retry=True)
         database.require_migrations(applied)
 
-    app = web.Application(middlewares=middlewares(traffic))
+    app = web.Application()
     app[POOL] = pool
     app[TRAFFIC] = traffic
     app.add_routes(

@@ -1,12 +1,11 @@
 """The edge of the process: what of HTTP happens outside the application.
 
-aiohttp answers errors of its HTTP parser (and of `Expect`) itself, in text/plain; here they get
-the one error shape. `Runner` is what both `python -m service serve` and gunicorn's workers run.
+aiohttp answers errors of its HTTP parser itself, in text/plain; here they get the one error shape.
+`Runner` is what both `python -m service serve` and gunicorn's workers run.
 """
 
 import asyncio
 import gc
-from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any
 
@@ -15,7 +14,7 @@ from aiohttp import web
 
 from service.config import Server as Settings
 from service.web import problems
-from service.web.middlewares import finish, new_request_id
+from service.web.middlewares import finish, new_request_id, surround
 from service.web.requests import REQUEST_ID
 from service.web.traffic import Traffic
 
@@ -48,31 +47,19 @@ class Protocol(web.RequestHandler):
 
 
 class Server(web.Server):
-    """Makes a `Protocol` of each connection."""
+    """Makes a `Protocol` of each connection, with everything around the application."""
 
-    def __init__(self, plain: web.Server, **options: Any) -> None:
-        super().__init__(self._handle, request_factory=plain.request_factory, **options)
-        self._application = plain.request_handler
+    def __init__(self, plain: web.Server, traffic: Traffic, **options: Any) -> None:
+        super().__init__(
+            surround(plain.request_handler, traffic),
+            request_factory=plain.request_factory,
+            **options,
+        )
         self._options = options
 
     def __call__(self) -> Protocol:
         """Make the protocol of a new connection."""
         return Protocol(self, loop=asyncio.get_running_loop(), **self._options)
-
-    def _handle(self, request: Any) -> Awaitable[web.StreamResponse]:
-        if "Expect" in request.headers:
-            return self._handle_expecting(request)
-        return self._application(request)
-
-    async def _handle_expecting(self, request: Any) -> web.StreamResponse:
-        try:
-            return await self._application(request)
-        except web.HTTPException as error:  # raised before the middlewares: an unknown Expect
-            request[REQUEST_ID] = request_id = new_request_id()
-            response = problems.respond_http(request, error.status)
-            log.info("request", request_id=request_id, status=response.status)
-            finish(response, request_id)
-            return response
 
 
 def settle_memory() -> None:
@@ -98,7 +85,8 @@ class Runner(web.AppRunner):
         self._settings = settings
 
     async def _make_server(self) -> web.Server:
-        return Server(await super()._make_server(), access_log=None, **self._options)
+        plain = await super()._make_server()
+        return Server(plain, self.app[TRAFFIC], access_log=None, **self._options)
 
     async def cleanup(self) -> None:
         """Stop: not ready for `drain_delay`, then no new connections, then what is under way."""

@@ -1,13 +1,9 @@
 """The requests under way: how long each may take, and how the process goes out of service."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
-
-from service.errors import Unavailable
-
-Result = TypeVar("Result")
 
 # Seconds between two looks at what is under way.
 LOOK = 0.5
@@ -27,22 +23,22 @@ class Traffic:
         self._overdue: set[asyncio.Task[object]] = set()
         self._one_done = asyncio.Event()
 
-    async def carry(self, handling: Awaitable[Result]) -> Result:
-        """Await what the current task does for a request; `Unavailable` if it takes too long."""
-        loop = asyncio.get_running_loop()
-        task: asyncio.Task[object] = asyncio.current_task(loop)  # type: ignore[assignment] # it is one
-        self._under_way[task] = loop.time()
-        try:
-            return await handling
-        except asyncio.CancelledError:
-            if task not in self._overdue or task.uncancel():
-                raise
-            raise Unavailable(f"not done in {self._request_timeout:g} s") from None
-        finally:
-            del self._under_way[task]
-            self._overdue.discard(task)
-            if self.draining:
-                self._one_done.set()
+    def begin(self, now: float) -> asyncio.Task[object]:
+        """Count what the current task does from now on (`time.monotonic`) as a request."""
+        task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # in one
+        self._under_way[task] = now
+        return task
+
+    def is_overdue(self, task: asyncio.Task[object]) -> bool:
+        """Whether the task was cancelled because its request took too long, and only for that."""
+        return task in self._overdue and task.uncancel() == 0
+
+    def end(self, task: asyncio.Task[object]) -> None:
+        """Count the task's request as done."""
+        del self._under_way[task]
+        self._overdue.discard(task)
+        if self.draining:
+            self._one_done.set()
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -68,11 +64,10 @@ class Traffic:
             pass
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(LOOK, self._request_timeout / 2))
             for task, since in list(self._under_way.items()):
-                if loop.time() - since < self._request_timeout:
+                if time.monotonic() - since < self._request_timeout:
                     break
                 if task not in self._overdue:
                     self._overdue.add(task)
