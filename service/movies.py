@@ -11,7 +11,7 @@ from service.config import Sharing
 from service.database.batching import Batcher, Row
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import Failure, Invalid, MovieNotFound, RuleBroken
+from service.errors import Contended, Failure, Invalid, MovieNotFound, RuleBroken, Unavailable
 
 
 class Movie(NamedTuple):
@@ -83,7 +83,11 @@ class Catalogue:
     # What carries out a statement for the requests that share it.
 
     async def _get(self, rows: Rows) -> dict[int, Movie]:
-        return _by_id(await self._fetch("get_movies", retry=True, ids=_ids(rows)))
+        try:
+            return _by_id(await self._fetch("get_movies", retry=True, ids=_ids(rows)))
+        except Contended as error:
+            # A read waits for no row, only for the whole table: apart it would do so again.
+            raise Unavailable(str(error)) from error
 
     async def _create(self, rows: Rows) -> dict[int, Movie]:
         created = await self._fetch("create_movies", shared=len(rows) > 1, movies=_json(rows))

@@ -1,6 +1,7 @@
 """What clients are promised although their requests share statements; on a real database."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -113,6 +114,19 @@ async def test_a_locked_row_holds_up_only_those_who_want_it(
     assert [response.status for response in responses] == [
         503 if id_ == 7 else 200 for id_ in range(1, 21)
     ]
+
+
+async def test_reads_of_a_locked_table_end_at_the_timeout(start: Start, database: str) -> None:
+    """No row of a read is to blame, so none is sent again apart."""
+    client = await start(database__statement_timeout=0.5)
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table movies in access exclusive mode")
+        started = time.monotonic()
+        responses = await asyncio.gather(*(client.get(f"/v1/movies/{n}") for n in range(1, 91)))
+        took = time.monotonic() - started
+
+    assert {response.status for response in responses} == {503}
+    assert 0.5 <= took < 1
 
 
 async def test_a_movie_is_deleted_once(client: Client) -> None:
