@@ -12,8 +12,8 @@ LOOK = 0.5
 class Traffic:
     """Counts requests and ends those that are overdue; `request_timeout` in seconds.
 
-    One timer looks after all requests, the oldest first: one each (`asyncio.timeout`) would be a
-    tenth of the time that a read takes. So a request may take up to `LOOK` longer.
+    One timer looks after all requests, the oldest first: one each (`asyncio.timeout`) would cost
+    a read 6 % more. So a request may take up to `LOOK` longer.
     """
 
     def __init__(self, request_timeout: float) -> None:
