@@ -1,7 +1,7 @@
 """The catalogue: what a movie is, and how movies are kept; knows no HTTP."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -63,22 +63,16 @@ class Catalogue:
         """Keep a new movie, with all of `FIELDS`; `Invalid` if the database refuses it."""
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
-        try:
-            return _found(await self._creates.submit(position, payload))
-        except RuleBroken as error:
-            raise _invalid(error) from error
+        return await _written(self._creates.submit(position, payload))
 
     async def update(self, movie_id: int, changes: Mapping[str, Any]) -> Movie:
         """Change those of `FIELDS` that are given, at once; `MovieNotFound`, `Invalid`."""
         payload = orjson.dumps({"id": movie_id, **changes})
-        try:
-            return _found(await self._updates.submit(movie_id, payload))
-        except RuleBroken as error:
-            raise _invalid(error) from error
+        return await _written(self._updates.submit(movie_id, payload))
 
     async def delete(self, movie_id: int) -> Movie:
-        """Delete the movie and return what it was; `MovieNotFound`."""
-        return _found(await self._deletes.submit(movie_id))
+        """Delete the movie and return what it was; `MovieNotFound`, `Invalid` if still needed."""
+        return await _written(self._deletes.submit(movie_id))
 
     # What carries out a statement for the requests that share it.
 
@@ -111,6 +105,13 @@ def _json(rows: Rows) -> str:
 
 def _by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie]:
     return {row[0]: Movie._make(row) for row in fetched}
+
+
+async def _written(submitted: Awaitable[Movie | None]) -> Movie:
+    try:
+        return _found(await submitted)
+    except RuleBroken as error:
+        raise _invalid(error) from error
 
 
 def _found(movie: Movie | None) -> Movie:

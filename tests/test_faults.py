@@ -230,6 +230,22 @@ async def test_a_rule_that_a_dba_adds(client: Client, execute: Execute) -> None:
     ]
 
 
+async def test_a_movie_that_a_dbas_table_still_needs(client: Client, execute: Execute) -> None:
+    """A foreign key that a DBA adds makes DELETE a 422 with its name, and the movie stays."""
+    paths = [(await client.post("/v1/movies", json=MOANA)).headers["Location"] for _ in range(3)]
+    needed = int(paths[1].rpartition("/")[2])
+    execute("create table reviews (movie bigint constraint reviewed references movies)")
+    execute("insert into reviews values (%s)", needed)
+
+    answers = await asyncio.gather(*(client.delete(path) for path in paths))
+
+    assert [answer.status for answer in answers] == [200, 422, 200]
+    assert (await answers[1].json())["errors"] == [
+        {"pointer": "#", "detail": "breaks the rule reviewed"}
+    ]
+    assert (await client.get(paths[1])).status == 200
+
+
 async def test_a_column_that_a_dba_narrows(client: Client, execute: Execute) -> None:
     """What no longer fits the schema is the client's to mend, not a failure of the service."""
     execute("alter table movies alter title type varchar(3)")

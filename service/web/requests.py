@@ -24,7 +24,7 @@ class BodyTimedOut(Exception):
 
 
 class ClientGone(Exception):
-    """The client closed its connection before it had sent the whole body."""
+    """The client closed its connection before its body was read."""
 
 
 class BodyReader:
@@ -35,12 +35,13 @@ class BodyReader:
 
     async def read_object(self, request: web.Request) -> dict[str, Any]:
         """Return the JSON object in the body; `Malformed`, `BodyTimedOut` or `ClientGone`."""
-        if request.content.is_eof() and "Expect" not in request.headers:
-            # All of it came with its head, as most bodies do: nothing to wait for.
-            return parse_object(_received(request))
         try:
-            async with asyncio.timeout(self._timeout):
-                body = await _read(request)
+            if request.content.is_eof() and "Expect" not in request.headers:
+                # All of it came with its head, as most bodies do: nothing to wait for.
+                body = _received(request)
+            else:
+                async with asyncio.timeout(self._timeout):
+                    body = await _read(request)
         except TimeoutError as error:
             raise BodyTimedOut from error
         except ConnectionError as error:

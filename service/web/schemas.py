@@ -21,7 +21,7 @@ TITLE_BYTES = 500
 GENRES = 5
 LONGEST_RUNTIME = 2**31 - 1  # an integer of PostgreSQL
 RUNTIME = re.compile(r"(-?)(0|[1-9][0-9]*) mins")
-DIGITS = 18  # a number with more of them fits no integer of PostgreSQL
+DIGITS = 18  # any number of so many fits a bigint; more are too big for any field
 
 
 class JSON(Field[Any]):

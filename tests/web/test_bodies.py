@@ -9,11 +9,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from aiohttp import StreamReader
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import make_mocked_request
 from conftest import MOANA, Client, Start
 from hypothesis import HealthCheck, given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from odd_bodies import GOOD, LIMIT, TEXT, movie, odd_bodies, raw
+
+from service.web.requests import BodyReader, ClientGone
 
 ODD = list(odd_bodies())
 
@@ -276,6 +281,19 @@ async def test_a_client_that_goes_away_mid_body_is_no_failure(
 
     assert response.status == 201
     assert "Traceback" not in capsys.readouterr().out
+
+
+async def test_a_client_that_goes_away_after_its_body_is_no_failure() -> None:
+    """Gone between the arrival of its whole body and the reading: known as what it is."""
+    loop = asyncio.get_running_loop()
+    content = StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    content.feed_data(TEXT.encode())
+    content.feed_eof()
+    content.set_exception(ConnectionResetError("Connection lost"))  # as aiohttp does then
+    request = make_mocked_request("POST", "/v1/movies", payload=content)
+
+    with pytest.raises(ClientGone):
+        await BodyReader(1).read_object(request)
 
 
 async def test_a_compressed_body_is_read(client: Client) -> None:
