@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
@@ -46,19 +46,45 @@ class Stdout:
 
     def flush(self) -> None:
         """Write what has been gathered."""
-        lines, self._lines = self._lines, []
-        size, start = 0, 0
-        for index, line in enumerate(lines):
-            size += len(line.encode(errors="replace"))
-            if size > WHOLE_WRITE and index > start:
-                self._write(lines[start:index])
-                size, start = len(line.encode(errors="replace")), index
-        self._write(lines[start:])
+        text = "".join(self._lines).encode(errors="replace")
+        self._lines = []
+        start = 0
+        while len(text) - start > WHOLE_WRITE:
+            # As many whole lines as fit, or one that is longer than that.
+            end = text.rfind(b"\n", start, start + WHOLE_WRITE) + 1
+            end = end or text.index(b"\n", start) + 1
+            self._write(text[start:end])
+            start = end
+        self._write(text[start:])
 
-    def _write(self, lines: list[str]) -> None:
+    def _write(self, text: bytes) -> None:
         with suppress(OSError, ValueError, AttributeError):
-            sys.stdout.write("".join(lines))
-            sys.stdout.flush()
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
+
+
+class AccessLog:
+    """The line that every request writes; `write(event, **fields)`.
+
+    JSON goes past structlog's chain of processors, which costs a read 6 % more.
+    """
+
+    def __init__(self) -> None:
+        self.write: Callable[..., None] = structlog.get_logger().info
+
+    def to_json(self, stdout: Stdout) -> None:
+        """Write the same as structlog would as JSON."""
+        stamp = Stamper()
+
+        def write(event: str, **fields: object) -> None:
+            fields["event"] = event
+            fields["level"] = "info"
+            stdout.msg(_json(stamp(None, "info", fields)))
+
+        self.write = write
+
+
+access = AccessLog()
 
 
 class StdoutHandler(logging.Handler):
@@ -106,6 +132,8 @@ def configure(settings: Log) -> None:
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
     )
     stdout = Stdout()
+    if level <= logging.INFO and not as_text:
+        access.to_json(stdout)
     atexit.register(stdout.flush)
     structlog.configure(
         processors=[*common, *final],

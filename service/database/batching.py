@@ -55,6 +55,7 @@ class Batcher(Generic[Result]):
         self._run = run
         self._settings = settings
         self._exclusive = exclusive
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Row[Result]] = deque()
         self._busy: set[int] = set()  # keys under way, where they are exclusive
         self._under_way: dict[asyncio.Task[None], float] = {}  # since when, the youngest last
@@ -67,8 +68,9 @@ class Batcher(Generic[Result]):
 
         Raises what `run` raises for it, or `Unavailable` where too many are waiting.
         """
-        loop = asyncio.get_running_loop()
-        row: Row[Result] = Row(key, payload, loop.create_future())
+        if not self._loop:
+            self._loop = asyncio.get_running_loop()  # once: it costs a system call
+        row: Row[Result] = Row(key, payload, self._loop.create_future())
         if not self._settings.enabled:
             return (await self._run([row])).get(key)
         if len(self._waiting) >= self._settings.max_waiting:
@@ -136,9 +138,12 @@ class Batcher(Generic[Result]):
                 await self._apart(rows)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must learn it
             _fail(rows, error)
-        finally:
+        except BaseException:
             _fail(rows, Unavailable("the statement was given up"))  # nobody may wait for ever
-            self._busy.difference_update(row.key for row in rows)
+            raise
+        finally:
+            if self._exclusive:
+                self._busy.difference_update(row.key for row in rows)
             del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
             self._consider()
 

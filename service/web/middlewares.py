@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from service import logs
 from service.errors import Unavailable
 from service.web import problems
 from service.web.requests import REQUEST_ID, ClientGone
@@ -51,18 +52,18 @@ def surround(application: Handler, traffic: Traffic) -> Handler:
         started = time.monotonic()
         given = request.headers.get("X-Request-Id")
         request_id = given if given and SANE_ID.fullmatch(given) else new_request_id()
-        request[REQUEST_ID] = request_id
         task = traffic.begin(started)
         try:
             response = await application(request)
         except FORESEEN as error:
-            response = _answer(request, error)
+            response = _answer(request, error, request_id)
         except asyncio.CancelledError:
             if not traffic.is_overdue(task):
                 raise
-            response = _answer(request, Unavailable("the request took too long"))
+            response = _answer(request, Unavailable("the request took too long"), request_id)
         except Exception:
             log.exception("request failed", request_id=request_id, path=request.path)
+            request[REQUEST_ID] = request_id
             response = problems.respond_internal(request)
         finally:
             traffic.end(task)
@@ -70,7 +71,7 @@ def surround(application: Handler, traffic: Traffic) -> Handler:
         if traffic.draining or not request.content.is_eof():
             response.force_close()  # no more requests, or the rest of the body is not wanted
         resource = request.match_info.route.resource
-        log.info(
+        logs.access.write(
             "request",
             request_id=request_id,
             method=request.method,
@@ -90,11 +91,12 @@ def finish(response: web.StreamResponse, request_id: str) -> None:
     response.headers["Server"] = "movie-catalogue"  # or aiohttp tells versions
 
 
-def _answer(request: web.Request, error: Exception) -> web.Response:
+def _answer(request: web.Request, error: Exception, request_id: str) -> web.Response:
+    request[REQUEST_ID] = request_id
     if isinstance(error, ClientGone):
         return web.Response(status=NGINX_CLIENT_CLOSED)
     if isinstance(error, Unavailable):
-        log.warning("unavailable", request_id=request[REQUEST_ID], reason=str(error))
+        log.warning("unavailable", request_id=request_id, reason=str(error))
     if not isinstance(error, web.HTTPException):
         return problems.respond(request, error)
     headers = {}

@@ -18,6 +18,7 @@ class Traffic:
 
     def __init__(self, request_timeout: float) -> None:
         self.draining = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # known: one system call less a request
         self._request_timeout = request_timeout
         self._under_way: dict[asyncio.Task[object], float] = {}  # since when, the oldest first
         self._overdue: set[asyncio.Task[object]] = set()
@@ -25,7 +26,7 @@ class Traffic:
 
     def begin(self, now: float) -> asyncio.Task[object]:
         """Count what the current task does from now on (`time.monotonic`) as a request."""
-        task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # in one
+        task: asyncio.Task[object] = asyncio.current_task(self._loop)  # type: ignore[assignment] # in one
         self._under_way[task] = now
         return task
 
@@ -43,6 +44,7 @@ class Traffic:
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Look after the deadlines of requests while inside."""
+        self._loop = asyncio.get_running_loop()
         watch = asyncio.create_task(self._watch())
         try:
             yield
