@@ -10,13 +10,14 @@ from aiohttp import web
 from gunicorn.errors import AppImportError
 
 from service import config as settings
-from service import logs, movies
+from service import listing, logs, movies
 from service.config import Config
 from service.database import migration_files, queries, schema
 from service.database.pool import Pool, connect
 from service.database.schema import Schema
 from service.database.statements import Statements
 from service.errors import OperatorError, Unavailable
+from service.listing import Listing
 from service.movies import Catalogue
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
@@ -26,7 +27,7 @@ from service.web.server import TRAFFIC, Runner, settle_memory
 from service.web.traffic import Traffic
 
 POOL = web.AppKey("pool", Pool)
-EXPECTED = {**movies.QUERIES, **schema.QUERIES}
+EXPECTED = {**movies.QUERIES, **listing.QUERIES, **schema.QUERIES}
 
 
 def create_app(config: Config) -> web.Application:
@@ -47,7 +48,11 @@ def create_app(config: Config) -> web.Application:
     app.add_routes(
         routes(
             Health(config.service.environment, require_database, traffic),
-            Movies(Catalogue(statements, config.sharing), BodyReader(config.server.body_timeout)),
+            Movies(
+                Catalogue(statements, config.sharing),
+                Listing(statements),
+                BodyReader(config.server.body_timeout),
+            ),
         )
     )
     app.cleanup_ctx.append(_database)

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class Failure(NamedTuple):
-    """One broken rule: the field (`""` for the movie as a whole) and what is expected of it."""
+    """One broken rule: the field (`""` for the movie as a whole) and what is expected of it.
+
+    Of a query string: the parameter.
+    """
 
     field: str
     detail: str
@@ -26,6 +29,14 @@ class Invalid(CatalogueError):
 
     def __init__(self, failures: list[Failure]) -> None:
         super().__init__("the movie breaks a rule of the catalogue; see errors")
+        self.failures = failures
+
+
+class WrongParameters(CatalogueError):
+    """A query string that asks for what there is not: every failure at once, by parameter."""
+
+    def __init__(self, failures: list[Failure]) -> None:
+        super().__init__("a query parameter is wrong; see errors")
         self.failures = failures
 
 

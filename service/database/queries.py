@@ -55,13 +55,14 @@ class Query:
 
 
 class Session(NamedTuple):
-    """A connection, what goes before each statement in the same message, and the driver's wait.
+    """A connection, what goes around each statement in the same message, and the driver's wait.
 
     `patience` in seconds: for the case that the server is no longer there to tell of a timeout.
     """
 
     connection: aiopg.Connection
     prefix: str = ""
+    suffix: str = ""
     patience: float = 10
 
 
@@ -82,7 +83,7 @@ class AiopgAdapter(AsyncPyFormatAdapter):
     ) -> AsyncGenerator[Any, None]:
         """Run it and hand over its rows, as tuples."""
         async with conn.connection.cursor(timeout=conn.patience) as cursor:
-            await cursor.execute(conn.prefix + sql, parameters)
+            await cursor.execute(conn.prefix + sql + conn.suffix, parameters)
             for row in await cursor.fetchall():
                 yield row
 

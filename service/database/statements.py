@@ -37,17 +37,25 @@ class Statements:
         self._patience = statement_timeout + 1
 
     async def fetch(
-        self, name: str, *, retry: bool = False, shared: bool = False, **parameters: Any
+        self,
+        name: str,
+        *,
+        retry: bool = False,
+        shared: bool = False,
+        around: tuple[str, str] = ("", ""),
+        **parameters: Any,
     ) -> list[Row]:
         """Run the query `name` and return its rows.
 
         `retry`: once more on a fresh connection where one broke, for statements that change
         nothing; of one that writes, nobody can tell whether it was carried out.
         `shared`: give up on a locked row soon, as other requests wait for this statement too.
+        `around`: what goes before and after the query's own text, to count what it finds, say.
         Raises `Contended`, `Unavailable` or `RuleBroken`.
         """
         async with self._pool.connection() as connection:
-            session = Session(connection, self._prefixes[shared], self._patience)
+            before, after = around
+            session = Session(connection, self._prefixes[shared] + before, after, self._patience)
             try:
                 return [row async for row in self._queries[name].run(session, **parameters)]
             except asyncio.CancelledError as error:
@@ -59,7 +67,7 @@ class Statements:
                 broken = error
         self._pool.distrust_idle()
         if retry:
-            return await self.fetch(name, **parameters)
+            return await self.fetch(name, around=around, **parameters)
         raise Unavailable(f"{name}: the connection broke: {broken}") from broken
 
 

@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from service.errors import Failure, Invalid, Malformed, MovieNotFound, Unavailable
+from service.errors import (
+    Failure,
+    Invalid,
+    Malformed,
+    MovieNotFound,
+    Unavailable,
+    WrongParameters,
+)
 from service.web.requests import REQUEST_ID, BodyTimedOut
 from service.web.responses import json_response
 
@@ -34,6 +41,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "body-timeout", "Request timeout", 408, "the request body did not arrive in time"
     ),
     Invalid: Problem("validation-failed", "Validation failed", 422),
+    WrongParameters: Problem("wrong-parameters", "Wrong query parameters", 422),
     Unavailable: Problem(
         "unavailable", "Service unavailable", 503, "this cannot be served right now; try again"
     ),
@@ -53,7 +61,11 @@ DETAILS = {
 def respond(request: web.BaseRequest, error: Exception) -> web.Response:
     """Answer an error that is in the table, or one of its kind."""
     problem = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
-    errors = error.failures if isinstance(error, Invalid) else ()
+    errors: list[dict[str, str]] = []
+    if isinstance(error, Invalid):
+        errors = [_in_body(failure) for failure in error.failures]
+    elif isinstance(error, WrongParameters):
+        errors = [_in_query(failure) for failure in error.failures]
     headers = {}
     if isinstance(error, Unavailable):
         headers["Retry-After"] = str(error.retry_after)
@@ -84,7 +96,7 @@ def _response(
     request: web.BaseRequest,
     problem: Problem,
     detail: str,
-    failures: Sequence[Failure] = (),
+    errors: Sequence[dict[str, str]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> web.Response:
     request_id = request[REQUEST_ID]
@@ -94,7 +106,7 @@ def _response(
         "status": problem.status,
         "detail": detail,
         "instance": request.rel_url.raw_path,
-        **({"errors": [_error(failure) for failure in failures]} if failures else {}),
+        **({"errors": errors} if errors else {}),
         "request_id": request_id,
     }
     return json_response(
@@ -102,7 +114,11 @@ def _response(
     )
 
 
-def _error(failure: Failure) -> dict[str, str]:
+def _in_query(failure: Failure) -> dict[str, str]:
+    return {"parameter": failure.field, "detail": failure.detail}
+
+
+def _in_body(failure: Failure) -> dict[str, str]:
     # A JSON Pointer in a URI fragment (RFC 6901, 6); field names need no escaping.
     return {
         "pointer": f"#/{failure.field}" if failure.field else "#",

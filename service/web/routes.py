@@ -18,6 +18,7 @@ def routes(health: Health, movies: Movies) -> list[web.RouteDef]:
     table = [
         ("GET", "/v1/healthcheck", health.show),
         ("GET", "/v1/healthcheck/ready", health.ready),
+        ("GET", "/v1/movies", movies.list),
         ("POST", "/v1/movies", movies.create),
         ("GET", MOVIE, movies.show),
         ("PATCH", MOVIE, movies.update),

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 # All that a schema consists of, as PostgreSQL itself writes it down.
 SCHEMA = """
 select 'column', table_name, column_name,
-       concat_ws(' ', ordinal_position, data_type, is_nullable, column_default, is_identity)
+       concat_ws(' ', rank() over (partition by table_name order by ordinal_position),
+                 data_type, is_nullable, column_default, is_identity, generation_expression)
   from information_schema.columns where table_schema = 'public'
 union all
 select 'constraint', conrelid::regclass::text, conname, pg_get_constraintdef(oid)
@@ -37,7 +38,8 @@ union all
 select 'function', '', proname, pg_get_functiondef(oid)
   from pg_proc where pronamespace = 'public'::regnamespace
 union all
-select 'comment', objoid::regclass::text, objsubid::text, description
+select 'comment', objoid::regclass::text,
+       (select attname from pg_attribute where attrelid = objoid and attnum = objsubid), description
   from pg_description where classoid = 'pg_class'::regclass and objoid >= 16384
 order by 1, 2, 3
 """

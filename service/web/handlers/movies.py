@@ -1,9 +1,12 @@
-"""Movies: create, show, update, replace, delete."""
+"""Movies: list, create, show, update, replace, delete."""
 
 from aiohttp import web
 
 from service.errors import MovieNotFound
+from service.listing import Listing
 from service.movies import Catalogue
+from service.web.pages import page_response
+from service.web.parameters import read_wanted
 from service.web.requests import BodyReader
 from service.web.responses import movie_response
 from service.web.schemas import read_movie
@@ -14,9 +17,16 @@ LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL
 class Movies:
     """The handlers of /v1/movies; they raise the catalogue's errors, `middlewares.py` answers."""
 
-    def __init__(self, catalogue: Catalogue, bodies: BodyReader) -> None:
+    def __init__(self, catalogue: Catalogue, listing: Listing, bodies: BodyReader) -> None:
         self._catalogue = catalogue
+        self._listing = listing
         self._bodies = bodies
+
+    async def list(self, request: web.Request) -> web.Response:
+        """200 and a page of the movies that the query string asks for."""
+        wanted = read_wanted(request.rel_url.raw_query_string)
+        page = await self._listing.page(wanted.filter, wanted.sort, wanted.place, wanted.size)
+        return page_response(request.rel_url, wanted, page)
 
     async def create(self, request: web.Request) -> web.Response:
         """201 and where the new movie is."""

@@ -1,0 +1,190 @@
+"""Finding movies: filters, sort orders and pages; knows no HTTP.
+
+A page begins at a key, the sort value and id of a movie: the database walks to it along an index,
+so the ten-thousandth page costs what the first does, and no movie that stays is missed or seen
+twice while others come and go (https://use-the-index-luke.com/no-offset).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from service.database.queries import Expected
+from service.database.statements import Statements
+from service.movies import COLUMNS, Movie
+
+SORTS = ("id", "title", "year", "runtime", "-id", "-title", "-year", "-runtime")
+EXACT = 10_000  # so many are counted; beyond it, the total is the planner's estimate
+
+QUERIES: Mapping[str, Expected] = {
+    "list_movies": Expected(
+        (
+            *("title", "genres", "year_from", "year_to", "runtime_from", "runtime_to", "ids"),
+            *("sort", "after", "after_id", "by_sorting", "skip", "size"),
+        ),
+        COLUMNS,
+    ),
+}
+
+EXPLAIN = ("explain (format json) ", "")
+# Of movies that were counted just now, whose pages are in memory.
+AT_HAND = ("set local random_page_cost = 1; ", "")
+
+# Where a page is deep, sorting so many movies takes less time than walking past all others.
+SORTABLE = 30_000
+DEEP = 200
+
+
+class Range(NamedTuple):
+    """From `low` to `high`, both included; None: no limit."""
+
+    low: int | None = None
+    high: int | None = None
+
+
+ANY = Range()
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What a movie must be; None and an empty range: anything."""
+
+    title: str | None = None  # all of its words, in any order; `cas*`: a word that begins so
+    genres: tuple[str, ...] | None = None  # all of them
+    year: Range = ANY
+    runtime: Range = ANY
+
+
+class Key(NamedTuple):
+    """Where a movie stands in an order: the field that is sorted by, and the id for ties."""
+
+    value: str | int
+    id: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a page begins: behind so many movies, or next to a key, ahead of it or behind it."""
+
+    skip: int = 0
+    key: Key | None = None
+    backwards: bool = False
+
+
+@dataclass(frozen=True)
+class Page:
+    """Movies in order, the keys of the pages next to it (None: there is none), and the total."""
+
+    movies: list[Movie]
+    previous: Key | None
+    next: Key | None
+    total: int
+    total_is_estimate: bool
+
+
+class Listing:
+    """Lists movies; may raise `Unavailable`."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._fetch = statements.fetch
+
+    async def page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
+        """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
+
+        At most `EXACT` matches are counted. If that is all, the page is sorted out of them. Of more
+        there are so many that a walk along the order's index soon meets enough.
+        """
+        filters = _parameters(wanted)
+        total, ids = await self._count(filters)
+        is_estimate = ids is None and total > 0
+        if is_estimate:
+            total = max(total, await self._estimate(filters))
+        rows: list[Any] = []
+        if total:
+            by_sorting = not is_estimate or (place.skip > DEEP and total <= SORTABLE)
+            rows = await self._fetch(
+                "list_movies",
+                retry=True,
+                around=("", "") if is_estimate else AT_HAND,
+                **(filters if is_estimate else ALL | {"ids": ids}),
+                **_order(_reversed(sort) if place.backwards else sort, place.key),
+                by_sorting=by_sorting,
+                skip=place.skip,
+                size=size + 1,  # is there another one?
+            )
+        movies = [Movie._make(row) for row in rows[:size]]
+        before, after = bool(place.skip or place.key), len(rows) > size
+        if place.backwards:
+            movies.reverse()
+            before, after = after, before
+        ends = (movies[0], movies[-1]) if movies else None
+        return Page(
+            movies=movies,
+            previous=_edge(sort, place, ends and ends[0]) if before else None,
+            next=_edge(sort, place, ends and ends[1]) if after else None,
+            total=total,
+            total_is_estimate=is_estimate,
+        )
+
+    async def _count(self, filters: dict[str, Any]) -> tuple[int, str | None]:
+        """How many pass, up to one more than `EXACT`, and their ids where there are not more."""
+        counted = f"select count(*), case when count(*) <= {EXACT} then array_agg(id)::text end"
+        [(total, ids)] = await self._fetch(
+            "list_movies",
+            retry=True,
+            around=(f"{counted} from (", "\n) as q"),
+            **filters,
+            **UNSORTED,
+            size=EXACT + 1,
+        )
+        return total, ids
+
+    async def _estimate(self, filters: dict[str, Any]) -> int:
+        [(explained,)] = await self._fetch(
+            "list_movies", retry=True, around=EXPLAIN, **filters, **UNSORTED, size=None
+        )
+        return int(explained[0]["Plan"]["Plan Rows"])
+
+
+def _parameters(wanted: Filter) -> dict[str, Any]:
+    return {
+        "title": wanted.title,
+        "genres": list(wanted.genres) if wanted.genres else None,
+        "year_from": wanted.year.low,
+        "year_to": wanted.year.high,
+        "runtime_from": wanted.runtime.low,
+        "runtime_to": wanted.runtime.high,
+        "ids": None,
+    }
+
+
+ALL = _parameters(Filter())
+
+
+def _order(sort: str | None, key: Key | None) -> dict[str, Any]:
+    return {
+        "sort": sort,
+        "after": str(key.value) if key else None,  # as text, whatever it is
+        "after_id": key.id if key else None,
+    }
+
+
+UNSORTED = {**_order(None, None), "by_sorting": False, "skip": 0}
+
+
+def _reversed(sort: str) -> str:
+    return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
+
+
+def _edge(sort: str, place: Place, movie: Movie | None) -> Key | None:
+    """The key of a page's first or last movie.
+
+    Where the page is empty, as those that stood there are gone: a key right behind its own, so that
+    the way back does not leave out the movie that it came from.
+    """
+    if movie:
+        return Key(getattr(movie, sort.removeprefix("-")), movie.id)
+    if not place.key:
+        return None
+    onwards = place.backwards == sort.startswith("-")
+    return place.key._replace(id=place.key.id + (1 if onwards else -1))

@@ -1,0 +1,57 @@
+"""A page of movies as an answer: the list, its metadata, and links to the pages next to it."""
+
+from typing import Any
+
+from aiohttp import web
+from yarl import URL
+
+from service.listing import Key, Page
+from service.web import cursors
+from service.web.parameters import DEPTH, Wanted
+from service.web.responses import json_response, movie_json
+
+
+def page_response(url: URL, wanted: Wanted, page: Page) -> web.Response:
+    """Answer with `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288)."""
+    previous = _cursor(page.previous, wanted, backwards=True)
+    following = _cursor(page.next, wanted, backwards=False)
+    metadata: dict[str, Any] = {
+        "page_size": wanted.size,
+        "total_records": page.total,
+        "total_is_estimate": page.total_is_estimate,
+        "next_cursor": following,
+        "previous_cursor": previous,
+    }
+    if wanted.page:
+        metadata["current_page"] = wanted.page
+        metadata["last_page"] = max(1, -(-page.total // wanted.size))
+    links = {
+        "first": _without_place(url),
+        "prev": _link(url, wanted, previous, -1),
+        "next": _link(url, wanted, following, +1),
+    }
+    return json_response(
+        {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata},
+        headers={
+            "Link": ", ".join(f'<{link}>; rel="{rel}"' for rel, link in links.items() if link)
+        },
+    )
+
+
+def _cursor(key: Key | None, wanted: Wanted, *, backwards: bool) -> str | None:
+    return key and cursors.encode(key, wanted.filter, wanted.sort, backwards=backwards)
+
+
+def _link(url: URL, wanted: Wanted, cursor: str | None, step: int) -> URL | None:
+    """The page before or after, by number as long as numbers are asked for and reach that far."""
+    base = _without_place(url)
+    if wanted.page and (cursor or (step < 0 and wanted.page > 1)):
+        number = wanted.page + step
+        if number * wanted.size <= DEPTH:
+            return base.update_query(page=number)
+    return base.update_query(cursor=cursor) if cursor else None
+
+
+def _without_place(url: URL) -> URL:
+    """The query anew, as yarl quotes it: nothing that a client sent can end the link early."""
+    return url.with_query([pair for pair in url.query.items() if pair[0] not in ("page", "cursor")])
