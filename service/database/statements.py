@@ -32,22 +32,31 @@ class Statements:
     def __init__(self, pool: Pool, queries: Mapping[str, Query], statement_timeout: float) -> None:
         self._pool = pool
         self._queries = queries
-        alone = f"set local statement_timeout = {round(statement_timeout * 1000)}; "
+        self._timeout = statement_timeout
+        alone = _limit(statement_timeout)
         self._prefixes = {False: alone, True: f"set local lock_timeout = {LOCK_TIMEOUT}; {alone}"}
-        self._patience = statement_timeout + 1
 
     async def fetch(
-        self, name: str, *, retry: bool = False, shared: bool = False, **parameters: Any
+        self,
+        name: str,
+        *,
+        retry: bool = False,
+        shared: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
+        **parameters: Any,
     ) -> list[Row]:
         """Run the query `name` and return its rows.
 
         `retry`: once more on a fresh connection where one broke, for statements that change
         nothing; of one that writes, nobody can tell whether it was carried out.
         `shared`: give up on a locked row soon, as other requests wait for this statement too.
+        `timeout`: in seconds, in place of `statement_timeout`; for a statement of its own kind.
         Raises `Contended`, `Unavailable` or `RuleBroken`.
         """
         async with self._pool.connection() as connection:
-            session = Session(connection, self._prefixes[shared], self._patience)
+            prefix = self._prefixes[shared] if timeout is None else _limit(timeout)
+            patience = (self._timeout if timeout is None else timeout) + 1
+            session = Session(connection, prefix, patience)
             try:
                 return [row async for row in self._queries[name].run(session, **parameters)]
             except asyncio.CancelledError as error:
@@ -59,8 +68,12 @@ class Statements:
                 broken = error
         self._pool.distrust_idle()
         if retry:
-            return await self.fetch(name, **parameters)
+            return await self.fetch(name, timeout=timeout, **parameters)
         raise Unavailable(f"{name}: the connection broke: {broken}") from broken
+
+
+def _limit(timeout: float) -> str:
+    return f"set local statement_timeout = {round(timeout * 1000)}; "
 
 
 def raise_if_timed_out(name: str, error: asyncio.CancelledError) -> None:
