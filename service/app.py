@@ -10,14 +10,16 @@ from aiohttp import web
 from gunicorn.errors import AppImportError
 
 from service import config as settings
-from service import logs, movies
+from service import genres, logs, movies
 from service.config import Config
 from service.database import migration_files, queries, schema
 from service.database.pool import Pool, connect
 from service.database.schema import Schema
 from service.database.statements import Statements
 from service.errors import OperatorError, Unavailable
+from service.genres import Genres
 from service.movies import Catalogue
+from service.web.handlers.genres import Genres as GenresHandlers
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
 from service.web.requests import BodyReader
@@ -26,7 +28,8 @@ from service.web.server import TRAFFIC, Runner, settle_memory
 from service.web.traffic import Traffic
 
 POOL = web.AppKey("pool", Pool)
-EXPECTED = {**movies.QUERIES, **schema.QUERIES}
+GENRES = web.AppKey("genres", Genres)
+EXPECTED = {**genres.QUERIES, **movies.QUERIES, **schema.QUERIES}
 
 
 def create_app(config: Config) -> web.Application:
@@ -44,10 +47,12 @@ def create_app(config: Config) -> web.Application:
     app = web.Application()
     app[POOL] = pool
     app[TRAFFIC] = traffic
+    app[GENRES] = Genres(statements, config.genres, config.sharing)
     app.add_routes(
         routes(
             Health(config.service.environment, require_database, traffic),
             Movies(Catalogue(statements, config.sharing), BodyReader(config.server.body_timeout)),
+            GenresHandlers(app[GENRES]),
         )
     )
     app.cleanup_ctx.append(_database)
@@ -87,7 +92,7 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     try:
         with suppress(Unavailable):
             await _try(pool)
-        async with app[TRAFFIC].watched():
+        async with app[TRAFFIC].watched(), app[GENRES].recounted():
             yield
     finally:
         await pool.close(timeout=2)

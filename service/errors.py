@@ -29,6 +29,10 @@ class Invalid(CatalogueError):
         self.failures = failures
 
 
+class UnknownParameter(CatalogueError):
+    """The query string has a parameter that the path does not take."""
+
+
 class RuleBroken(CatalogueError):
     """A rule that the database holds was broken; `rule` is its name, empty where it has none."""
 

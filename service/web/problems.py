@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from service.errors import Failure, Invalid, Malformed, MovieNotFound, Unavailable
+from service.errors import (
+    Failure,
+    Invalid,
+    Malformed,
+    MovieNotFound,
+    Unavailable,
+    UnknownParameter,
+)
 from service.web.requests import REQUEST_ID, BodyTimedOut
 from service.web.responses import json_response
 
@@ -34,6 +41,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "body-timeout", "Request timeout", 408, "the request body did not arrive in time"
     ),
     Invalid: Problem("validation-failed", "Validation failed", 422),
+    UnknownParameter: Problem("validation-failed", "Validation failed", 422),
     Unavailable: Problem(
         "unavailable", "Service unavailable", 503, "this cannot be served right now; try again"
     ),
