@@ -6,8 +6,9 @@
 -- name: get_genres()
 -- The most frequent first; of an empty catalogue, one row without a genre. Every change committed
 -- before as_of is counted. A later look that found no change moves it on, but not up to that look:
--- what a session did is in its statistics no later than 10 s after it.
--- https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-STATS-SETUP
+-- what a session did may be in the statistics only 10 s later (or, if it began a long transaction
+-- right after, with the end of that one).
+-- https://www.postgresql.org/docs/current/monitoring-stats.html#MONITORING-STATS-VIEWS
 select
   g.genre,
   g.movies,
@@ -58,15 +59,21 @@ turn as materialized (
   where coalesce(abs(extract(epoch from now() - c.looked_at)), 'infinity') >= :older_than
   for update skip locked
 ),
-counted as materialized (
-  select g.genre, count(*) as movies, count(*) over () as genres
+alike as (
+  -- There are few combinations of genres: counted first, they spare a third to a half of the time.
+  select m.genres, count(*) as movies
   from movies as m
-  cross join unnest(m.genres) as g (genre)
   -- Not as a join: this way the table is not touched unless it is due.
   where (select t.due from turn as t)
-    and octet_length(g.genre) <= 500
+  group by m.genres
+),
+counted as materialized (
+  select g.genre, sum(a.movies)::bigint as movies, count(*) over () as genres
+  from alike as a
+  cross join unnest(a.genres) as g (genre)
+  where octet_length(g.genre) <= 500
   group by g.genre
-  order by count(*) desc, g.genre collate "C"
+  order by sum(a.movies) desc, g.genre collate "C"
   limit 1000
 ),
 kept as (
