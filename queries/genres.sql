@@ -24,18 +24,20 @@ order by g.movies desc, g.genre collate "C";
 -- be told. The counters miss a truncate, which gives the table a new file, and start again after a
 -- crash, a failover or a reset, which the two times tell. In PostgreSQL 14 they may get lost.
 select
-  m.oid || ' ' || pg_relation_filenode(m.oid)
-  || ' ' || pg_stat_get_tuples_inserted(m.oid)
-  || ' ' || pg_stat_get_tuples_updated(m.oid)
-  || ' ' || pg_stat_get_tuples_deleted(m.oid)
-  || ' ' || coalesce(pg_stat_get_db_stat_reset_time(d.oid)::text, 'never')
-  || ' ' || b.stats_reset as mark
+  case
+    when current_setting('track_counts')::boolean
+     and current_setting('server_version_num')::integer >= 150000
+    then m.oid || ' ' || pg_relation_filenode(m.oid)
+      || ' ' || pg_stat_get_tuples_inserted(m.oid)
+      || ' ' || pg_stat_get_tuples_updated(m.oid)
+      || ' ' || pg_stat_get_tuples_deleted(m.oid)
+      || ' ' || coalesce(pg_stat_get_db_stat_reset_time(d.oid)::text, 'never')
+      || ' ' || b.stats_reset
+  end as mark
 from pg_class as m
 join pg_database as d on d.datname = current_database()
 cross join pg_stat_bgwriter as b
-where m.oid = 'movies'::regclass
-  and current_setting('track_counts')::boolean
-  and current_setting('server_version_num')::integer >= 150000;
+where m.oid = 'movies'::regclass;
 
 -- name: count_genres(older_than, mark)
 -- \set older_than 0
