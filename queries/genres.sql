@@ -27,7 +27,7 @@ select
   case
     when current_setting('track_counts')::boolean
      and current_setting('server_version_num')::integer >= 150000
-    then m.oid || ' ' || pg_relation_filenode(m.oid)
+    then pg_relation_filenode(m.oid)
       || ' ' || pg_stat_get_tuples_inserted(m.oid)
       || ' ' || pg_stat_get_tuples_updated(m.oid)
       || ' ' || pg_stat_get_tuples_deleted(m.oid)

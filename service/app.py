@@ -85,6 +85,8 @@ async def prove(config: Config) -> None:
 async def _database(app: web.Application) -> AsyncIterator[None]:
     """Prove the database before the first request, if it is there; close the pool at the end.
 
+    In between, requests are looked after and genres recounted.
+
     Where it is away, or waits for its migrations, the service starts all the same and answers 503
     until it is there. A query that does not fit the schema stops the start.
     """
