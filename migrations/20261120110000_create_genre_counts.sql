@@ -16,10 +16,11 @@ create table genre_counting (
   mark       text
 );
 
-comment on column genre_counting.counted_at is 'when movies was last read: its state then is counted';
-comment on column genre_counting.looked_at is 'when it was last asked whether movies has changed since';
-comment on column genre_counting.genres is 'how many there are; genre_counts holds the most frequent';
-comment on column genre_counting.mark is 'get_movies_mark() before movies was last read; set it to null to have all counted anew';
+comment on column genre_counting.counted_at is 'when movies was last read';
+comment on column genre_counting.looked_at is 'when somebody last looked whether movies has changed';
+comment on column genre_counting.genres is 'how many there are; genre_counts has the most frequent';
+comment on column genre_counting.mark is
+  'get_movies_mark() before movies was last read; set it to null to have all counted anew';
 
 -- The first count, so that the new code has an answer from its start. The next one, by the service,
 -- finds no mark and counts again.
