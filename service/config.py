@@ -111,7 +111,7 @@ class Sharing:
 class Genres:
     """How the movies of each genre are counted; durations in seconds."""
 
-    recount_every: float = _setting(_seconds(above=True))
+    recount_every: float = _setting(_seconds(0.001))
 
 
 @dataclass(frozen=True)
