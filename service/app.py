@@ -10,15 +10,17 @@ from aiohttp import web
 from gunicorn.errors import AppImportError
 
 from service import config as settings
-from service import listing, logs, movies
+from service import genres, listing, logs, movies
 from service.config import Config
 from service.database import migration_files, queries, schema
 from service.database.pool import Pool, connect
 from service.database.schema import Schema
 from service.database.statements import Statements
 from service.errors import OperatorError, Unavailable
+from service.genres import Genres
 from service.listing import Listing
 from service.movies import Catalogue
+from service.web.handlers.genres import Genres as GenresHandlers
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
 from service.web.requests import BodyReader
@@ -27,7 +29,8 @@ from service.web.server import TRAFFIC, Runner, settle_memory
 from service.web.traffic import Traffic
 
 POOL = web.AppKey("pool", Pool)
-EXPECTED = {**movies.QUERIES, **listing.QUERIES, **schema.QUERIES}
+GENRES = web.AppKey("genres", Genres)
+EXPECTED = {**genres.QUERIES, **listing.QUERIES, **movies.QUERIES, **schema.QUERIES}
 
 
 def create_app(config: Config) -> web.Application:
@@ -45,6 +48,7 @@ def create_app(config: Config) -> web.Application:
     app = web.Application()
     app[POOL] = pool
     app[TRAFFIC] = traffic
+    app[GENRES] = Genres(statements, config.genres, config.sharing)
     app.add_routes(
         routes(
             Health(config.service.environment, require_database, traffic),
@@ -53,6 +57,7 @@ def create_app(config: Config) -> web.Application:
                 Listing(statements),
                 BodyReader(config.server.body_timeout),
             ),
+            GenresHandlers(app[GENRES]),
         )
     )
     app.cleanup_ctx.append(_database)
@@ -85,6 +90,8 @@ async def prove(config: Config) -> None:
 async def _database(app: web.Application) -> AsyncIterator[None]:
     """Prove the database before the first request, if it is there; close the pool at the end.
 
+    In between, requests are looked after and genres recounted.
+
     Where it is away, or waits for its migrations, the service starts all the same and answers 503
     until it is there. A query that does not fit the schema stops the start.
     """
@@ -92,7 +99,7 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     try:
         with suppress(Unavailable):
             await _try(pool)
-        async with app[TRAFFIC].watched():
+        async with app[TRAFFIC].watched(), app[GENRES].recounted():
             yield
     finally:
         await pool.close(timeout=2)

@@ -108,6 +108,13 @@ class Sharing:
 
 
 @dataclass(frozen=True)
+class Genres:
+    """How the movies of each genre are counted; durations in seconds."""
+
+    recount_every: float = _setting(_seconds(0.001))
+
+
+@dataclass(frozen=True)
 class Log:
     """What is logged and how."""
 
@@ -124,6 +131,7 @@ class Config:
     server: Server
     database: Database
     sharing: Sharing
+    genres: Genres
     log: Log
 
 

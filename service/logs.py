@@ -63,6 +63,9 @@ class Stdout:
             sys.stdout.buffer.flush()
 
 
+log = structlog.get_logger()
+
+
 class AccessLog:
     """The line that every request writes; `write(event, **fields)`.
 
@@ -70,7 +73,10 @@ class AccessLog:
     """
 
     def __init__(self) -> None:
-        self.write: Callable[..., None] = structlog.get_logger().info
+        self.write: Callable[..., None] = self._as_others
+
+    def _as_others(self, event: str, **fields: object) -> None:
+        log.info(event, **fields)  # looked up for each: what is bound early is not configured
 
     def to_json(self, stdout: Stdout) -> None:
         """Write the same as structlog would as JSON."""

@@ -279,6 +279,7 @@ BAD = [
     ("max_bytes", "1048576", "0"),
     ("max_under_way", "5", "0"),
     ("max_waiting", "1000", "0"),
+    ("recount_every", "30", "0"),
     ("level", '"info"', '"loud"'),
     ("level", '"info"', '"INFO"'),
     ("format", '"auto"', '"xml"'),

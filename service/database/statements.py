@@ -23,7 +23,7 @@ LOCK_TIMEOUT = 250  # ms; for a statement that many wait for. The rest is retrie
 class Statements:
     """The statements of queries/*.sql, by name; `statement_timeout` in seconds.
 
-    The timeouts go in front of each statement, in the same message: `set local` holds for this
+    The settings go in front of each statement, in the same message: `set local` holds for this
     implicit transaction alone, so no session state is relied upon and PgBouncer in transaction
     mode may stand in between. The driver waits a little longer than the server.
     https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-MULTI-STATEMENT
@@ -32,9 +32,9 @@ class Statements:
     def __init__(self, pool: Pool, queries: Mapping[str, Query], statement_timeout: float) -> None:
         self._pool = pool
         self._queries = queries
-        alone = f"set local statement_timeout = {round(statement_timeout * 1000)}; "
+        self._timeout = statement_timeout
+        alone = _settings(statement_timeout)
         self._prefixes = {False: alone, True: f"set local lock_timeout = {LOCK_TIMEOUT}; {alone}"}
-        self._patience = statement_timeout + 1
 
     async def fetch(
         self,
@@ -43,6 +43,7 @@ class Statements:
         retry: bool = False,
         shared: bool = False,
         around: tuple[str, str] = ("", ""),
+        timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
         **parameters: Any,
     ) -> list[Row]:
         """Run the query `name` and return its rows.
@@ -51,11 +52,13 @@ class Statements:
         nothing; of one that writes, nobody can tell whether it was carried out.
         `shared`: give up on a locked row soon, as other requests wait for this statement too.
         `around`: what goes before and after the query's own text, to count what it finds, say.
+        `timeout`: in seconds, in place of `statement_timeout`; for a statement of its own kind.
         Raises `Contended`, `Unavailable` or `RuleBroken`.
         """
         async with self._pool.connection() as connection:
-            before, after = around
-            session = Session(connection, self._prefixes[shared] + before, after, self._patience)
+            prefix = self._prefixes[shared] if timeout is None else _settings(timeout)
+            patience = (self._timeout if timeout is None else timeout) + 1
+            session = Session(connection, prefix + around[0], around[1], patience)
             try:
                 return [row async for row in self._queries[name].run(session, **parameters)]
             except asyncio.CancelledError as error:
@@ -67,8 +70,13 @@ class Statements:
                 broken = error
         self._pool.distrust_idle()
         if retry:
-            return await self.fetch(name, around=around, **parameters)
+            return await self.fetch(name, around=around, timeout=timeout, **parameters)
         raise Unavailable(f"{name}: the connection broke: {broken}") from broken
+
+
+def _settings(timeout: float) -> str:
+    """Times come in UTC, whatever the database or the role has set."""
+    return f"set local statement_timeout = {round(timeout * 1000)}; set local timezone = 'UTC'; "
 
 
 def raise_if_timed_out(name: str, error: asyncio.CancelledError) -> None:

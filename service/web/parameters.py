@@ -121,7 +121,7 @@ PARAMETERS: Mapping[str, Any] = MoviesQuery().fields
 
 def read_wanted(query: str) -> Wanted:
     """Read the query string of GET /v1/movies, as it was sent; `WrongParameters`."""
-    values = _values(query)
+    values = _values(query, PARAMETERS)
     wanted = Filter(
         title=values.get("title"),
         genres=values.get("genres"),
@@ -145,7 +145,12 @@ def read_wanted(query: str) -> Wanted:
     return Wanted(wanted, sort, place, size, page)
 
 
-def _values(query: str) -> dict[str, Any]:
+def read_nothing(query: str) -> None:
+    """Read the query string of a path that takes no parameters; `WrongParameters`."""
+    _values(query, {})
+
+
+def _values(query: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
@@ -155,8 +160,8 @@ def _values(query: str) -> dict[str, Any]:
     failures: list[Failure] = []
     times = Counter(name for name, _ in pairs)
     for name, text in pairs:
-        if name not in PARAMETERS:
-            known = ", ".join(PARAMETERS)
+        if name not in fields:
+            known = ", ".join(fields) or "none here"
             failures.append(Failure(name, f"unknown parameter {quoted(name)}; there are {known}"))
         elif "\0" in text:  # which PostgreSQL cannot take
             failures.append(_failure(name))
@@ -164,7 +169,7 @@ def _values(query: str) -> dict[str, Any]:
             failures.append(Failure(name, "must not be repeated"))
         else:
             try:
-                values[name] = PARAMETERS[name].deserialize(text)
+                values[name] = fields[name].deserialize(text)
             except ValidationError:
                 failures.append(_failure(name))
     if failures:

@@ -5,6 +5,7 @@ HEAD works wherever GET does; OPTIONS and wrong methods are answered by the midd
 
 from aiohttp import web
 
+from service.web.handlers.genres import Genres
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
 from service.web.requests import hold_continue
@@ -13,7 +14,7 @@ from service.web.requests import hold_continue
 MOVIE = "/v1/movies/{id:[1-9][0-9]{0,18}}"
 
 
-def routes(health: Health, movies: Movies) -> list[web.RouteDef]:
+def routes(health: Health, movies: Movies, genres: Genres) -> list[web.RouteDef]:
     """Every route and its handler."""
     table = [
         ("GET", "/v1/healthcheck", health.show),
@@ -24,6 +25,7 @@ def routes(health: Health, movies: Movies) -> list[web.RouteDef]:
         ("PATCH", MOVIE, movies.update),
         ("PUT", MOVIE, movies.replace),
         ("DELETE", MOVIE, movies.delete),
+        ("GET", "/v1/genres", genres.list),
     ]
     return [
         web.route(method, path, handler, expect_handler=hold_continue)

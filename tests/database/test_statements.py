@@ -287,6 +287,16 @@ async def test_the_timeout_wins_over_the_default_of_the_database(
     assert inside == [("200ms",)]
 
 
+async def test_a_statement_may_have_a_timeout_of_its_own(service: Service) -> None:
+    """It holds for that statement, and the service's for the next."""
+    own = await service.fetch("get_timeout", timeout=7)
+    after = await service.fetch("get_timeout")
+    with pytest.raises(Contended):
+        await asyncio.wait_for(service.fetch("sleep", timeout=0.1, seconds=60), SOON)
+
+    assert (own, after) == ([("7s",)], [("3s",)])
+
+
 async def test_a_server_that_went_silent_is_given_up(
     make_service: MakeService, execute: Execute
 ) -> None:
@@ -372,6 +382,7 @@ async def test_a_narrowed_column_is_a_rule_without_a_name(
     service: Service, execute: Execute
 ) -> None:
     """What a DBA's narrower type refuses is a broken rule too, though it has no name."""
+    execute("alter table movies drop column search")  # it is computed from the title
     execute("alter table movies alter title type varchar(5)")
 
     with pytest.raises(RuleBroken) as caught:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from conftest import MOANA, Client
+from conftest import MOANA, Client, Start
 
 CASABLANCA = {
     "title": "Casablanca",
@@ -213,7 +213,7 @@ async def test_head_answers_as_get_without_a_body(client: Client) -> None:
 @pytest.mark.parametrize(
     ("path", "allow"),
     [
-        ("/v1/movies", "OPTIONS, POST"),
+        ("/v1/movies", "GET, HEAD, OPTIONS, POST"),
         ("/v1/movies/1", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"),
         ("/v1/healthcheck", "GET, HEAD, OPTIONS"),
         ("/v1/healthcheck/ready", "GET, HEAD, OPTIONS"),
@@ -263,3 +263,15 @@ async def test_ids_are_never_given_twice(client: Client) -> None:
     second = await create(client)
 
     assert second["id"] > first["id"]
+
+
+async def test_times_are_in_utc_whatever_the_database_thinks(start: Start, execute: Any) -> None:
+    """A time zone that a DBA set does not show."""
+    [(name,)] = execute("select current_database()")
+    execute(f"alter database {name} set timezone to 'Asia/Tokyo'")
+
+    movie = await create(await start())
+
+    created = datetime.fromisoformat(movie["created_at"])
+    assert movie["created_at"].endswith("Z")
+    assert abs(created - datetime.now(UTC)) < timedelta(minutes=1)

@@ -1,0 +1,143 @@
+"""What GET /v1/genres promises."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg2
+import pytest
+from conftest import MOANA, Client, Start
+
+from service.app import GENRES
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
+
+
+async def recount(client: Client, execute: Execute) -> None:
+    """Have everything counted now, whatever the service is doing by itself."""
+    genres = client.server.app[GENRES]  # type: ignore[attr-defined] # conftest's Service
+    counted = False
+    while not counted:
+        execute("update genre_counting set mark = null, looked_at = null")
+        counted = await genres.recount()
+
+
+async def genres(client: Client) -> list[dict[str, Any]]:
+    """What the service answers."""
+    response = await client.get("/v1/genres")
+    assert response.status == 200
+    return list((await response.json())["genres"])
+
+
+async def test_every_genre_with_its_movies(client: Client, execute: Execute) -> None:
+    """GET answers 200, most movies first, how many there are, and as of when."""
+    before = datetime.now(UTC)
+    for kinds in (["war", "drama"], ["drama"], ["crime"]):
+        await client.post("/v1/movies", json={**MOANA, "genres": kinds})
+    await recount(client, execute)
+
+    response = await client.get("/v1/genres")
+    answer = await response.json()
+
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "application/json"
+    assert answer["genres"] == [
+        {"genre": "drama", "movies": 2},
+        {"genre": "crime", "movies": 1},
+        {"genre": "war", "movies": 1},
+    ]
+    assert list(answer) == ["genres", "metadata"]
+    assert list(answer["metadata"]) == ["total_records", "as_of"]
+    assert answer["metadata"]["total_records"] == 3
+    assert before < datetime.fromisoformat(answer["metadata"]["as_of"]) < datetime.now(UTC)
+    assert (await response.text()).startswith('{\n  "genres": [\n    {\n      "genre": "drama",\n')
+
+
+async def test_genres_follow_what_happens_to_movies(client: Client, execute: Execute) -> None:
+    """Created, changed and deleted movies are in the next count."""
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    await recount(client, execute)
+    created = await genres(client)
+    await client.patch(path, json={"genres": ["drama", "war"]})
+    await recount(client, execute)
+    changed = await genres(client)
+    await client.delete(path)
+    await recount(client, execute)
+
+    assert created == [{"genre": "animation", "movies": 1}]
+    assert changed == [{"genre": "drama", "movies": 1}, {"genre": "war", "movies": 1}]
+    assert await genres(client) == []
+
+
+async def test_an_empty_catalogue(client: Client) -> None:
+    """No genres, and still as of when."""
+    answer = await (await client.get("/v1/genres")).json()
+
+    assert answer["genres"] == []
+    assert answer["metadata"]["total_records"] == 0
+    assert answer["metadata"]["as_of"].endswith("Z")
+
+
+async def test_as_of_is_in_utc_wherever_the_database_is(
+    start: Start, execute: Execute, database: str
+) -> None:
+    """A database with another time zone makes no difference."""
+    name = psycopg2.extensions.parse_dsn(database)["dbname"]
+    execute(f"alter database {name} set timezone = 'Asia/Tokyo'")
+    client = await start()
+
+    answer = await (await client.get("/v1/genres")).json()
+
+    assert answer["metadata"]["as_of"].endswith("Z")
+
+
+async def test_head_is_as_get_without_the_body(client: Client) -> None:
+    """HEAD gives the headers of GET."""
+    got = await client.get("/v1/genres")
+
+    response = await client.head("/v1/genres")
+
+    assert response.status == 200
+    assert response.headers["Content-Length"] == got.headers["Content-Length"]
+    assert await response.read() == b""
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("query", ["sort=genre", "sort", "page=1&sort=1", "%73ort=%20"])
+async def test_a_parameter_is_refused(client: Client, method: str, query: str) -> None:
+    """There are none here, and one that is ignored would be taken to work."""
+    response = await client.request(method, f"/v1/genres?{query}")
+
+    assert response.status == 422
+    assert response.headers["Content-Type"] == "application/problem+json"
+    if method == "GET":
+        problem = await response.json()
+        name = query.partition("=")[0].replace("%73", "s")
+        detail = f'unknown parameter "{name}"; there are none here'
+        assert problem["type"] == "/v1/docs#wrong-parameters"
+        assert {"parameter": name, "detail": detail} in problem["errors"]
+
+
+@pytest.mark.parametrize("query", ["", "&", "&&"])
+async def test_an_empty_query_has_no_parameter(client: Client, query: str) -> None:
+    """A question mark alone asks for nothing."""
+    assert (await client.get(f"/v1/genres?{query}")).status == 200
+
+
+async def test_other_methods_are_not_allowed(client: Client) -> None:
+    """Genres are made by movies, not by requests."""
+    response = await client.post("/v1/genres", json={"genre": "drama"})
+
+    assert response.status == 405
+    assert response.headers["Allow"] == "GET, HEAD, OPTIONS"
+
+
+async def test_while_the_database_is_away(start: Start) -> None:
+    """The service has started without it, and answers 503 with when to try again."""
+    client = await start(database__url=AWAY)
+
+    response = await client.get("/v1/genres")
+
+    assert response.status == 503
+    assert response.headers["Retry-After"] == "1"
