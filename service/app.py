@@ -20,6 +20,7 @@ from service.errors import OperatorError, Unavailable
 from service.movies import Catalogue
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
+from service.web.handlers.reference import Reference
 from service.web.requests import BodyReader
 from service.web.routes import routes
 from service.web.server import TRAFFIC, Runner, settle_memory
@@ -48,6 +49,7 @@ def create_app(config: Config) -> web.Application:
         routes(
             Health(config.service.environment, require_database, traffic),
             Movies(Catalogue(statements, config.sharing), BodyReader(config.server.body_timeout)),
+            Reference(),
         )
     )
     app.cleanup_ctx.append(_database)
