@@ -28,6 +28,13 @@ problem (RFC 9457), whose `type` leads to what happened and how to mend it.
 `HEAD` works wherever `GET` does, and `OPTIONS` tells the methods of a path; any other method is \
 405 with `Allow`."""
 
+# In the order of the page.
+TAGS = {
+    "Movies": "What the catalogue keeps.",
+    "Health": "What probes and balancers ask.",
+    "Reference": "What describes all of this.",
+}
+
 
 class Parameter(NamedTuple):
     """What a request may carry beside its body; `place` is path, query or header."""
@@ -60,7 +67,7 @@ class Operation(NamedTuple):
     """What the document says of one route; descriptions have code in backticks."""
 
     name: str  # unique: clients that are generated name a method so
-    tag: str
+    tag: str  # of `TAGS`
     summary: str
     description: str
     answers: Mapping[int, Answer]
@@ -112,6 +119,7 @@ def document(table: Iterable[tuple[str, str, Operation]]) -> dict[str, Any]:
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         servers=[{"url": "/", "description": "where this document comes from"}],
+        tags=[{"name": name, "description": what} for name, what in TAGS.items()],
         plugins=[MarshmallowPlugin(schema_name_resolver=_schema_name)],
     )
     for name, (description, schema) in HEADERS.items():

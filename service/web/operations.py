@@ -17,8 +17,8 @@ from service.web.requests import BodyTimedOut
 from service.web.schemas import MOVIE
 
 MOVIES = "Movies"
-OPERATORS = "Health"
-REFERENCE = "This reference"
+HEALTHCHECKS = "Health"
+REFERENCE = "Reference"
 
 CASABLANCA: Mapping[str, Any] = {
     "title": "Casablanca",
@@ -130,7 +130,7 @@ DELETE_MOVIE = Operation(
 )
 SHOW_HEALTH = Operation(
     "show_health",
-    OPERATORS,
+    HEALTHCHECKS,
     "Is the process alive?",
     "For liveness probes. Asks nothing of the database, so that nobody restarts a process because"
     " its database is away.",
@@ -147,7 +147,7 @@ SHOW_HEALTH = Operation(
 )
 SHOW_READINESS = Operation(
     "show_readiness",
-    OPERATORS,
+    HEALTHCHECKS,
     "Can it serve now?",
     "For readiness probes. 503 while the database is out of reach or behind on migrations, or the"
     " process is on its way out.",

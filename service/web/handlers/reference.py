@@ -102,13 +102,23 @@ def _answer(request: web.Request, asset: Asset) -> web.Response:
 
 def _page() -> bytes:
     """Return the page with a section for every kind of problem: without JavaScript too."""
-    sections = "\n".join(_section(kind) for kind in sorted(problems.KINDS.values(), key=_status))
+    kinds = sorted(problems.KINDS.values(), key=lambda kind: kind.status)
     page = Template((FOLDER / "reference.html").read_text("utf-8"))
-    return page.substitute(problems=sections).encode()
+    return page.substitute(
+        links="\n".join(_link(kind) for kind in kinds),
+        problems="\n".join(_section(kind) for kind in kinds),
+    ).encode()
 
 
-def _status(kind: Problem) -> int:
-    return kind.status
+def _link(kind: Problem) -> str:
+    return (
+        f'        <li><a href="#{kind.slug}">{_badge(kind)}'
+        f" <span>{html.escape(kind.title)}</span></a></li>"
+    )
+
+
+def _badge(kind: Problem) -> str:
+    return f'<span class="status s{kind.status // 100}">{kind.status}</span>'
 
 
 def _section(kind: Problem) -> str:
@@ -116,7 +126,7 @@ def _section(kind: Problem) -> str:
     return f"""\
       <section class="problem" id="{kind.slug}" aria-labelledby="{kind.slug}-title">
         <h3 id="{kind.slug}-title">
-          <span class="status client">{kind.status}</span> {html.escape(kind.title)}
+          {_badge(kind)} {html.escape(kind.title)}
           <a class="anchor" href="#{kind.slug}" aria-label="Link to {kind.slug}">#</a>
         </h3>
         <dl>
@@ -125,7 +135,7 @@ def _section(kind: Problem) -> str:
         </dl>
         <details>
           <summary>Example</summary>
-          <pre tabindex="0"><code>{html.escape(example)}</code></pre>
+          <pre tabindex="0" role="group" aria-label="Example">{html.escape(example)}</pre>
         </details>
       </section>"""
 
