@@ -101,7 +101,6 @@ HEADERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "ETag": ("Changes when what is answered does.", {"type": "string"}),
     "Cache-Control": ("How long the answer may be kept.", {"type": "string"}),
-    "Content-Security-Policy": ("What the page may load.", {"type": "string"}),
 }
 # Beside the request id, what a problem of this status comes with.
 PROBLEM_HEADERS = {405: ("Allow",), 503: ("Retry-After",)}

@@ -14,6 +14,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from service.web import problems
 from service.web.requests import REQUEST_ID
 
+# Headers of HTTP itself, which documents leave out.
+PLAIN = {"content-length", "content-type", "date", "server", "x-content-type-options"}
 METHODS = {"get", "head", "post", "patch", "put", "delete"}
 
 
@@ -71,6 +73,36 @@ async def test_every_answer_has_the_request_id_and_every_request_may(
             name = given.get("$ref", "").split("/")[-1]
             answer = document["components"]["responses"][name] if name else given
             assert "X-Request-Id" in answer["headers"], (path, method, status)
+
+
+ID = "/v1/movies/{id}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent"),
+    [
+        ("GET", "/v1/healthcheck", None),
+        ("GET", "/v1/healthcheck/ready", None),
+        ("POST", "/v1/movies", MOANA),
+        ("POST", "/v1/movies", {"title": ""}),
+        *((method, ID, None) for method in ("GET", "HEAD", "OPTIONS", "DELETE")),
+        *((method, ID, MOANA) for method in ("PATCH", "PUT")),
+        ("GET", "/v1/openapi.json", None),
+    ],
+)
+async def test_no_answer_has_a_header_that_the_document_lacks(
+    client: Client, document: dict[str, Any], method: str, path: str, sent: Any
+) -> None:
+    """Who adds a header to an answer has to document it."""
+    movie = (await (await client.post("/v1/movies", json=MOANA)).json())["movie"]
+    response = await client.request(method, path.replace("{id}", str(movie["id"])), json=sent)
+
+    described = document["paths"][path][method.lower()]["responses"][str(response.status)]
+    if "$ref" in described:
+        described = document["components"]["responses"][described["$ref"].split("/")[-1]]
+
+    sent_back = {name.lower() for name in response.headers}
+    assert sent_back - PLAIN == {name.lower() for name in described["headers"]}
 
 
 async def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:

@@ -256,7 +256,8 @@ function tryIt(name, path, method, operation) {
   return make("div", { class: "panel" },
     make("div", { class: "panel-head" }, make("h4", {}, "curl"), copy),
     make("pre", { tabindex: 0, role: "group", "aria-label": "curl command" }, line),
-    make("h4", {}, "Try it"), form, output);
+    make("h4", {}, "Try it"), make("p", { class: "note" }, "Sends a real request to this very service."),
+    form, output);
 }
 
 function section(path, method, operation) {
