@@ -3,9 +3,9 @@
 import asyncio
 import itertools
 import shutil
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class Page:
             width=width,
             height=height,
             deviceScaleFactor=1,
-            mobile=width < 600,
+            mobile=False,  # or it makes room for what is too wide
         )
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.send("Emulation.setEmulatedMedia", features=features)
@@ -97,34 +97,36 @@ def _complaint(event: str, said: dict[str, Any]) -> str | None:
     return None
 
 
-@asynccontextmanager
-async def opened(profile: Path) -> AsyncIterator[Page]:
-    """Start a browser with an empty page; it keeps its files in the folder `profile`."""
+@contextmanager
+def running(profile: Path) -> Iterator[str]:
+    """Start a browser, which keeps its files in the folder `profile`; yield its address."""
     assert EXECUTABLE
-    process = await asyncio.create_subprocess_exec(
-        EXECUTABLE, *FLAGS, f"--user-data-dir={profile}", stdout=DEVNULL, stderr=PIPE
-    )
-    assert process.stderr
-    try:
-        address = b""
-        while not address.startswith(b"DevTools listening on "):
-            address = await asyncio.wait_for(process.stderr.readline(), 20)
-            assert address, "chromium did not start"
-        async with (
-            ClientSession() as session,
-            session.ws_connect(address.decode().split()[-1], max_msg_size=0) as socket,
-        ):
-            page = Page(socket)
-            reading = asyncio.create_task(page.read())
-            target = await page.send("Target.createTarget", url="about:blank")
-            attached = await page.send(
-                "Target.attachToTarget", targetId=target["targetId"], flatten=True
-            )
-            page.session = attached["sessionId"]
-            for domain in ("Page", "Runtime", "Log"):
-                await page.send(f"{domain}.enable")
-            yield page
-            reading.cancel()
-    finally:
-        process.kill()
-        await process.wait()
+    command = [EXECUTABLE, *FLAGS, f"--user-data-dir={profile}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr
+            said = iter(process.stderr.readline, b"")
+            yield next(line for line in said if b"DevTools listening" in line).decode().split()[-1]
+        finally:
+            process.kill()
+
+
+@asynccontextmanager
+async def opened(address: str) -> AsyncIterator[Page]:
+    """Open an empty page that shares nothing with others."""
+    async with (
+        ClientSession() as session,
+        session.ws_connect(address, max_msg_size=0) as socket,
+    ):
+        page = Page(socket)
+        reading = asyncio.create_task(page.read())
+        context = await page.send("Target.createBrowserContext", disposeOnDetach=True)
+        target = await page.send("Target.createTarget", url="about:blank", **context)
+        attached = await page.send(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )
+        page.session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            await page.send(f"{domain}.enable")
+        yield page
+        reading.cancel()
