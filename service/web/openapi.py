@@ -7,7 +7,6 @@ problems that any request may meet, HEAD beside GET, and OPTIONS.
 
 import re
 from collections.abc import Iterable, Mapping
-from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from apispec import APISpec
@@ -241,7 +240,7 @@ def _problem(kinds: list[Problem]) -> dict[str, Any]:
     """Describe the kinds of one status."""
     status = kinds[0].status
     return {
-        "description": HTTPStatus(status).phrase,
+        "description": ", or ".join(kind.title for kind in kinds),
         "headers": _headers(PROBLEM_HEADERS.get(status, ())),
         "content": {
             problems.CONTENT_TYPE: {

@@ -99,7 +99,7 @@ HTTP: Mapping[int, Problem] = {
         400,
         "What arrived is not valid HTTP, so that no part of the service has looked at it.",
         "Use a common HTTP client. With one of your own: the detail says what of the request line"
-        " or of the headers could not be read; neither a line nor all headers may be very long.",
+        " or of the headers could not be read. Keep each line of them below 8 kB.",
         "the request cannot be served as HTTP",
     ),
     404: NOT_FOUND._replace(detail="there is nothing at this path"),
