@@ -341,6 +341,7 @@ function foldContents() {
   const unfold = (open) => {
     menu.setAttribute("aria-expanded", String(open));
     contents.classList.toggle("folded", !open);
+    contents.classList.toggle("unfolded", open);
   };
   menu.hidden = false;
   unfold(false);
