@@ -23,6 +23,7 @@ from service.movies import Catalogue
 from service.web.handlers.genres import Genres as GenresHandlers
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
+from service.web.handlers.reference import Reference
 from service.web.requests import BodyReader
 from service.web.routes import routes
 from service.web.server import TRAFFIC, Runner, settle_memory
@@ -58,6 +59,7 @@ def create_app(config: Config) -> web.Application:
                 BodyReader(config.server.body_timeout),
             ),
             GenresHandlers(app[GENRES]),
+            Reference(),
         )
     )
     app.cleanup_ctx.append(_database)

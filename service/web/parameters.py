@@ -23,7 +23,8 @@ PAGE_SIZE = 20
 LARGEST_PAGE_SIZE = 100
 DEPTH = 1_000  # movies that `page` reaches
 LARGEST_NUMBER = 2**31 - 1  # an integer of PostgreSQL
-NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+DIGITS = "(0|[1-9][0-9]{0,9})"
+NUMBER = re.compile(DIGITS)
 
 
 class Wanted(NamedTuple):
@@ -37,11 +38,16 @@ class Wanted(NamedTuple):
 
 
 class Text(Field[str]):
-    """Some text, of at most `limit` bytes."""
+    """Some text, of at most `limit` bytes.
 
-    def __init__(self, expected: str, limit: int) -> None:
+    `expected` is what a refusal says, and `schema` (JSON Schema) what the reference says, here and
+    in the fields below.
+    """
+
+    def __init__(self, expected: str, limit: int, **schema: Any) -> None:
         super().__init__()
         self.expected = f"{expected}, at most {limit} bytes"
+        self.schema = {"type": "string", "minLength": 1, "maxLength": limit, **schema}
         self._limit = limit
 
     def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> str:  # noqa: ARG002 - marshmallow's signature
@@ -67,6 +73,7 @@ class Number(Field[int]):
     def __init__(self, least: int, most: int) -> None:
         super().__init__()
         self.expected = f"a number from {least} to {most}"
+        self.schema = {"type": "integer", "minimum": least, "maximum": most}
         self._range = range(least, most + 1)
 
     def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> int:  # noqa: ARG002 - marshmallow's signature
@@ -80,6 +87,11 @@ class Span(Field[Range]):
 
     def __init__(self, example: str, low: int, high: int) -> None:
         super().__init__()
+        self.schema = {
+            "type": "string",
+            "pattern": rf"^({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})$",
+            "examples": [f"{low}..{high}"],
+        }
         self.expected = f"{example} like {low}, {low}..{high}, {low}.. or ..{high}"
 
     def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Range:  # noqa: ARG002 - marshmallow's signature
@@ -101,13 +113,16 @@ class Choice(Field[str]):
     def __init__(self, choices: tuple[str, ...]) -> None:
         super().__init__(validate=OneOf(choices))
         self.expected = f"one of {', '.join(choices)}"
+        self.schema = {"type": "string", "enum": [*choices]}
 
 
 class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
-    title = Text("words of the title, `cas*` for any word that begins so", TITLE_BYTES)
-    genres = Genres(f"1 to {GENRES} genres with commas between", 8000)
+    title = Text(
+        "words of the title, `cas*` for any word that begins so", TITLE_BYTES, examples=["cas*"]
+    )
+    genres = Genres(f"1 to {GENRES} genres with commas between", 8000, examples=["drama,romance"])
     year = Span("years", 1990, 1999)
     runtime = Span("minutes", 90, 120)
     sort = Choice(SORTS)

@@ -1,33 +1,56 @@
 """The whole surface, as one table under /v1.
 
-HEAD works wherever GET does; OPTIONS and wrong methods are answered by the middlewares.
+Each route comes with what the reference says of it. HEAD works wherever GET does; OPTIONS and wrong
+methods are answered by the middlewares.
 """
 
-from aiohttp import web
+from typing import NamedTuple
 
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from service.web import openapi, operations
 from service.web.handlers.genres import Genres
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
+from service.web.handlers.reference import Reference
+from service.web.openapi import Operation
 from service.web.requests import hold_continue
 
 # Canonical ids only, so that a movie has one path; `\d` would take digits of other scripts.
 MOVIE = "/v1/movies/{id:[1-9][0-9]{0,18}}"
 
 
-def routes(health: Health, movies: Movies, genres: Genres) -> list[web.RouteDef]:
-    """Every route and its handler."""
+class Route(NamedTuple):
+    """A method of a path, what handles it, and what the reference says of it."""
+
+    method: str
+    path: str
+    handler: Handler
+    operation: Operation
+
+
+def routes(
+    health: Health, movies: Movies, genres: Genres, reference: Reference
+) -> list[web.RouteDef]:
+    """Every route and its handler; `reference` gets the document of them."""
     table = [
-        ("GET", "/v1/healthcheck", health.show),
-        ("GET", "/v1/healthcheck/ready", health.ready),
-        ("GET", "/v1/movies", movies.list),
-        ("POST", "/v1/movies", movies.create),
-        ("GET", MOVIE, movies.show),
-        ("PATCH", MOVIE, movies.update),
-        ("PUT", MOVIE, movies.replace),
-        ("DELETE", MOVIE, movies.delete),
-        ("GET", "/v1/genres", genres.list),
+        Route("GET", "/v1/healthcheck", health.show, operations.SHOW_HEALTH),
+        Route("GET", "/v1/healthcheck/ready", health.ready, operations.SHOW_READINESS),
+        Route("GET", "/v1/movies", movies.list, operations.LIST_MOVIES),
+        Route("POST", "/v1/movies", movies.create, operations.CREATE_MOVIE),
+        Route("GET", MOVIE, movies.show, operations.SHOW_MOVIE),
+        Route("PATCH", MOVIE, movies.update, operations.UPDATE_MOVIE),
+        Route("PUT", MOVIE, movies.replace, operations.REPLACE_MOVIE),
+        Route("DELETE", MOVIE, movies.delete, operations.DELETE_MOVIE),
+        Route("GET", "/v1/genres", genres.list, operations.LIST_GENRES),
+        Route("GET", "/v1/openapi.json", reference.document, operations.SHOW_DOCUMENT),
+        Route("GET", "/v1/docs", reference.page, operations.SHOW_PAGE),
+        Route("GET", "/v1/docs/{file}", reference.file, operations.SHOW_FILE),
     ]
+    reference.publish(openapi.document((r.method, r.path, r.operation) for r in table))
+    heads = [route._replace(method="HEAD") for route in table if route.method == "GET"]
     return [
-        web.route(method, path, handler, expect_handler=hold_continue)
-        for method, path, handler in [*table, *(("HEAD", p, h) for m, p, h in table if m == "GET")]
+        web.route(route.method, route.path, route.handler, expect_handler=hold_continue)
+        for route in [*table, *heads]
     ]

@@ -25,10 +25,12 @@ DIGITS = 18  # any number of so many fits a bigint; more are too big for any fie
 
 
 class JSON(Field[Any]):
-    """A value of exactly one JSON type."""
+    """A value of exactly one JSON type; `shape` is that in JSON Schema, for the reference."""
 
-    def __init__(self, kind: type, expected: str, rule: Callable[[Any], None]) -> None:
-        super().__init__(required=True, error_messages={**MESSAGES})
+    def __init__(
+        self, kind: type, expected: str, rule: Callable[[Any], None], shape: Mapping[str, Any]
+    ) -> None:
+        super().__init__(required=True, error_messages={**MESSAGES}, metadata=shape)
         self._kind = kind
         self._expected = expected
         self._rule = rule
@@ -48,7 +50,7 @@ class Runtime(JSON):
     """Minutes, as the string `<number> mins`."""
 
     def __init__(self) -> None:
-        super().__init__(str, 'a string like "102 mins"', _check_runtime)
+        super().__init__(str, 'a string like "102 mins"', _check_runtime, RUNTIME_SHAPE)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
         text = super()._deserialize(value, attr, data, **kwargs)
@@ -65,7 +67,7 @@ class Genres(JSON):
     """An array of strings."""
 
     def __init__(self) -> None:
-        super().__init__(list, "an array of strings", _check_genres)
+        super().__init__(list, "an array of strings", _check_genres, GENRES_SHAPE)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[str]:
         genres: list[str] = super()._deserialize(value, attr, data, **kwargs)
@@ -173,10 +175,40 @@ def _found(value: Any) -> str:
 
 
 MESSAGES = {"required": "is required", "null": "must not be null"}
+# What JSON Schema can say of the rules above; it counts characters, where the rule counts bytes.
+TITLE_SHAPE = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": TITLE_BYTES,
+    "pattern": r"\S",
+    "description": f"1 to {TITLE_BYTES} bytes of UTF-8, not blank; kept byte for byte",
+    "examples": ["Casablanca"],
+}
+YEAR_SHAPE = {
+    "type": "integer",
+    "minimum": FIRST_YEAR,
+    "description": f"{FIRST_YEAR} to this year (UTC)",
+    "examples": [1942],
+}
+RUNTIME_SHAPE = {
+    "type": "string",
+    "pattern": rf"^[1-9][0-9]{{0,{len(str(LONGEST_RUNTIME)) - 1}}} mins$",
+    "description": f"`<number> mins`; more than 0 and at most {LONGEST_RUNTIME}",
+    "examples": ["102 mins"],
+}
+GENRES_SHAPE = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1},
+    "minItems": 1,
+    "maxItems": GENRES,
+    "uniqueItems": True,
+    "description": f"1 to {GENRES} different strings, none blank",
+    "examples": [["drama", "romance", "war"]],
+}
 MOVIE = Schema.from_dict(
     {
-        "title": JSON(str, "a string", _check_title),
-        "year": JSON(int, "an integer", _check_year),
+        "title": JSON(str, "a string", _check_title, TITLE_SHAPE),
+        "year": JSON(int, "an integer", _check_year, YEAR_SHAPE),
         "runtime": Runtime(),
         "genres": Genres(),
     },

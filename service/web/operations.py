@@ -1,0 +1,242 @@
+"""What the reference says of each route: `routes.py` names one of these for every route.
+
+A parameter or a header more is one line here (a header nobody had yet, one more in `HEADERS`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from service import __version__
+from service.errors import Invalid, Malformed, MovieNotFound, WrongParameters
+from service.web.answers import GENRES_ANSWER, HEALTH, MOVIE_ANSWER, MOVIES_ANSWER, READINESS
+from service.web.handlers.movies import LARGEST_ID
+from service.web.handlers.reference import FILES
+from service.web.openapi import Answer, Body, Operation, Parameter
+from service.web.parameters import DEPTH, PARAMETERS
+from service.web.problems import HTTP, PROBLEMS
+from service.web.requests import BodyTimedOut
+from service.web.schemas import MOVIE
+
+MOVIES = "Movies"
+HEALTHCHECKS = "Health"
+REFERENCE = "Reference"
+
+CASABLANCA: Mapping[str, Any] = {
+    "title": "Casablanca",
+    "year": 1942,
+    "runtime": "102 mins",
+    "genres": ["drama", "romance", "war"],
+}
+KEPT: Mapping[str, Any] = {
+    "id": 7,
+    **CASABLANCA,
+    "version": 1,
+    "created_at": "2026-01-05T09:00:00.000000Z",
+    "updated_at": "2026-01-05T09:00:00.000000Z",
+}
+ID = Parameter(
+    "id",
+    "path",
+    "The movie's id, in digits.",
+    {
+        "type": "integer",
+        "format": "int64",
+        "minimum": 1,
+        "maximum": LARGEST_ID,
+        "examples": [7],
+    },
+)
+FILE = Parameter("file", "path", "The name of the file.", {"type": "string", "enum": sorted(FILES)})
+IF_NONE_MATCH = Parameter(
+    "If-None-Match",
+    "header",
+    "The `ETag` that the client has; 304 if it is still so.",
+    {"type": "string"},
+)
+WHOLE_MOVIE = Body(MOVIE, {"a movie": CASABLANCA})
+CHANGES = Body(
+    type(MOVIE)(partial=True),
+    {
+        "another title": {"title": "Casablanca (restored)"},
+        "two fields": {"year": 1943, "genres": ["war"]},
+    },
+    ("application/json", "application/merge-patch+json"),
+)
+NOT_FOUND = (PROBLEMS[MovieNotFound],)
+# What only a request with a body can meet.
+OF_BODIES = (PROBLEMS[Malformed], PROBLEMS[BodyTimedOut], HTTP[417], PROBLEMS[Invalid])
+
+
+def _movie(description: str, *, headers: tuple[str, ...] = (), **fields: Any) -> Answer:
+    return Answer(description, MOVIE_ANSWER, {"movie": {**KEPT, **fields}}, headers)
+
+
+def _file(description: str, media_type: str) -> Mapping[int, Answer]:
+    headers = ("ETag", "Cache-Control")
+    return {
+        200: Answer(description, {"type": "string"}, None, headers, media_type),
+        304: Answer("The client has it already.", headers=headers),
+    }
+
+
+QUERY = tuple(
+    Parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", field.schema)
+    for name, field in PARAMETERS.items()
+)
+IN_QUERIES = (PROBLEMS[WrongParameters],)
+
+LIST_MOVIES = Operation(
+    "list_movies",
+    MOVIES,
+    "Find movies",
+    "A page of the movies that pass every filter. `title` finds words in any order, without regard"
+    " to case and accents; `genres` wants all of them; ranges include both ends. `sort` with `-` is"
+    " the exact reverse. Follow the cursors, or `Link`, from page to page: they cost the same at"
+    " any depth, and no movie that stays is missed or seen twice. `page` takes numbers instead, for"
+    f" the first {DEPTH:,} movies. The total is exact up to 10,000 and an estimate beyond.",
+    {
+        200: Answer(
+            "The page.",
+            MOVIES_ANSWER,
+            {
+                "movies": [KEPT],
+                "metadata": {
+                    "page_size": 20,
+                    "total_records": 1,
+                    "total_is_estimate": False,
+                    "next_cursor": None,
+                    "previous_cursor": None,
+                },
+            },
+            ("Link",),
+        )
+    },
+    QUERY,
+    problems=IN_QUERIES,
+)
+LIST_GENRES = Operation(
+    "list_genres",
+    MOVIES,
+    "All genres",
+    "Each with its number of movies, the most frequent first; 1,000 at most. They are counted every"
+    " now and then: `as_of` says when.",
+    {
+        200: Answer(
+            "The genres.",
+            GENRES_ANSWER,
+            {
+                "genres": [{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
+                "metadata": {"total_records": 2, "as_of": "2026-01-05T09:00:00.000000Z"},
+            },
+        )
+    },
+    problems=IN_QUERIES,
+)
+CREATE_MOVIE = Operation(
+    "create_movie",
+    MOVIES,
+    "Add a movie",
+    "The catalogue gives it an id and the version 1, and says in `Location` where it is. No"
+    " `Content-Type` is demanded.",
+    {201: _movie("The movie as it is kept.", headers=("Location",))},
+    body=WHOLE_MOVIE,
+    problems=OF_BODIES,
+)
+SHOW_MOVIE = Operation(
+    "show_movie",
+    MOVIES,
+    "Show a movie",
+    "It has every change that was answered before this request came.",
+    {200: _movie("The movie.")},
+    (ID,),
+    problems=NOT_FOUND,
+)
+UPDATE_MOVIE = Operation(
+    "update_movie",
+    MOVIES,
+    "Change fields of a movie",
+    "A JSON merge patch (RFC 7396): the fields sent change, all at once, and the others stay as"
+    " they are. `null` is refused, as a movie has no field to spare. A patch that changes nothing"
+    " keeps the version.",
+    {200: _movie("The movie with its changes.", title="Casablanca (restored)", version=2)},
+    (ID,),
+    CHANGES,
+    (*NOT_FOUND, *OF_BODIES),
+)
+REPLACE_MOVIE = Operation(
+    "replace_movie",
+    MOVIES,
+    "Replace a movie",
+    "All fields are replaced. It creates nothing: the movie has to exist.",
+    {200: _movie("The movie as it is now.", version=2)},
+    (ID,),
+    WHOLE_MOVIE,
+    (*NOT_FOUND, *OF_BODIES),
+)
+DELETE_MOVIE = Operation(
+    "delete_movie",
+    MOVIES,
+    "Delete a movie",
+    "Answers with what was deleted. A second time it is not found.",
+    {200: _movie("The movie that was deleted.")},
+    (ID,),
+    problems=(*NOT_FOUND, PROBLEMS[Invalid]),
+)
+SHOW_HEALTH = Operation(
+    "show_health",
+    HEALTHCHECKS,
+    "Is the process alive?",
+    "For liveness probes. Asks nothing of the database, so that nobody restarts a process because"
+    " its database is away.",
+    {
+        200: Answer(
+            "It is.",
+            HEALTH,
+            {
+                "status": "available",
+                "system_info": {"environment": "production", "version": __version__},
+            },
+        )
+    },
+)
+SHOW_READINESS = Operation(
+    "show_readiness",
+    HEALTHCHECKS,
+    "Can it serve now?",
+    "For readiness probes. 503 while the database is out of reach or behind on migrations, or the"
+    " process is on its way out.",
+    {200: Answer("It can.", READINESS, {"status": "ready"})},
+)
+SHOW_DOCUMENT = Operation(
+    "show_document",
+    REFERENCE,
+    "This API in OpenAPI 3.1",
+    "For tools: client generators, gateways, tests.",
+    {
+        200: Answer(
+            "The document.",
+            {"type": "object", "required": ["openapi", "info", "paths"]},
+            None,
+            ("ETag", "Cache-Control"),
+        ),
+        304: Answer("The client has it already.", headers=("ETag", "Cache-Control")),
+    },
+    (IF_NONE_MATCH,),
+)
+SHOW_PAGE = Operation(
+    "show_page",
+    REFERENCE,
+    "This API for people",
+    "The reference page, which renders the document and can try every request.",
+    _file("The page.", "text/html"),
+    (IF_NONE_MATCH,),
+)
+SHOW_FILE = Operation(
+    "show_file",
+    REFERENCE,
+    "What the page is made of",
+    "Its style, its script and its icon.",
+    _file("The file.", "*/*"),
+    (FILE, IF_NONE_MATCH),
+    problems=(HTTP[404],),
+)
