@@ -26,21 +26,20 @@ MOST_DRAWN = 1_000_000  # ids that are drawn one by one, which takes some 0.3 s
 CANCEL_EVERY = 0.1  # seconds
 LEAPING = int.from_bytes(b"imports")  # advisory locks are numbers
 
-# A role's timeouts are for requests. Not all versions have all of these.
-UNHURRIED = """
-select set_config(s.name, '0', true)
-from pg_settings as s
-where s.name in (
-  'statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout'
-)
-"""
+# Where a role or a database has these, they are for requests. Each with the version it came with.
+TIMEOUTS = {
+    "statement_timeout": 14,
+    "lock_timeout": 14,
+    "idle_in_transaction_session_timeout": 14,
+    "transaction_timeout": 17,
+}
 # What the table holds of the rules by itself. New ids are far from those that rows may bring.
 REHEARSAL = """
 create temporary table movies_rehearsal (
   like movies including constraints including defaults including generated including identity
 ) on commit drop;
 alter table movies_rehearsal
-  alter column id restart with 4611686018427387905,
+  alter column id restart with 1000000000000000000,
   add constraint movies_pkey primary key (id);
 """
 TAKEN = """
@@ -106,7 +105,7 @@ def working(url: str, *, reading: bool = False) -> Iterator[tuple[Session, Worke
     try:
         if reading:
             session.set_session(isolation_level="REPEATABLE READ", readonly=True)
-        worker.run(_execute, session, UNHURRIED)
+        worker.run(_unhurry, session)
         yield session, worker
     except (postgres.UndefinedTable, postgres.UndefinedColumn) as error:
         raise OperatorError(
@@ -133,7 +132,8 @@ def commit(session: Session, worker: Worker) -> None:
 def analyze(session: Session, worker: Worker) -> None:
     """Tell the planner what the table is like now; autovacuum does it later if this fails."""
     with suppress(psycopg2.Error, KeyboardInterrupt):
-        worker.run(_execute, session, UNHURRIED + "; analyze movies")
+        worker.run(_unhurry, session)
+        worker.run(_execute, session, "analyze movies")
         worker.run(session.commit)
 
 
@@ -148,6 +148,8 @@ class Copying:
         self._rehearsal = rehearsal
         self._table = "movies_rehearsal" if rehearsal else "movies"
         self._context = re.compile(rf"^COPY {self._table}, \D*([0-9]+)", re.MULTILINE)
+        # A rule that waits for the commit could name no row.
+        _execute(session, "set constraints all immediate")
         if rehearsal:
             _execute(session, REHEARSAL)
 
@@ -243,9 +245,12 @@ def read(
     cursor = session.cursor("movies")
     worker.run(cursor.execute, f"select {', '.join(columns)} from movies order by id")
     worker.start(cursor.fetchmany, FETCHED)
-    while rows := worker.finish():
-        worker.start(cursor.fetchmany, FETCHED)
-        yield rows
+    try:
+        while rows := worker.finish():
+            worker.start(cursor.fetchmany, FETCHED)
+            yield rows
+    except (ValueError, OverflowError) as error:  # a time before the year 1 or after 9999
+        raise OperatorError(f"a movie cannot be read: {error}") from error
 
 
 def _cell(value: Any) -> str:
@@ -265,6 +270,13 @@ def _escaped(special: re.Match[str]) -> str:
 _IN_ARRAY = re.compile(r'["\\]')
 _SPECIAL = re.compile(r"[\\\t\n\r]")
 _ESCAPES = {"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
+
+
+def _unhurry(session: Session) -> None:
+    """Begin a transaction that may take its time."""
+    for name, version in TIMEOUTS.items():
+        if session.server_version >= version * 10_000:
+            _execute(session, f"set local {name} = 0")
 
 
 def _execute(session: Session, sql: str) -> None:

@@ -25,7 +25,7 @@ def ndjson(stream: BinaryIO) -> Iterator[Row]:
         if line.too_long:
             yield too_long(line)
         elif not line.data.isspace():
-            yield _row(line.number, line.data)
+            yield _row(line.number, line.data.rstrip(b"\r\n"))
 
 
 def array(stream: BinaryIO) -> Iterator[Row]:
@@ -45,38 +45,46 @@ def _row(number: int, data: bytes) -> Row:
 def _elements(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the text of each element with the line on which it starts."""
     buffer = stream.read(CHUNK)
-    start = len(buffer) - len(buffer.lstrip(BLANK)) + 1
-    number = 1 + buffer.count(b"\n", 0, start)
-    if buffer[start - 1 : start] != b"[":
+    number, start = _skip(buffer, 1)
+    if buffer[start : start + 1] != b"[":
         raise Broken(number, "expected a JSON array of movies, which starts with [")
+    start += 1
     only = True
     while True:
         while (end := _end(buffer, start)) is None:
-            if len(buffer) - start > LIMIT:
+            buffer, start = buffer[start:], 0
+            if len(buffer) > LIMIT:
                 raise Broken(
-                    number,
+                    _skip(buffer, number)[0],
                     f"expected a movie of at most {LIMIT} bytes; is a quote or bracket left open?",
                 )
             more = stream.read(CHUNK)
             if not more:
-                raise Broken(number, "the file ends before its array: expected , or ]")
-            buffer, start = buffer[start:] + more, 0
+                raise Broken(
+                    _skip(buffer, number)[0], "the file ends before its array: expected , or ]"
+                )
+            buffer += more
         element = buffer[start:end]
-        text = element.lstrip(BLANK)
-        number += element.count(b"\n", 0, len(element) - len(text))
+        number, blank = _skip(element, number)
         last = buffer[end : end + 1] == b"]"
-        if text or not (last and only):
-            yield number, text
-        number += text.count(b"\n")
+        if blank < len(element) or not (last and only):
+            yield number, element[blank:]
+        number += element.count(b"\n", blank)
         only, start = False, end + 1
         if last:
             break
     rest = buffer[start:]
     while rest:
-        if rest.strip(BLANK):
+        number, blank = _skip(rest, number)
+        if blank < len(rest):
             raise Broken(number, "expected nothing after the array")
-        number += rest.count(b"\n")
         rest = stream.read(CHUNK)
+
+
+def _skip(data: bytes, number: int) -> tuple[int, int]:
+    """Pass over what is blank: the line there, counted on from `number`, and the index."""
+    index = len(data) - len(data.lstrip(BLANK))
+    return number + data.count(b"\n", 0, index), index
 
 
 def _end(buffer: bytes, start: int) -> int | None:

@@ -9,10 +9,10 @@ from marshmallow import ValidationError
 
 from service.errors import Failure, Invalid, Malformed
 from service.movies import COLUMNS
-from service.web.schemas import JSON, read_movie
+from service.web.schemas import DIGITS, JSON, read_movie
 
 # Ids beyond are for new movies: one at the end of bigint would leave none.
-LARGEST_ID = 2**62
+LARGEST_ID = 10**DIGITS - 1
 LARGEST_VERSION = 2**31 - 1  # an integer of PostgreSQL
 # https://www.rfc-editor.org/rfc/rfc3339#section-5.6, as exact as PostgreSQL
 MOMENT = re.compile(
