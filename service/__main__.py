@@ -244,8 +244,10 @@ def import_(  # noqa: PLR0913 - its options
                 report=report,
             )
         click.echo(outcome.summary(rejects.path, dry_run=dry_run), err=True)
-    if outcome.rejected and not allow_rejects:
-        raise OperatorError("nothing was imported: mend these rows or --allow-rejects")
+    if not outcome.kept:
+        raise OperatorError(
+            f"nothing {'would be' if dry_run else 'was'} imported: mend these rows, or --allow-rejects"
+        )
 
 
 @main.command("export")

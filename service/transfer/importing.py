@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from service.database import copying
 from service.errors import CatalogueError, OperatorError
 from service.movies import COLUMNS, FIELDS
 from service.transfer.records import read_record
-from service.transfer.rejects import Rejects, reasons
+from service.transfer.rejects import Rejects, reasons, written
 from service.transfer.rows import Row
 
 # Of a chunk, which is copied at once while the next one is read: so much is in memory, three times.
@@ -23,7 +23,7 @@ ID = COLUMNS.index("id")
 
 
 class Outcome(NamedTuple):
-    """What an import did; `kept`: for good."""
+    """What an import did, or a dry run would: the good rows are `kept`, or none."""
 
     imported: int
     rejected: int
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
         """Say it in one line."""
         rows = self.imported + self.rejected
         verb = "would import" if dry_run else "imported"
-        count = self.imported if self.kept or dry_run else 0
+        count = self.imported if self.kept else 0
         text = (
             f"{verb} {count:,} and rejected {self.rejected:,} of {rows:,} rows"
             f" in {self.seconds:.1f} s ({rows / max(self.seconds, 1e-6):,.0f} rows/s)"
@@ -43,11 +43,10 @@ class Outcome(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """A row that is not imported, and why."""
+    """A row that is not imported, as it is written down."""
 
     line: int
-    reasons: Sequence[str]
-    given: Any
+    written: bytes  # parsed, a hostile one takes a hundred times as much memory
 
 
 class Copied(NamedTuple):
@@ -85,18 +84,17 @@ class Chunk:
     def add(self, row: Row) -> None:
         """Check a row and keep what comes of it."""
         self.size += 1
+        self._bytes += row.size
         try:
             if isinstance(row.movie, CatalogueError):
                 raise row.movie
             values = read_record(row.movie)
         except CatalogueError as error:
-            self.rejects.append(Reject(row.line, reasons(error), row.given))
-            self._bytes += len(str(row.given))
+            self.rejects.append(Reject(row.line, written(row, reasons(error))))
         else:
             group = self.groups[len(values)]
             group.rows.append(row)
-            group.lines.append(line := copying.line(values))
-            self._bytes += len(line)
+            group.lines.append(copying.line(values))
             if group.columns is COLUMNS:
                 group.ids.append(values[ID])
 
@@ -128,7 +126,8 @@ def import_rows(  # noqa: PLR0913 - what it works with, and its options
                 report(read)
             imported += _settle(worker.finish(), rejects)
             rejects.finish()
-            if not dry_run and (allow_rejects or not rejects.count):
+            kept = allow_rejects or not rejects.count
+            if kept and not dry_run:
                 copying.commit(session, worker)
                 committed = True
             rejects.appear()
@@ -143,7 +142,7 @@ def import_rows(  # noqa: PLR0913 - what it works with, and its options
         if isinstance(error, OperatorError) and committed:
             raise OperatorError(f"{error}: {what}") from error
         raise
-    return Outcome(imported, rejects.count, seconds, committed)
+    return Outcome(imported, rejects.count, seconds, kept)
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[Chunk]:
@@ -166,12 +165,8 @@ def _copy(table: copying.Copying, chunk: Chunk) -> Copied:
         refusals = table.copy(group.columns, group.lines)
         imported += len(group.lines) - len(refusals)
         rejects += [
-            Reject(
-                group.rows[index].line,
-                [f"is refused by the database: {said}"],
-                group.rows[index].given,
-            )
-            for index, said in refusals
+            Reject(row.line, written(row, [f"is refused by the database: {said}"]))
+            for row, said in [(group.rows[position], said) for position, said in refusals]
         ]
     return Copied(imported, sorted(rejects, key=attrgetter("line")))
 
@@ -180,5 +175,5 @@ def _settle(copied: Copied | None, rejects: Rejects) -> int:
     if not copied:
         return 0
     for reject in copied.rejects:
-        rejects.add(*reject)
+        rejects.add(reject.written)
     return copied.imported

@@ -38,8 +38,8 @@ def _row(number: int, data: bytes) -> Row:
     try:
         movie = parse_object(data, "the row")
     except Malformed as error:
-        return Row(number, shown(data), error)
-    return Row(number, movie, movie)
+        return Row(number, shown(data), error, len(data))
+    return Row(number, movie, movie, len(data))
 
 
 def _elements(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:

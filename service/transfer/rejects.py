@@ -10,6 +10,7 @@ import orjson
 
 from service.errors import Invalid, OperatorError
 from service.transfer.files import Target
+from service.transfer.rows import Row
 
 
 class Rejects:
@@ -20,12 +21,12 @@ class Rejects:
         self.count = 0
         self._target: Target | None = None
 
-    def add(self, line: int, reasons: Sequence[str], given: Any) -> None:
-        """Write one down; `OperatorError` where that fails."""
+    def add(self, reject: bytes) -> None:
+        """Add a line; `OperatorError` where that fails."""
         if not self._target:
             self._target = Target(self.path)
         self.count += 1
-        self._target.write(_line({"line": line, "reasons": reasons, "row": given}))
+        self._target.write(reject)
 
     def finish(self) -> None:
         """Have all of it on disk."""
@@ -55,7 +56,12 @@ def reasons(error: Exception) -> list[str]:
     return [str(error)]
 
 
-def _line(reject: dict[str, Any]) -> bytes:
+def written(row: Row, why: Sequence[str]) -> bytes:
+    """Write down a rejected row."""
+    reject: dict[str, Any] = {"line": row.line, "reasons": why, "row": row.given}
     with suppress(TypeError):
         return orjson.dumps(reject, option=orjson.OPT_APPEND_NEWLINE)
-    return json.dumps(reject).encode() + b"\n"  # a huge integer, a lone surrogate
+    # A huge integer, a lone surrogate; or it is nested deeper than can be written.
+    with suppress(RecursionError):
+        return json.dumps(reject).encode() + b"\n"
+    return orjson.dumps(reject | {"row": None}, option=orjson.OPT_APPEND_NEWLINE)

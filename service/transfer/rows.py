@@ -17,6 +17,7 @@ class Row(NamedTuple):
     line: int
     given: Any
     movie: dict[str, Any] | CatalogueError
+    size: int  # bytes in the file
 
 
 class Broken(Exception):
@@ -52,7 +53,7 @@ def lines(stream: BinaryIO) -> Iterator[Line]:
 
 def too_long(line: Line) -> Row:
     """Refuse a line for its length."""
-    return Row(line.number, shown(line.data) + "…", Malformed(TOO_LONG))
+    return Row(line.number, shown(line.data) + "…", Malformed(TOO_LONG), len(line.data))
 
 
 def shown(data: bytes) -> str:

@@ -32,6 +32,7 @@ class Record(NamedTuple):
     line: int
     text: str  # of those that cannot be told apart
     cells: list[str] | Malformed
+    size: int  # bytes
 
 
 def csv_rows(
@@ -142,30 +143,31 @@ def _header(records: Iterator[Record]) -> list[str]:
 
 
 def _rows(records: Iterable[Record], table: _Table) -> Iterator[Row]:
-    for line, text, cells in records:
+    for line, text, cells, size in records:
         if isinstance(cells, Malformed):
-            yield Row(line, text, cells)
+            yield Row(line, text, cells, size)
             continue
         given = dict(zip(table.header, cells, strict=False))
         try:
-            yield Row(line, given, table.movie(cells))
+            yield Row(line, given, table.movie(cells), size)
         except Malformed as error:
-            yield Row(line, given, error)
+            yield Row(line, given, error, size)
 
 
 def _imdb_records(stream: BinaryIO) -> Iterator[Record]:
     for line in lines(stream):
+        size = len(line.data)
         if line.too_long:
-            yield Record(line.number, too_long(line).given, Malformed(TOO_LONG))
+            yield Record(line.number, too_long(line).given, Malformed(TOO_LONG), size)
             continue
         try:
             text = line.data.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             fault = Malformed(f"the row is not UTF-8 at byte {error.start}")
-            yield Record(line.number, shown(line.data), fault)
+            yield Record(line.number, shown(line.data), fault, size)
             continue
         if text:
-            yield Record(line.number, "", text.split("\t"))
+            yield Record(line.number, "", text.split("\t"), size)
 
 
 class _CsvLines:
@@ -182,7 +184,7 @@ class _CsvLines:
         """Before a record."""
         self.first = 0
         self.fault: Malformed | None = None
-        self._size = 0
+        self.size = 0
         self._data: list[bytes] = []
 
     def shown(self) -> str:
@@ -196,9 +198,9 @@ class _CsvLines:
         line: Line = next(self._lines)
         self.first = self.first or line.number
         data = line.data.removeprefix(b"\xef\xbb\xbf") if line.number == 1 else line.data
-        self._size += len(data)
+        self.size += len(data)
         self._data.append(data)
-        if line.too_long or self._size > LIMIT:
+        if line.too_long or self.size > LIMIT:
             raise Malformed(TOO_LONG)
         try:
             return data.decode("utf-8")
@@ -213,16 +215,21 @@ def _csv_records(stream: BinaryIO) -> Iterator[Record]:
     reader = csv.reader(texts, strict=True)
     while True:
         texts.begin()
+        text = ""
+        cells: list[str] | Malformed
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield Record(texts.first, texts.shown(), Malformed(f"the row is not CSV: {error}"))
+            cells = Malformed(f"the row is not CSV: {error}")
+            text = texts.shown()
         except Malformed as error:
-            yield Record(texts.first, texts.shown()[:SHOWN] + "…", error)
+            cells = error
+            text = texts.shown()[:SHOWN] + "…"
         else:
             if texts.fault:
-                yield Record(texts.first, texts.shown(), texts.fault)
-            elif cells:
-                yield Record(texts.first, "", cells)
+                cells = texts.fault
+                text = texts.shown()
+        if cells:
+            yield Record(texts.first, text, cells, texts.size)

@@ -104,13 +104,16 @@ def test_import_says_where_the_rejects_are(
     path.write_bytes(LINE + b"{\n")
 
     status, _, err = run(environment, "import", str(path))
+    dry, _, foreseen = run(environment, "import", str(path), "--dry-run")
     allowed, _, _ = run(environment, "import", str(path), "--allow-rejects")
 
-    assert (status, allowed) == (1, 0)
+    assert (status, dry, allowed) == (1, 1, 0)
+    assert foreseen.startswith("would import 0 and rejected 1 of 2 rows in ")
+    assert "Error: nothing would be imported: " in foreseen
     first, second = err.splitlines()
     assert first.startswith("imported 0 and rejected 1 of 2 rows in ")
     assert first.endswith(f"; the rejected ones are in {path}.rejects.ndjson")
-    assert second == "Error: nothing was imported: mend these rows or --allow-rejects"
+    assert second == "Error: nothing was imported: mend these rows, or --allow-rejects"
     assert json.loads(Path(f"{path}.rejects.ndjson").read_text())["line"] == 2
     assert execute(COUNT) == [(1,)]
 

@@ -123,6 +123,14 @@ def test_any_row_can_be_written_down(run: Import, rejects: Path, row: str) -> No
     assert written(rejects)[0]["row"] == json.loads(row)
 
 
+@pytest.mark.parametrize("depth", range(100, 1000, 25))
+def test_a_deep_row_can_be_written_down(run: Import, rejects: Path, depth: int) -> None:
+    """However deep it is nested: where that is too deep to be written, without its text."""
+    run('{"a": ' + "[" * depth + "]" * depth + "}")
+
+    assert written(rejects)[0]["line"] == 1
+
+
 def test_what_the_database_refuses_is_rejected_by_its_line(
     run: Import, execute: Execute, rejects: Path
 ) -> None:
