@@ -245,9 +245,8 @@ def import_(  # noqa: PLR0913 - its options
             )
         click.echo(outcome.summary(rejects.path, dry_run=dry_run), err=True)
     if not outcome.kept:
-        raise OperatorError(
-            f"nothing {'would be' if dry_run else 'was'} imported: mend these rows, or --allow-rejects"
-        )
+        verb = "would be" if dry_run else "was"
+        raise OperatorError(f"nothing {verb} imported: mend these rows, or --allow-rejects")
 
 
 @main.command("export")
