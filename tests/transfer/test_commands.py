@@ -1,5 +1,6 @@
 """The commands as operators run them: their lines, their statuses, and what interrupts them."""
 
+import gzip
 import io
 import json
 import os
@@ -260,6 +261,24 @@ def test_a_command_that_waits_for_a_lock_can_be_interrupted(
     assert process.returncode == 1
     assert err.startswith(b"Error: interrupted")
     assert err.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("row", [b"a,1999,90,a" + 3 * (b"," + b"x" * 100_000) + b"\n", b"x"])
+def test_memory_is_bounded(environment: Environment, tmp_path: Path, row: bytes) -> None:
+    """Whatever is in the file: rows with much that is no movie's, or one line without end."""
+    path = tmp_path / "movies.csv.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b"title,year,runtime,genres,a,b,c\n")
+        for _ in range(400):
+            file.write(row * max(1, 300_000 // len(row)))
+    process = subprocess.Popen(
+        [*SERVICE, "import", str(path)], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+
+    assert process.returncode == (1 if row == b"x" else 0)
+    assert usage.ru_maxrss < 150_000  # KB
 
 
 def test_a_terminal_shows_how_far_it_is(environment: Environment, tmp_path: Path) -> None:
