@@ -1,4 +1,4 @@
-"""The command line: serve, migrate, queries.
+"""The command line: serve, migrate, queries, import, export.
 
 python -m service serve             one process
 gunicorn service.app:gunicorn       several, as the Procfile does
@@ -7,11 +7,13 @@ gunicorn service.app:gunicorn       several, as the Procfile does
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from aiohttp import web
@@ -22,6 +24,12 @@ from service.app import create_app, load_queries, prove
 from service.config import Config
 from service.database import embedded, migration_files, urls
 from service.errors import OperatorError
+from service.movies import COLUMNS
+from service.transfer import formats, progress
+from service.transfer.exporting import export_movies
+from service.transfer.files import reading
+from service.transfer.importing import import_rows
+from service.transfer.rejects import Rejects
 from service.web.server import Runner, settle_memory
 
 
@@ -155,6 +163,122 @@ def queries(config: Config) -> None:
     for query in loaded.values():
         where = f"{query.path.name}:{query.line}"
         click.echo(f"{where:<16} {query.name}({', '.join(query.parameters)})")
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Split it at its first =."""
+        name, sign, rest = value.partition("=")
+        if not sign or not name:
+            self.fail(f"expected NAME=VALUE, found {value!r}", param, ctx)
+        return name, rest
+
+
+@main.command("import")
+@click.argument("file")
+@click.option("--format", "kind", type=click.Choice(formats.IMPORTED), help="If its name has none.")
+@click.option(
+    "--map",
+    "columns",
+    type=Pair(),
+    multiple=True,
+    metavar="FIELD=COLUMN",
+    help="CSV: the column of a field. FIELD= for none.",
+)
+@click.option(
+    "--where",
+    type=Pair(),
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="CSV: the rows that are meant; others are rejected.",
+)
+@click.option("--allow-rejects", is_flag=True, help="Import the good rows, whatever is rejected.")
+@click.option(
+    "--rejects",
+    "rejects_path",
+    type=click.Path(path_type=Path),
+    help="Where rejected rows go; otherwise to FILE.rejects.ndjson.",
+)
+@click.option("--dry-run", is_flag=True, help="Touch nothing; say what would be done.")
+@click.pass_obj
+def import_(  # noqa: PLR0913 - its options
+    config: Config,
+    file: str,
+    kind: str | None,
+    columns: tuple[tuple[str, str], ...],
+    where: tuple[tuple[str, str], ...],
+    *,
+    allow_rejects: bool,
+    rejects_path: Path | None,
+    dry_run: bool,
+) -> None:
+    """Import the movies in FILE (- for stdin): NDJSON, JSON, CSV or IMDb's title.basics.tsv.
+
+    All rows or none: where one is rejected, nothing is imported and the exit status is 1. A dry run
+    does not know what has to be unique, beyond ids, or to refer to something.
+    """
+    kind = formats.format_of(file, kind, formats.IMPORTED)
+    if kind != "csv" and (columns or where):
+        raise OperatorError("--map and --where are for CSV")
+    if unknown := sorted(dict(columns).keys() - set(COLUMNS)):
+        raise OperatorError(f"--map {unknown[0]}: a movie has {', '.join(COLUMNS)}")
+    name = "stdin" if file == "-" else file
+    rejects = Rejects(rejects_path or Path(f"{name}.rejects.ndjson"))
+    if rejects.path.resolve() == Path(file).resolve():
+        raise OperatorError(f"--rejects {rejects.path}: this is the file to be imported")
+    with _stoppable(), reading(file) as source:
+        rows = formats.rows(name, source, kind, dict(columns), where)
+        with _database(config) as ready, progress.shown(source) as report:
+            outcome = import_rows(
+                ready.database.url,
+                rows,
+                rejects,
+                allow_rejects=allow_rejects,
+                dry_run=dry_run,
+                report=report,
+            )
+        click.echo(outcome.summary(rejects.path, dry_run=dry_run), err=True)
+    if not outcome.kept:
+        verb = "would be" if dry_run else "was"
+        raise OperatorError(f"nothing {verb} imported: mend these rows, or --allow-rejects")
+
+
+@main.command("export")
+@click.argument("file")
+@click.option("--format", "kind", type=click.Choice(formats.EXPORTED), help="If its name has none.")
+@click.pass_obj
+def export(config: Config, file: str, kind: str | None) -> None:
+    """Export all movies into FILE (- for stdout): NDJSON, JSON or CSV, by id.
+
+    `import` understands what this writes, ids and times included.
+    """
+    kind = formats.format_of(file, kind or ("ndjson" if file == "-" else None), formats.EXPORTED)
+    with _stoppable(), _database(config) as ready:
+        try:
+            outcome = export_movies(ready.database.url, file, kind)
+        except BrokenPipeError:
+            # Who read it has enough, as `head` does. Python flushes stdout once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(128 + signal.SIGPIPE)
+        click.echo(f"exported {outcome.exported:,} movies in {outcome.seconds:.1f} s", err=True)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, and say so in one line where nobody else did."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise OperatorError("interrupted") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _upgrade(config: Config) -> None:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,8 @@ def kill_postgres(url: str) -> None:
         pids = [pid for (pid,) in cursor.fetchall()]
     postmaster = int(Path(folder, "postmaster.pid").read_text().split()[0])
     for pid in [postmaster, *pids]:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # some end by themselves meanwhile
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

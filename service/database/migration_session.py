@@ -12,6 +12,7 @@ from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.migration_files import Section, place
+from service.database.sessions import open_session, origin, words
 from service.database.urls import parameters
 from service.errors import OperatorError
 
@@ -31,16 +32,9 @@ OPTIONS = "-c lock_timeout=5s -c statement_timeout=0"
 
 @contextmanager
 def connected(url: str) -> Iterator[Session]:
-    """Connect, under autocommit: while waiting for others, no transaction of ours is in their way.
-
-    The URL holds a password: no message repeats the URL or what could not be read of it.
-    """
+    """Connect, under autocommit: while it waits, no transaction of ours is in others' way."""
     given = parameters(url)
-    given["options"] = f"{given.get('options', '')} {OPTIONS}"
-    try:
-        session = psycopg2.connect(**{"connect_timeout": 10} | given | {"client_encoding": "utf8"})
-    except psycopg2.Error as error:
-        raise OperatorError(f"the database is out of reach: {words(error)}") from None
+    session = open_session(url, options=f"{given.get('options', '')} {OPTIONS}")
     try:
         session.autocommit = True
         yield session
@@ -94,7 +88,7 @@ def explain(path: Path, section: Section, error: BaseException) -> str:
     The position counts characters of all that was sent, also of several statements:
     https://www.postgresql.org/docs/current/protocol-error-fields.html
     """
-    error = _origin(error)
+    error = origin(error)
     line, said = section.line, words(error)
     position = error.diag.statement_position if isinstance(error, psycopg2.Error) else None
     if position:
@@ -112,22 +106,3 @@ def explain(path: Path, section: Section, error: BaseException) -> str:
             "and nothing of this file was changed, so try again when that one has ended"
         )
     return f"{place(path, line)}: {said}"
-
-
-def words(error: BaseException) -> str:
-    """Say in one line what PostgreSQL or the driver said."""
-    error = _origin(error)
-    diagnosis = error.diag if isinstance(error, psycopg2.Error) else None
-    parts = (
-        [diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint]
-        if diagnosis and diagnosis.message_primary
-        else [str(error)]
-    )
-    return " ".join("; ".join(part.rstrip(".\n") for part in parts if part).split())
-
-
-def _origin(error: BaseException) -> BaseException:
-    """Find what the driver said: cleaning up after a lost connection fails in words of its own."""
-    while not isinstance(error, psycopg2.Error) and (inner := error.__cause__ or error.__context__):
-        error = inner
-    return error

@@ -38,8 +38,8 @@ from service.database.migration_session import (
     connected,
     explain,
     locked,
-    words,
 )
+from service.database.sessions import words
 from service.errors import OperatorError
 
 LEDGER = """\

@@ -66,7 +66,7 @@ class Statements:
                 raise
             except (psycopg2.Error, TimeoutError) as error:
                 if not connection.closed:
-                    raise _translated(name, error) from error
+                    raise translated(name, error) from error
                 broken = error
         self._pool.distrust_idle()
         if retry:
@@ -88,7 +88,7 @@ def raise_if_timed_out(name: str, error: asyncio.CancelledError) -> None:
         raise Contended(f"{name}: {error.__context__}".strip()) from error
 
 
-def _translated(name: str, error: Exception) -> Exception:
+def translated(name: str, error: Exception) -> Exception:
     """What a statement's failure on a sound connection means to those who asked for it.
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html

@@ -1,17 +1,12 @@
-"""Reads one strict JSON object; nothing else reads a body.
-
-RFC 8259 leaves to the reader what this one refuses: duplicate keys, NaN, numbers out of range,
-a byte order mark. Always UTF-8, whatever the Content-Type says.
-"""
+"""Reads a body as one strict JSON object, whatever its Content-Type; nothing else reads one."""
 
 import asyncio
-import json
 from typing import Any
 
 from aiohttp import HttpVersion11, web
 
 from service.errors import Malformed
-from service.web.schemas import quoted
+from service.web.strict_json import parse_object
 
 LIMIT = 1_048_576  # bytes
 UNREADABLE = "the body is not what its Content-Encoding or Transfer-Encoding says"
@@ -86,43 +81,3 @@ async def _continue(request: web.Request, expected: str) -> None:
     if request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer itself has not begun
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the one JSON object that these bytes are; `Malformed` says what is wrong and where."""
-    if not body.strip():
-        raise Malformed("the body is empty; expected one JSON object")
-    if body.startswith(b"\xef\xbb\xbf"):
-        raise Malformed("the body starts with a byte order mark; expected UTF-8 without one")
-    try:
-        value = _decode(body.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise Malformed(f"the body is not UTF-8 at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        what = "expected nothing more" if error.msg == "Extra data" else error.msg.lower()
-        raise Malformed(
-            f"the body is not one JSON object: {what}, at character {error.pos + 1}"
-        ) from error
-    except RecursionError as error:
-        raise Malformed("the body is nested too deep") from error
-    except ValueError as error:  # more digits than Python turns into an integer
-        raise Malformed("the body has a number that is too big") from error
-    if not isinstance(value, dict):
-        raise Malformed("the body must be one JSON object")
-    return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise Malformed(f"the field {quoted(repeated)} is repeated")
-    return members
-
-
-def _no_constant(name: str) -> Any:
-    raise Malformed(f"the body is not JSON: {name} is not a JSON number")
-
-
-_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant).decode

@@ -1,0 +1,317 @@
+"""The commands as operators run them: their lines, their statuses, and what interrupts them."""
+
+import gzip
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import psycopg2
+import pytest
+from conftest import MOANA, ROOT
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+Environment = dict[str, str]
+SERVICE = [sys.executable, "-m", "service"]
+LINE = json.dumps(MOANA).encode() + b"\n"
+MAPS = ("--map", "year=year_", "--map", "runtime=length", "--map", "genres=tags")
+COUNT = "select count(*) from movies"
+
+
+def run(environment: Environment, *words: str, given: bytes = b"") -> tuple[int, str, str]:
+    """Run a command to its end: exit status, stdout, stderr."""
+    done = subprocess.run(
+        [*SERVICE, *words],
+        cwd=ROOT,
+        env=environment,
+        input=given,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@contextmanager
+def started(environment: Environment, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command with pipes on all sides."""
+    with subprocess.Popen(
+        [*SERVICE, *words],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def half_way(environment: Environment, rejects: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start an import that has copied rows, and waits for more."""
+    words = ("import", "-", "--format", "ndjson", "--rejects", str(rejects), "--allow-rejects")
+    with started(environment, *words) as process:
+        stdin = pipe(process.stdin)
+        stdin.write(b"{\n" + LINE * 30_000)  # three chunks; the first is done when the third is
+        stdin.flush()
+        yield process
+
+
+def pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    """It is one."""
+    assert stream
+    return stream
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+def test_import_sums_up(environment: Environment, tmp_path: Path) -> None:
+    """One line on stderr, and nothing else: it is no terminal."""
+    path = tmp_path / "movies.ndjson"
+    path.write_bytes(LINE * 1200)
+
+    status, out, err = run(environment, "import", str(path))
+
+    assert (status, out) == (0, "")
+    assert re.fullmatch(
+        r"imported 1,200 and rejected 0 of 1,200 rows in \d+\.\d s \([\d,]+ rows/s\)\n", err
+    )
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_import_says_where_the_rejects_are(
+    environment: Environment, execute: Execute, tmp_path: Path
+) -> None:
+    """Status 1 where they stop it, 0 where they may not."""
+    path = tmp_path / "movies.ndjson"
+    path.write_bytes(LINE + b"{\n")
+
+    status, _, err = run(environment, "import", str(path))
+    dry, _, foreseen = run(environment, "import", str(path), "--dry-run")
+    allowed, _, _ = run(environment, "import", str(path), "--allow-rejects")
+
+    assert (status, dry, allowed) == (1, 1, 0)
+    assert foreseen.startswith("would import 0 and rejected 1 of 2 rows in ")
+    assert "Error: nothing would be imported: " in foreseen
+    first, second = err.splitlines()
+    assert first.startswith("imported 0 and rejected 1 of 2 rows in ")
+    assert first.endswith(f"; the rejected ones are in {path}.rejects.ndjson")
+    assert second == "Error: nothing was imported: mend these rows, or --allow-rejects"
+    assert json.loads(Path(f"{path}.rejects.ndjson").read_text())["line"] == 2
+    assert execute(COUNT) == [(1,)]
+
+
+def test_a_csv_of_others(environment: Environment, execute: Execute, tmp_path: Path) -> None:
+    """With --map and --where, a dry run first."""
+    path = tmp_path / "titles.csv"
+    path.write_text("type,title,year_,length,tags\nMovie,A,1999,90 min,a\nShow,B,1999,1,b\n")
+    words = [
+        "--map",
+        "year=year_",
+        "--map",
+        "runtime=length",
+        "--map",
+        "genres=tags",
+        "--where",
+        "type=Movie",
+    ]
+
+    _, _, dry = run(environment, "import", str(path), *words, "--allow-rejects", "--dry-run")
+    before = execute(COUNT)
+    status, _, err = run(environment, "import", str(path), *words, "--allow-rejects")
+
+    assert dry.startswith("would import 1 and rejected 1 of 2 rows in ")
+    assert before == [(0,)]
+    assert (status, execute(COUNT)) == (0, [(1,)])
+    assert err.startswith("imported 1 and rejected 1 of 2 rows in ")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["-"], "-: cannot tell its format: add --format ndjson, json, csv, imdb"),
+        (["a.json", "--map", "year=y"], "--map and --where are for CSV"),
+        (["a.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year, runtime, genres"),
+        (["a.csv", "--where", "x"], "expected NAME=VALUE, found 'x'"),
+        (["README.md", "--format", "csv", "--rejects", "README.md"], "this is the file to be"),
+        (["missing.csv"], "missing.csv: cannot be read: No such file or directory"),
+        (["tests", "--format", "csv"], "tests: cannot be read: Is a directory"),
+    ],
+)
+def test_what_cannot_be_meant(environment: Environment, words: list[str], problem: str) -> None:
+    """Is said before anything is done."""
+    status, _, err = run(environment, "import", *words)
+
+    assert status in (1, 2)
+    assert problem in err
+    assert "Traceback" not in err
+
+
+def test_out_of_one_and_into_another(
+    environment: Environment, database: str, new_database: Any, template: str, execute: Execute
+) -> None:
+    """Export to stdout and import from stdin fit together."""
+    execute("insert into movies (title, year, runtime, genres) values ('é', 1999, 90, '{a}')")
+
+    status, out, err = run(environment, "export", "-")
+    other = environment | {"DATABASE_URL": new_database(template)}
+    imported, _, _ = run(other, "import", "-", "--format", "ndjson", given=out.encode())
+
+    assert (status, imported) == (0, 0)
+    assert err.startswith("exported 1 movies in ")
+    assert run(other, "export", "-")[1] == out
+    assert database == environment["DATABASE_URL"]
+
+
+def test_a_reader_that_has_enough(environment: Environment, execute: Execute) -> None:
+    """`| head` ends an export without a word."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'a', 1999, 90, '{a}' from generate_series(1, 5000)"
+    )
+    with started(environment, "export", "-") as process:
+        pipe(process.stdout).readline()
+        pipe(process.stdout).close()
+        err = pipe(process.stderr).read()
+        status = process.wait(20)
+
+    assert (status, err) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_import_leaves_nothing(
+    environment: Environment, execute: Execute, tmp_path: Path, number: signal.Signals
+) -> None:
+    """One line, status 1; no movie and no file of rejects."""
+    with half_way(environment, tmp_path / "rejects") as process:
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+
+    assert process.returncode == 1
+    assert err == b"Error: interrupted: nothing was imported\n"
+    assert execute(COUNT) == [(0,)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_import_leaves_no_movie(
+    environment: Environment, execute: Execute, tmp_path: Path
+) -> None:
+    """PostgreSQL takes back what it was sent, and the rejects do not have their name."""
+    with half_way(environment, tmp_path / "rejects") as process:
+        process.kill()
+        process.wait(20)
+
+    assert execute(COUNT) == [(0,)]
+    assert not (tmp_path / "rejects").exists()
+
+
+def test_an_import_whose_database_goes_away(
+    environment: Environment, execute: Execute, tmp_path: Path
+) -> None:
+    """One line, status 1; nothing imported."""
+    with half_way(environment, tmp_path / "rejects") as process:
+        until(lambda: execute("select pg_terminate_backend(pid) from pg_stat_activity" + OTHERS))
+        _, err = process.communicate(LINE * 20_000, timeout=20)
+
+    assert process.returncode == 1
+    assert err.startswith(b"Error: the connection to the database broke: ")
+    assert err.count(b"\n") == 1
+    assert execute(COUNT) == [(0,)]
+    assert list(tmp_path.iterdir()) == []
+
+
+OTHERS = (
+    " where datname = current_database() and pid <> pg_backend_pid()"
+    " and application_name = 'movie-catalogue'"
+)
+
+
+@pytest.mark.parametrize("words", [["import", "samples/movies.csv"], ["export", "-"]])
+def test_a_command_that_waits_for_a_lock_can_be_interrupted(
+    environment: Environment, database: str, execute: Execute, words: list[str]
+) -> None:
+    """Ctrl-C ends it at once, while the lock is still held."""
+    blocker = psycopg2.connect(database)
+    blocker.cursor().execute("lock table movies in access exclusive mode")
+    with started(environment, *words) as process:
+        waiting = f"select 1 from pg_stat_activity{OTHERS} and wait_event_type = 'Lock'"
+        until(lambda: execute(waiting))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+    blocker.close()
+
+    assert process.returncode == 1
+    assert err.startswith(b"Error: interrupted")
+    assert err.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("row", [b"a,1999,90,a" + 3 * (b"," + b"x" * 100_000) + b"\n", b"x"])
+def test_memory_is_bounded(environment: Environment, tmp_path: Path, row: bytes) -> None:
+    """Whatever is in the file: rows with much that is no movie's, or one line without end."""
+    path = tmp_path / "movies.csv.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(b"title,year,runtime,genres,a,b,c\n")
+        for _ in range(400):
+            file.write(row * max(1, 300_000 // len(row)))
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, *SERVICE, "import", str(path)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    status, kilobytes = map(int, done.stdout.split())
+    assert status == (1 if row == b"x" else 0)
+    assert kilobytes < 150_000
+
+
+# A process of its own measures: a child's peak begins with that of who started it, which is ours.
+MEASURE = """
+import resource, subprocess, sys
+status = subprocess.run(sys.argv[1:]).returncode
+print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def test_a_terminal_shows_how_far_it_is(environment: Environment, tmp_path: Path) -> None:
+    """A bar with the rate; of what gzip packed, by the bytes that are packed."""
+    path = tmp_path / "movies.ndjson"
+    path.write_bytes(LINE * 25_000)
+    master, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*SERVICE, "import", str(path)], cwd=ROOT, env=environment, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        shown = io.BytesIO()
+        with suppress(OSError):  # the other end is closed
+            while data := os.read(master, 4096):
+                shown.write(data)
+        process.wait(20)
+    os.close(master)
+
+    text = shown.getvalue().decode()
+    assert process.returncode == 0
+    assert "100%" in text
+    assert re.search(r"[\d,]+ rows/s", text)
+    assert "imported 25,000 and rejected 0" in text

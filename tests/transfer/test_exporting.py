@@ -1,0 +1,240 @@
+"""Export: what the API answers, by id, from one snapshot, and back again byte for byte."""
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from conftest import MOANA, Start
+from import_file import import_file
+
+from service.database import copying
+from service.errors import OperatorError
+from service.movies import COLUMNS
+from service.transfer import formats
+from service.transfer.exporting import export_movies
+from service.transfer.files import reading
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+
+# Titles, and genres, that CSV, JSON or COPY could take for something else.
+ODD = [
+    'a"b',
+    "a,b",
+    "a|b",
+    " a ",
+    "[",
+    '["a"]',
+    "\\N",
+    "a\rb",
+    "a\nb",
+    "a\tb",
+    "\ufeff",
+    "é🎬",
+    "-",
+]
+
+
+@pytest.fixture
+def empty_catalogue(new_database: Callable[[str], str], template: str) -> str:
+    """Another database, without movies."""
+    return new_database(template)
+
+
+def fill(execute: Execute) -> None:
+    """Make movies with every oddity, changed ones and gaps in the ids among them."""
+    for odd in ODD:
+        for genres in ([odd], [odd, "drama"], ["drama", odd, "a; b"]):
+            execute(
+                "insert into movies (title, year, runtime, genres) values (%s, 1999, 90, %s)",
+                odd,
+                genres,
+            )
+    execute("delete from movies where id % 7 = 0")
+    execute("update movies set year = 2000 where id % 3 = 0")
+
+
+async def test_a_movie_is_written_as_the_api_answers_it(
+    start: Start, database: str, tmp_path: Path
+) -> None:
+    """All eight fields, in the same order."""
+    client = await start()
+    answer = await (await client.post("/v1/movies", json=MOANA)).json()
+    export_movies(database, str(tmp_path / "movies.ndjson"), "ndjson")
+    export_movies(database, str(tmp_path / "movies.json"), "json")
+
+    line = (tmp_path / "movies.ndjson").read_text()
+    assert line == json.dumps(answer["movie"], separators=(",", ":")) + "\n"
+    assert json.loads((tmp_path / "movies.json").read_text()) == [answer["movie"]]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_times_are_in_utc(database: str, execute: Execute, tmp_path: Path, zone: str) -> None:
+    """Whatever the time zone of the database."""
+    ((name,),) = execute("select current_database()")
+    execute(f"alter database {name} set timezone = '{zone}'")
+    execute(
+        "insert into movies (title, year, runtime, genres, created_at)"
+        " values ('a', 1999, 90, '{a}', '2001-02-03T04:05:06.5Z')"
+    )
+    export_movies(database, str(tmp_path / "a"), "ndjson")
+
+    assert json.loads((tmp_path / "a").read_text())["created_at"] == "2001-02-03T04:05:06.500000Z"
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.json", "a.csv", "a.ndjson.gz", "a.csv.gz"])
+def test_what_was_exported_is_imported_byte_for_byte(
+    database: str, empty_catalogue: str, execute: Execute, tmp_path: Path, name: str
+) -> None:
+    """Into an empty catalogue and out of it again: the files are the same."""
+    fill(execute)
+    before, after = tmp_path / name, tmp_path / f"again-{name}"
+    kind = formats.format_of(name, None, formats.EXPORTED)
+    exported = export_movies(database, str(before), kind).exported
+    outcome = import_file(empty_catalogue, before, tmp_path / "rejects")
+    export_movies(empty_catalogue, str(after), kind)
+
+    assert outcome.imported == exported
+    assert outcome.kept
+    assert before.read_bytes() == after.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "empty"), [("ndjson", ""), ("json", "[]\n"), ("csv", ",".join(COLUMNS) + "\n")]
+)
+def test_an_empty_catalogue(database: str, tmp_path: Path, kind: str, empty: str) -> None:
+    """Gives a file of its format without movies, which can be imported too."""
+    path = tmp_path / "movies"
+    assert export_movies(database, str(path), kind).exported == 0
+    path = tmp_path / "movies"
+
+    assert path.read_text() == empty
+    with reading(str(path)) as source:
+        assert list(formats.rows("movies", source, kind, {}, ())) == []
+
+
+def test_a_csv_is_read_by_others(database: str, execute: Execute, tmp_path: Path) -> None:
+    """Python's own reader finds the same titles."""
+    fill(execute)
+    export_movies(database, str(tmp_path / "a.csv"), "csv")
+
+    with (tmp_path / "a.csv").open(newline="") as file:
+        titles = [row["title"] for row in csv.DictReader(file)]
+    assert titles == [title for (title,) in execute("select title from movies order by id")]
+
+
+def test_ordinary_genres_are_readable_in_a_csv(
+    database: str, execute: Execute, tmp_path: Path
+) -> None:
+    """Separated by bars; as JSON only where they could not be told apart."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " values ('a', 1999, 90, '{drama,war}'), ('b', 1999, 90, '{\"a,b\"}')"
+    )
+    export_movies(database, str(tmp_path / "a.csv"), "csv")
+
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines[1].startswith("1,a,1999,90 mins,drama|war,1,")
+    assert lines[2].startswith('2,b,1999,90 mins,"[""a,b""]",1,')
+
+
+def test_an_export_shows_one_moment(database: str, execute: Execute) -> None:
+    """What is written while it runs is not in it, and nothing is there twice."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'a', 1999, 90, '{a}' from generate_series(1, 5000)"
+    )
+    with copying.working(database, reading=True) as (session, worker):
+        blocks = copying.read(session, worker, COLUMNS)
+        rows = list(next(blocks))
+        execute("delete from movies where id > 4000")
+        execute("insert into movies (title, year, runtime, genres) values ('b', 1999, 90, '{a}')")
+        rows += [row for block in blocks for row in block]
+
+    assert [row[0] for row in rows] == list(range(1, 5001))
+
+
+def test_what_was_there_stays_until_the_new_is_whole(
+    database: str, execute: Execute, tmp_path: Path
+) -> None:
+    """An export that fails leaves the file of an earlier one, and nothing beside it."""
+    path = tmp_path / "a.csv"
+    path.write_text("before")
+    execute("alter table movies rename to films")
+
+    with pytest.raises(OperatorError, match=r"is it migrated\?"):
+        export_movies(database, str(path), "csv")
+
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.csv", "before")]
+
+
+def test_a_link_stays_a_link(database: str, tmp_path: Path) -> None:
+    """What it points to is replaced."""
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    export_movies(database, str(tmp_path / "link"), "json")
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "[]\n"
+
+
+def test_a_device_is_written_as_it_is(database: str, execute: Execute) -> None:
+    """/dev/null stays what it is, and /dev/full is one line."""
+    fill(execute)
+    export_movies(database, "/dev/null", "json")
+
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(OperatorError, match="/dev/full: cannot be written: No space left"):
+        export_movies(database, "/dev/full", "json")
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"), [("missing/a.csv", "No such file or directory"), ("a\0.csv", "null byte")]
+)
+def test_a_file_that_cannot_be_written(
+    database: str, tmp_path: Path, path: str, problem: str
+) -> None:
+    """One line says why."""
+    with pytest.raises(OperatorError, match=f"cannot be written: .*{problem}"):
+        export_movies(database, str(tmp_path / path), "csv")
+
+
+def test_gz_is_gzip(database: str, execute: Execute, tmp_path: Path) -> None:
+    """What is packed is the same as what is not, at every export."""
+    fill(execute)
+    for name in ("a.csv", "a.csv.gz", "b.csv.gz"):
+        export_movies(database, str(tmp_path / name), "csv")
+
+    packed = (tmp_path / "a.csv.gz").read_bytes()
+    assert gzip.decompress(packed) == (tmp_path / "a.csv").read_bytes()
+    assert packed == (tmp_path / "b.csv.gz").read_bytes()
+
+
+def test_a_time_that_python_has_not_is_one_line(
+    database: str, execute: Execute, tmp_path: Path
+) -> None:
+    """A DBA's infinity cannot be answered, nor exported."""
+    execute(
+        "insert into movies (title, year, runtime, genres, created_at)"
+        " values ('a', 1999, 90, '{a}', '20000-01-01T00:00:00Z')"
+    )
+
+    with pytest.raises(OperatorError, match=r"a movie cannot be read: .*year 20000"):
+        export_movies(database, str(tmp_path / "a.csv"), "csv")
+
+
+def test_an_export_waits_for_nobody_who_writes(
+    database: str, execute: Execute, tmp_path: Path
+) -> None:
+    """An open transaction on the same rows is not in its way."""
+    fill(execute)
+    session = psycopg2.connect(database)
+    with session.cursor() as cursor:
+        cursor.execute("update movies set year = 2001")
+        export_movies(database, str(tmp_path / "a.csv"), "csv")
+    session.close()
+
+    assert ",2001," not in (tmp_path / "a.csv").read_text()

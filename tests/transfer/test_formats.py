@@ -1,0 +1,394 @@
+"""The formats: which rows a file has, on which lines, and what is said of those that are none."""
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MOANA
+
+from service.errors import CatalogueError, OperatorError
+from service.transfer import formats
+from service.transfer.files import reading
+from service.transfer.json_rows import CHUNK, array
+from service.transfer.rows import Row
+from service.transfer.table_rows import split_genres
+from service.web.requests import LIMIT
+
+Read = Callable[..., list[Row]]
+TEXT = json.dumps(MOANA)
+CSV = "title,year,runtime,genres\n"
+IMDB = (
+    "tconst\ttitleType\tprimaryTitle\toriginalTitle\tisAdult\tstartYear\tendYear\truntimeMinutes"
+    "\tgenres\n"
+)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Write a file and read its rows."""
+
+    def all_rows(
+        data: str | bytes, kind: str = "ndjson", *, where: Any = (), **columns: str
+    ) -> list[Row]:
+        path = tmp_path / "movies"
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        with reading(str(path)) as source:
+            return list(formats.rows("movies", source, kind, columns, where))
+
+    return all_rows
+
+
+def told(rows: list[Row]) -> list[tuple[int, Any]]:
+    """Line and movie, or line and what is wrong."""
+    return [
+        (r.line, str(r.movie) if isinstance(r.movie, CatalogueError) else r.movie) for r in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("movies.ndjson", "ndjson"),
+        ("movies.jsonl.gz", "ndjson"),
+        ("a.b/MOVIES.JSON", "json"),
+        ("movies.csv.gz", "csv"),
+        ("title.basics.tsv", "imdb"),
+    ],
+)
+def test_a_name_tells_the_format(path: str, kind: str) -> None:
+    """By its ending, with or without .gz."""
+    assert formats.format_of(path, None, formats.IMPORTED) == kind
+
+
+@pytest.mark.parametrize("path", ["-", "movies", "movies.gz", "movies.xlsx"])
+def test_a_name_that_tells_no_format_needs_the_option(path: str) -> None:
+    """The error says what there is to choose from."""
+    with pytest.raises(OperatorError, match="add --format ndjson, json, csv, imdb"):
+        formats.format_of(path, None, formats.IMPORTED)
+
+    assert formats.format_of(path, "csv", formats.IMPORTED) == "csv"
+
+
+def test_what_gzip_packed_is_known_by_its_bytes(read: Read) -> None:
+    """Whatever the file is called; also several parts behind each other."""
+    packed = gzip.compress(TEXT.encode() + b"\n") + gzip.compress(TEXT.encode())
+
+    assert told(read(packed)) == [(1, MOANA), (2, MOANA)]
+
+
+def test_a_cut_gzip_stops_the_import(read: Read) -> None:
+    """A download that broke off is not taken for the whole."""
+    packed = gzip.compress(b"".join(b"%d\n" % n for n in range(100_000)))
+
+    with pytest.raises(OperatorError, match="movies: what gzip packed is cut off or damaged"):
+        read(packed[: len(packed) // 2])
+
+
+def test_a_damaged_gzip_stops_the_import(read: Read) -> None:
+    """Its checksum is looked at."""
+    packed = gzip.compress(TEXT.encode())
+
+    with pytest.raises(OperatorError, match="cut off or damaged: crc check failed"):
+        read(packed[:-8] + b"\0\0\0\0" + packed[-4:])
+
+
+def test_ndjson_is_a_movie_a_line(read: Read) -> None:
+    """Blank lines count and are no rows; the last line needs no end."""
+    assert told(read(f"{TEXT}\r\n\n \n{TEXT}")) == [(1, MOANA), (4, MOANA)]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"{", "the row is not one JSON object: expecting property name enclosed in double quotes"),
+        (b"[]", "the row must be one JSON object"),
+        (b'{"title": 1, "title": 2}', 'the field "title" is repeated'),
+        (b'{"year": NaN}', "the row is not JSON: NaN is not a JSON number"),
+        (b'{"title": "\xff"}', "the row is not UTF-8 at byte 11"),
+        (b"[" * 100_000, "the row is nested too deep"),
+        (b'{"year": %b}' % (b"9" * 5000), "the row has a number that is too big"),
+        (b"\xef\xbb\xbf{}", "the row starts with a byte order mark"),
+        (b"\0", "the row is not one JSON object"),
+        (b"x" * (LIMIT + 1), f"the row must be at most {LIMIT} bytes"),
+    ],
+    ids=range(10),
+)
+def test_a_line_that_is_no_json_spoils_only_itself(read: Read, line: bytes, problem: str) -> None:
+    """It is told from the others by its number, and read as strictly as a body."""
+    first, second = told(read(line + b"\n" + TEXT.encode()))
+
+    assert first[0] == 1
+    assert first[1].startswith(problem)
+    assert second == (2, MOANA)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (f"[{TEXT}]", [1]),
+        (f"\n [\n{TEXT}\n,\n{TEXT}\n]\n \n", [3, 5]),
+        (f"[{TEXT},\r\n{TEXT}]", [1, 2]),
+        ("[]", []),
+        (" [ \n ] ", []),
+    ],
+)
+def test_a_json_array_is_cut_into_movies(read: Read, text: str, lines: list[int]) -> None:
+    """Each with the line on which it starts."""
+    assert told(read(text, "json")) == [(line, MOANA) for line in lines]
+
+
+@pytest.mark.parametrize("title", ['"],', "\\", '\\"', "{[", "}", "]", "\\\\", "a\nb", "é"])
+def test_signs_within_strings_cut_nothing(read: Read, title: str) -> None:
+    """Quotes, backslashes and brackets in a title are only text."""
+    movie = MOANA | {"title": title}
+    text = json.dumps([movie, movie])
+
+    assert told(read(text, "json")) == [(1, movie), (1, movie)]
+
+
+def test_an_array_is_cut_the_same_wherever_reading_stops() -> None:
+    """Movies that lie across the ends of what is read at once come out whole."""
+    movie = MOANA | {"title": 'a "\\" [é]'}
+    text = json.dumps([movie] * 40).encode()
+
+    class Few(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 0, 7) if size != -1 else 7)
+
+    assert [row.movie for row in array(Few(text))] == [movie] * 40
+
+
+def test_a_spoiled_element_spoils_only_itself(read: Read) -> None:
+    """What is no movie is refused where it stands, and the next one is read."""
+    text = f'[{{"a" 1}},\n{{"a": 1, "a": 2}},\n7,,\n[{{}}],{TEXT}]'
+
+    assert told(read(text, "json")) == [
+        (1, "the row is not one JSON object: expecting ':' delimiter, at character 6"),
+        (2, 'the field "a" is repeated'),
+        (3, "the row must be one JSON object"),
+        (3, "the row is empty; expected one JSON object"),
+        (4, "the row must be one JSON object"),
+        (4, MOANA),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "movies:1: expected a JSON array of movies, which starts with ["),
+        (f"\n{TEXT}", "movies:2: expected a JSON array of movies, which starts with ["),
+        (f"[{TEXT},\n\n{TEXT}", "movies:3: the file ends before its array: expected , or ]"),
+        (f"[{TEXT}]\n[{TEXT}]", "movies:2: expected nothing after the array"),
+        (
+            '[\n{"title": "x' + "y" * 2 * LIMIT,
+            "movies:2: expected a movie of at most 1048576 bytes",
+        ),
+    ],
+)
+def test_what_is_no_array_stops_the_import(read: Read, text: str, problem: str) -> None:
+    """With the line, and what was expected there."""
+    with pytest.raises(OperatorError) as caught:
+        read(text, "json")
+
+    assert str(caught.value).startswith(problem)
+
+
+def test_an_array_is_not_read_ahead() -> None:
+    """The first movie comes before the rest has been read, however long that is."""
+    stream = io.BytesIO(b"[" + TEXT.encode() + b"," + b" " * 4 * CHUNK + b"]")
+
+    next(array(stream))
+
+    assert stream.tell() <= CHUNK
+
+
+def test_a_csv_in_the_forms_that_are_usual(read: Read) -> None:
+    """Runtimes in three forms, genres with commas or bars, quotes, a byte order mark, CRLF."""
+    data = (
+        "\ufeffid_of_it,title,year,runtime,genres\r\n"
+        'x,"A ""B"", C",1999,102 mins,drama| war \r\n'
+        "\r\n"
+        'y,"two\nlines", 2001 ,102 min,"drama, war"\r\n'
+        "z,Ä,2001,102,drama"
+    )
+
+    assert told(read(data, "csv")) == [
+        (2, {"title": 'A "B", C', "year": 1999, "runtime": "102 mins", "genres": ["drama", "war"]}),
+        (
+            4,
+            {
+                "title": "two\nlines",
+                "year": 2001,
+                "runtime": "102 mins",
+                "genres": ["drama", "war"],
+            },
+        ),
+        (6, {"title": "Ä", "year": 2001, "runtime": "102 mins", "genres": ["drama"]}),
+    ]
+
+
+def test_columns_of_other_names_and_only_some_rows(read: Read) -> None:
+    """--map names columns, --where says which rows are meant; an empty cell is none."""
+    data = "type,name,release_year,length,tags\nMovie,Moana,2016,,a\nShow,Lost,2004,6 Seasons,b\n"
+
+    rows = read(
+        data,
+        "csv",
+        where=[("type", "Movie")],
+        title="name",
+        year="release_year",
+        runtime="length",
+        genres="tags",
+    )
+
+    assert told(rows) == [
+        (2, {"title": "Moana", "year": 2016, "genres": ["a"]}),
+        (3, 'type is "Show", not "Movie"'),
+    ]
+    assert rows[1].given == {
+        "type": "Show",
+        "name": "Lost",
+        "release_year": "2004",
+        "length": "6 Seasons",
+        "tags": "b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("a,MCM,1,b", '"year" must be a whole number, found "MCM"'),
+        ("a,2001.0,1,b", '"year" must be a whole number, found "2001.0"'),
+        ("a,\u0661\u0669\u0669\u0669,1,b", '"year" must be a whole number, found'),
+        ("a,2001,2 Seasons,b", '"runtime" must be like "102 mins", "102 min" or "102", found'),
+        ("a,2001,1", "the row has 3 cells, the header 4"),
+        ("a,2001,1,b,c", "the row has 5 cells, the header 4"),
+        ('"a"b,2001,1,b', "the row is not CSV: ',' expected after '\"'"),
+        ("a\rb,2001,1,b", "the row is not CSV: new-line character seen in unquoted field"),
+        ('a,2001,1,"[1"', '"genres" starts with [ and is no JSON array of strings'),
+        ('a,2001,1,"[""b""], ""x"": []"', '"genres" starts with [ and is no JSON array of strings'),
+        (b"\xff,2001,1,b", "line 2 is not UTF-8 at byte 0"),
+        (b'"a\n\xff",2001,1,b', "line 3 is not UTF-8 at byte 0"),
+        ("x" * (LIMIT + 1), f"the row must be at most {LIMIT} bytes"),
+        ("x" * 200_000 + ",2001,1,b", "the row is not CSV: field larger than field limit"),
+    ],
+    ids=range(14),
+)
+def test_a_csv_row_that_cannot_be_read_spoils_only_itself(
+    read: Read, row: str | bytes, problem: str
+) -> None:
+    """It has its line, and the next row is read."""
+    data = row if isinstance(row, bytes) else row.encode()
+
+    first, second = told(read(CSV.encode() + data + b"\nb,2001,1,c\n", "csv"))
+
+    assert first[0] == 2
+    assert first[1].startswith(problem)
+    assert second[1] == {"title": "b", "year": 2001, "runtime": "1 mins", "genres": ["c"]}
+
+
+def test_a_record_without_end_is_bounded(read: Read) -> None:
+    """Quoted line after quoted line does not pile up in memory."""
+    rows = told(read(CSV + '"a\n",' * (LIMIT // 4), "csv"))
+
+    assert rows[0] == (2, f"the row must be at most {LIMIT} bytes")
+
+
+@pytest.mark.parametrize(
+    ("data", "columns", "problem"),
+    [
+        ("", {}, "movies:1: the file is empty; expected a header"),
+        (b"\xff\xfet\0", {}, "movies:1: the header cannot be read: line 1 is not UTF-8"),
+        ("name,year\n", {}, 'movies:1: there is no column "title" among "name", "year"'),
+        (CSV, {"year": "jahr"}, 'movies:1: there is no column "jahr" among "title"'),
+        ("year," + CSV, {}, 'movies:1: there is more than one column "year" among'),
+        ("id," + CSV, {}, 'movies:1: there is a column "id", but none for version, created_at'),
+        (TEXT, {}, "movies:1: "),
+    ],
+)
+def test_a_header_that_does_not_fit_stops_the_import(
+    read: Read, data: str | bytes, columns: dict[str, str], problem: str
+) -> None:
+    """It says which columns there are."""
+    with pytest.raises(OperatorError) as caught:
+        read(data, "csv", **columns)
+
+    assert str(caught.value).startswith(problem)
+
+
+def test_a_foreign_id_can_be_left_out(read: Read) -> None:
+    """--map id= takes a column of that name for something else."""
+    (row,) = read("id,title,year,runtime,genres\ntt1,a,2001,1,b\n", "csv", id="")
+
+    assert row.movie == {"title": "a", "year": 2001, "runtime": "1 mins", "genres": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "genres"),
+    [
+        ("drama", ["drama"]),
+        ("drama,war", ["drama", "war"]),
+        (" drama | war ", ["drama", "war"]),
+        ("rock, pop|war", ["rock, pop", "war"]),
+        ('["a, b"]', ["a, b"]),
+        ("a,,b", ["a", "", "b"]),
+    ],
+)
+def test_genres_in_one_cell(text: str, genres: list[str]) -> None:
+    """A bar separates; where there is none, a comma does; JSON says it exactly."""
+    assert split_genres(text) == genres
+
+
+def test_imdb_titles(read: Read) -> None:
+    r"""Only movies are meant, \N is none, and quotes are only text."""
+    data = (
+        IMDB
+        + 'tt1\tmovie\t"Quoted" title\tx\t0\t1999\t\\N\t102\tDrama,War\n'
+        + "tt2\tshort\tShort\tx\t0\t1999\t\\N\t1\tShort\n"
+        + "tt3\tmovie\tNothing known\tx\t0\t\\N\t\\N\t\\N\t\\N\n"
+        + "tt4\tmovie\n"
+    )
+
+    rows = read(data.encode() + b"tt5\t\xff\n", "imdb")
+
+    assert told(rows) == [
+        (
+            2,
+            {
+                "title": '"Quoted" title',
+                "year": 1999,
+                "runtime": "102 mins",
+                "genres": ["Drama", "War"],
+            },
+        ),
+        (3, 'titleType is "short", not "movie"'),
+        (4, {"title": "Nothing known"}),
+        (5, "the row has 2 cells, the header 9"),
+        (6, "the row is not UTF-8 at byte 4"),
+    ]
+
+
+def test_a_long_line_of_imdb_spoils_only_itself(read: Read) -> None:
+    """As in the other formats."""
+    rows = told(read(IMDB + "x" * (LIMIT + 1) + "\ntt1\n", "imdb"))
+
+    assert [line for line, _ in rows] == [2, 3]
+    assert rows[0][1] == f"the row must be at most {LIMIT} bytes"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("missing", "cannot be read: No such file or directory"),
+        (".", "cannot be read: Is a directory"),
+        ("nul\0", "cannot be read: embedded null byte"),
+    ],
+)
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, problem: str) -> None:
+    """One line says why."""
+    with pytest.raises(OperatorError, match=problem), reading(str(tmp_path / name)):
+        pass

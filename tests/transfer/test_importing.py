@@ -1,0 +1,319 @@
+"""Import: the API's rules, all or nothing, and what becomes of the rows that are refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MOANA, ROOT, Start
+from import_file import import_file
+
+from service.errors import OperatorError
+from service.transfer import importing
+from service.transfer.importing import Outcome
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+Import = Callable[..., Outcome]
+
+OWN = {
+    "id": 7,
+    "version": 3,
+    "created_at": "2001-02-03T04:05:06.000007Z",
+    "updated_at": "2002-02-03T04:05:06Z",
+}
+COUNT = "select count(*) from movies"
+
+
+@pytest.fixture
+def rejects(tmp_path: Path) -> Path:
+    """Where rejected rows go."""
+    return tmp_path / "rejects.ndjson"
+
+
+@pytest.fixture
+def run(database: str, tmp_path: Path, rejects: Path) -> Import:
+    """Import rows of NDJSON, each a movie or text."""
+
+    def do(*rows: Any, allow_rejects: bool = False, dry_run: bool = False) -> Outcome:
+        path = tmp_path / "movies.ndjson"
+        path.write_text("".join([f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in rows]))
+        return import_file(database, path, rejects, allow_rejects=allow_rejects, dry_run=dry_run)
+
+    return do
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    """The rejected rows of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_rows_become_movies(run: Import, execute: Execute, rejects: Path) -> None:
+    """As the API would have made them; no file of rejects is left."""
+    outcome = run(
+        MOANA, MOANA | {"title": 'a\t"\\\n\r|é🎬', "genres": ['"', "\\", "a,b", "{}", "a\tb"]}
+    )
+
+    assert (outcome.imported, outcome.rejected, outcome.kept) == (2, 0, True)
+    assert execute("select id, title, year, runtime, genres, version from movies order by id") == [
+        (1, "Moana", 2016, 107, ["animation"], 1),
+        (2, 'a\t"\\\n\r|é🎬', 2016, 107, ['"', "\\", "a,b", "{}", "a\tb"], 1),
+    ]
+    assert not rejects.exists()
+
+
+@pytest.mark.parametrize("title", ["\\.", "\\N", "", "a\u2028b", "\x01", "\ufeff", "'", "$$"])
+def test_titles_that_mean_something_to_copy(run: Import, execute: Execute, title: str) -> None:
+    """Are kept as they are, or refused as the API does."""
+    outcome = run(MOANA | {"title": title}, allow_rejects=True)
+
+    kept = [(title,)] if title else []
+    assert execute("select title from movies") == kept
+    assert outcome.rejected == (not title)
+
+
+def test_one_rejected_row_stops_all(run: Import, execute: Execute, rejects: Path) -> None:
+    """By default nothing is imported, and all reasons of all rows are told."""
+    outcome = run(MOANA, "[]", MOANA | {"year": 1, "genres": []}, MOANA | {"year": "1999"})
+
+    assert (outcome.imported, outcome.rejected, outcome.kept) == (1, 3, False)
+    assert execute(COUNT) == [(0,)]
+    assert written(rejects) == [
+        {
+            "line": 2,
+            "reasons": ["the row must be one JSON object"],
+            "row": "[]",
+        },
+        {
+            "line": 3,
+            "reasons": ["year: must be 1888 or later", "genres: must be 1 to 5 genres"],
+            "row": MOANA | {"year": 1, "genres": []},
+        },
+        {
+            "line": 4,
+            "reasons": ['"year" must be an integer, found a string'],
+            "row": MOANA | {"year": "1999"},
+        },
+    ]
+
+
+def test_good_rows_are_imported_where_that_is_allowed(run: Import, execute: Execute) -> None:
+    """With allow_rejects the others stay out alone."""
+    outcome = run("{", MOANA, "{", allow_rejects=True)
+
+    assert (outcome.imported, outcome.rejected, outcome.kept) == (1, 2, True)
+    assert execute(COUNT) == [(1,)]
+
+
+def test_the_rejects_of_an_earlier_import_go(run: Import, rejects: Path) -> None:
+    """A file that tells of rejects belongs to the last import."""
+    run("{", allow_rejects=True)
+    assert rejects.exists()
+
+    run(MOANA)
+
+    assert not rejects.exists()
+
+
+@pytest.mark.parametrize("row", [r'{"title": "\ud800"}', '{"year": %s}' % ("9" * 40)])
+def test_any_row_can_be_written_down(run: Import, rejects: Path, row: str) -> None:
+    """Also one with what UTF-8 or 64 bits cannot hold."""
+    run(row)
+
+    assert written(rejects)[0]["row"] == json.loads(row)
+
+
+@pytest.mark.parametrize("depth", range(100, 1000, 25))
+def test_a_deep_row_can_be_written_down(run: Import, rejects: Path, depth: int) -> None:
+    """However deep it is nested: where that is too deep to be written, without its text."""
+    run('{"a": ' + "[" * depth + "]" * depth + "}")
+
+    assert written(rejects)[0]["line"] == 1
+
+
+def test_what_the_database_refuses_is_rejected_by_its_line(
+    run: Import, execute: Execute, rejects: Path
+) -> None:
+    """A rule that a DBA added is told by its name, with the line of each row that breaks it."""
+    execute("alter table movies add constraint movies_title_once unique (title)")
+    rows = [MOANA | {"title": f"movie {n % 90}"} for n in range(100)]
+
+    outcome = run(*rows, allow_rejects=True)
+
+    assert (outcome.imported, outcome.rejected) == (90, 10)
+    assert execute(COUNT) == [(90,)]
+    found = written(rejects)
+    assert [reject["line"] for reject in found] == list(range(91, 101))
+    assert found[0]["row"] == rows[90]
+    assert "movies_title_once" in found[0]["reasons"][0]
+    assert "(title)=(movie 0) already exists" in found[0]["reasons"][0]
+
+
+def test_rejects_stand_in_the_order_of_the_file(
+    run: Import, execute: Execute, rejects: Path
+) -> None:
+    """Whoever refused them."""
+    execute("alter table movies add constraint movies_year_early check (year < 2000)")
+    run(MOANA, "{", MOANA, "{")
+
+    assert [reject["line"] for reject in written(rejects)] == [1, 2, 3, 4]
+
+
+def test_rows_of_an_export_keep_what_they_bring(run: Import, execute: Execute) -> None:
+    """Ids, versions and times."""
+    run(MOANA | OWN)
+
+    assert execute("select id, version, created_at::text, updated_at::text from movies") == execute(
+        "select 7::bigint, 3, '2001-02-03 04:05:06.000007+00'::timestamptz::text,"
+        " '2002-02-03 04:05:06+00'::timestamptz::text"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"version": ...},
+            "version missing: expected all four of id, version, created_at",
+        ),
+        ({"id": "7"}, '"id" must be an integer, found a string'),
+        ({"id": 0}, "id: must be 1 to 999999999999999999"),
+        ({"id": 10**18}, 'the number in "id" is too big'),
+        ({"version": 0}, "version: must be 1 to 2147483647"),
+        ({"version": True}, '"version" must be an integer, found a boolean'),
+        ({"created_at": None}, "created_at: must not be null"),
+        ({"created_at": 5}, '"created_at" must be a string like "2026-01-05T09:00:00Z", found an'),
+        ({"updated_at": "2001-02-03"}, '"updated_at" must be a time of RFC 3339'),
+        ({"updated_at": "2001-02-30T00:00:00Z"}, '"updated_at" must be a time of RFC 3339'),
+        ({"updated_at": "0001-01-01T00:00:00+14:00"}, '"updated_at" must be a time of RFC 3339'),
+        ({"updated_at": "2001-02-03T04:05:06.1234567Z"}, '"updated_at" must be a time of RFC 3339'),
+        ({"year": 1, "id": 0}, "id: must be 1 to 999999999999999999"),
+    ],
+)
+def test_what_an_export_would_not_hold_is_rejected(
+    run: Import, rejects: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """All four of the catalogue's own fields or none, each as the API answers it."""
+    row = {name: value for name, value in (MOANA | OWN | changes).items() if value is not ...}
+    run(row)
+
+    assert written(rejects)[0]["reasons"][0].startswith(reason)
+
+
+def test_an_id_that_exists_is_rejected(run: Import, rejects: Path) -> None:
+    """By the primary key, be it taken before or in the same file."""
+    run(MOANA | OWN)
+
+    run(MOANA | OWN, MOANA | OWN | {"id": 8}, MOANA | OWN | {"id": 8}, allow_rejects=True)
+
+    found = written(rejects)
+    assert [reject["line"] for reject in found] == [1, 3]
+    assert all("movies_pkey" in reject["reasons"][0] for reject in found)
+
+
+async def test_new_movies_get_ids_beyond_the_imported(start: Start, run: Import) -> None:
+    """A running service never meets an imported id."""
+    client = await start()
+    run(*[MOANA | OWN | {"id": n} for n in (3, 1, 2)])
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert response.headers["Location"] == "/v1/movies/4"
+
+
+def test_a_far_away_id_is_leapt_to(run: Import, execute: Execute) -> None:
+    """The sequence goes there at once, whatever the distance."""
+    run(MOANA | OWN | {"id": 10**18 - 1})
+
+    assert execute("select nextval('movies_id_seq')") == [(10**18,)]
+
+
+def test_the_sequence_never_goes_back(run: Import, execute: Execute) -> None:
+    """Rows with ids that it has passed leave it alone."""
+    execute("select setval('movies_id_seq', 1000)")
+    run(MOANA | OWN)
+
+    assert execute("select nextval('movies_id_seq')") == [(1001,)]
+
+
+def test_a_dry_run_touches_nothing(run: Import, execute: Execute, rejects: Path) -> None:
+    """It says what would be done: no movie, no id is used up, and the reasons are the same."""
+    execute("alter table movies add constraint movies_year_early check (year < 2010)")
+    old = MOANA | {"year": 2000}
+    run(old | OWN)
+
+    outcome = run(
+        *(old, MOANA, "{", old | OWN, old | OWN | {"id": 8}, old | OWN | {"id": 8}), dry_run=True
+    )
+
+    assert (outcome.imported, outcome.rejected, outcome.kept) == (2, 4, False)
+    found = written(rejects)
+    assert [reject["line"] for reject in found] == [2, 3, 4, 6]
+    assert "movies_year_early" in found[0]["reasons"][0]
+    assert "movies_pkey" in found[2]["reasons"][0]
+    assert "movies_pkey" in found[3]["reasons"][0]
+    assert execute("select id from movies") == [(7,)]
+    assert execute("select nextval('movies_id_seq')") == [(8,)]
+
+
+def test_more_rows_than_one_chunk(
+    run: Import, execute: Execute, rejects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks follow each other, in order, with the lines of the file."""
+    monkeypatch.setattr(importing, "ROWS", 10)
+    execute("alter table movies add constraint movies_title_short check (length(title) < 8)")
+    rows = [MOANA | {"title": f"movie {n}"} for n in range(1, 105)]
+
+    outcome = run(*rows, allow_rejects=True)
+
+    assert (outcome.imported, outcome.rejected) == (9, 95)
+    assert [reject["line"] for reject in written(rejects)] == list(range(10, 105))
+    assert execute("select title from movies order by id") == [
+        (f"movie {n}",) for n in range(1, 10)
+    ]
+
+
+def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> None:
+    """The table is analyzed at the end."""
+    run(*[MOANA] * 50)
+
+    assert execute("select reltuples from pg_class where relname = 'movies'") == [(50,)]
+
+
+def test_rejects_that_cannot_be_written_stop_the_import(
+    run: Import, execute: Execute, rejects: Path
+) -> None:
+    """On a full disk nothing is imported, allowed or not."""
+    rejects.symlink_to("/dev/full")
+
+    with pytest.raises(OperatorError, match="cannot be written: No space left on device"):
+        run("{", MOANA, allow_rejects=True)
+
+    assert execute(COUNT) == [(0,)]
+
+
+def test_a_database_without_the_table_is_told_from_others(
+    empty_database: str, rejects: Path
+) -> None:
+    """The error says how to make one."""
+    sample = ROOT / "samples" / "movies.csv"
+    with pytest.raises(OperatorError, match=r"is it migrated\? python -m service migrate"):
+        import_file(empty_database, sample, rejects)
+
+
+def test_the_roles_timeouts_do_not_hold(run: Import, execute: Execute) -> None:
+    """An import takes as long as it takes, where requests may not."""
+    ((name,),) = execute("select current_database()")
+    execute("alter table movies add constraint movies_slow check (pg_sleep(0.3) is not null)")
+    execute(f"alter database {name} set statement_timeout = '100ms'")
+
+    assert run(MOANA).imported == 1
+
+
+def test_the_sample_is_imported_whole(database: str, execute: Execute, rejects: Path) -> None:
+    """samples/movies.csv has no row that a rule refuses, and no film twice."""
+    outcome = import_file(database, ROOT / "samples" / "movies.csv", rejects)
+
+    assert outcome.rejected == 0
+    assert outcome.imported >= 250
+    assert execute("select count(distinct (title, year)) from movies") == [(outcome.imported,)]
