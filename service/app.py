@@ -57,6 +57,7 @@ def create_app(config: Config) -> web.Application:
                 Catalogue(statements, config.sharing),
                 Listing(statements),
                 BodyReader(config.server.body_timeout),
+                require_if_match=config.server.require_if_match,
             ),
             GenresHandlers(app[GENRES]),
             Reference(),

@@ -56,6 +56,10 @@ def _seconds(least: float = 0, *, above: bool = False) -> kinds.Float:
     return kinds.Float(validate=Range(least, 86400, min_inclusive=not above))
 
 
+def _switch() -> kinds.Boolean:
+    return kinds.Boolean(truthy={True, "true"}, falsy={False, "false"})
+
+
 def _is_database_url(url: str) -> None:
     if url and not url.startswith(("postgres://", "postgresql://")):
         raise ValidationError("must be postgresql://user:password@host:port/name, or empty")
@@ -81,6 +85,7 @@ class Server:
     body_timeout: float = _setting(_seconds(above=True))
     drain_delay: float = _setting(_seconds())
     shutdown_timeout: float = _setting(_seconds(above=True))
+    require_if_match: bool = _setting(_switch())
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Database:
 class Sharing:
     """How requests share statements."""
 
-    enabled: bool = _setting(kinds.Boolean(truthy={True, "true"}, falsy={False, "false"}))
+    enabled: bool = _setting(_switch())
     max_rows: int = _setting(_whole(1, 10_000))
     max_bytes: int = _setting(_whole(1))
     max_under_way: int = _setting(_whole(1, 10_000))

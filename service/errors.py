@@ -48,6 +48,26 @@ class RuleBroken(CatalogueError):
         self.rule = rule
 
 
+class MalformedHeader(CatalogueError):
+    """A header of the request cannot be read."""
+
+
+class PreconditionFailed(CatalogueError):
+    """The movie is no longer, or not yet, what the request depends on; it was left alone."""
+
+    def __init__(self) -> None:
+        super().__init__("the movie is not what the conditions of this request say; see its ETag")
+
+
+class PreconditionRequired(CatalogueError):
+    """A change has to say which version it is of."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a change needs If-Match with the ETag of the movie that it is a change of"
+        )
+
+
 class MovieNotFound(CatalogueError):
     """No movie has this id."""
 

@@ -26,6 +26,9 @@ QUERIES: Mapping[str, Expected] = {
     ),
 }
 
+# As for data in memory: of 2 million movies, what is slow to count takes a fifth less time, some of
+# it half, than with the planner's own idea of a disk.
+COSTS = "set local random_page_cost = 1.1; set local cpu_operator_cost = 0.01; "
 EXPLAIN = ("explain (format json) ", "")
 # Of movies that were counted just now, whose pages are in memory.
 AT_HAND = ("set local random_page_cost = 1; ", "")
@@ -132,7 +135,7 @@ class Listing:
         [(total, ids)] = await self._fetch(
             "list_movies",
             retry=True,
-            around=(f"{counted} from (", "\n) as q"),
+            around=(f"{COSTS}{counted} from (", "\n) as q"),
             **filters,
             **UNSORTED,
             size=EXACT + 1,

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Awaitable, Mapping
 from datetime import datetime
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import orjson
@@ -11,7 +12,15 @@ from service.config import Sharing
 from service.database.batching import Batcher, Row
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import Contended, Failure, Invalid, MovieNotFound, RuleBroken, Unavailable
+from service.errors import (
+    Contended,
+    Failure,
+    Invalid,
+    MovieNotFound,
+    PreconditionFailed,
+    RuleBroken,
+    Unavailable,
+)
 
 
 class Movie(NamedTuple):
@@ -27,7 +36,24 @@ class Movie(NamedTuple):
     updated_at: datetime
 
 
-Rows = list[Row[Movie]]
+class Condition(NamedTuple):
+    """What a change depends on, looked at under the row's lock; None: on nothing."""
+
+    versions: list[int] | None = None  # the movie's is one of these
+    other_than: list[int] | None = None  # and none of these
+    unmodified_since: datetime | None = None  # and it has not changed since, to the second
+
+
+ALWAYS = Condition()
+
+
+class Refused(Enum):
+    """In place of a movie: it is there, but its condition did not hold."""
+
+    BY_CONDITION = auto()
+
+
+Rows = list[Row[Movie | Refused]]
 
 # What a client sends of a movie; the rest is the catalogue's own.
 FIELDS = ("title", "year", "runtime", "genres")
@@ -36,8 +62,8 @@ COLUMNS = Movie._fields
 QUERIES: Mapping[str, Expected] = {
     "get_movies": Expected(("ids",), COLUMNS),
     "create_movies": Expected(("movies",), ("position", *COLUMNS)),
-    "update_movies": Expected(("changes",), COLUMNS),
-    "delete_movies": Expected(("ids",), COLUMNS),
+    "update_movies": Expected(("changes",), ("held", *COLUMNS)),
+    "delete_movies": Expected(("deletions",), ("held", *COLUMNS)),
 }
 
 
@@ -65,33 +91,44 @@ class Catalogue:
         payload = orjson.dumps({"position": position, **fields})
         return await _written(self._creates.submit(position, payload))
 
-    async def update(self, movie_id: int, changes: Mapping[str, Any]) -> Movie:
-        """Change those of `FIELDS` that are given, at once; `MovieNotFound`, `Invalid`."""
-        payload = orjson.dumps({"id": movie_id, **changes})
+    async def update(
+        self, movie_id: int, changes: Mapping[str, Any], condition: Condition = ALWAYS
+    ) -> Movie:
+        """Change those of `FIELDS` that are given, at once.
+
+        Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
+        """
+        payload = orjson.dumps({"id": movie_id, **changes, **condition._asdict()})
         return await _written(self._updates.submit(movie_id, payload))
 
-    async def delete(self, movie_id: int) -> Movie:
-        """Delete the movie and return what it was; `MovieNotFound`, `Invalid` if still needed."""
-        return await _written(self._deletes.submit(movie_id))
+    async def delete(self, movie_id: int, condition: Condition = ALWAYS) -> Movie:
+        """Delete the movie and return what it was.
+
+        Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` where it is still needed.
+        """
+        payload = orjson.dumps({"id": movie_id, **condition._asdict()})
+        return await _written(self._deletes.submit(movie_id, payload))
 
     # What carries out a statement for the requests that share it.
 
-    async def _get(self, rows: Rows) -> dict[int, Movie]:
+    async def _get(self, rows: Rows) -> dict[int, Movie | Refused]:
         try:
             return _by_id(await self._fetch("get_movies", retry=True, ids=_ids(rows)))
         except Contended as error:
             # A read waits for no row, only for the whole table: apart it would do so again.
             raise Unavailable(str(error)) from error
 
-    async def _create(self, rows: Rows) -> dict[int, Movie]:
+    async def _create(self, rows: Rows) -> dict[int, Movie | Refused]:
         created = await self._fetch("create_movies", shared=len(rows) > 1, movies=_json(rows))
         return {position: Movie._make(movie) for position, *movie in created}
 
-    async def _update(self, rows: Rows) -> dict[int, Movie]:
-        return _by_id(await self._fetch("update_movies", shared=len(rows) > 1, changes=_json(rows)))
+    async def _update(self, rows: Rows) -> dict[int, Movie | Refused]:
+        shared = len(rows) > 1
+        return _held(await self._fetch("update_movies", shared=shared, changes=_json(rows)))
 
-    async def _delete(self, rows: Rows) -> dict[int, Movie]:
-        return _by_id(await self._fetch("delete_movies", shared=len(rows) > 1, ids=_ids(rows)))
+    async def _delete(self, rows: Rows) -> dict[int, Movie | Refused]:
+        shared = len(rows) > 1
+        return _held(await self._fetch("delete_movies", shared=shared, deletions=_json(rows)))
 
 
 def _ids(rows: Rows) -> str:
@@ -103,20 +140,28 @@ def _json(rows: Rows) -> str:
     return "[" + b",".join([row.payload for row in rows]).decode() + "]"
 
 
-def _by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie]:
+def _by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
     return {row[0]: Movie._make(row) for row in fetched}
 
 
-async def _written(submitted: Awaitable[Movie | None]) -> Movie:
+def _held(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
+    return {
+        movie[0]: Movie._make(movie) if held else Refused.BY_CONDITION for held, *movie in fetched
+    }
+
+
+async def _written(submitted: Awaitable[Movie | Refused | None]) -> Movie:
     try:
         return _found(await submitted)
     except RuleBroken as error:
         raise _invalid(error) from error
 
 
-def _found(movie: Movie | None) -> Movie:
+def _found(movie: Movie | Refused | None) -> Movie:
     if movie is None:
         raise MovieNotFound
+    if movie is Refused.BY_CONDITION:
+        raise PreconditionFailed
     return movie
 
 

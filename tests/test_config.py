@@ -136,6 +136,7 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
     values = {
         "url": "postgres://u@h/d",
         "enabled": "false",
+        "require_if_match": "true",
         "level": "error",
         "format": "json",
     }
@@ -275,6 +276,8 @@ BAD = [
     ("enabled", "true", '"yes"'),
     ("enabled", "true", "2"),
     ("enabled", "true", "[]"),
+    ("require_if_match", "false", "1"),
+    ("require_if_match", "false", '"yes"'),
     ("max_rows", "128", "0"),
     ("max_bytes", "1048576", "0"),
     ("max_under_way", "5", "0"),

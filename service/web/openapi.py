@@ -103,6 +103,11 @@ HEADERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"type": "integer", "minimum": 0},
     ),
     "ETag": ("Changes when what is answered does.", {"type": "string"}),
+    "Last-Modified": ("When what is answered changed, to the second.", {"type": "string"}),
+    "Content-Location": (
+        "The path of what is answered, which is as it is there now.",
+        {"type": "string", "format": "uri-reference"},
+    ),
     "Cache-Control": ("How long the answer may be kept.", {"type": "string"}),
 }
 # Beside the request id, what a problem of this status comes with.

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from service import __version__
-from service.errors import Invalid, Malformed, MovieNotFound, WrongParameters
+from service.errors import (
+    Invalid,
+    Malformed,
+    MalformedHeader,
+    MovieNotFound,
+    PreconditionFailed,
+    PreconditionRequired,
+    WrongParameters,
+)
 from service.web.answers import GENRES_ANSWER, HEALTH, MOVIE_ANSWER, MOVIES_ANSWER, READINESS
 from service.web.handlers.movies import LARGEST_ID
 from service.web.handlers.reference import FILES
@@ -53,6 +61,38 @@ IF_NONE_MATCH = Parameter(
     "The `ETag` that the client has; 304 if it is still so.",
     {"type": "string"},
 )
+CONDITIONS = (
+    Parameter(
+        "If-Match",
+        "header",
+        "`ETag`s, or `*`: change the movie only if it still has one of them; else 412.",
+        {"type": "string"},
+    ),
+    Parameter(
+        "If-None-Match",
+        "header",
+        "`ETag`s, or `*`: change the movie only if it has none of them; else 412.",
+        {"type": "string"},
+    ),
+    Parameter(
+        "If-Unmodified-Since",
+        "header",
+        "A `Last-Modified`: as `If-Match`, but blind within a second. Not looked at beside that.",
+        {"type": "string"},
+    ),
+)
+IF_MODIFIED_SINCE = Parameter(
+    "If-Modified-Since",
+    "header",
+    "A `Last-Modified`; 304 if nothing has changed since. Not looked at beside `If-None-Match`.",
+    {"type": "string"},
+)
+REFUSALS = tuple(
+    PROBLEMS[kind] for kind in (MalformedHeader, PreconditionFailed, PreconditionRequired)
+)
+TAGGED = ("ETag", "Cache-Control")
+TAGGED_MOVIE = ("ETag", "Last-Modified", "Cache-Control")
+KNOWN = Answer("The client has it already.", headers=TAGGED)
 WHOLE_MOVIE = Body(MOVIE, {"a movie": CASABLANCA})
 CHANGES = Body(
     type(MOVIE)(partial=True),
@@ -72,10 +112,9 @@ def _movie(description: str, *, headers: tuple[str, ...] = (), **fields: Any) ->
 
 
 def _file(description: str, media_type: str) -> Mapping[int, Answer]:
-    headers = ("ETag", "Cache-Control")
     return {
-        200: Answer(description, {"type": "string"}, None, headers, media_type),
-        304: Answer("The client has it already.", headers=headers),
+        200: Answer(description, {"type": "string"}, None, TAGGED, media_type),
+        304: KNOWN,
     }
 
 
@@ -108,11 +147,12 @@ LIST_MOVIES = Operation(
                     "previous_cursor": None,
                 },
             },
-            ("Link",),
-        )
+            ("Link", *TAGGED),
+        ),
+        304: KNOWN,
     },
-    QUERY,
-    problems=IN_QUERIES,
+    (*QUERY, IF_NONE_MATCH),
+    problems=(*IN_QUERIES, PROBLEMS[MalformedHeader]),
 )
 LIST_GENRES = Operation(
     "list_genres",
@@ -128,9 +168,12 @@ LIST_GENRES = Operation(
                 "genres": [{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
                 "metadata": {"total_records": 2, "as_of": "2026-01-05T09:00:00.000000Z"},
             },
-        )
+            TAGGED,
+        ),
+        304: KNOWN,
     },
-    problems=IN_QUERIES,
+    (IF_NONE_MATCH,),
+    problems=(*IN_QUERIES, PROBLEMS[MalformedHeader]),
 )
 CREATE_MOVIE = Operation(
     "create_movie",
@@ -138,7 +181,7 @@ CREATE_MOVIE = Operation(
     "Add a movie",
     "The catalogue gives it an id and the version 1, and says in `Location` where it is. No"
     " `Content-Type` is demanded.",
-    {201: _movie("The movie as it is kept.", headers=("Location",))},
+    {201: _movie("The movie as it is kept.", headers=("Location", *TAGGED_MOVIE))},
     body=WHOLE_MOVIE,
     problems=OF_BODIES,
 )
@@ -147,9 +190,9 @@ SHOW_MOVIE = Operation(
     MOVIES,
     "Show a movie",
     "It has every change that was answered before this request came.",
-    {200: _movie("The movie.")},
-    (ID,),
-    problems=NOT_FOUND,
+    {200: _movie("The movie.", headers=TAGGED_MOVIE), 304: KNOWN},
+    (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
+    problems=(*NOT_FOUND, PROBLEMS[MalformedHeader]),
 )
 UPDATE_MOVIE = Operation(
     "update_movie",
@@ -158,20 +201,31 @@ UPDATE_MOVIE = Operation(
     "A JSON merge patch (RFC 7396): the fields sent change, all at once, and the others stay as"
     " they are. `null` is refused, as a movie has no field to spare. A patch that changes nothing"
     " keeps the version.",
-    {200: _movie("The movie with its changes.", title="Casablanca (restored)", version=2)},
-    (ID,),
+    {
+        200: _movie(
+            "The movie with its changes.",
+            headers=("Content-Location", *TAGGED_MOVIE),
+            title="Casablanca (restored)",
+            version=2,
+        )
+    },
+    (ID, *CONDITIONS),
     CHANGES,
-    (*NOT_FOUND, *OF_BODIES),
+    (*NOT_FOUND, *OF_BODIES, *REFUSALS),
 )
 REPLACE_MOVIE = Operation(
     "replace_movie",
     MOVIES,
     "Replace a movie",
     "All fields are replaced. It creates nothing: the movie has to exist.",
-    {200: _movie("The movie as it is now.", version=2)},
-    (ID,),
+    {
+        200: _movie(
+            "The movie as it is now.", headers=("Content-Location", *TAGGED_MOVIE), version=2
+        )
+    },
+    (ID, *CONDITIONS),
     WHOLE_MOVIE,
-    (*NOT_FOUND, *OF_BODIES),
+    (*NOT_FOUND, *OF_BODIES, *REFUSALS),
 )
 DELETE_MOVIE = Operation(
     "delete_movie",
@@ -179,8 +233,8 @@ DELETE_MOVIE = Operation(
     "Delete a movie",
     "Answers with what was deleted. A second time it is not found.",
     {200: _movie("The movie that was deleted.")},
-    (ID,),
-    problems=(*NOT_FOUND, PROBLEMS[Invalid]),
+    (ID, *CONDITIONS),
+    problems=(*NOT_FOUND, PROBLEMS[Invalid], *REFUSALS),
 )
 SHOW_HEALTH = Operation(
     "show_health",

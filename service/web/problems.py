@@ -15,7 +15,10 @@ from service.errors import (
     Failure,
     Invalid,
     Malformed,
+    MalformedHeader,
     MovieNotFound,
+    PreconditionFailed,
+    PreconditionRequired,
     Unavailable,
     WrongParameters,
 )
@@ -62,6 +65,29 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " itself.",
     ),
     MovieNotFound: NOT_FOUND,
+    MalformedHeader: Problem(
+        "malformed-header",
+        "Malformed header",
+        400,
+        "A header of the request cannot be read. What depends on it was not done.",
+        "The detail names the header and says what it takes. An entity tag is sent as it came, with"
+        " its quotes.",
+    ),
+    PreconditionFailed: Problem(
+        "precondition-failed",
+        "Precondition failed",
+        412,
+        "The movie is there, but not as `If-Match`, `If-None-Match` or `If-Unmodified-Since` of"
+        " this request say: somebody else has changed it. It was left alone.",
+        "Get the movie, look at what has changed, and send the change again with its new `ETag`.",
+    ),
+    PreconditionRequired: Problem(
+        "precondition-required",
+        "Precondition required",
+        428,
+        "This deployment takes a change only together with the version that it is a change of.",
+        "Send `If-Match` with the `ETag` of the movie as you know it.",
+    ),
     BodyTimedOut: Problem(
         "body-timeout",
         "Request timeout",
@@ -146,7 +172,12 @@ EXAMPLES: Mapping[str, CatalogueError] = {
     "malformed-body": Malformed(
         f'unknown field "titel"; a movie has {", ".join(FIELDS)}',
     ),
+    "malformed-header": MalformedHeader(
+        'If-Match must be * or tags like "7-1", found "7-1 without quotes"'
+    ),
     "not-found": MovieNotFound(),
+    "precondition-failed": PreconditionFailed(),
+    "precondition-required": PreconditionRequired(),
     "validation-failed": Invalid(
         [
             Failure("year", "must not be in the future"),

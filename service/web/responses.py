@@ -7,6 +7,7 @@ import orjson
 from aiohttp import web
 
 from service.movies import Movie
+from service.web.conditions import content_headers
 
 PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
@@ -28,6 +29,15 @@ def movie_response(
 ) -> web.Response:
     """Answer with `{"movie": {...}}`."""
     return json_response({"movie": movie_json(movie)}, status=status, headers=headers)
+
+
+def content_response(
+    payload: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """Answer with `payload`, and a tag made of its bytes."""
+    body = orjson.dumps(payload, option=PRETTY)
+    tagged = {**(headers or {}), **content_headers(body)}
+    return web.Response(body=body, headers=tagged, content_type="application/json")
 
 
 def movie_json(movie: Movie) -> dict[str, Any]:

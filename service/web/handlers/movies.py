@@ -5,6 +5,7 @@ from aiohttp import web
 from service.errors import MovieNotFound
 from service.listing import Listing
 from service.movies import Catalogue
+from service.web.conditions import condition, movie_headers, unless_known
 from service.web.pages import page_response
 from service.web.parameters import read_wanted
 from service.web.requests import BodyReader
@@ -17,40 +18,59 @@ LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL
 class Movies:
     """The handlers of /v1/movies; they raise the catalogue's errors, `middlewares.py` answers."""
 
-    def __init__(self, catalogue: Catalogue, listing: Listing, bodies: BodyReader) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        listing: Listing,
+        bodies: BodyReader,
+        *,
+        require_if_match: bool,
+    ) -> None:
         self._catalogue = catalogue
         self._listing = listing
         self._bodies = bodies
+        self._require_if_match = require_if_match
 
     async def list(self, request: web.Request) -> web.Response:
         """200 and a page of the movies that the query string asks for."""
         wanted = read_wanted(request.rel_url.raw_query_string)
         page = await self._listing.page(wanted.filter, wanted.sort, wanted.place, wanted.size)
-        return page_response(request.rel_url, wanted, page)
+        return unless_known(request, page_response(request.rel_url, wanted, page))
 
     async def create(self, request: web.Request) -> web.Response:
         """201 and where the new movie is."""
         fields = read_movie(await self._bodies.read_object(request))
         movie = await self._catalogue.create(fields)
-        return movie_response(movie, status=201, headers={"Location": f"/v1/movies/{movie.id}"})
+        headers = {"Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
+        return movie_response(movie, status=201, headers=headers)
 
     async def show(self, request: web.Request) -> web.Response:
-        """200 and the movie."""
-        return movie_response(await self._catalogue.get(_id(request)))
+        """200 and the movie, or 304."""
+        movie = await self._catalogue.get(_id(request))
+        return unless_known(request, movie_response(movie, headers=movie_headers(movie)))
 
     async def update(self, request: web.Request) -> web.Response:
         """200 and the movie, of which only the fields sent have changed (RFC 7396)."""
-        changes = read_movie(await self._bodies.read_object(request), partial=True)
-        return movie_response(await self._catalogue.update(_id(request), changes))
+        return await self._write(request, partial=True)
 
     async def replace(self, request: web.Request) -> web.Response:
         """200 and the movie with all of its fields replaced."""
-        fields = read_movie(await self._bodies.read_object(request))
-        return movie_response(await self._catalogue.update(_id(request), fields))
+        return await self._write(request, partial=False)
+
+    async def _write(self, request: web.Request, *, partial: bool) -> web.Response:
+        movie_id = _id(request)
+        fields = read_movie(await self._bodies.read_object(request), partial=partial)
+        depends_on = condition(request, movie_id, required=self._require_if_match)
+        movie = await self._catalogue.update(movie_id, fields, depends_on)
+        # What is answered is what is there now (RFC 9110, 8.7).
+        headers = {"Content-Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
+        return movie_response(movie, headers=headers)
 
     async def delete(self, request: web.Request) -> web.Response:
         """200 and the movie that was deleted."""
-        return movie_response(await self._catalogue.delete(_id(request)))
+        movie_id = _id(request)
+        depends_on = condition(request, movie_id, required=self._require_if_match)
+        return movie_response(await self._catalogue.delete(movie_id, depends_on))
 
 
 def _id(request: web.Request) -> int:

@@ -1,0 +1,127 @@
+"""Conditional requests (RFC 9110, section 13): ETags, and what clients make requests depend on.
+
+A movie's tag is its id and version, which the database raises with every change of it. Whoever
+changes what an answer looks like has to change the tag too: it stands for the bytes of the answer.
+"""
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+from aiohttp import web
+
+from service.errors import MalformedHeader, PreconditionRequired
+from service.movies import ALWAYS, Condition, Movie
+from service.web.schemas import quoted
+
+# RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2).
+TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\U0010ffff]*)"')
+TAGS = re.compile(rf"[ \t,]*{TAG.pattern}(?:[ \t]*,[ \t]*(?:{TAG.pattern})?)*[ \t]*")
+MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,8})")
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - as it is written
+
+
+class Tag(NamedTuple):
+    """An entity tag: what is between its quotes."""
+
+    weak: bool
+    opaque: str
+
+
+def movie_headers(movie: Movie) -> dict[str, str]:
+    """What a movie's answer carries: its tag and time, to be asked for again each time."""
+    return {
+        "ETag": f'"{movie.id}-{movie.version}"',
+        "Last-Modified": http_date(movie.updated_at),
+        "Cache-Control": "no-cache",
+    }
+
+
+def content_headers(body: bytes) -> dict[str, str]:
+    """The same of an answer that has no version: its tag is a digest of it."""
+    return {
+        "ETag": f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"',
+        "Cache-Control": "no-cache",
+    }
+
+
+def http_date(moment: datetime) -> str:
+    """A time in UTC as headers have it (RFC 9110, 5.6.7); strftime takes twice as long."""
+    return (
+        f"{DAYS[moment.weekday()]}, {moment.day:02} {MONTHS[moment.month - 1]} {moment.year:04}"
+        f" {moment.hour:02}:{moment.minute:02}:{moment.second:02} GMT"
+    )
+
+
+def unless_known(request: web.Request, response: web.Response) -> web.Response:
+    """Return the answer to a GET or HEAD, or 304 where the client has it already.
+
+    `MalformedHeader` where If-None-Match cannot be read. It goes before If-Modified-Since.
+    """
+    headers = request.headers
+    if "If-None-Match" not in headers and "If-Modified-Since" not in headers:
+        return response
+    tags = _tags(request, "If-None-Match")
+    if tags is not None:
+        etag = response.headers["ETag"][1:-1]
+        known = not tags or any(tag.opaque == etag for tag in tags)  # strong or weak, 8.8.3.2
+    else:
+        since, changed = _since(headers["If-Modified-Since"]), response.last_modified
+        known = bool(since and changed and changed <= since)
+    if not known:
+        return response
+    kept = ("ETag", "Cache-Control")
+    return web.Response(status=304, headers={name: response.headers[name] for name in kept})
+
+
+def condition(request: web.Request, movie_id: int, *, required: bool) -> Condition:
+    """What a change of this movie depends on.
+
+    Raises `MalformedHeader`, or `PreconditionRequired` where there is no If-Match.
+    """
+    if required and "If-Match" not in request.headers:
+        raise PreconditionRequired
+    match, none_match = _tags(request, "If-Match"), _tags(request, "If-None-Match")
+    since = None
+    if match is None:  # which goes before it, and is exact to more than a second
+        since = _since(request.headers.get("If-Unmodified-Since", ""))
+    if match is None and none_match is None and since is None:
+        return ALWAYS
+    versions = _versions(match, movie_id, strong=True) if match else None
+    if none_match == []:
+        versions = []  # `*`: no movie may be there, and one that is not is not found
+    return Condition(
+        versions=versions,
+        other_than=_versions(none_match, movie_id, strong=False) if none_match else None,
+        unmodified_since=since,
+    )
+
+
+def _tags(request: web.Request, name: str) -> list[Tag] | None:
+    """The tags of a header; none of them for `*`, and None where it is not there."""
+    if name not in request.headers:
+        return None
+    value = ", ".join(request.headers.getall(name))
+    if value.strip(" \t") == "*":
+        return []
+    if not TAGS.fullmatch(value):
+        raise MalformedHeader(f'{name} must be * or tags like "7-1", found {quoted(value)}')
+    return [Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)]
+
+
+def _versions(tags: list[Tag], movie_id: int, *, strong: bool) -> list[int]:
+    """Those of the tags that this movie can have had."""
+    found = [MOVIE_TAG.fullmatch(tag.opaque) for tag in tags if not (strong and tag.weak)]
+    return [int(match[2]) for match in found if match and int(match[1]) == movie_id]
+
+
+def _since(value: str) -> datetime | None:
+    """A date; None for anything else, which is to be ignored (13.1.3, 13.1.4)."""
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, IndexError, OverflowError):
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

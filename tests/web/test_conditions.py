@@ -1,0 +1,290 @@
+"""Conditional requests: ETags, and what clients make their requests depend on (RFC 9110, 13)."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+from typing import Any
+
+import pytest
+from conftest import MOANA, Client, Start
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+
+WRITES = {
+    "PATCH": {"title": "Vaiana"},
+    "PUT": {**MOANA, "title": "Vaiana"},
+    "DELETE": None,
+}
+
+
+@pytest.fixture
+async def tag(client: Client) -> str:
+    """Create a movie with id 1 and return its tag."""
+    response = await client.post("/v1/movies", json=MOANA)
+    assert response.headers["Location"] == "/v1/movies/1"
+    return response.headers["ETag"]
+
+
+async def write(client: Client, method: str, **headers: str) -> Any:
+    """Change movie 1 by this method, and return the answer."""
+    return await client.request(
+        method,
+        "/v1/movies/1",
+        json=WRITES[method],
+        headers={k.replace("_", "-"): v for k, v in headers.items()},
+    )
+
+
+async def test_a_movie_has_one_tag_however_it_is_asked_for(client: Client, tag: str) -> None:
+    """From POST, GET and HEAD, and a new one from PATCH and PUT with each change."""
+    got = await client.get("/v1/movies/1")
+    head = await client.head("/v1/movies/1")
+    patched = await write(client, "PATCH")
+    again = await write(client, "PATCH")
+    put = await client.put("/v1/movies/1", json=MOANA)
+
+    assert tag == got.headers["ETag"] == head.headers["ETag"] == '"1-1"'
+    assert patched.headers["ETag"] == again.headers["ETag"] == '"1-2"'
+    assert put.headers["ETag"] == '"1-3"'
+    assert put.headers["Content-Location"] == "/v1/movies/1"
+
+
+@pytest.mark.usefixtures("tag")
+async def test_a_movie_says_when_it_changed_and_to_ask_again(
+    client: Client, execute: Execute
+) -> None:
+    """Last-Modified is updated_at, to the second; caches have to revalidate."""
+    execute("alter table movies disable trigger all")
+    execute("update movies set updated_at = '2026-03-01 04:05:06.789+00'")
+
+    response = await client.get("/v1/movies/1")
+
+    assert response.headers["Last-Modified"] == "Sun, 01 Mar 2026 04:05:06 GMT"
+    assert response.headers["Cache-Control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    ("field", "status"),
+    [
+        ('"1-1"', 304),
+        ('W/"1-1"', 304),
+        ("*", 304),
+        ('"x", "1-1"', 304),
+        (', "x" ,, W/"1-1" ,', 304),
+        ('"1-2"', 200),
+        ('"2-1"', 200),
+        ('""', 200),
+        ('"1-1,"', 200),
+        ("1-1", 400),
+        ('"1-1', 400),
+        ('"1-1" "1-2"', 400),
+        ('w/"1-1"', 400),
+        ('*, "1-1"', 400),
+        ("", 400),
+        (",", 400),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.usefixtures("tag")
+async def test_if_none_match_spares_what_the_client_has(
+    client: Client, method: str, field: str, status: int
+) -> None:
+    """304 without a body, with the tag; lists and `*` are understood, weak or strong alike."""
+    response = await client.request(method, "/v1/movies/1", headers={"If-None-Match": field})
+
+    assert response.status == status
+    if status == 304:
+        assert await response.read() == b""
+        assert response.headers["ETag"] == '"1-1"'
+        assert response.headers["Cache-Control"] == "no-cache"
+        assert "Content-Type" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("since", "status"),
+    [(0, 304), (60, 304), (-60, 200), (None, 200)],
+)
+@pytest.mark.usefixtures("tag")
+async def test_if_modified_since(client: Client, since: int | None, status: int) -> None:
+    """304 from the second of the last change on; what is no date is ignored."""
+    changed = parsedate_to_datetime((await client.get("/v1/movies/1")).headers["Last-Modified"])
+    field = (
+        "yesterday"
+        if since is None
+        else format_datetime(changed + timedelta(seconds=since), usegmt=True)
+    )
+
+    response = await client.get("/v1/movies/1", headers={"If-Modified-Since": field})
+    beside = {"If-Modified-Since": field, "If-None-Match": '"x"'}
+
+    assert response.status == status
+    assert (await client.get("/v1/movies/1", headers=beside)).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/movies", "/v1/genres"])
+async def test_lists_have_a_tag_of_their_content(client: Client, tag: str, path: str) -> None:
+    """The same as long as the list is; another list has another."""
+    first = await client.get(path)
+    same = await client.get(path, headers={"If-None-Match": first.headers["ETag"]})
+    other = await client.get("/v1/movies?sort=-id&page_size=7")
+
+    assert same.status == 304
+    assert same.headers["ETag"] == first.headers["ETag"]
+    assert len({first.headers["ETag"], other.headers["ETag"], tag}) == 3
+    await client.post("/v1/movies", json=MOANA)
+    if path == "/v1/movies":
+        etag = first.headers["ETag"]
+        assert (await client.get(path, headers={"If-None-Match": etag})).status == 200
+
+
+@pytest.mark.parametrize("method", WRITES)
+@pytest.mark.parametrize("field", ['"1-1"', "*", '"x", "1-1"', '"1-7","1-1"'])
+@pytest.mark.usefixtures("tag")
+async def test_if_match_lets_a_change_pass_that_holds(
+    client: Client, method: str, field: str
+) -> None:
+    """One of the tags is the movie's."""
+    assert (await write(client, method, If_Match=field)).status == 200
+
+
+@pytest.mark.parametrize("method", WRITES)
+@pytest.mark.parametrize(
+    "field", ['"1-2"', 'W/"1-1"', '"2-1"', '""', '"1-01"', '"1-1-1"', '"1-99999999999999"']
+)
+@pytest.mark.usefixtures("tag")
+async def test_if_match_stops_a_change_that_does_not_hold(
+    client: Client, method: str, field: str
+) -> None:
+    """412, and nothing has happened; a weak tag never matches."""
+    response = await write(client, method, If_Match=field)
+    movie = (await (await client.get("/v1/movies/1")).json())["movie"]
+
+    assert response.status == 412
+    assert (await response.json())["type"] == "/v1/docs#precondition-failed"
+    assert (movie["title"], movie["version"]) == ("Moana", 1)
+
+
+@pytest.mark.parametrize("method", WRITES)
+@pytest.mark.parametrize(
+    ("field", "status"),
+    [('"1-1"', 412), ('W/"1-1"', 412), ("*", 412), ('"1-2"', 200), ('"2-1", "x"', 200)],
+)
+@pytest.mark.usefixtures("tag")
+async def test_if_none_match_stops_a_change_of_what_is_known(
+    client: Client, method: str, field: str, status: int
+) -> None:
+    """`*`: only if there is none, so never; weak and strong tags alike."""
+    assert (await write(client, method, If_None_Match=field)).status == status
+
+
+@pytest.mark.parametrize("method", WRITES)
+@pytest.mark.parametrize("header", ["If-Match", "If-None-Match"])
+@pytest.mark.parametrize("field", ["1-1", '"1-1', "", '"a" x', '*, "1-1"'])
+@pytest.mark.usefixtures("tag")
+async def test_a_condition_that_cannot_be_read_is_refused(
+    client: Client, method: str, header: str, field: str
+) -> None:
+    """400, as the change would else go unguarded."""
+    response = await write(client, method, **{header: field})
+
+    assert response.status == 400
+    assert (await response.json())["type"] == "/v1/docs#malformed-header"
+    assert (await client.get("/v1/movies/1")).headers["ETag"] == '"1-1"'
+
+
+@pytest.mark.parametrize("method", WRITES)
+@pytest.mark.usefixtures("tag")
+async def test_if_unmodified_since(client: Client, method: str) -> None:
+    """It holds at Last-Modified and after, not before; beside If-Match it is not looked at."""
+    changed = (await client.get("/v1/movies/1")).headers["Last-Modified"]
+    before = "Sat, 01 Jan 2000 00:00:00 GMT"
+
+    assert (await write(client, method, If_Unmodified_Since=before)).status == 412
+    if method != "DELETE":
+        both = {"If-Unmodified-Since": before, "If-Match": '"1-1"'}
+        assert (await write(client, method, **both)).status == 200
+    changed = (await client.get("/v1/movies/1")).headers["Last-Modified"]
+    assert (await write(client, method, If_Unmodified_Since=changed)).status == 200
+
+
+@pytest.mark.parametrize("method", WRITES)
+async def test_a_movie_that_is_not_there_is_not_found(client: Client, method: str) -> None:
+    """A condition is looked at only for what exists (RFC 9110, 13.2.1)."""
+    for header in ("If-Match", "If-None-Match"):
+        assert (await write(client, method, **{header: "*"})).status == 404
+
+
+@pytest.mark.usefixtures("tag")
+async def test_a_body_that_is_wrong_goes_before_a_condition(client: Client) -> None:
+    """What would fail without the condition fails as it would."""
+    headers = {"If-Match": '"1-7"'}
+
+    for body, status in (({"year": "x"}, 400), ({"year": 3000}, 422)):
+        response = await client.patch("/v1/movies/1", json=body, headers=headers)
+        assert response.status == status
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+@pytest.mark.usefixtures("tag")
+async def test_of_fifty_writers_with_one_tag_one_wins(client: Client, method: str) -> None:
+    """The condition is looked at under the row's lock, whoever comes together."""
+    answers = await asyncio.gather(
+        *(
+            client.request(
+                method,
+                "/v1/movies/1",
+                json={**MOANA, "title": f"By {number}"},
+                headers={"If-Match": '"1-1"'},
+            )
+            for number in range(50)
+        )
+    )
+    movie = (await (await client.get("/v1/movies/1")).json())["movie"]
+    [winner] = [answer for answer in answers if answer.status == 200]
+
+    assert Counter(answer.status for answer in answers) == {200: 1, 412: 49}
+    assert movie["version"] == 2
+    assert movie == (await winner.json())["movie"]
+
+
+async def test_of_writers_in_several_services_one_wins(start: Start) -> None:
+    """Two processes, one database."""
+    one, other = await start(), await start()
+    await one.post("/v1/movies", json=MOANA)
+
+    answers = await asyncio.gather(
+        *(
+            client.patch(
+                "/v1/movies/1", json={"title": f"By {number}"}, headers={"If-Match": '"1-1"'}
+            )
+            for number in range(20)
+            for client in (one, other)
+        )
+    )
+
+    assert Counter(answer.status for answer in answers) == {200: 1, 412: 39}
+    assert (await one.get("/v1/movies/1")).headers["ETag"] == '"1-2"'
+
+
+@pytest.mark.parametrize("method", WRITES)
+async def test_a_deployment_may_demand_if_match(start: Start, method: str) -> None:
+    """428 without it; with it, as ever. Creating needs none."""
+    client = await start(server__require_if_match=True)
+    assert (await client.post("/v1/movies", json=MOANA)).status == 201
+
+    without = await write(client, method)
+    other = await write(client, method, If_None_Match='"x"')
+    held = await write(client, method, If_Match='"1-1"')
+
+    assert (without.status, other.status, held.status) == (428, 428, 200)
+    assert (await without.json())["type"] == "/v1/docs#precondition-required"
+
+
+async def test_a_deleted_movie_has_no_tag(client: Client, tag: str) -> None:
+    """What is answered is no longer there."""
+    response = await write(client, "DELETE", If_Match=tag)
+
+    assert response.status == 200
+    assert "ETag" not in response.headers
