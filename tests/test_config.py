@@ -276,7 +276,7 @@ BAD = [
     ("enabled", "true", '"yes"'),
     ("enabled", "true", "2"),
     ("enabled", "true", "[]"),
-    ("require_if_match", "false", "1"),
+    ("require_if_match", "false", "2"),
     ("require_if_match", "false", '"yes"'),
     ("max_rows", "128", "0"),
     ("max_bytes", "1048576", "0"),
