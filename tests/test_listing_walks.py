@@ -107,11 +107,8 @@ async def _behind_all(
     client: Client, execute: Execute, parameters: dict[str, str]
 ) -> tuple[str, int]:
     """A cursor that leads back from the last movie of the order, and that movie's id."""
-    last = (
-        ("\U0010ffff", 1993, 10_000) if not parameters["sort"].startswith("-") else ("!", 1991, 1)
-    )
     for _ in range(2):
-        _insert(execute, last)
+        _insert(execute, ("of every year that is asked for", 1991, 91))
     answer = await (await client.get("/v1/movies", params=parameters | {"page_size": "1"})).json()
     while following := answer["metadata"]["next_cursor"]:
         query = parameters | {"page_size": "1", "cursor": following}
