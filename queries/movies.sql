@@ -108,16 +108,17 @@ select
 from locked as l
 left join deleted as x on x.id = l.id;
 
--- name: list_movies(title, genres, year_from, year_to, runtime_from, runtime_to, ids, sort, after, after_id, by_sorting, skip, size)
+-- name: list_movies(title, genres, year_from, year_to, runtime_from, runtime_to, sort, after, after_id, by_sorting, skip, size)
 -- \set title '\'amelie\'' \set genres null \set year_from 1990 \set year_to 1999
--- \set runtime_from null \set runtime_to null \set ids null \set sort '\'-year\''
+-- \set runtime_from null \set runtime_to null \set sort '\'-year\''
 -- \set after null \set after_id null \set by_sorting false \set skip 0 \set size 20
 -- A page of the movies that pass all filters; a filter that is null passes every movie. As the
 -- parameters are literals, the planner drops what does not apply: each filter and each order gets
 -- a plan of its own, and walks along an index of that order from the movie `after_id` on, whose
 -- sort key is `after` (as text), or null for `sort` id.
--- The service also sends this without order and key, as `select count(*) from (...)` of at most
--- 10,001 and, where there are more, as `explain` for the planner's estimate.
+-- The service first sends this without order and key, within a `with` of at most 10,001 movies: if
+-- that is all, their page is sorted out of it. Of more it asks for the planner's estimate, by
+-- `explain`, and then for the page as it stands here.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where (:title is null or m.search @@ title_query(:title))
@@ -126,7 +127,6 @@ where (:title is null or m.search @@ title_query(:title))
   and (:year_to is null or m.year <= :year_to)
   and (:runtime_from is null or m.runtime >= :runtime_from)
   and (:runtime_to is null or m.runtime <= :runtime_to)
-  and (:ids is null or m.id = any (:ids))
   and (:after_id is null or case :sort
     when 'id' then m.id > :after_id
     when '-id' then m.id < :after_id

@@ -19,7 +19,7 @@ EXACT = 10_000  # so many are counted; beyond it, the total is the planner's est
 QUERIES: Mapping[str, Expected] = {
     "list_movies": Expected(
         (
-            *("title", "genres", "year_from", "year_to", "runtime_from", "runtime_to", "ids"),
+            *("title", "genres", "year_from", "year_to", "runtime_from", "runtime_to"),
             *("sort", "after", "after_id", "by_sorting", "skip", "size"),
         ),
         COLUMNS,
@@ -30,8 +30,6 @@ QUERIES: Mapping[str, Expected] = {
 # it half, than with the planner's own idea of a disk.
 COSTS = "set local random_page_cost = 1.1; set local cpu_operator_cost = 0.01; "
 EXPLAIN = ("explain (format json) ", "")
-# Of movies that were counted just now, whose pages are in memory.
-AT_HAND = ("set local random_page_cost = 1; ", "")
 
 # Where a page is deep, sorting so many movies takes less time than walking past all others.
 SORTABLE = 30_000
@@ -94,26 +92,23 @@ class Listing:
     async def page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
         """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
 
-        At most `EXACT` matches are counted. If that is all, the page is sorted out of them. Of more
+        Matches are counted up to `EXACT`. If that is all, the page is sorted out of them. Of more
         there are so many that a walk along the order's index soon meets enough.
         """
         filters = _parameters(wanted)
-        total, ids = await self._count(filters)
-        is_estimate = ids is None and total > 0
+        order = _reversed(sort) if place.backwards else sort
+        total, rows = await self._among_few(filters, order, place, size + 1)  # is there another?
+        is_estimate = total > EXACT
         if is_estimate:
             total = max(total, await self._estimate(filters))
-        rows: list[Any] = []
-        if total:
-            by_sorting = not is_estimate or (place.skip > DEEP and total <= SORTABLE)
             rows = await self._fetch(
                 "list_movies",
                 retry=True,
-                around=("", "") if is_estimate else AT_HAND,
-                **(filters if is_estimate else ALL | {"ids": ids}),
-                **_order(_reversed(sort) if place.backwards else sort, place.key),
-                by_sorting=by_sorting,
+                **filters,
+                **_order(order, place.key),
+                by_sorting=place.skip > DEEP and total <= SORTABLE,
                 skip=place.skip,
-                size=size + 1,  # is there another one?
+                size=size + 1,
             )
         movies = [Movie._make(row) for row in rows[:size]]
         before, after = bool(place.skip or place.key), len(rows) > size
@@ -129,22 +124,36 @@ class Listing:
             total_is_estimate=is_estimate,
         )
 
-    async def _count(self, filters: dict[str, Any]) -> tuple[int, str | None]:
-        """How many pass, up to one more than `EXACT`, and their ids where there are not more."""
-        counted = f"select count(*), case when count(*) <= {EXACT} then array_agg(id)::text end"
-        [(total, ids)] = await self._fetch(
+    async def _among_few(
+        self, filters: dict[str, Any], order: str, place: Place, size: int
+    ) -> tuple[int, list[Any]]:
+        """How many pass, up to one more than `EXACT`, and the page if there are not more."""
+        fetched = await self._fetch(
             "list_movies",
             retry=True,
-            around=(f"{COSTS}{counted} from (", "\n) as q"),
+            around=_among_few(order),
             **filters,
-            **UNSORTED,
+            **_order(None, None),
+            by_sorting=False,
+            skip=0,
             size=EXACT + 1,
+            page_after=str(place.key.value) if place.key else None,
+            page_after_id=place.key.id if place.key else None,
+            page_skip=place.skip,
+            page_size=size,
         )
-        return total, ids
+        return fetched[0][0], [row for _, *row in fetched if row[0] is not None]
 
     async def _estimate(self, filters: dict[str, Any]) -> int:
         [(explained,)] = await self._fetch(
-            "list_movies", retry=True, around=EXPLAIN, **filters, **UNSORTED, size=None
+            "list_movies",
+            retry=True,
+            around=EXPLAIN,
+            **filters,
+            **_order(None, None),
+            by_sorting=False,
+            skip=0,
+            size=None,
         )
         return int(explained[0]["Plan"]["Plan Rows"])
 
@@ -157,11 +166,7 @@ def _parameters(wanted: Filter) -> dict[str, Any]:
         "year_to": wanted.year.high,
         "runtime_from": wanted.runtime.low,
         "runtime_to": wanted.runtime.high,
-        "ids": None,
     }
-
-
-ALL = _parameters(Filter())
 
 
 def _order(sort: str | None, key: Key | None) -> dict[str, Any]:
@@ -172,7 +177,31 @@ def _order(sort: str | None, key: Key | None) -> dict[str, Any]:
     }
 
 
-UNSORTED = {**_order(None, None), "by_sorting": False, "skip": 0}
+def _among_few(order: str) -> tuple[str, str]:
+    """What goes around list_movies, to count what it finds and have a page of that."""
+    field, direction, beyond = order, "asc", ">"
+    if order.startswith("-"):
+        field, direction, beyond = order[1:], "desc", "<"
+    columns = ", ".join(f"m.{column}" for column in COLUMNS)
+    return (
+        f"{COSTS}with matching as materialized (select f.id, f.{field} as key from (",
+        f"""
+) as f),
+counted as (select count(*) as total from matching),
+page as (
+  select m.id, m.key
+  from matching as m, counted as c
+  where c.total <= {EXACT}
+    and (%(page_after_id)s is null or (m.key, m.id) {beyond} (%(page_after)s, %(page_after_id)s))
+  order by m.key {direction}, m.id {direction}
+  limit %(page_size)s offset %(page_skip)s
+)
+select c.total, {columns}
+from counted as c
+left join page as p on true
+left join movies as m on m.id = p.id
+order by p.key {direction}, p.id {direction}""",
+    )
 
 
 def _reversed(sort: str) -> str:
