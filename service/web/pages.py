@@ -8,7 +8,7 @@ from yarl import URL
 from service.listing import Key, Page
 from service.web import cursors
 from service.web.parameters import DEPTH, Wanted
-from service.web.responses import json_response, movie_json
+from service.web.responses import large_response, movie_json
 
 
 def page_response(url: URL, wanted: Wanted, page: Page) -> web.Response:
@@ -30,7 +30,7 @@ def page_response(url: URL, wanted: Wanted, page: Page) -> web.Response:
         "prev": _link(url, wanted, previous, -1),
         "next": _link(url, wanted, following, +1),
     }
-    return json_response(
+    return large_response(
         {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata},
         headers={
             "Link": ", ".join(f'<{link}>; rel="{rel}"' for rel, link in links.items() if link)

@@ -7,6 +7,7 @@ import orjson
 from aiohttp import web
 
 from service.movies import Movie
+from service.web.compression import LargeResponse
 
 PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
@@ -17,10 +18,18 @@ def json_response(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
     content_type: str = "application/json",
+    kind: type[web.Response] = web.Response,
 ) -> web.Response:
     """Answer with `payload`, pretty-printed; datetimes as RFC 3339."""
     body = orjson.dumps(payload, option=PRETTY)
-    return web.Response(body=body, status=status, headers=headers, content_type=content_type)
+    return kind(body=body, status=status, headers=headers, content_type=content_type)
+
+
+def large_response(
+    payload: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """As `json_response`, for what is worth compressing and no `If-Match` is held against."""
+    return json_response(payload, headers=headers, kind=LargeResponse)
 
 
 def movie_response(

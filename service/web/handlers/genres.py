@@ -4,7 +4,7 @@ from aiohttp import web
 
 from service.genres import Genres as Counted
 from service.web.parameters import read_nothing
-from service.web.responses import json_response
+from service.web.responses import large_response
 
 
 class Genres:
@@ -17,7 +17,7 @@ class Genres:
         """200, every genre with its number of movies, and as of when."""
         read_nothing(request.rel_url.raw_query_string)
         counts = await self._genres.get()
-        return json_response(
+        return large_response(
             {
                 "genres": [{"genre": genre, "movies": movies} for genre, movies in counts.genres],
                 "metadata": {"total_records": counts.total, "as_of": counts.as_of},
