@@ -12,7 +12,7 @@ from aiohttp import web
 
 # bytes; less fits one packet of Ethernet with its headers, compressed or not.
 LEAST = 1400
-# zlib's; a page of 100 movies (40 kB) takes 0.2 ms and comes to a seventh. 9 takes three times as
+# zlib's; a page of 100 movies (32 kB) takes 0.2 ms and comes to a seventh. 9 takes three times as
 # long and saves a twentieth more.
 LEVEL = 6
 # bytes; what takes longer than about a millisecond leaves the event loop to others.
