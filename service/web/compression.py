@@ -40,7 +40,7 @@ async def compress(request: web.BaseRequest, response: LargeResponse) -> None:
     if tag := headers.get("ETag"):
         headers["ETag"] = weakened(tag)
     body = response.body
-    if not isinstance(body, bytes) or len(body) < LEAST or "Content-Encoding" in headers:
+    if not isinstance(body, bytes) or len(body) < LEAST:
         return
     if not prefers_gzip(",".join(request.headers.getall("Accept-Encoding", ()))):
         return

@@ -9,6 +9,7 @@ import pytest
 from conftest import Client
 from wire import exchange
 
+from service.app import GENRES
 from service.web import compression
 from service.web.compression import prefers_gzip, weakened
 
@@ -47,6 +48,23 @@ async def test_a_page_of_movies_is_compressed(client: Client) -> None:
     assert len(compressed) < len(body) / 5
     assert "Content-Encoding" not in plain
     assert headers["Vary"] == plain["Vary"] == "Accept-Encoding"
+
+
+async def test_the_genres_are_compressed(client: Client, execute: Execute) -> None:
+    """A catalogue of many genres has a long list of them."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'a', 2000, 100, array['genre ' || n] from generate_series(1, 100) n"
+    )
+    recounted = False
+    while not recounted:
+        execute("update genre_counting set mark = null, looked_at = null")
+        recounted = await client.server.app[GENRES].recount()  # type: ignore[attr-defined] # conftest's Service
+
+    _, headers, compressed = await raw(client, "/v1/genres", "Accept-Encoding: gzip")
+
+    assert headers["Content-Encoding"] == "gzip"
+    assert b'"genre 99"' in gzip.decompress(compressed)
 
 
 @pytest.mark.parametrize("path", [DOCUMENT, "/v1/docs", "/v1/docs/reference.js"])
