@@ -28,6 +28,10 @@ PLATFORM_NAMES = {
 }
 PREFIX = "CATALOGUE_"
 NOT_SETTINGS = {"CATALOGUE_CONFIG"}  # the path of config.toml itself
+# https://html.spec.whatwg.org/multipage/browsers.html#ascii-serialisation-of-an-origin; not `null`,
+# which is what any page can be that wants to.
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
+USUAL_PORT = re.compile("http:.*:80|https:.*:443")  # browsers leave it out
 
 
 def _setting(kind: kinds.Field[Any], *, secret: bool = False) -> Any:
@@ -65,6 +69,23 @@ def _is_database_url(url: str) -> None:
         raise ValidationError("must be postgresql://user:password@host:port/name, or empty")
 
 
+class _Origins(kinds.Field[tuple[str, ...]]):
+    """A list of TOML, or with commas in between from the environment, of origins or `*`."""
+
+    def _deserialize(self, value: Any, *_: Any, **__: Any) -> tuple[str, ...]:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise ValidationError("must be a list of origins, like https://example.com")
+        origins = tuple(item.strip() for item in items if item.strip())
+        for origin in origins:
+            if not ORIGIN.fullmatch(origin) or USUAL_PORT.fullmatch(origin):
+                raise ValidationError(
+                    f"{origin!r} is no origin as browsers send it: scheme://host in lower case,"
+                    " with :port only if it is not the usual one, and nothing after it; or *"
+                )
+        return origins
+
+
 @dataclass(frozen=True)
 class Service:
     """What this deployment is called."""
@@ -86,6 +107,8 @@ class Server:
     drain_delay: float = _setting(_seconds())
     shutdown_timeout: float = _setting(_seconds(above=True))
     require_if_match: bool = _setting(_switch())
+    hsts: int = _setting(_whole(0))
+    cors_origins: tuple[str, ...] = _setting(_Origins())
 
 
 @dataclass(frozen=True)
@@ -197,4 +220,5 @@ def _section(
     except ValidationError as error:
         key_name, problems = next(iter(dict(error.messages_dict).items()))
         source = sources.get(key_name) or f"{path}: [{name}] {key_name}"
-        raise OperatorError(f"{source}: {str(problems[0]).rstrip('.').lower()}") from error
+        problem = str(problems[0]).rstrip(".")
+        raise OperatorError(f"{source}: {problem[:1].lower()}{problem[1:]}") from error

@@ -1,5 +1,6 @@
 """Settings: config.toml, overridden by the environment; whatever is wrong is one clear line."""
 
+import json
 import re
 import tomllib
 from collections.abc import Callable
@@ -81,7 +82,8 @@ def test_every_default_is_taken_as_it_stands() -> None:
 
     loaded = asdict(config.load(DEFAULTS, {}))
 
-    assert {section: loaded[section] for section in given} == given
+    # By way of JSON, where a tuple is a list, as in TOML.
+    assert {section: json.loads(json.dumps(loaded[section])) for section in given} == given
 
 
 def test_every_key_is_explained() -> None:
@@ -139,12 +141,15 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
         "require_if_match": "true",
         "level": "error",
         "format": "json",
+        "cors_origins": "https://a.example,*",
     }
     value = values.get(key, "7")
 
     loaded = config.load(DEFAULTS, {f"CATALOGUE_{section}_{key}".upper(): value})
 
-    assert str(setting(loaded, section, key)).removesuffix(".0").lower() == value
+    taken = setting(loaded, section, key)
+    shown = ",".join(taken) if isinstance(taken, tuple) else str(taken)
+    assert shown.removesuffix(".0").lower() == value
 
 
 def test_own_variables_win() -> None:
@@ -260,6 +265,10 @@ BAD = [
     ("body_timeout", "5", "0"),
     ("drain_delay", "0", "-0.5"),
     ("shutdown_timeout", "10", "0"),
+    ("hsts", "0", "-1"),
+    ("hsts", "0", "true"),
+    ("cors_origins", "[]", "1"),
+    ("cors_origins", "[]", '["https://a.example/"]'),
     ("url", '""', '"mysql://u@h/d"'),
     ("url", '""', '"h/d"'),
     ("url", '""', "1"),
@@ -444,3 +453,56 @@ def test_settings_cannot_be_changed() -> None:
 
     with pytest.raises(AttributeError):
         loaded.server.port = 1  # type: ignore[misc] # that it cannot be is what is tried
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", ()),
+        (" , ", ()),
+        ("*", ("*",)),
+        (
+            "https://a.example, http://localhost:3000,http://[::1]:808",
+            ("https://a.example", "http://localhost:3000", "http://[::1]:808"),
+        ),
+        ("chrome-extension://abcdef", ("chrome-extension://abcdef",)),
+    ],
+)
+def test_a_list_comes_from_the_environment_with_commas(
+    value: str, expected: tuple[str, ...]
+) -> None:
+    """Spaces around do no harm, and nothing is an empty list."""
+    loaded = config.load(DEFAULTS, {"CATALOGUE_SERVER_CORS_ORIGINS": value})
+
+    assert loaded.server.cors_origins == expected
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://a.example/",
+        "https://A.example",
+        "https://a.example:443",
+        "http://a.example:80",
+        "https://*.example",
+        "a.example",
+        "null",
+        "https://ä.example",
+        "https://a.example https://b.example",
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_refused(write: Write, origin: str) -> None:
+    """It would never match, and nobody would be told why."""
+    path = write("cors_origins = []", f'cors_origins = ["{origin}"]')
+
+    assert refused(path).startswith(
+        f"config.toml: [server] cors_origins: {origin!r} is no origin as browsers send it: scheme://"
+    )
+
+
+@pytest.mark.parametrize("value", ["1", "{}", "[1]", "[[]]"])
+def test_origins_have_to_be_a_list(write: Write, value: str) -> None:
+    """Of strings."""
+    path = write("cors_origins = []", f"cors_origins = {value}")
+
+    assert refused(path).endswith("must be a list of origins, like https://example.com")

@@ -41,9 +41,12 @@ def movie_headers(movie: Movie) -> dict[str, str]:
 
 
 def content_headers(body: bytes) -> dict[str, str]:
-    """The same of an answer that has no version: its tag is a digest of it."""
+    """The same of an answer that has no version: its tag is a digest of it.
+
+    Weak, as it may leave compressed or not; no change can depend on it.
+    """
     return {
-        "ETag": f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"',
+        "ETag": f'W/"{hashlib.blake2b(body, digest_size=16).hexdigest()}"',
         "Cache-Control": "no-cache",
     }
 
@@ -66,7 +69,7 @@ def unless_known(request: web.Request, response: web.Response) -> web.Response:
         return response
     tags = _tags(request, "If-None-Match")
     if tags is not None:
-        etag = response.headers["ETag"][1:-1]
+        etag = response.headers["ETag"].removeprefix("W/")[1:-1]
         known = not tags or any(tag.opaque == etag for tag in tags)  # strong or weak, 8.8.3.2
     else:
         since, changed = _since(headers["If-Modified-Since"]), response.last_modified
@@ -74,7 +77,7 @@ def unless_known(request: web.Request, response: web.Response) -> web.Response:
     if not known:
         return response
     kept = ("ETag", "Cache-Control")
-    return web.Response(status=304, headers={name: response.headers[name] for name in kept})
+    return type(response)(status=304, headers={name: response.headers[name] for name in kept})
 
 
 def condition(request: web.Request, movie_id: int, *, required: bool) -> Condition:

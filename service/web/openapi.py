@@ -110,7 +110,9 @@ HEADERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "Cache-Control": ("How long the answer may be kept.", {"type": "string"}),
 }
-# Beside the request id, what a problem of this status comes with.
+# What every answer has; of the others in `web/headers.py`, tools and people need not know.
+COMMON = ("Cache-Control", "X-Request-Id")
+# Beside these, what a problem of this status comes with.
 PROBLEM_HEADERS = {405: ("Allow",), 503: ("Retry-After",)}
 
 
@@ -262,7 +264,7 @@ def _problem(kinds: list[Problem]) -> dict[str, Any]:
 
 def _headers(names: Iterable[str]) -> dict[str, Any]:
     """Each is always there: what an answer may lack is not in its list."""
-    return {name: {"$ref": _ref("headers", name)} for name in (*names, "X-Request-Id")}
+    return {name: {"$ref": _ref("headers", name)} for name in (*names, *COMMON)}
 
 
 def _ref(kind: str, name: str) -> str:

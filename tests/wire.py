@@ -1,0 +1,36 @@
+"""Requests and answers as bytes: what goes over the wire, without a client's help."""
+
+import asyncio
+from typing import NamedTuple
+
+from conftest import Client
+
+
+class Answer(NamedTuple):
+    """An answer as it came: lines without line ends, `headers` in their order."""
+
+    status_line: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+async def send(client: Client, sent: bytes) -> Answer:
+    """Send these bytes on a new connection and return the answer."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(sent)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    status_line, *lines = head.decode().split("\r\n")[:-2]
+    headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines)]
+    length = 0 if sent.startswith(b"HEAD ") else int(dict(headers).get("Content-Length", "0"))
+    body = await asyncio.wait_for(reader.readexactly(length), 5)
+    writer.close()
+    return Answer(status_line, headers, body)
+
+
+async def exchange(client: Client, sent: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send these bytes on a new connection; return status, headers and body of the answer."""
+    status_line, pairs, body = await send(client, sent)
+    headers: dict[str, str] = {}
+    for name, value in pairs:
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return int(status_line.split()[1]), headers, body
