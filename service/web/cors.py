@@ -26,6 +26,7 @@ ALLOWED = (
 # What a page may read of an answer, beside Cache-Control, Content-Type, Last-Modified and the like.
 EXPOSED = (
     "Allow",
+    "Content-Location",
     "Deprecation",
     "ETag",
     "Idempotency-Replayed",

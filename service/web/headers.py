@@ -13,8 +13,8 @@ CONSTANT = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
-    # Errors and answers of writes above all: a 404 may be kept by rule (RFC 9111, 4.2.2), although
-    # the movie may be there in a moment. What may be kept says so itself.
+    # Errors above all: a 404 may be kept by rule (RFC 9111, 4.2.2), although the movie may be there
+    # in a moment. What may be kept says so itself.
     "Cache-Control": "no-store",
 }
 
