@@ -3,8 +3,10 @@
 from aiohttp import web
 
 from service.errors import MovieNotFound
+from service.idempotency import OnceOnly
 from service.listing import Listing
 from service.movies import Catalogue
+from service.web.keys import read_key
 from service.web.pages import page_response
 from service.web.parameters import read_wanted
 from service.web.requests import BodyReader
@@ -17,8 +19,11 @@ LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL
 class Movies:
     """The handlers of /v1/movies; they raise the catalogue's errors, `middlewares.py` answers."""
 
-    def __init__(self, catalogue: Catalogue, listing: Listing, bodies: BodyReader) -> None:
+    def __init__(
+        self, catalogue: Catalogue, once_only: OnceOnly, listing: Listing, bodies: BodyReader
+    ) -> None:
         self._catalogue = catalogue
+        self._once_only = once_only
         self._listing = listing
         self._bodies = bodies
 
@@ -29,10 +34,18 @@ class Movies:
         return page_response(request.rel_url, wanted, page)
 
     async def create(self, request: web.Request) -> web.Response:
-        """201 and where the new movie is."""
+        """201 and where the new movie is, or the same once more for a key that was sent before."""
+        key = read_key(request)
         fields = read_movie(await self._bodies.read_object(request))
-        movie = await self._catalogue.create(fields)
-        return movie_response(movie, status=201, headers={"Location": f"/v1/movies/{movie.id}"})
+        replayed = False
+        if key is None:
+            movie = await self._catalogue.create(fields)
+        else:
+            movie, replayed = await self._once_only.create(key, fields)
+        headers = {"Location": f"/v1/movies/{movie.id}"}
+        if replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return movie_response(movie, status=201, headers=headers)
 
     async def show(self, request: web.Request) -> web.Response:
         """200 and the movie."""
