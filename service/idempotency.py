@@ -78,8 +78,9 @@ class OnceOnly:
         it is being carried out, and `Invalid` if the database refuses the movie: then the key stays
         unused.
         """
-        # Of the fields, not of the bytes: a client may write the same JSON in another way.
-        fingerprint = hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        # Of the fields, which come in one order, and not of the bytes: a client may write the same
+        # JSON in another way.
+        fingerprint = hashlib.sha256(orjson.dumps(fields)).hexdigest()
         position = next(self._positions)
         payload = orjson.dumps(
             {"position": position, "key": key, "fingerprint": fingerprint, **fields}

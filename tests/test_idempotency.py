@@ -303,6 +303,24 @@ async def test_a_repeat_while_the_first_is_under_way(
     assert movies(execute) == 1
 
 
+@pytest.mark.parametrize("services", [1, 2])
+async def test_a_repeat_shortly_before_the_first_is_over(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch, services: int
+) -> None:
+    """It waits a little, and gets the answer of the first one instead of a 409."""
+    monkeypatch.setattr(idempotency, "PATIENCE", 5)
+    monkeypatch.setattr(idempotency, "LOOKS", (0.05,) * 100)
+    clients = [await start() for _ in range(services)]
+    execute(DAWDLE.replace("1.5", "0.3"))
+    first = asyncio.create_task(send(clients[0], "a"))
+    await until(lambda: asyncio.to_thread(dawdling, execute), 5)
+
+    again = await send(clients[-1], "a", replayed=True)
+
+    assert again == await first
+    assert again.status == 201
+
+
 async def test_a_repeat_while_the_first_waits_for_the_table(
     client: Client, execute: Execute, database: str
 ) -> None:
@@ -335,19 +353,44 @@ async def test_a_key_in_use_holds_up_nobody_else(start: Start, database: str) ->
     assert [each.status for each in got] == [201, 409, 201, 409, 201]
 
 
-async def test_an_insert_that_is_not_committed(
-    start: Start, execute: Execute, database: str
-) -> None:
-    """The table's own key decides, also beside a session without the advisory lock."""
-    client = await start()
+async def test_a_key_that_is_given_back(client: Client, execute: Execute, database: str) -> None:
+    """Another session takes the key, without the advisory lock, and rolls back: it is unused."""
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         cursor.execute("insert into idempotency_keys (key, fingerprint) values ('a', 'x')")
         waits = asyncio.create_task(send(client, "a"))
         await until(lambda: asyncio.to_thread(blocked, execute), 5)
         other.rollback()
 
-    assert (await waits).status == 201
+        assert (await waits).status == 201
+
     assert movies(execute) == 1
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new", "expired"])
+async def test_a_key_that_another_one_gets_first(
+    client: Client, execute: Execute, database: str, *, old: bool
+) -> None:
+    """It commits what this statement cannot see: no movie is created, and its answer counts."""
+    if old:
+        await send(client, "a")
+        execute(EXPIRE)
+    before = movies(execute)
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute(
+            "insert into idempotency_keys (key, fingerprint) values ('a', 'x') on conflict (key)"
+            " do update set fingerprint = 'x', expires_at = excluded.expires_at"
+        )
+        cursor.execute(
+            "insert into idempotency_answers values ('a', 1, 'x', 2000, 9, '{x}', 1, now(), now())"
+            " on conflict do nothing"
+        )
+        waits = asyncio.create_task(send(client, "a"))
+        await until(lambda: asyncio.to_thread(blocked, execute), 5)
+        other.commit()
+
+        assert problem(await waits) == (422, "idempotency-key-reused")
+
+    assert movies(execute) == before
 
 
 def blocked(execute: Execute) -> bool:
@@ -552,19 +595,19 @@ async def test_the_service_clears_them_by_itself(
 ) -> None:
     """Portion after portion, and ever again."""
     monkeypatch.setattr(idempotency, "PORTION", 10)
-    monkeypatch.setattr(idempotency, "PAUSE", 0.01)
-    monkeypatch.setattr(idempotency, "CLEAR_EVERY", 0.05)
+    monkeypatch.setattr(idempotency, "PAUSE", 0.001)
+    monkeypatch.setattr(idempotency, "CLEAR_EVERY", 0.3)
 
     async def cleared() -> bool:
         return not await asyncio.to_thread(execute, "select 1 from idempotency_keys")
 
-    keys = "insert into idempotency_keys select n, '', now() from generate_series(1, 35) as n"
+    keys = "insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n"
     execute(keys)
 
     await start()
-    await until(cleared, 5)
+    await until(cleared, 2)
     execute(keys)
-    await until(cleared, 5)
+    await until(cleared, 2)
 
 
 async def test_a_clearing_that_fails_is_logged_once(
