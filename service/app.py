@@ -10,7 +10,7 @@ from aiohttp import web
 from gunicorn.errors import AppImportError
 
 from service import config as settings
-from service import genres, listing, logs, movies
+from service import genres, idempotency, listing, logs, movies
 from service.config import Config
 from service.database import migration_files, queries, schema
 from service.database.pool import Pool, connect
@@ -18,6 +18,7 @@ from service.database.schema import Schema
 from service.database.statements import Statements
 from service.errors import OperatorError, Unavailable
 from service.genres import Genres
+from service.idempotency import OnceOnly
 from service.listing import Listing
 from service.movies import Catalogue
 from service.web.handlers.genres import Genres as GenresHandlers
@@ -31,7 +32,14 @@ from service.web.traffic import Traffic
 
 POOL = web.AppKey("pool", Pool)
 GENRES = web.AppKey("genres", Genres)
-EXPECTED = {**genres.QUERIES, **listing.QUERIES, **movies.QUERIES, **schema.QUERIES}
+ONCE_ONLY = web.AppKey("once_only", OnceOnly)
+EXPECTED = {
+    **genres.QUERIES,
+    **idempotency.QUERIES,
+    **listing.QUERIES,
+    **movies.QUERIES,
+    **schema.QUERIES,
+}
 
 
 def create_app(config: Config) -> web.Application:
@@ -50,11 +58,13 @@ def create_app(config: Config) -> web.Application:
     app[POOL] = pool
     app[TRAFFIC] = traffic
     app[GENRES] = Genres(statements, config.genres, config.sharing)
+    app[ONCE_ONLY] = OnceOnly(statements, config.sharing)
     app.add_routes(
         routes(
             Health(config.service.environment, require_database, traffic),
             Movies(
                 Catalogue(statements, config.sharing),
+                app[ONCE_ONLY],
                 Listing(statements),
                 BodyReader(config.server.body_timeout),
                 require_if_match=config.server.require_if_match,
@@ -93,7 +103,7 @@ async def prove(config: Config) -> None:
 async def _database(app: web.Application) -> AsyncIterator[None]:
     """Prove the database before the first request, if it is there; close the pool at the end.
 
-    In between, requests are looked after and genres recounted.
+    In between, requests are looked after, genres recounted and old idempotency keys cleared.
 
     Where it is away, or waits for its migrations, the service starts all the same and answers 503
     until it is there. A query that does not fit the schema stops the start.
@@ -102,7 +112,7 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     try:
         with suppress(Unavailable):
             await _try(pool)
-        async with app[TRAFFIC].watched(), app[GENRES].recounted():
+        async with app[TRAFFIC].watched(), app[GENRES].recounted(), app[ONCE_ONLY].cleared():
             yield
     finally:
         await pool.close(timeout=2)

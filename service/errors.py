@@ -40,6 +40,26 @@ class WrongParameters(CatalogueError):
         self.failures = failures
 
 
+class WrongKey(CatalogueError):
+    """An Idempotency-Key that is none."""
+
+
+class KeyReused(CatalogueError):
+    """An Idempotency-Key was used before, for something else."""
+
+    def __init__(self) -> None:
+        super().__init__("this Idempotency-Key was first sent with another movie")
+
+
+class KeyInUse(CatalogueError):
+    """Another request with the same Idempotency-Key is being carried out (`retry_after` in s)."""
+
+    retry_after = 1
+
+    def __init__(self) -> None:
+        super().__init__("another request with this Idempotency-Key is still being carried out")
+
+
 class RuleBroken(CatalogueError):
     """A rule that the database holds was broken; `rule` is its name, empty where it has none."""
 

@@ -154,7 +154,7 @@ async def _written(submitted: Awaitable[Movie | Refused | None]) -> Movie:
     try:
         return _found(await submitted)
     except RuleBroken as error:
-        raise _invalid(error) from error
+        raise invalid(error) from error
 
 
 def _found(movie: Movie | Refused | None) -> Movie:
@@ -165,7 +165,7 @@ def _found(movie: Movie | Refused | None) -> Movie:
     return movie
 
 
-def _invalid(broken: RuleBroken) -> Invalid:
+def invalid(broken: RuleBroken) -> Invalid:
     """Name the field of a rule of the database, if its name does: movies_<field>_<rule>."""
     named = next((name for name in FIELDS if broken.rule.startswith(f"movies_{name}_")), "")
     detail = f"breaks the rule {broken.rule}" if broken.rule else "is refused by the database"

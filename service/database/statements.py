@@ -48,8 +48,8 @@ class Statements:
     ) -> list[Row]:
         """Run the query `name` and return its rows.
 
-        `retry`: once more on a fresh connection where one broke, for statements that change
-        nothing; of one that writes, nobody can tell whether it was carried out.
+        `retry`: once more on a fresh connection where one broke, for statements that may be carried
+        out twice; of any other that writes, nobody can tell whether it was.
         `shared`: give up on a locked row soon, as other requests wait for this statement too.
         `around`: what goes before and after the query's own text, to count what it finds, say.
         `timeout`: in seconds, in place of `statement_timeout`; for a statement of its own kind.

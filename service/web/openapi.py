@@ -93,6 +93,10 @@ HEADERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "The path of what was created.",
         {"type": "string", "format": "uri-reference"},
     ),
+    "Idempotency-Replayed": (
+        "`true` where this is the answer to an earlier request with the same `Idempotency-Key`.",
+        {"type": "string", "enum": ["true"]},
+    ),
     "Link": (
         "The pages `first`, `prev` and `next`, as far as there are (RFC 8288).",
         {"type": "string"},
@@ -110,10 +114,12 @@ HEADERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "Cache-Control": ("How long the answer may be kept.", {"type": "string"}),
 }
+# An answer has all the headers that it lists, but for these.
+OPTIONAL = {"Idempotency-Replayed"}
 # What every answer has; of the others in `web/headers.py`, tools and people need not know.
 COMMON = ("Cache-Control", "X-Request-Id")
 # Beside these, what a problem of this status comes with.
-PROBLEM_HEADERS = {405: ("Allow",), 503: ("Retry-After",)}
+PROBLEM_HEADERS = {405: ("Allow",), 409: ("Retry-After",), 503: ("Retry-After",)}
 
 
 def document(table: Iterable[tuple[str, str, Operation]]) -> dict[str, Any]:
@@ -132,8 +138,11 @@ def document(table: Iterable[tuple[str, str, Operation]]) -> dict[str, Any]:
         plugins=[MarshmallowPlugin(schema_name_resolver=_schema_name)],
     )
     for name, (description, schema) in HEADERS.items():
-        # Required: an answer has all that it lists.
-        described = {"description": description, "required": True, "schema": dict(schema)}
+        described = {
+            "description": description,
+            "required": name not in OPTIONAL,
+            "schema": dict(schema),
+        }
         spec.components.header(name, described)
     spec.components.parameter(REQUEST_ID.name, REQUEST_ID.place, _parameter(REQUEST_ID))
     for kind in problems.KINDS.values():
@@ -263,7 +272,7 @@ def _problem(kinds: list[Problem]) -> dict[str, Any]:
 
 
 def _headers(names: Iterable[str]) -> dict[str, Any]:
-    """Each is always there: what an answer may lack is not in its list."""
+    """Each is always there, but for those in `OPTIONAL`."""
     return {name: {"$ref": _ref("headers", name)} for name in (*names, *COMMON)}
 
 

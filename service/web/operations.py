@@ -9,16 +9,20 @@ from typing import Any
 from service import __version__
 from service.errors import (
     Invalid,
+    KeyInUse,
+    KeyReused,
     Malformed,
     MalformedHeader,
     MovieNotFound,
     PreconditionFailed,
     PreconditionRequired,
+    WrongKey,
     WrongParameters,
 )
 from service.web.answers import GENRES_ANSWER, HEALTH, MOVIE_ANSWER, MOVIES_ANSWER, READINESS
 from service.web.handlers.movies import LARGEST_ID
 from service.web.handlers.reference import FILES
+from service.web.keys import KEY, NAME
 from service.web.openapi import Answer, Body, Operation, Parameter
 from service.web.parameters import DEPTH, PARAMETERS
 from service.web.problems import HTTP, PROBLEMS
@@ -93,6 +97,19 @@ REFUSALS = tuple(
 TAGGED = ("ETag", "Cache-Control")
 TAGGED_MOVIE = ("ETag", "Last-Modified", "Cache-Control")
 KNOWN = Answer("The client has it already.", headers=TAGGED)
+IDEMPOTENCY_KEY = Parameter(
+    NAME,
+    "header",
+    "Makes it safe to send the request again: a text of your own, such as a UUID. In double quotes"
+    " or without them, it is the same key.",
+    {
+        "type": "string",
+        "pattern": f"^({KEY.pattern})$",
+        "examples": ["8e03978e-40d5-43dd-bc93-6894a57f9324"],
+    },
+)
+# What only a request with a key can meet.
+OF_KEYS = (PROBLEMS[WrongKey], PROBLEMS[KeyInUse], PROBLEMS[KeyReused])
 WHOLE_MOVIE = Body(MOVIE, {"a movie": CASABLANCA})
 CHANGES = Body(
     type(MOVIE)(partial=True),
@@ -180,10 +197,17 @@ CREATE_MOVIE = Operation(
     MOVIES,
     "Add a movie",
     "The catalogue gives it an id and the version 1, and says in `Location` where it is. No"
-    " `Content-Type` is demanded.",
-    {201: _movie("The movie as it is kept.", headers=("Location", *TAGGED_MOVIE))},
-    body=WHOLE_MOVIE,
-    problems=OF_BODIES,
+    " `Content-Type` is demanded. With an `Idempotency-Key` it can be sent again when an answer got"
+    " lost: for 24 hours the same key gets the answer of the first time, and adds no other movie."
+    " Refusals are not remembered.",
+    {
+        201: _movie(
+            "The movie as it is kept.", headers=("Location", "Idempotency-Replayed", *TAGGED_MOVIE)
+        )
+    },
+    (IDEMPOTENCY_KEY,),
+    WHOLE_MOVIE,
+    (*OF_BODIES, *OF_KEYS),
 )
 SHOW_MOVIE = Operation(
     "show_movie",

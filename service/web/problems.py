@@ -14,15 +14,19 @@ from service.errors import (
     CatalogueError,
     Failure,
     Invalid,
+    KeyInUse,
+    KeyReused,
     Malformed,
     MalformedHeader,
     MovieNotFound,
     PreconditionFailed,
     PreconditionRequired,
     Unavailable,
+    WrongKey,
     WrongParameters,
 )
 from service.movies import FIELDS
+from service.web.keys import EXPECTED
 from service.web.requests import LIMIT, REQUEST_ID, BodyTimedOut
 from service.web.responses import json_response
 
@@ -64,6 +68,15 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         ' `"1942"`), a runtime as `"102 mins"`, and none of the fields that the service keeps'
         " itself.",
     ),
+    WrongKey: Problem(
+        "wrong-idempotency-key",
+        "Wrong Idempotency-Key",
+        400,
+        "The request has an `Idempotency-Key` that is empty, longer than 255 characters, not"
+        " printable ASCII, or there twice.",
+        "Draw a new key for every movie that you want to add, a UUID for instance, and send the"
+        " same one with every try.",
+    ),
     MovieNotFound: NOT_FOUND,
     MalformedHeader: Problem(
         "malformed-header",
@@ -97,6 +110,23 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " again.",
         "the request body did not arrive in time",
     ),
+    KeyInUse: Problem(
+        "idempotency-key-in-use",
+        "A request with this Idempotency-Key is under way",
+        409,
+        "An earlier request with the same `Idempotency-Key` has no answer yet. Nothing was done for"
+        " this one.",
+        "Wait as many seconds as `Retry-After` says and send the same request again: it gets the"
+        " answer of the first.",
+    ),
+    KeyReused: Problem(
+        "idempotency-key-reused",
+        "Idempotency-Key already used",
+        422,
+        "The `Idempotency-Key` was sent with another movie in the last 24 hours.",
+        "For another movie, draw another key. For the same one, send the very fields of the first"
+        " time; blanks and the order of the fields do not matter.",
+    ),
     Invalid: Problem(
         "validation-failed",
         "Validation failed",
@@ -120,8 +150,8 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         503,
         "The database is away, too busy or too slow, or this process is on its way out.",
         "Wait as many seconds as `Retry-After` says and try again, each time a little longer. A"
-        " request that only reads can be sent again as it is. One that writes may have been"
-        " carried out: look first.",
+        " request that only reads can be sent again as it is, and so can a POST with an"
+        " `Idempotency-Key`. Any other that writes may have been carried out: look first.",
         "this cannot be served right now; try again",
     ),
 }
@@ -175,9 +205,12 @@ EXAMPLES: Mapping[str, CatalogueError] = {
     "malformed-header": MalformedHeader(
         'If-Match must be * or tags like "7-1", found "7-1 without quotes"'
     ),
-    "not-found": MovieNotFound(),
     "precondition-failed": PreconditionFailed(),
     "precondition-required": PreconditionRequired(),
+    "wrong-idempotency-key": WrongKey(EXPECTED),
+    "not-found": MovieNotFound(),
+    "idempotency-key-in-use": KeyInUse(),
+    "idempotency-key-reused": KeyReused(),
     "validation-failed": Invalid(
         [
             Failure("year", "must not be in the future"),
@@ -194,7 +227,7 @@ def respond(request: web.BaseRequest, error: Exception) -> web.Response:
     """Answer an error that is in the table, or one of its kind."""
     problem = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     headers = {}
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable | KeyInUse):
         headers["Retry-After"] = str(error.retry_after)
     return _response(request, problem, problem.detail or str(error), _errors(error), headers)
 

@@ -3,9 +3,11 @@
 from aiohttp import web
 
 from service.errors import MovieNotFound
+from service.idempotency import OnceOnly
 from service.listing import Listing
 from service.movies import Catalogue
 from service.web.conditions import condition, movie_headers, unless_known
+from service.web.keys import read_key
 from service.web.pages import page_response
 from service.web.parameters import read_wanted
 from service.web.requests import BodyReader
@@ -21,12 +23,14 @@ class Movies:
     def __init__(
         self,
         catalogue: Catalogue,
+        once_only: OnceOnly,
         listing: Listing,
         bodies: BodyReader,
         *,
         require_if_match: bool,
     ) -> None:
         self._catalogue = catalogue
+        self._once_only = once_only
         self._listing = listing
         self._bodies = bodies
         self._require_if_match = require_if_match
@@ -38,10 +42,17 @@ class Movies:
         return unless_known(request, page_response(request.rel_url, wanted, page))
 
     async def create(self, request: web.Request) -> web.Response:
-        """201 and where the new movie is."""
+        """201 and where the new movie is, or the same once more for a key that was sent before."""
+        key = read_key(request)
         fields = read_movie(await self._bodies.read_object(request))
-        movie = await self._catalogue.create(fields)
+        replayed = False
+        if key is None:
+            movie = await self._catalogue.create(fields)
+        else:
+            movie, replayed = await self._once_only.create(key, fields)
         headers = {"Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
+        if replayed:
+            headers["Idempotency-Replayed"] = "true"
         return movie_response(movie, status=201, headers=headers)
 
     async def show(self, request: web.Request) -> web.Response:

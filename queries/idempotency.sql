@@ -1,0 +1,110 @@
+-- What the service asks for POST /v1/movies with an Idempotency-Key: a movie is created once, and
+-- who sends the same key again gets the answer of the first time.
+
+-- name: create_movies_once(requests)
+-- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
+-- Each row comes back with its position, the fingerprint that its key was first used with, and the
+-- movie as it was then. One that does not come back has met another session that is using its key,
+-- or was a moment ago, so that this statement cannot see the answer: ask again.
+-- A movie is created for keys alone that this has put into the table, whose primary key lets only one
+-- do so. The advisory locks just spare those who share this statement the wait for another session;
+-- keys are put in order all the same, so that two of these can never wait for each other.
+with requests as materialized (
+  select r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres
+  from jsonb_to_recordset(:requests) as r (
+    position bigint, key text, fingerprint text,
+    title text, year integer, runtime integer, genres text[]
+  )
+),
+known as materialized (
+  select
+    k.key, k.fingerprint,
+    a.id, a.title, a.year, a.runtime, a.genres, a.version, a.created_at, a.updated_at
+  from idempotency_keys as k
+  join idempotency_answers as a on a.key = k.key
+  where k.key in (select r.key from requests as r)
+    and k.expires_at > now()
+),
+-- Of several with the same unknown key, the first one.
+unknown as materialized (
+  select distinct on (r.key)
+    r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres
+  from requests as r
+  where not exists (select from known as k where k.key = r.key)
+  order by r.key, r.position
+),
+new as materialized (
+  select
+    nextval('movies_id_seq') as id,
+    u.position, u.key, u.fingerprint, u.title, u.year, u.runtime, u.genres
+  from unknown as u
+  where pg_try_advisory_xact_lock(hashtextextended(u.key, 0))
+),
+taken as (
+  insert into idempotency_keys as k (key, fingerprint)
+  select n.key, n.fingerprint
+  from new as n
+  order by n.key
+  on conflict (key) do update
+    set fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+    where k.expires_at <= now()
+  returning k.key
+),
+created as (
+  insert into movies (id, title, year, runtime, genres)
+  overriding system value
+  select n.id, n.title, n.year, n.runtime, n.genres
+  from taken as t
+  join new as n on n.key = t.key
+  returning id, title, year, runtime, genres, version, created_at, updated_at
+),
+kept as (
+  insert into idempotency_answers
+    (key, id, title, year, runtime, genres, version, created_at, updated_at)
+  select
+    n.key, c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
+  from created as c
+  join new as n on n.id = c.id
+  on conflict (key) do update set
+    id = excluded.id, title = excluded.title, year = excluded.year, runtime = excluded.runtime,
+    genres = excluded.genres, version = excluded.version, created_at = excluded.created_at,
+    updated_at = excluded.updated_at
+),
+answers as (
+  select
+    null::bigint as position, k.key, k.fingerprint,
+    k.id, k.title, k.year, k.runtime, k.genres, k.version, k.created_at, k.updated_at
+  from known as k
+  union all
+  select
+    n.position, n.key, n.fingerprint,
+    c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
+  from created as c
+  join new as n on n.id = c.id
+)
+select
+  r.position, a.fingerprint, a.position is distinct from r.position as replayed,
+  a.id, a.title, a.year, a.runtime, a.genres, a.version, a.created_at, a.updated_at
+from requests as r
+join answers as a on a.key = r.key;
+
+-- name: clear_idempotency_keys(at_most)
+-- \set at_most 1000
+-- Deletes so many keys that have expired, their answers with them, and returns how many it was.
+-- In portions, so that none of these takes long; one that somebody is just using is passed over.
+with expired as materialized (
+  select k.key
+  from idempotency_keys as k
+  where k.expires_at <= now()
+  order by k.expires_at
+  limit coalesce(:at_most, 0)
+  for update skip locked
+),
+gone as (
+  delete from idempotency_keys as k
+  using expired as e
+  where k.key = e.key
+  returning k.key
+)
+select count(*)::integer as cleared
+from gone as g;
