@@ -111,7 +111,7 @@ class Listing:
                 size=size + 1,
             )
         movies = [Movie._make(row) for row in rows[:size]]
-        before, after = bool(place.skip or place.key), len(rows) > size
+        before, after = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
             movies.reverse()
             before, after = after, before

@@ -16,10 +16,12 @@ from service.errors import MalformedHeader, PreconditionRequired
 from service.movies import ALWAYS, Condition, Movie
 from service.web.schemas import quoted
 
-# RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2).
+# RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). Possessive, or a few blanks and commas
+# would take days.
 TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\U0010ffff]*)"')
-TAGS = re.compile(rf"[ \t,]*{TAG.pattern}(?:[ \t]*,[ \t]*(?:{TAG.pattern})?)*[ \t]*")
-MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,8})")
+TAGS = re.compile(rf"[ \t,]*+{TAG.pattern}(?:[ \t]*+,[ \t]*+(?:{TAG.pattern})?+)*+[ \t]*+")
+MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
+LARGEST_VERSION = 2**31 - 1  # an integer of PostgreSQL
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - as it is written
 
@@ -118,13 +120,14 @@ def _tags(request: web.Request, name: str) -> list[Tag] | None:
 def _versions(tags: list[Tag], movie_id: int, *, strong: bool) -> list[int]:
     """Those of the tags that this movie can have had."""
     found = [MOVIE_TAG.fullmatch(tag.opaque) for tag in tags if not (strong and tag.weak)]
-    return [int(match[2]) for match in found if match and int(match[1]) == movie_id]
+    versions = [int(match[2]) for match in found if match and int(match[1]) == movie_id]
+    return [version for version in versions if version <= LARGEST_VERSION]
 
 
 def _since(value: str) -> datetime | None:
     """A date; None for anything else, which is to be ignored (13.1.3, 13.1.4)."""
     try:
         date = parsedate_to_datetime(value)
+        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
     except (ValueError, IndexError, OverflowError):
         return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)

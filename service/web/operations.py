@@ -119,7 +119,9 @@ CHANGES = Body(
     },
     ("application/json", "application/merge-patch+json"),
 )
-NOT_FOUND = (PROBLEMS[MovieNotFound],)
+# A query string that is not taken, or wrong.
+IN_QUERIES = (PROBLEMS[WrongParameters],)
+NOT_FOUND = (PROBLEMS[MovieNotFound], *IN_QUERIES)
 # What only a request with a body can meet.
 OF_BODIES = (PROBLEMS[Malformed], PROBLEMS[BodyTimedOut], HTTP[417], PROBLEMS[Invalid])
 
@@ -139,7 +141,6 @@ QUERY = tuple(
     Parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", field.schema)
     for name, field in PARAMETERS.items()
 )
-IN_QUERIES = (PROBLEMS[WrongParameters],)
 
 LIST_MOVIES = Operation(
     "list_movies",
@@ -207,7 +208,7 @@ CREATE_MOVIE = Operation(
     },
     (IDEMPOTENCY_KEY,),
     WHOLE_MOVIE,
-    (*OF_BODIES, *OF_KEYS),
+    (*OF_BODIES, *OF_KEYS, *IN_QUERIES),
 )
 SHOW_MOVIE = Operation(
     "show_movie",

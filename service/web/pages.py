@@ -15,6 +15,7 @@ def page_response(url: URL, wanted: Wanted, page: Page) -> web.Response:
     """Answer with `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288)."""
     previous = _cursor(page.previous, wanted, backwards=True)
     following = _cursor(page.next, wanted, backwards=False)
+    last_page = max(1, -(-page.total // wanted.size))
     metadata: dict[str, Any] = {
         "page_size": wanted.size,
         "total_records": page.total,
@@ -24,11 +25,11 @@ def page_response(url: URL, wanted: Wanted, page: Page) -> web.Response:
     }
     if wanted.page:
         metadata["current_page"] = wanted.page
-        metadata["last_page"] = max(1, -(-page.total // wanted.size))
+        metadata["last_page"] = last_page
     links = {
         "first": _without_place(url),
-        "prev": _link(url, wanted, previous, -1),
-        "next": _link(url, wanted, following, +1),
+        "prev": _link(url, wanted, previous, min((wanted.page or 1) - 1, last_page)),
+        "next": _link(url, wanted, following, (wanted.page or 1) + 1),
     }
     return content_response(
         {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata},
@@ -42,13 +43,12 @@ def _cursor(key: Key | None, wanted: Wanted, *, backwards: bool) -> str | None:
     return key and cursors.encode(key, wanted.filter, wanted.sort, backwards=backwards)
 
 
-def _link(url: URL, wanted: Wanted, cursor: str | None, step: int) -> URL | None:
+def _link(url: URL, wanted: Wanted, cursor: str | None, number: int) -> URL | None:
     """The page before or after, by number as long as numbers are asked for and reach that far."""
     base = _without_place(url)
-    if wanted.page and (cursor or (step < 0 and wanted.page > 1)):
-        number = wanted.page + step
-        if number * wanted.size <= DEPTH:
-            return base.update_query(page=number)
+    behind_all = wanted.page and 0 < number < wanted.page  # of which an empty page has no cursor
+    if wanted.page and (cursor or behind_all) and number * wanted.size <= DEPTH:
+        return base.update_query(page=number)
     return base.update_query(cursor=cursor) if cursor else None
 
 

@@ -57,12 +57,12 @@ class Text(Field[str]):
 
 
 class Genres(Text):
-    """Genres, with commas between."""
+    """Genres, with commas between; each is exactly what it is, blanks included."""
 
     def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:
         text = super()._deserialize(value, attr, data, **kwargs)
-        genres = tuple(genre.strip() for genre in text.split(","))
-        if len(genres) > GENRES or not all(genres):
+        genres = tuple(text.split(","))
+        if len(genres) > GENRES or not all(genre.strip() for genre in genres):
             raise ValidationError("")
         return genres
 
@@ -162,7 +162,8 @@ def read_wanted(query: str) -> Wanted:
 
 def read_nothing(query: str) -> None:
     """Read the query string of a path that takes no parameters; `WrongParameters`."""
-    _values(query, {})
+    if query:
+        _values(query, {})
 
 
 def _values(query: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -288,3 +288,37 @@ async def test_a_deleted_movie_has_no_tag(client: Client, tag: str) -> None:
 
     assert response.status == 200
     assert "ETag" not in response.headers
+
+
+@pytest.mark.usefixtures("tag")
+async def test_a_hostile_list_of_tags_takes_no_time(client: Client) -> None:
+    """Blanks and commas could be matched in exponentially many ways."""
+    field = '"a"' + " ," * 3000 + " x"
+
+    for method, header in (("GET", "If-None-Match"), ("PATCH", "If-Match")):
+        async with asyncio.timeout(5):
+            response = await client.request(
+                method, "/v1/movies/1", json={"year": 2000}, headers={header: field}
+            )
+        assert response.status == 400
+
+
+@pytest.mark.usefixtures("tag")
+async def test_any_version_that_a_movie_can_have_matches(client: Client, execute: Execute) -> None:
+    """Up to the largest integer of PostgreSQL; larger ones match nothing."""
+    execute("alter table movies disable trigger all")
+    for version in (999_999_999, 1_000_000_000, 2_147_483_646):
+        execute("update movies set version = %s", version)
+        larger = '"1-2147483648", "1-9999999999"'
+        assert (await write(client, "PATCH", If_Match=larger)).status == 412
+        assert (await write(client, "PATCH", If_Match=f'"1-{version}", {larger}')).status == 200
+        assert (await write(client, "PATCH", If_None_Match=f'"1-{version}"')).status == 412
+
+
+@pytest.mark.usefixtures("tag")
+async def test_a_date_far_out_is_no_date(client: Client) -> None:
+    """Offsets that PostgreSQL does not know, and years that Python does not."""
+    for date in ("Fri, 20 Nov 2099 23:59:59 +1600", "Fri, 20 Nov 2099 23:59:59 -2359"):
+        assert (await write(client, "PATCH", If_Unmodified_Since=date)).status == 200
+    for date in ("Mon, 01 Jan 0001 00:00:00 +2359", "Fri, 31 Dec 9999 23:59:59 -2359"):
+        assert (await write(client, "PATCH", If_Unmodified_Since=date)).status in (200, 412)

@@ -22,6 +22,7 @@ MOVIES = [
     ("Moana", 2016, 107, ["animation"]),
     ("8½", 1963, 138, ["drama"]),
 ]
+ODYSSEUS = ("Ὀδυσσεύς", 1911, 27, ["adventure"])
 
 
 @pytest.fixture
@@ -84,6 +85,8 @@ async def test_an_empty_catalogue_is_an_empty_page(client: Client) -> None:
         ("AMÉLIE", ["Amélie"]),
         ("Ame\u0301lie", ["Amélie"]),
         ("крылья", ["Крылья"]),
+        ("οδυσσευσ", ["Ὀδυσσεύς"]),
+        ("ΟΔΥΣΣΕΥΣ", ["Ὀδυσσεύς"]),
         ("from man", ["Spider-Man: Far from Home", "The Man from Nowhere"]),
         ("spider man", ["Spider-Man: Far from Home"]),
         ("spider-man", ["Spider-Man: Far from Home"]),
@@ -96,13 +99,18 @@ async def test_an_empty_catalogue_is_an_empty_page(client: Client) -> None:
         ("moana casablanca", []),
         ("drama", []),  # a genre is no word of a title
         ("genre drama", []),
+        ("d*", []),
+        ("dra*", []),
+        ("g*", []),
     ],
 )
 @pytest.mark.usefixtures("catalogue")
 async def test_title_finds_words_in_any_order_and_dress(
-    client: Client, title: str, found: list[str]
+    client: Client, execute: Execute, title: str, found: list[str]
 ) -> None:
     """All words must be there, whatever their order, case and accents; `*` ends a prefix."""
+    execute("insert into movies (title, year, runtime, genres) values (%s, %s, %s, %s)", *ODYSSEUS)
+
     assert await titles(client, title=title) == found
 
 
@@ -138,7 +146,8 @@ async def test_the_syntax_of_text_search_is_harmless(client: Client, dressing: s
     [
         ({"genres": "drama"}, [2, 5, 6, 8]),
         ({"genres": "drama,romance"}, [2]),
-        ({"genres": "romance, drama"}, [2]),
+        ({"genres": "romance,drama"}, [2]),
+        ({"genres": "romance, drama"}, []),
         ({"genres": "Drama"}, []),
         ({"genres": "sci-fi"}, [4]),
         ({"genres": "dra"}, []),
@@ -337,6 +346,26 @@ async def test_links_by_number_as_far_as_numbers_reach(client: Client) -> None:
     assert second["prev"] == "/v1/movies?page_size=2&page=1"
     assert second["next"] == "/v1/movies?page_size=2&page=3"
     assert last.keys() == {"first", "prev"}
+
+
+@pytest.mark.usefixtures("catalogue")
+async def test_a_page_past_the_end_links_back_to_the_last(client: Client) -> None:
+    """Not to another empty one."""
+    past = await links(client, "/v1/movies?page=9&page_size=3")
+
+    assert past.keys() == {"first", "prev"}
+    assert past["prev"] == "/v1/movies?page_size=3&page=3"
+
+
+@pytest.mark.usefixtures("catalogue")
+async def test_an_emptied_list_leads_nowhere(client: Client, execute: Execute) -> None:
+    """A walk that goes on until there is no cursor ends."""
+    cursor = (await listed(client, page_size=3))["metadata"]["next_cursor"]
+    execute("delete from movies")
+
+    metadata = (await listed(client, page_size=3, cursor=cursor))["metadata"]
+
+    assert (metadata["next_cursor"], metadata["previous_cursor"]) == (None, None)
 
 
 async def test_a_link_cannot_be_ended_early(client: Client) -> None:

@@ -275,3 +275,16 @@ async def test_times_are_in_utc_whatever_the_database_thinks(start: Start, execu
     created = datetime.fromisoformat(movie["created_at"])
     assert movie["created_at"].endswith("Z")
     assert abs(created - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PATCH", "PUT", "DELETE", "POST"])
+async def test_a_query_that_is_not_taken_is_refused(client: Client, method: str) -> None:
+    """What is ignored would be taken to work: `?dry_run=1` with a DELETE, say."""
+    await create(client)
+    path = "/v1/movies?x=1" if method == "POST" else "/v1/movies/1?x=1"
+
+    response = await client.request(method, path, json=None if method == "GET" else MOANA)
+
+    assert response.status == 422
+    assert (await client.get("/v1/movies/1")).headers["ETag"] == '"1-1"'
+    assert (await client.get("/v1/movies/2")).status == 404

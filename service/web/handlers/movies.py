@@ -9,7 +9,7 @@ from service.movies import Catalogue
 from service.web.conditions import condition, movie_headers, unless_known
 from service.web.keys import read_key
 from service.web.pages import page_response
-from service.web.parameters import read_wanted
+from service.web.parameters import read_nothing, read_wanted
 from service.web.requests import BodyReader
 from service.web.responses import movie_response
 from service.web.schemas import read_movie
@@ -43,6 +43,7 @@ class Movies:
 
     async def create(self, request: web.Request) -> web.Response:
         """201 and where the new movie is, or the same once more for a key that was sent before."""
+        read_nothing(request.rel_url.raw_query_string)
         key = read_key(request)
         fields = read_movie(await self._bodies.read_object(request))
         replayed = False
@@ -57,6 +58,7 @@ class Movies:
 
     async def show(self, request: web.Request) -> web.Response:
         """200 and the movie, or 304."""
+        read_nothing(request.rel_url.raw_query_string)
         movie = await self._catalogue.get(_id(request))
         return unless_known(request, movie_response(movie, headers=movie_headers(movie)))
 
@@ -70,6 +72,7 @@ class Movies:
 
     async def _write(self, request: web.Request, *, partial: bool) -> web.Response:
         movie_id = _id(request)
+        read_nothing(request.rel_url.raw_query_string)
         fields = read_movie(await self._bodies.read_object(request), partial=partial)
         depends_on = condition(request, movie_id, required=self._require_if_match)
         movie = await self._catalogue.update(movie_id, fields, depends_on)
@@ -80,6 +83,7 @@ class Movies:
     async def delete(self, request: web.Request) -> web.Response:
         """200 and the movie that was deleted."""
         movie_id = _id(request)
+        read_nothing(request.rel_url.raw_query_string)
         depends_on = condition(request, movie_id, required=self._require_if_match)
         return movie_response(await self._catalogue.delete(movie_id, depends_on))
 
