@@ -73,6 +73,14 @@ def test_a_name_that_tells_no_format_needs_the_option(path: str) -> None:
     assert formats.format_of(path, "csv", formats.IMPORTED) == "csv"
 
 
+def test_a_format_that_is_only_imported() -> None:
+    """The name tells it, and so the error does."""
+    with pytest.raises(OperatorError) as caught:
+        formats.format_of("x.tsv", None, formats.EXPORTED)
+
+    assert str(caught.value) == "x.tsv: imdb is for import only: add --format ndjson, json, csv"
+
+
 def test_what_gzip_packed_is_known_by_its_bytes(read: Read) -> None:
     """Whatever the file is called; also several parts behind each other."""
     packed = gzip.compress(TEXT.encode() + b"\n") + gzip.compress(TEXT.encode())
