@@ -58,7 +58,7 @@ def _target(path: str) -> Iterator[Write]:
         sys.stdout.buffer.flush()
         return
     target = Target(Path(path))
-    packing = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP) if path.endswith(".gz") else None
+    packing = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP) if path.lower().endswith(".gz") else None
     try:
         if packing:
             yield lambda data: target.write(packing.compress(data))
