@@ -150,6 +150,7 @@ def test_a_csv_of_others(environment: Environment, execute: Execute, tmp_path: P
         (["-"], "-: cannot tell its format: add --format ndjson, json, csv, imdb"),
         (["a.json", "--map", "year=y"], "--map and --where are for CSV"),
         (["a.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year, runtime, genres"),
+        (["a.csv", "--map", "title=a", "--map", "title=b"], "--map title: given more than once"),
         (["a.csv", "--where", "x"], "expected NAME=VALUE, found 'x'"),
         (["README.md", "--format", "csv", "--rejects", "README.md"], "this is the file to be"),
         (["missing.csv"], "missing.csv: cannot be read: No such file or directory"),
