@@ -266,9 +266,7 @@ def export(config: Config, file: str, kind: str | None) -> None:
         try:
             outcome = export_movies(ready.database.url, file, kind)
         except BrokenPipeError:
-            # Who read it has enough, as `head` does. Python flushes stdout once more at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(128 + signal.SIGPIPE)
+            sys.exit(128 + signal.SIGPIPE)  # who read it has enough, as `head` does
         click.echo(f"exported {outcome.exported:,} movies in {outcome.seconds:.1f} s", err=True)
 
 
