@@ -228,6 +228,9 @@ def import_(  # noqa: PLR0913 - its options
         raise OperatorError("--map and --where are for CSV")
     if unknown := sorted(dict(columns).keys() - set(COLUMNS)):
         raise OperatorError(f"--map {unknown[0]}: a movie has {', '.join(COLUMNS)}")
+    fields = [field for field, _ in columns]
+    if repeated := next((field for field in fields if fields.count(field) > 1), None):
+        raise OperatorError(f"--map {repeated}: given more than once")
     name = "stdin" if file == "-" else file
     rejects = Rejects(rejects_path or Path(f"{name}.rejects.ndjson"))
     if rejects.path.resolve() == Path(file).resolve():
@@ -263,9 +266,7 @@ def export(config: Config, file: str, kind: str | None) -> None:
         try:
             outcome = export_movies(ready.database.url, file, kind)
         except BrokenPipeError:
-            # Who read it has enough, as `head` does. Python flushes stdout once more at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(128 + signal.SIGPIPE)
+            sys.exit(128 + signal.SIGPIPE)  # who read it has enough, as `head` does
         click.echo(f"exported {outcome.exported:,} movies in {outcome.seconds:.1f} s", err=True)
 
 

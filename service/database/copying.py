@@ -7,9 +7,11 @@ in one transaction, and nothing relies on session state but its temporary table,
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, NamedTuple
 
 import psycopg2
@@ -24,6 +26,7 @@ FEWEST = 16  # rows that are copied at once where many are refused
 FETCHED = 2000  # rows that are read at once
 MOST_DRAWN = 1_000_000  # ids that are drawn one by one, which takes some 0.3 s
 CANCEL_EVERY = 0.1  # seconds
+HEED_EVERY = 1  # seconds; a signal just before the main thread waits does not wake it
 LEAPING = int.from_bytes(b"imports")  # advisory locks are numbers
 
 # Where a role or a database has these, they are for requests. Each with the version it came with.
@@ -60,27 +63,47 @@ class Refusal(NamedTuple):
     reason: str
 
 
+class Outcome(NamedTuple):
+    """What work returned, or else raised."""
+
+    result: Any
+    error: BaseException | None
+
+
 class Worker:
     """Runs what waits for the database in a thread of its own.
 
     The main thread stays free for its own work and for signals: Python heeds none while it is
-    inside libpq.
+    inside libpq. It may be interrupted anywhere, and so the two share nothing but queues that are
+    written in C: a KeyboardInterrupt within Python's Condition, and with it within a Future or an
+    executor, can leave its lock taken, for which the thread would then wait for ever.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._last: Future[Any] | None = None
+        self._given: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._done: SimpleQueue[Outcome | None] = SimpleQueue()  # None: the thread has ended
+        self._started = False
+        # A daemon: after a second Ctrl-C, within `close`, the process ends without it.
+        Thread(target=self._work, daemon=True).start()
 
     def start(self, work: Callable[..., Any], *given: Any) -> None:
         """Begin `work(*given)`; whatever was started before has to be finished."""
-        self._last = self._thread.submit(work, *given)
+        self._started = True
+        self._given.put(partial(work, *given))
 
     def finish(self) -> Any:
         """Wait for what was started, and return what it returned; None where nothing was."""
-        result = self._last.result() if self._last else None
-        self._last = None
-        return result
+        if not self._started:
+            return None
+        outcome = None
+        while not outcome:
+            with suppress(Empty):
+                outcome = self._done.get(timeout=HEED_EVERY)
+        self._started = False
+        if outcome.error:
+            raise outcome.error
+        return outcome.result
 
     def run(self, work: Callable[..., Any], *given: Any) -> Any:
         """Start and finish."""
@@ -89,11 +112,24 @@ class Worker:
 
     def close(self) -> None:
         """End, cancelling what is still under way."""
-        while self._last and not self._last.done():
-            with suppress(psycopg2.Error):
-                self._session.cancel()
-            wait([self._last], CANCEL_EVERY)
-        self._thread.shutdown()
+        self._given.put(None)
+        while True:
+            try:
+                if self._done.get(timeout=CANCEL_EVERY) is None:
+                    return
+            except Empty:
+                with suppress(psycopg2.Error):
+                    self._session.cancel()
+
+    def _work(self) -> None:
+        while work := self._given.get():
+            try:
+                outcome = Outcome(work(), None)
+            except BaseException as error:  # noqa: BLE001 - for the main thread to raise
+                outcome = Outcome(None, error)
+            self._done.put(outcome)
+            del outcome, work  # neither rows nor a chunk are kept until the next
+        self._done.put(None)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Export: all movies as the API answers them, by id, as of one moment."""
 
+import os
 import sys
 import time
 import zlib
@@ -54,11 +55,11 @@ def _target(path: str) -> Iterator[Write]:
     if path == "-":
         if sys.stdout is None:  # closed from the start
             raise OperatorError("stdout is closed")
-        yield sys.stdout.buffer.write
-        sys.stdout.buffer.flush()
+        yield _to_stdout
+        _to_stdout(b"", whole=True)
         return
     target = Target(Path(path))
-    packing = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP) if path.endswith(".gz") else None
+    packing = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP) if path.lower().endswith(".gz") else None
     try:
         if packing:
             yield lambda data: target.write(packing.compress(data))
@@ -70,3 +71,16 @@ def _target(path: str) -> Iterator[Write]:
     except BaseException:
         target.discard()
         raise
+
+
+def _to_stdout(data: bytes, *, whole: bool = False) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        if whole:
+            sys.stdout.buffer.flush()
+    except OSError as error:
+        # Python flushes what is left once more at its end, and would say so again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OperatorError(f"stdout: cannot be written: {error.strerror}") from error

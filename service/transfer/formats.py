@@ -25,7 +25,8 @@ def format_of(path: str, given: str | None, known: Sequence[str]) -> str:
     name = path.lower().removesuffix(".gz")
     found = given or next((ENDINGS[end] for end in ENDINGS if name.endswith(end)), None)
     if found is None or found not in known:
-        raise OperatorError(f"{path}: cannot tell its format: add --format {', '.join(known)}")
+        problem = f"{found} is for import only" if found else "cannot tell its format"
+        raise OperatorError(f"{path}: {problem}: add --format {', '.join(known)}")
     return found
 
 

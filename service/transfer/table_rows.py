@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from service.errors import Malformed
 from service.movies import COLUMNS, FIELDS
-from service.transfer.rows import SHOWN, TOO_LONG, Broken, Line, Row, lines, shown, too_long
+from service.transfer.rows import TOO_LONG, Broken, Row, lines, shown, too_long
 from service.web.requests import LIMIT
 from service.web.schemas import quoted
 from service.web.strict_json import parse_object
@@ -38,7 +38,7 @@ class Record(NamedTuple):
 def csv_rows(
     stream: BinaryIO, columns: Mapping[str, str], where: Sequence[tuple[str, str]]
 ) -> Iterator[Row]:
-    """Rows of a CSV with a header; `Broken` where that does not fit.
+    """Rows of a CSV with a header; `Broken` where that does not fit, or a row has no certain end.
 
     `columns`: the column of a field that has another name, "" for none; `where`: column and value
     of the rows that are meant, all of them.
@@ -173,11 +173,12 @@ def _imdb_records(stream: BinaryIO) -> Iterator[Record]:
 class _CsvLines:
     """Lines for Python's csv, which asks for as many as a record takes; remembers what is wrong.
 
-    Not a generator: it has to go on after it raised.
+    Its error is not the end of them: it is asked for the next record.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._lines = lines(stream)
+        self._ended = False
         self.begin()
 
     def begin(self) -> None:
@@ -191,17 +192,24 @@ class _CsvLines:
         """The record as text."""
         return shown(b"".join(self._data))
 
+    def open(self) -> bool:
+        """Whether the lines of the record end within quotes."""
+        return self._ended or sum(data.count(b'"') for data in self._data) % 2 == 1
+
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line: Line = next(self._lines)
+        line = next(self._lines, None)
+        if line is None:
+            self._ended = True
+            raise StopIteration
         self.first = self.first or line.number
         data = line.data.removeprefix(b"\xef\xbb\xbf") if line.number == 1 else line.data
         self.size += len(data)
         self._data.append(data)
         if line.too_long or self.size > LIMIT:
-            raise Malformed(TOO_LONG)
+            raise Broken(self.first, f"{TOO_LONG}; is a quote left open?")
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -211,6 +219,7 @@ class _CsvLines:
 
 
 def _csv_records(stream: BinaryIO) -> Iterator[Record]:
+    csv.field_size_limit(LIMIT)  # as long as a row, which is looked at above
     texts = _CsvLines(stream)
     reader = csv.reader(texts, strict=True)
     while True:
@@ -222,11 +231,12 @@ def _csv_records(stream: BinaryIO) -> Iterator[Record]:
         except StopIteration:
             return
         except csv.Error as error:
-            cells = Malformed(f"the row is not CSV: {error}")
+            problem = f"the row is not CSV: {error}"
+            if texts.open():  # what is within the quotes must not be taken for rows
+                where = "a quote is left open, so nobody can tell where it ends"
+                raise Broken(texts.first, f"{problem}; {where}") from error
+            cells = Malformed(problem)
             text = texts.shown()
-        except Malformed as error:
-            cells = error
-            text = texts.shown()[:SHOWN] + "…"
         else:
             if texts.fault:
                 cells = texts.fault

@@ -1,6 +1,8 @@
 """COPY: which row is refused, whatever the database says of it; and the text that it is given."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg2
@@ -8,7 +10,7 @@ import pytest
 from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 
 from service.database import copying
-from service.database.copying import Copying
+from service.database.copying import Copying, Worker
 from service.errors import OperatorError
 
 Execute = Callable[..., list[tuple[Any, ...]]]
@@ -162,3 +164,36 @@ def test_a_sequence_is_drawn_from_or_leapt_over(
         following += execute("select last_value, is_called from movies_id_seq")
 
     assert following == [(100, True), (1000, True), (1000, True), (1001, True)]
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[type[BaseException], float], None]]:
+    """Raise this so many seconds from now, wherever the main thread is; 0 for no more."""
+
+    def set_(error: type[BaseException], seconds: float) -> None:
+        def raise_(*_: object) -> None:
+            raise error
+
+        signal.signal(signal.SIGALRM, raise_)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield set_
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_worker_ends_wherever_it_is_interrupted(
+    session: Session, alarm: Callable[[type[BaseException], float], None]
+) -> None:
+    """No Ctrl-C leaves a lock behind that its thread waits for, or raises another error."""
+    for moment in range(10, 2010, 4):
+        worker = Worker(session)
+        with suppress(KeyboardInterrupt):
+            alarm(KeyboardInterrupt, moment / 1e6)
+            while True:
+                worker.start(sum, range(200))
+                worker.finish()
+        alarm(TimeoutError, 5)
+        worker.close()
+        alarm(TimeoutError, 0)

@@ -150,6 +150,7 @@ def test_a_csv_of_others(environment: Environment, execute: Execute, tmp_path: P
         (["-"], "-: cannot tell its format: add --format ndjson, json, csv, imdb"),
         (["a.json", "--map", "year=y"], "--map and --where are for CSV"),
         (["a.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year, runtime, genres"),
+        (["a.csv", "--map", "title=a", "--map", "title=b"], "--map title: given more than once"),
         (["a.csv", "--where", "x"], "expected NAME=VALUE, found 'x'"),
         (["README.md", "--format", "csv", "--rejects", "README.md"], "this is the file to be"),
         (["missing.csv"], "missing.csv: cannot be read: No such file or directory"),
@@ -194,6 +195,30 @@ def test_a_reader_that_has_enough(environment: Environment, execute: Execute) ->
         status = process.wait(20)
 
     assert (status, err) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("movies", [1, 5000])
+def test_a_disk_that_is_full_behind_stdout(
+    environment: Environment, execute: Execute, movies: int
+) -> None:
+    """One line, status 1, whether writing fails or only the flush at the end."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        f" select 'a', 1999, 90, '{{a}}' from generate_series(1, {movies})"
+    )
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*SERVICE, "export", "-"],
+            cwd=ROOT,
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=30,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == b"Error: stdout: cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

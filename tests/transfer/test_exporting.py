@@ -238,3 +238,10 @@ def test_an_export_waits_for_nobody_who_writes(
     session.close()
 
     assert ",2001," not in (tmp_path / "a.csv").read_text()
+
+
+def test_gz_in_capitals_is_gzip_too(database: str, tmp_path: Path) -> None:
+    """As the format is known by a name in whatever case."""
+    export_movies(database, str(tmp_path / "A.CSV.GZ"), "csv")
+
+    assert gzip.decompress((tmp_path / "A.CSV.GZ").read_bytes()).startswith(b"id,title,")

@@ -73,6 +73,14 @@ def test_a_name_that_tells_no_format_needs_the_option(path: str) -> None:
     assert formats.format_of(path, "csv", formats.IMPORTED) == "csv"
 
 
+def test_a_format_that_is_only_imported() -> None:
+    """The name tells it, and so the error does."""
+    with pytest.raises(OperatorError) as caught:
+        formats.format_of("x.tsv", None, formats.EXPORTED)
+
+    assert str(caught.value) == "x.tsv: imdb is for import only: add --format ndjson, json, csv"
+
+
 def test_what_gzip_packed_is_known_by_its_bytes(read: Read) -> None:
     """Whatever the file is called; also several parts behind each other."""
     packed = gzip.compress(TEXT.encode() + b"\n") + gzip.compress(TEXT.encode())
@@ -273,10 +281,8 @@ def test_columns_of_other_names_and_only_some_rows(read: Read) -> None:
         ('a,2001,1,"[""b""], ""x"": []"', '"genres" starts with [ and is no JSON array of strings'),
         (b"\xff,2001,1,b", "line 2 is not UTF-8 at byte 0"),
         (b'"a\n\xff",2001,1,b', "line 3 is not UTF-8 at byte 0"),
-        ("x" * (LIMIT + 1), f"the row must be at most {LIMIT} bytes"),
-        ("x" * 200_000 + ",2001,1,b", "the row is not CSV: field larger than field limit"),
     ],
-    ids=range(14),
+    ids=range(12),
 )
 def test_a_csv_row_that_cannot_be_read_spoils_only_itself(
     read: Read, row: str | bytes, problem: str
@@ -291,11 +297,36 @@ def test_a_csv_row_that_cannot_be_read_spoils_only_itself(
     assert second[1] == {"title": "b", "year": 2001, "runtime": "1 mins", "genres": ["c"]}
 
 
-def test_a_record_without_end_is_bounded(read: Read) -> None:
-    """Quoted line after quoted line does not pile up in memory."""
-    rows = told(read(CSV + '"a\n",' * (LIMIT // 4), "csv"))
+def test_a_long_cell_is_one(read: Read) -> None:
+    """As long as a body may be, and whatever is in it."""
+    plot = "b,2001,1,c,d\n" * 80_000
 
-    assert rows[0] == (2, f"the row must be at most {LIMIT} bytes")
+    (row,) = read(f'title,year,runtime,genres,plot\na,2001,1,b,"{plot}"\n', "csv")
+
+    assert row.movie == {"title": "a", "year": 2001, "runtime": "1 mins", "genres": ["b"]}
+    assert row.given["plot"] == plot
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("x" * (LIMIT + 1), f"the row must be at most {LIMIT} bytes; is a quote left open?"),
+        ('"a' + "\nb,2001,1,c" * (LIMIT // 8), f"the row must be at most {LIMIT} bytes; is a"),
+        ('"a,2001,1,b', "the row is not CSV: unexpected end of data; a quote is left open"),
+        ('x","a,2001,1,b', "the row is not CSV: unexpected end of data; a quote is left open"),
+        ('"a "b" c\nd",2001,1,b', "the row is not CSV: ',' expected after '\"'; a quote is left"),
+        ('a\rb,"c\nd",1,b', "the row is not CSV: new-line character seen in unquoted field"),
+    ],
+    ids=range(6),
+)
+def test_a_csv_row_without_a_certain_end_stops_the_import(
+    read: Read, row: str, problem: str
+) -> None:
+    """What is within its quotes is never taken for rows."""
+    with pytest.raises(OperatorError) as caught:
+        read(f"{CSV}a,2001,1,b\n{row}\nb,2001,1,c\n", "csv")
+
+    assert str(caught.value).startswith(f"movies:3: {problem}")
 
 
 @pytest.mark.parametrize(
