@@ -21,6 +21,7 @@ from service.web.schemas import quoted
 TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\U0010ffff]*)"')
 TAGS = re.compile(rf"[ \t,]*+{TAG.pattern}(?:[ \t]*+,[ \t]*+(?:{TAG.pattern})?+)*+[ \t]*+")
 MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
+LONGEST = 8190  # characters of all lines of a header together: one line's limit in aiohttp
 LARGEST_VERSION = 2**31 - 1  # an integer of PostgreSQL
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - as it is written
@@ -112,7 +113,7 @@ def _tags(request: web.Request, name: str) -> list[Tag] | None:
     value = ", ".join(request.headers.getall(name))
     if value.strip(" \t") == "*":
         return []
-    if not TAGS.fullmatch(value):
+    if len(value) > LONGEST or not TAGS.fullmatch(value):
         raise MalformedHeader(f'{name} must be * or tags like "7-1", found {quoted(value)}')
     return [Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)]
 

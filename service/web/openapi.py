@@ -76,7 +76,12 @@ class Operation(NamedTuple):
 
 
 # What any request may be answered.
-ALWAYS = (problems.HTTP[400], problems.INTERNAL, problems.PROBLEMS[Unavailable])
+ALWAYS = (
+    problems.HTTP[400],
+    problems.HTTP[417],
+    problems.INTERNAL,
+    problems.PROBLEMS[Unavailable],
+)
 REQUEST_ID = Parameter(
     "X-Request-Id",
     "header",

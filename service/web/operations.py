@@ -123,7 +123,7 @@ CHANGES = Body(
 IN_QUERIES = (PROBLEMS[WrongParameters],)
 NOT_FOUND = (PROBLEMS[MovieNotFound], *IN_QUERIES)
 # What only a request with a body can meet.
-OF_BODIES = (PROBLEMS[Malformed], PROBLEMS[BodyTimedOut], HTTP[417], PROBLEMS[Invalid])
+OF_BODIES = (PROBLEMS[Malformed], PROBLEMS[BodyTimedOut], PROBLEMS[Invalid])
 
 
 def _movie(description: str, *, headers: tuple[str, ...] = (), **fields: Any) -> Answer:

@@ -83,7 +83,10 @@ class Runner(web.AppRunner):
     """Runs the application with the settings of section [server]."""
 
     def __init__(self, app: web.Application, settings: Settings) -> None:
-        self._options: dict[str, Any] = {"keepalive_timeout": settings.keepalive_timeout}
+        self._options: dict[str, Any] = {
+            "keepalive_timeout": settings.keepalive_timeout,
+            "auto_decompress": False,  # `requests.py` unpacks what it reads, and no more
+        }
         super().__init__(
             app,
             access_log=None,  # the middlewares write it

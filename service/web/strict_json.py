@@ -44,9 +44,11 @@ def parse_object(data: bytes, called: str = "the body") -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise Malformed(f"the field {quoted(repeated)} is repeated")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise Malformed(f"the field {quoted(name)} is repeated")
+            seen.add(name)
     return members
 
 

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import io
 import json
+import zlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -393,3 +394,35 @@ async def test_no_bytes_give_a_5xx(client: Client, body: bytes) -> None:
 
     assert response.status in (201, 400, 422)
     assert "movie" in answer or answer["status"] == response.status
+
+
+async def test_many_fields_of_which_one_is_repeated_take_no_time(client: Client) -> None:
+    """Found in one pass, not in one for each field."""
+    fields = ",".join(f'"{number:x}": 0' for number in range(80_000))
+
+    async with asyncio.timeout(5):
+        answer = await problem(client, f'{{{fields}, "13879": 1}}'.encode())
+
+    assert answer["detail"] == 'the field "13879" is repeated'
+
+
+@pytest.mark.parametrize("coding", ["nonsense", "br", "gzip, gzip", "GZIP;q=1"])
+async def test_an_unknown_coding_is_refused(client: Client, coding: str) -> None:
+    """The body would be taken for what it is not."""
+    answer = await problem(client, TEXT.encode(), **{"Content-Encoding": coding})
+
+    assert answer["status"] == 400
+    assert "gzip" in answer["detail"]
+
+
+@pytest.mark.parametrize("coding", ["deflate", "x-gzip", "GZIP", "identity"])
+async def test_codings_that_are_understood(client: Client, coding: str) -> None:
+    """Those of RFC 9110, in any case."""
+    plain = TEXT.encode()
+    packed = {"deflate": zlib.compress(plain), "identity": plain}.get(coding, gzip.compress(plain))
+
+    response = await client.post(
+        "/v1/movies", data=io.BytesIO(packed), headers={"Content-Encoding": coding}
+    )
+
+    assert response.status == 201
