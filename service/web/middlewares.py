@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from service import logs
 from service.errors import Unavailable
@@ -57,7 +57,7 @@ def surround(application: Handler, traffic: Traffic, common: CommonHeaders) -> H
         request_id = given if given and SANE_ID.fullmatch(given) else new_request_id()
         task = traffic.begin(started)
         try:
-            _check_expectation(request.headers.get("Expect"))
+            _check_expectation(request.headers.get(hdrs.EXPECT))
             response = await application(request)
             if type(response) is LargeResponse:  # isinstance takes 0.1 us more
                 await compress(request, response)
