@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import psycopg2
@@ -10,7 +9,7 @@ import pytest
 from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 
 from service.database import copying
-from service.database.copying import Copying, Worker
+from service.database.copying import Copying
 from service.errors import OperatorError
 
 Execute = Callable[..., list[tuple[Any, ...]]]
@@ -181,19 +180,3 @@ def alarm() -> Iterator[Callable[[type[BaseException], float], None]]:
     yield set_
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
-
-
-def test_a_worker_ends_wherever_it_is_interrupted(
-    session: Session, alarm: Callable[[type[BaseException], float], None]
-) -> None:
-    """No Ctrl-C leaves a lock behind that its thread waits for, or raises another error."""
-    for moment in range(10, 2010, 4):
-        worker = Worker(session)
-        with suppress(KeyboardInterrupt):
-            alarm(KeyboardInterrupt, moment / 1e6)
-            while True:
-                worker.start(sum, range(200))
-                worker.finish()
-        alarm(TimeoutError, 5)
-        worker.close()
-        alarm(TimeoutError, 0)
