@@ -24,6 +24,9 @@ from service.config import Log
 WHOLE_WRITE = 4096
 
 
+AS_A_LINE = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+
+
 class Stdout:
     """Writes lines; within an event loop once a turn, many lines with one system call.
 
@@ -31,22 +34,26 @@ class Stdout:
     """
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._lines: list[bytes] = []
 
     def msg(self, line: str) -> None:
+        """Write one line, without its end."""
+        self.write(f"{line}\n".encode(errors="replace"))
+
+    debug = info = warning = error = critical = msg
+
+    def write(self, line: bytes) -> None:
         """Write one line, at the end of this turn of the event loop if there is one."""
-        self._lines.append(line + "\n")
+        self._lines.append(line)
         if len(self._lines) == 1:
             try:
                 asyncio.get_running_loop().call_soon(self.flush)
             except RuntimeError:  # no loop
                 self.flush()
 
-    debug = info = warning = error = critical = msg
-
     def flush(self) -> None:
         """Write what has been gathered."""
-        text = "".join(self._lines).encode(errors="replace")
+        text = b"".join(self._lines)
         self._lines = []
         start = 0
         while len(text) - start > WHOLE_WRITE:
@@ -85,7 +92,7 @@ class AccessLog:
         def write(event: str, **fields: object) -> None:
             fields["event"] = event
             fields["level"] = "info"
-            stdout.msg(_json(stamp(None, "info", fields)))
+            stdout.write(_json(stamp(None, "info", fields)))
 
         self.write = write
 
@@ -135,7 +142,7 @@ def configure(settings: Log) -> None:
     final: list[Any] = (
         [structlog.dev.ConsoleRenderer()]
         if as_text
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
+        else [structlog.processors.format_exc_info, _rendered]
     )
     stdout = Stdout()
     if level <= logging.INFO and not as_text:
@@ -158,8 +165,13 @@ def configure(settings: Log) -> None:
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
 
 
-def _json(event: Any, **_: Any) -> str:
+def _json(event: Any) -> bytes:
     try:
-        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(event, default=str, option=AS_A_LINE)
     except TypeError:  # a huge integer, a lone surrogate
-        return json.dumps(event, default=str, skipkeys=True)
+        return json.dumps(event, default=str, skipkeys=True).encode() + b"\n"
+
+
+def _rendered(_: Any, __: str, event: Any) -> str:
+    """JSON as the last processor of structlog."""
+    return _json(event).decode().removesuffix("\n")

@@ -6,14 +6,17 @@ changes what an answer looks like has to change the tag too: it stands for the b
 
 import hashlib
 import re
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
 from service.errors import MalformedHeader, PreconditionRequired
 from service.movies import ALWAYS, Condition, Movie
+from service.web.compression import LargeResponse
 from service.web.schemas import quoted
 
 # RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). Possessive, or a few blanks and commas
@@ -24,6 +27,7 @@ MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
 LONGEST = 8190  # characters of all lines of a header together: one line's limit in aiohttp
 LARGEST_VERSION = 2**31 - 1  # an integer of PostgreSQL
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+TWO = [f"{number:02}" for number in range(60)]
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()  # noqa: SIM905 - as it is written
 
 
@@ -55,37 +59,43 @@ def content_headers(body: bytes) -> dict[str, str]:
 
 
 def http_date(moment: datetime) -> str:
-    """A time in UTC as headers have it (RFC 9110, 5.6.7); strftime takes thrice as long."""
-    return "%s, %02d %s %04d %02d:%02d:%02d GMT" % (  # noqa: UP031 - an f-string takes half as long again
-        DAYS[moment.weekday()],
-        moment.day,
-        MONTHS[moment.month - 1],
-        moment.year,
-        moment.hour,
-        moment.minute,
-        moment.second,
-    )
+    """A time in UTC as headers have it (RFC 9110, 5.6.7); strftime takes ten times as long."""
+    hours, minutes, seconds = TWO[moment.hour], TWO[moment.minute], TWO[moment.second]
+    return f"{_day(moment.date())} {hours}:{minutes}:{seconds} GMT"
 
 
-def unless_known(request: web.Request, response: web.Response) -> web.Response:
-    """Return the answer to a GET or HEAD, or 304 where the client has it already.
+@lru_cache(maxsize=1024)
+def _day(day: date) -> str:
+    return f"{DAYS[day.weekday()]}, {day.day:02} {MONTHS[day.month - 1]} {day.year:04}"
+
+
+def is_known(request: web.Request, headers: Mapping[str, str]) -> bool:
+    """Whether the client has the answer with these headers already: a GET or HEAD is then a 304.
 
     `MalformedHeader` where If-None-Match cannot be read. It goes before If-Modified-Since.
     """
-    headers = request.headers
-    if hdrs.IF_NONE_MATCH not in headers and hdrs.IF_MODIFIED_SINCE not in headers:
-        return response
+    wanted = request.headers
+    if hdrs.IF_NONE_MATCH not in wanted and hdrs.IF_MODIFIED_SINCE not in wanted:
+        return False
     tags = _tags(request, "If-None-Match")
     if tags is not None:
-        etag = response.headers["ETag"].removeprefix("W/")[1:-1]
-        known = not tags or any(tag.opaque == etag for tag in tags)  # strong or weak, 8.8.3.2
-    else:
-        since, changed = _since(headers["If-Modified-Since"]), response.last_modified
-        known = bool(since and changed and changed <= since)
-    if not known:
+        etag = headers["ETag"].removeprefix("W/")[1:-1]
+        return not tags or any(tag.opaque == etag for tag in tags)  # strong or weak, 8.8.3.2
+    since, changed = _since(wanted["If-Modified-Since"]), _since(headers.get("Last-Modified", ""))
+    return bool(since and changed and changed <= since)
+
+
+def not_modified(headers: Mapping[str, str]) -> dict[str, str]:
+    """What a 304 keeps of these headers (RFC 9110, 15.4.5; RFC 9111, 4.3.4: it replaces others)."""
+    kept = ("ETag", "Cache-Control", "Content-Security-Policy")
+    return {name: headers[name] for name in kept if name in headers}
+
+
+def unless_known(request: web.Request, response: LargeResponse) -> LargeResponse:
+    """Return the answer, or 304 in its place."""
+    if not is_known(request, response.headers):
         return response
-    kept = ("ETag", "Cache-Control")
-    return type(response)(status=304, headers={name: response.headers[name] for name in kept})
+    return LargeResponse(status=304, headers=not_modified(response.headers))
 
 
 def condition(request: web.Request, movie_id: int, *, required: bool) -> Condition:

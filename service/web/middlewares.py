@@ -11,8 +11,6 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import structlog
 from aiohttp import hdrs, web
@@ -21,14 +19,13 @@ from service import logs
 from service.errors import Unavailable
 from service.web import problems
 from service.web.compression import LargeResponse, compress
+from service.web.dispatch import Dispatch, Handler, route_of
+from service.web.headers import REQUEST_ID as ID_HEADER
 from service.web.headers import CommonHeaders
 from service.web.requests import REQUEST_ID, ClientGone
 from service.web.traffic import Traffic
 
 log = structlog.get_logger()
-
-# aiohttp's own type for this is not public.
-Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
 SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 FORESEEN: tuple[type[Exception], ...] = (*problems.PROBLEMS, web.HTTPException, ClientGone)
@@ -44,8 +41,8 @@ _PROCESS = secrets.token_hex(8)
 _COUNT = itertools.count(1)
 
 
-def surround(application: Handler, traffic: Traffic, common: CommonHeaders) -> Handler:
-    """Put all of it around the application.
+def surround(dispatch: Dispatch, traffic: Traffic, common: CommonHeaders) -> Handler:
+    """Put all of it around what handles the requests.
 
     A sane request id of the client's is kept. What nobody foresaw is a fault of ours: logged with
     all there is to know, and answered 500.
@@ -53,12 +50,13 @@ def surround(application: Handler, traffic: Traffic, common: CommonHeaders) -> H
 
     async def handle(request: web.Request) -> web.StreamResponse:
         started = time.monotonic()
-        given = request.headers.get("X-Request-Id")
+        given = request.headers.get(ID_HEADER)
         request_id = given if given and SANE_ID.fullmatch(given) else new_request_id()
         task = traffic.begin(started)
+        handler, route = dispatch.find(request)
         try:
             _check_expectation(request.headers.get(hdrs.EXPECT))
-            response = await application(request)
+            response = await handler(request)
             if type(response) is LargeResponse:  # isinstance takes 0.1 us more
                 await compress(request, response)
         except FORESEEN as error:
@@ -80,7 +78,7 @@ def surround(application: Handler, traffic: Traffic, common: CommonHeaders) -> H
             "request",
             request_id=request_id,
             method=request.method,
-            route=_route(request),
+            route=route or route_of(request),
             path=request.rel_url.raw_path,
             status=response.status,
             duration_ms=round((time.monotonic() - started) * 1000, 2),
@@ -94,15 +92,6 @@ def _check_expectation(expected: str | None) -> None:
     """Here for all paths: aiohttp looks at it on some, and fails where it is not UTF-8."""
     if expected and expected.lower() != "100-continue":
         raise web.HTTPExpectationFailed
-
-
-def _route(request: web.Request) -> str | None:
-    """The path as it is in the table; None for one that is not, or was not looked up."""
-    try:
-        resource = request.match_info.route.resource
-    except (AssertionError, AttributeError):
-        return None
-    return resource.canonical if resource else None
 
 
 def _answer(request: web.Request, error: Exception, request_id: str) -> web.Response:

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from aiohttp import web
 from yarl import URL
 
 from service.listing import Key, Page
 from service.web import cursors
+from service.web.compression import LargeResponse
 from service.web.parameters import DEPTH, Wanted
 from service.web.responses import content_response, movie_json
 
 
-def page_response(url: URL, wanted: Wanted, page: Page) -> web.Response:
+def page_response(url: URL, wanted: Wanted, page: Page) -> LargeResponse:
     """Answer with `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288)."""
     previous = _cursor(page.previous, wanted, backwards=True)
     following = _cursor(page.next, wanted, backwards=False)

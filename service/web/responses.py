@@ -9,6 +9,7 @@ from aiohttp import web
 from service.movies import Movie
 from service.web.compression import LargeResponse
 from service.web.conditions import content_headers
+from service.web.movie_response import MovieResponse
 
 PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
@@ -25,16 +26,15 @@ def json_response(
     return web.Response(body=body, status=status, headers=headers, content_type=content_type)
 
 
-def movie_response(
-    movie: Movie, *, status: int = 200, headers: Mapping[str, str] | None = None
-) -> web.Response:
+def movie_response(movie: Movie, *, status: int = 200, headers: Mapping[str, str]) -> MovieResponse:
     """Answer with `{"movie": {...}}`."""
-    return json_response({"movie": movie_json(movie)}, status=status, headers=headers)
+    body = orjson.dumps({"movie": movie_json(movie)}, option=PRETTY)
+    return MovieResponse(body, status=status, headers=headers)
 
 
 def content_response(
     payload: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
-) -> web.Response:
+) -> LargeResponse:
     """Answer with `payload`, which may be worth compressing, and a tag made of its bytes."""
     body = orjson.dumps(payload, option=PRETTY)
     tagged = {**(headers or {}), **content_headers(body)}

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from service.config import Server as Settings
 from service.web import problems
+from service.web.dispatch import Dispatch
 from service.web.headers import CommonHeaders
 from service.web.middlewares import new_request_id, surround
 from service.web.requests import REQUEST_ID
@@ -55,10 +56,11 @@ class Server(web.Server):
     """Makes a `Protocol` of each connection, with everything around the application."""
 
     def __init__(
-        self, plain: web.Server, traffic: Traffic, common: CommonHeaders, **options: Any
+        self, app: web.Application, plain: web.Server, common: CommonHeaders, **options: Any
     ) -> None:
+        dispatch = Dispatch(app, plain.request_handler)
         super().__init__(
-            surround(plain.request_handler, traffic, common),
+            surround(dispatch, app[TRAFFIC], common),
             request_factory=plain.request_factory,
             **options,
         )
@@ -98,7 +100,7 @@ class Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
         common = CommonHeaders(self._settings)
-        return Server(plain, self.app[TRAFFIC], common, access_log=None, **self._options)
+        return Server(self.app, plain, common, access_log=None, **self._options)
 
     async def cleanup(self) -> None:
         """Stop: not ready for `drain_delay`, then no new connections, then what is under way."""

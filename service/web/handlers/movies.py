@@ -6,8 +6,15 @@ from service.errors import MovieNotFound
 from service.idempotency import OnceOnly
 from service.listing import Listing
 from service.movies import Catalogue
-from service.web.conditions import condition, movie_headers, unless_known
+from service.web.conditions import (
+    condition,
+    is_known,
+    movie_headers,
+    not_modified,
+    unless_known,
+)
 from service.web.keys import read_key
+from service.web.movie_response import MovieResponse
 from service.web.pages import page_response
 from service.web.parameters import read_nothing, read_wanted
 from service.web.requests import BodyReader
@@ -15,6 +22,7 @@ from service.web.responses import movie_response
 from service.web.schemas import read_movie
 
 LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL
+DELETED = {"Cache-Control": "no-store"}
 
 
 class Movies:
@@ -41,7 +49,7 @@ class Movies:
         page = await self._listing.page(wanted.filter, wanted.sort, wanted.place, wanted.size)
         return unless_known(request, page_response(request.rel_url, wanted, page))
 
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request) -> MovieResponse:
         """201 and where the new movie is, or the same once more for a key that was sent before."""
         read_nothing(request.rel_url.raw_query_string)
         key = read_key(request)
@@ -56,21 +64,24 @@ class Movies:
             headers["Idempotency-Replayed"] = "true"
         return movie_response(movie, status=201, headers=headers)
 
-    async def show(self, request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.StreamResponse:
         """200 and the movie, or 304."""
         read_nothing(request.rel_url.raw_query_string)
         movie = await self._catalogue.get(_id(request))
-        return unless_known(request, movie_response(movie, headers=movie_headers(movie)))
+        headers = movie_headers(movie)
+        if is_known(request, headers):
+            return web.Response(status=304, headers=not_modified(headers))
+        return movie_response(movie, headers=headers)
 
-    async def update(self, request: web.Request) -> web.Response:
+    async def update(self, request: web.Request) -> MovieResponse:
         """200 and the movie, of which only the fields sent have changed (RFC 7396)."""
         return await self._write(request, partial=True)
 
-    async def replace(self, request: web.Request) -> web.Response:
+    async def replace(self, request: web.Request) -> MovieResponse:
         """200 and the movie with all of its fields replaced."""
         return await self._write(request, partial=False)
 
-    async def _write(self, request: web.Request, *, partial: bool) -> web.Response:
+    async def _write(self, request: web.Request, *, partial: bool) -> MovieResponse:
         movie_id = _id(request)
         read_nothing(request.rel_url.raw_query_string)
         fields = read_movie(await self._bodies.read_object(request), partial=partial)
@@ -80,16 +91,16 @@ class Movies:
         headers = {"Content-Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
         return movie_response(movie, headers=headers)
 
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> MovieResponse:
         """200 and the movie that was deleted."""
         movie_id = _id(request)
         read_nothing(request.rel_url.raw_query_string)
         depends_on = condition(request, movie_id, required=self._require_if_match)
-        return movie_response(await self._catalogue.delete(movie_id, depends_on))
+        return movie_response(await self._catalogue.delete(movie_id, depends_on), headers=DELETED)
 
 
 def _id(request: web.Request) -> int:
-    movie_id = int(request.match_info["id"])
+    movie_id = int(request.path.rpartition("/")[2])
     if movie_id > LARGEST_ID:
         raise MovieNotFound
     return movie_id

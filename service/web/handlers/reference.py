@@ -18,6 +18,7 @@ from aiohttp import web
 
 from service.web import problems
 from service.web.compression import LargeResponse, gzip
+from service.web.conditions import unless_known
 from service.web.problems import Problem
 from service.web.responses import PRETTY
 
@@ -86,19 +87,15 @@ def _asset(body: bytes, content_type: str, headers: Mapping[str, str] | None = N
 
 
 def _answer(request: web.Request, asset: Asset) -> web.Response:
-    known = {tag.value for tag in request.if_none_match or ()}
-    if known & {asset.tag, "*"}:  # RFC 9110, 13.1.2
-        response = LargeResponse(status=304, headers=asset.headers)
-    else:
-        response = LargeResponse(
-            body=asset.body,
-            content_type=asset.content_type,
-            charset=None if asset.content_type == "application/json" else "utf-8",
-            headers=asset.headers,
-        )
-        response.gzipped = asset.gzipped
+    response = LargeResponse(
+        body=asset.body,
+        content_type=asset.content_type,
+        charset=None if asset.content_type == "application/json" else "utf-8",
+        headers=asset.headers,
+    )
+    response.gzipped = asset.gzipped
     response.etag = asset.tag
-    return response
+    return unless_known(request, response)
 
 
 def _page() -> bytes:
