@@ -114,6 +114,8 @@ async def test_who_does_not_read_is_not_answered_without_end(client: Client) -> 
         ("/v1/movies/", 404),
         ("/v1/movies/1/", 404),
         ("/v1/movies/x", 404),
+        ("/v1/movies/{id}", 404),
+        ("/v1/docs/{file}", 404),
         ("/v1/movies/%C2%B2", 404),
         ("/v1/movies/%D9%A3", 404),
         ("/v1/movies/999999999999999999", 404),
