@@ -30,13 +30,15 @@ class MovieResponse(web.StreamResponse):
     def leave_at_once(self, request: web.BaseRequest, common: str) -> bool:
         """Whether it will leave in one piece, with these lines of the common headers."""
         if (
-            self.keep_alive is None  # nobody has decided to end the connection
+            self._keep_alive is None  # nobody has decided to end the connection
             and request.keep_alive
             and request.version == HttpVersion11
             and request.method != hdrs.METH_HEAD
         ):
             self._common = common
-        return bool(self._common)
+            self._keep_alive = True
+            return True
+        return False
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write all of it, or let aiohttp begin."""
@@ -58,8 +60,3 @@ class MovieResponse(web.StreamResponse):
         """End what `prepare` has left to aiohttp."""
         if not self._common:
             await super().write_eof(b"" if self._must_be_empty_body else data or self._content)
-
-    @property
-    def keep_alive(self) -> bool | None:
-        """Whether the connection goes on."""
-        return True if self._common else super().keep_alive
