@@ -108,17 +108,18 @@ select
 from locked as l
 left join deleted as x on x.id = l.id;
 
--- name: list_movies(title, genres, year_from, year_to, runtime_from, runtime_to, sort, after, after_id, by_sorting, skip, size)
+-- name: list_movies(title, genres, year_from, year_to, runtime_from, runtime_to, among, sort, after, after_id, skip, size)
 -- \set title '\'amelie\'' \set genres null \set year_from 1990 \set year_to 1999
--- \set runtime_from null \set runtime_to null \set sort '\'-year\''
--- \set after null \set after_id null \set by_sorting false \set skip 0 \set size 20
+-- \set runtime_from null \set runtime_to null \set among null \set sort '\'-year\''
+-- \set after null \set after_id null \set skip 0 \set size 20
 -- A page of the movies that pass all filters; a filter that is null passes every movie. As the
 -- parameters are literals, the planner drops what does not apply: each filter and each order gets
 -- a plan of its own, and walks along an index of that order from the movie `after_id` on, whose
 -- sort key is `after` (as text), or null for `sort` id.
--- The service first sends this without order and key, within a `with` of at most 10,001 movies: if
--- that is all, their page is sorted out of it. Of more it asks for the planner's estimate, by
--- `explain`, and then for the page as it stands here.
+-- The service asks for the planner's estimate first, by `explain`. Of many, it counts those `among`
+-- the ids of a sample. Unless that proves that more than 10,000 pass, it sends this without order
+-- and key, within a `with` of so many movies: if that is all, their page is sorted out of it. Of
+-- more it asks for the page as it stands here.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where (:title is null or m.search @@ title_query(:title))
@@ -127,6 +128,7 @@ where (:title is null or m.search @@ title_query(:title))
   and (:year_to is null or m.year <= :year_to)
   and (:runtime_from is null or m.runtime >= :runtime_from)
   and (:runtime_to is null or m.runtime <= :runtime_to)
+  and (:among is null or m.id = any (:among))
   and (:after_id is null or case :sort
     when 'id' then m.id > :after_id
     when '-id' then m.id < :after_id
@@ -138,8 +140,6 @@ where (:title is null or m.search @@ title_query(:title))
     when '-runtime' then (m.runtime, m.id) < (:after::text::integer, :after_id)
   end)
 order by
-  -- The same for every movie, and in no index: all of the matches are sorted, none is walked to.
-  case when :by_sorting then m.id * 0 end,
   case :sort when 'title' then m.title end,
   case :sort when '-title' then m.title end desc,
   case :sort when 'year' then m.year when 'runtime' then m.runtime end,

@@ -1,5 +1,6 @@
 """How PostgreSQL carries out list_movies: along an index, for whatever is selective."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ FILTERS = {
     "runtime": (Filter(runtime=Range(7, 8)), "movies_runtime"),
     "all": (
         Filter(title="rare", genres=("drama",), year=Range(1950, None), runtime=Range(None, 200)),
-        "movies_",
+        "movies_(search|year|runtime)",
     ),
 }
 KEYS = {"id": Key(10_000, 10_000), "title": Key("common other 5", 5)}
@@ -64,10 +65,9 @@ async def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str)
     wanted, index = FILTERS[name]
     for sort in SORTS:
         found = await plan(
-            listing._among_few(sort),  # noqa: SLF001 - what the listing itself sends
+            listing._among_few(listing.EXACT, sort),  # noqa: SLF001 - what the listing itself sends
             **listing._parameters(wanted),  # noqa: SLF001 - as above
             **listing._order(None, None),  # noqa: SLF001 - as above
-            by_sorting=False,
             skip=0,
             size=listing.EXACT + 1,
             page_after=None,
@@ -76,7 +76,7 @@ async def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str)
             page_size=21,
         )
 
-        assert f" on {index}" in found
+        assert re.search(rf" (on|using) {index}", found)
         assert "movies_pkey" in found
         assert "Seq Scan" not in found
 
@@ -88,7 +88,6 @@ async def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
             found = await plan(
                 **listing._parameters(Filter()),  # noqa: SLF001 - as above
                 **listing._order(sort, key),  # noqa: SLF001 - as above
-                by_sorting=False,
                 skip=0,
                 size=21,
             )
