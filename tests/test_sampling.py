@@ -13,8 +13,8 @@ from service.listing import Filter, Listing, Place
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 
-# 20,000 movies, of which so many, or so few, have the genre: all the first ones, or every n-th.
-MOVIES = 20_000
+# 40,000 movies, of which so many, or so few, have the genre: all the first ones, or every n-th.
+MOVIES = 40_000
 FILL = f"""
 insert into movies (title, year, runtime, genres)
 select 'Movie ' || n, 2000, 100, array[case when %s then 'asked' else 'other' end]
@@ -58,7 +58,7 @@ async def first_page(spy: Spy) -> listing.Page:
     return await Listing(spy).page(ASKED, "id", Place(), 20)  # type: ignore[arg-type] # all it uses
 
 
-@pytest.mark.parametrize("which", ["n > 5000", "n % 2 = 0", "n % 20 = 0"])
+@pytest.mark.parametrize("which", ["n > 5000", "n % 2 = 0", "n % 20 = 0", "n % 60 = 0"])
 async def test_many_are_not_counted(spy: Spy, execute: Execute, which: str) -> None:
     """Thousands of them, wherever they are; the page is the same."""
     execute(FILL.replace("%s", which))
@@ -72,7 +72,7 @@ async def test_many_are_not_counted(spy: Spy, execute: Execute, which: str) -> N
     assert [(movie.id,) for movie in page.movies] == expected
 
 
-@pytest.mark.parametrize("which", ["n <= 200", "n % 100 = 0", "n > 19800"])
+@pytest.mark.parametrize("which", ["n <= 200", "n % 200 = 0", "n > 39800"])
 async def test_few_are_counted(spy: Spy, execute: Execute, which: str) -> None:
     """Up to so many the total is exact, however they lie."""
     execute(FILL.replace("%s", which))
@@ -89,21 +89,32 @@ async def test_an_empty_catalogue_has_no_sample(spy: Spy) -> None:
     assert (page.total, page.total_is_estimate, page.movies) == (0, False, [])
 
 
-@pytest.mark.parametrize("largest", [0, 1, 7_999, 199_999])
+@pytest.mark.parametrize("largest", [0, 1, 19_999, 399_999])
 def test_too_small_a_catalogue_is_not_sampled(largest: int) -> None:
-    """Where `many` movies may be in every other run, nothing is proven by a sample."""
-    assert sampling.draw(largest, 10_000) is None
+    """Where `many` movies may be in every fourth run, little is proven by a sample."""
+    assert sampling.draw(largest, 10_000) == []
 
 
-@pytest.mark.parametrize("largest", [200_000, 2_000_000, 2**63 - 1])
+@pytest.mark.parametrize("largest", [400_000, 2_000_000, 200_000_000])
 def test_a_sample_is_the_same_every_time(largest: int) -> None:
     """Of ids that are there, in whole runs; its proof lies between what is likely and all of it."""
-    sample = sampling.draw(largest, 10_000)
+    samples = sampling.draw(largest, 10_000)
 
-    assert sample
-    assert sample == sampling.draw(largest, 10_000)
-    ids = [int(number) for number in sample.ids.strip("{}").split(",")]
-    assert len(set(ids)) == sampling.RUNS * sampling.RUN
-    assert max(ids) <= largest
-    assert len({number // sampling.RUN for number in ids}) == sampling.RUNS
-    assert sampling.RUNS * 10_000 / (largest / sampling.RUN) < sample.proof < sampling.RUNS
+    assert samples == sampling.draw(largest, 10_000)
+    assert len(samples) == len(sampling.SIZES)
+    seen: set[int] = set()
+    for sample, size in zip(samples, sampling.SIZES, strict=True):
+        ids = {int(number) for number in sample.ids.strip("{}").split(",")}
+        assert len(ids) == size * sampling.RUN
+        assert max(ids) <= largest
+        assert len({number // sampling.RUN for number in ids}) == size
+        assert not ids & seen
+        assert size * 10_000 / (largest / sampling.RUN) < sample.doubt < sample.proof < size
+        seen |= ids
+
+
+def test_a_proof_is_as_rare_as_it_says() -> None:
+    """By the tables of Poisson's law, also where hardly any run would be met."""
+    assert sampling._rare(25, 1e-3) == 43  # noqa: SLF001 - what the thresholds are made of
+    assert sampling._rare(1, 1e-3) == 6  # noqa: SLF001 - as above
+    assert sampling._rare(0.25, 1e-8) == 7  # noqa: SLF001 - as above
