@@ -1,5 +1,6 @@
 """The one composition root: production and tests put the parts together here, and nowhere else."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -15,7 +16,7 @@ from service.config import Config
 from service.database import migration_files, queries, schema
 from service.database.pool import Pool, connect
 from service.database.schema import Schema
-from service.database.statements import Statements
+from service.database.statements import Statements, leave_timeouts_to_us
 from service.errors import OperatorError, Unavailable
 from service.genres import Genres
 from service.idempotency import OnceOnly
@@ -109,6 +110,7 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     until it is there. A query that does not fit the schema stops the start.
     """
     pool = app[POOL]
+    leave_timeouts_to_us(asyncio.get_running_loop())
     try:
         with suppress(Unavailable):
             await _try(pool)

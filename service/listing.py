@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from service import sampling
 from service.database.queries import Expected
 from service.database.statements import Statements
+from service.errors import Contended
 from service.movies import COLUMNS, Movie
 from service.sampling import RUN, Sample
 
@@ -43,9 +44,14 @@ IN_SAMPLE = (f"select count(distinct f.id / {RUN}) from (", ") as f")
 # A filter that the planner thinks passes fewer is counted without a look at the sample.
 PROMISING = 13_000
 RESAMPLE = 60  # seconds; ids beyond the sample's are only missed
-# Where a page is deep, sorting so many movies takes less time than walking past all others.
-SORTABLE = 20_000
+# So many are sorted where a page is deep: it takes no longer than to walk past all others.
+FEW_WHERE_DEEP = 20_000
 DEEP = 200
+# Seconds that a walk may take where so many movies, as the planner thinks, can be sorted instead:
+# that takes some 0.2 s. A walk past 2 million movies takes 2 s.
+WALK = 0.1
+SORTABLE = 100_000
+ALL = 2**31
 
 
 class Range(NamedTuple):
@@ -106,28 +112,21 @@ class Listing:
     async def page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
         """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
 
-        Unless a sample proves that more pass, matches are counted up to `EXACT`. If that is all,
-        the page is sorted out of them. Of more there are so many that a walk along the order's
-        index soon meets enough.
+        Unless a sample proves that more pass, matches are counted, up to `EXACT` or some more. If
+        that is all, the page is sorted out of them. Of more there are so many that a walk along the
+        order's index mostly meets enough soon.
         """
         filters = _parameters(wanted)
         order = _reversed(sort) if place.backwards else sort
         estimate = await self._estimate(filters)
-        few = SORTABLE if place.skip > DEEP else EXACT
+        few = FEW_WHERE_DEEP if place.skip > DEEP else EXACT
         total, rows = few + 1, list[Any]()
         if estimate < PROMISING or not await self._is_many(filters):
-            total, rows = await self._among_few(few, filters, order, place, size + 1)
-        is_estimate = total > EXACT
+            total, rows = await self._among(few, filters, order, place, size + 1)
         if total > few:
-            rows = await self._fetch(
-                "list_movies",
-                retry=True,
-                **filters,
-                **_order(order, place.key),
-                skip=place.skip,
-                size=size + 1,  # is there another?
-            )
-        if is_estimate:
+            rows = await self._among_many(estimate, filters, order, place, size + 1)
+        is_estimate = total > EXACT
+        if is_estimate:  # the same on every page
             total = max(EXACT + 1, estimate)
         movies = [Movie._make(row) for row in rows[:size]]
         before, after = bool(total and (place.skip or place.key)), len(rows) > size
@@ -167,14 +166,39 @@ class Listing:
                 break
         return False
 
-    async def _among_few(
+    async def _among_many(
+        self, estimate: int, filters: dict[str, Any], order: str, place: Place, size: int
+    ) -> list[Any]:
+        """The page, by a walk; or by sorting all, where that may take less and the walk is long.
+
+        It is where the matches lie together, far from where the walk begins: a genre of old, the
+        newest first.
+        """
+        sortable = estimate <= SORTABLE
+        try:
+            return await self._fetch(
+                "list_movies",
+                retry=True,
+                timeout=WALK if sortable else None,
+                **filters,
+                **_order(order, place.key),
+                skip=place.skip,
+                size=size,
+            )
+        except Contended:
+            if not sortable:
+                raise
+        _, rows = await self._among(ALL, filters, order, place, size)
+        return rows
+
+    async def _among(
         self, few: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> tuple[int, list[Any]]:
         """How many pass, up to one more than `few`, and the page if there are not more."""
         fetched = await self._fetch(
             "list_movies",
             retry=True,
-            around=_among_few(few, order),
+            around=_among(few, order),
             **filters,
             **_order(None, None),
             skip=0,
@@ -219,7 +243,7 @@ def _order(sort: str | None, key: Key | None) -> dict[str, Any]:
     }
 
 
-def _among_few(few: int, order: str) -> tuple[str, str]:
+def _among(few: int, order: str) -> tuple[str, str]:
     """What goes around list_movies, to count what it finds and have a page of that."""
     field, direction, beyond = order, "asc", ">"
     if order.startswith("-"):

@@ -164,7 +164,7 @@ async def gets(client: Client, path: str, number: int) -> list[Any]:
     return list(await asyncio.gather(*(client.get(path) for _ in range(number))))
 
 
-async def test_a_stuck_table(start: Start, database: str) -> None:
+async def test_a_stuck_table(start: Start, database: str, caplog: pytest.LogCaptureFixture) -> None:
     """With the table locked, other routes answer and its requests end in 503 at the timeout."""
     client = await start(database__statement_timeout=0.4, database__acquire_timeout=0.8)
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
@@ -183,6 +183,7 @@ async def test_a_stuck_table(start: Start, database: str) -> None:
     assert {response.headers["Retry-After"] for response in answers} == {"1"}
     assert took < 0.4 + 0.8 + 1
     assert others_took < took
+    assert not [record for record in caplog.records if record.name == "asyncio"]
     assert (await client.get(path)).status == 200
     await assert_whole(client, 25)
 

@@ -82,6 +82,21 @@ async def test_few_are_counted(spy: Spy, execute: Execute, which: str) -> None:
     assert (page.total, page.total_is_estimate) == (200, False)
 
 
+async def test_many_far_away_are_sorted(
+    spy: Spy, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the walk past all others takes too long, and the matches are not too many to sort."""
+    monkeypatch.setattr(listing, "WALK", 0.001)
+    execute(FILL.replace("%s", "n > 39000"))
+    execute("vacuum analyze movies")
+
+    page = await first_page(spy)
+
+    assert spy.counted
+    assert page.total_is_estimate
+    assert [movie.id for movie in page.movies] == list(range(39_001, 39_021))
+
+
 async def test_an_empty_catalogue_has_no_sample(spy: Spy) -> None:
     """There are no movies, for sure."""
     page = await first_page(spy)

@@ -79,6 +79,20 @@ def _settings(timeout: float) -> str:
     return f"set local statement_timeout = {round(timeout * 1000)}; set local timezone = 'UTC'; "
 
 
+def leave_timeouts_to_us(loop: asyncio.AbstractEventLoop) -> None:
+    """Have the loop not report statement timeouts.
+
+    aiopg does, each as an error with a traceback and without a word of whose it is; here they are
+    raised, and told by whoever asked.
+    """
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), postgres.QueryCanceled):
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(report)
+
+
 def raise_if_timed_out(name: str, error: asyncio.CancelledError) -> None:
     """Raise `Contended` where this is how aiopg reports a statement timeout.
 

@@ -71,9 +71,9 @@ def surround(dispatch: Dispatch, traffic: Traffic, common: CommonHeaders) -> Han
             response = problems.respond_internal(request)
         finally:
             traffic.end(task)
-        common.add(request, response, request_id)
         if traffic.draining or not request.content.is_eof():
             response.force_close()  # no more requests, or the rest of the body is not wanted
+        common.add(request, response, request_id)
         logs.access.write(
             "request",
             request_id=request_id,

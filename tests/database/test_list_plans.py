@@ -65,7 +65,7 @@ async def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str)
     wanted, index = FILTERS[name]
     for sort in SORTS:
         found = await plan(
-            listing._among_few(listing.EXACT, sort),  # noqa: SLF001 - what the listing itself sends
+            listing._among(listing.EXACT, sort),  # noqa: SLF001 - what the listing itself sends
             **listing._parameters(wanted),  # noqa: SLF001 - as above
             **listing._order(None, None),  # noqa: SLF001 - as above
             skip=0,

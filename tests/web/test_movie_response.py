@@ -7,6 +7,8 @@ import pytest
 from conftest import MOANA, Client, Start
 from wire import Answer, send
 
+from service.web.server import TRAFFIC
+
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\n"
 VARYING = ("connection", "date")
 
@@ -54,6 +56,17 @@ async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None
 
     assert ("Connection", "close") in closing.headers
     assert "Connection" not in dict(going_on.headers)
+
+
+async def test_a_connection_that_will_end_says_so(client: Client) -> None:
+    """While the process drains, and where the rest of a body is not wanted (RFC 9112, 9.6)."""
+    unfinished = await send(client, GET + b"Content-Length: 6\r\n\r\nabc")
+    client.server.app[TRAFFIC].draining = True  # type: ignore[attr-defined] # conftest's Service
+    draining = await send(client, GET + b"\r\n")
+
+    for answer in (unfinished, draining):
+        assert answer.status_line == "HTTP/1.1 200 OK"
+        assert ("Connection", "close") in answer.headers
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "PUT", "DELETE"])
