@@ -86,8 +86,7 @@ class Batcher(Generic[Result]):
             return
         loop = asyncio.get_running_loop()
         if not self._under_way:
-            self._leaving = True
-            loop.call_soon(self._leave)
+            self._leave()
         elif len(self._under_way) < self._settings.max_under_way:
             ripe = next(reversed(self._under_way.values())) + PATIENCE
             if ripe <= loop.time():
@@ -100,11 +99,18 @@ class Batcher(Generic[Result]):
         self._consider()
 
     def _leave(self) -> None:
+        """Have a statement leave at the end of this turn, when its task begins."""
+        self._leaving = True
+        task = asyncio.create_task(self._begin())
+        self._under_way[task] = asyncio.get_running_loop().time()
+
+    async def _begin(self) -> None:
         self._leaving = False
         if rows := self._take():
-            task = asyncio.create_task(self._carry(rows))
-            self._under_way[task] = asyncio.get_running_loop().time()
             self._consider()  # what did not fit must not wait for this one alone
+            await self._carry(rows)
+        else:  # all of them are gone, or wait for one that is under way
+            del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
 
     def _take(self) -> list[Row[Result]]:
         """Take what fits one statement, first come first served."""
