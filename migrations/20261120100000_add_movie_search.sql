@@ -12,14 +12,13 @@
 
 -- migrate:up
 -- Lower case, without combining marks; anything that is no letter or digit is a blank, but for `*`.
--- Ranges by code point, so that they do not depend on the locale of the database. What `lower` knows
--- does: in the locale C of libc, a to z and their accents alone.
+-- Ranges by code point, so that it does not depend on the locale of the database.
 create function fold_text(text) returns text
   language sql immutable strict parallel safe
 return regexp_replace(
   regexp_replace(
     regexp_replace(
-      replace(lower(normalize($1, nfkd)), 'ς', 'σ'),
+      lower(normalize($1, nfkd)),
       '[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+', '', 'g'
     ),
     '[\u0001-\u0029\u002b-\u002f:-@\[-`{-\u00bf\u00d7\u00f7\u2000-\u206f\u20a0-\u20cf\u2190-\u2bff'
@@ -28,13 +27,13 @@ return regexp_replace(
   '([^ *]{100})[^ *]+', '\1', 'g'
 );
 
--- What a movie is found by. No word begins with a blank, so no genre is taken for one.
+-- What a movie is found by. No word has a blank in it, so no genre can be taken for one.
 create function movie_search(title text, genres text[]) returns tsvector
   language sql immutable strict parallel safe
 return array_to_tsvector(
   array_remove(string_to_array(replace(fold_text(title), '*', ' '), ' '), '')
   || (
-    select array_agg(' ' || left(genre, 100))
+    select array_agg('genre ' || left(genre, 100))
     from unnest(genres) as genre
     where genre is not null
   )
@@ -55,7 +54,7 @@ create function genres_query(text[]) returns tsquery
   language sql immutable strict parallel safe
 return (
   select string_agg(
-    ''' ' || replace(replace(left(genre, 100), '\', '\\'), '''', '''''') || '''', ' & '
+    '''genre ' || replace(replace(left(genre, 100), '\', '\\'), '''', '''''') || '''', ' & '
   )::tsquery
   from unnest($1) as genre
 );

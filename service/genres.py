@@ -11,16 +11,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-import structlog
-
 from service.config import Genres as Settings
 from service.config import Sharing
 from service.database.batching import Batcher, Row
 from service.database.queries import Expected
 from service.database.statements import Statements
 from service.errors import Contended, Unavailable
-
-log = structlog.get_logger()
+from service.logs import Outage
 
 QUERIES: Mapping[str, Expected] = {
     "get_genres": Expected((), ("genre", "movies", "total_records", "as_of")),
@@ -53,7 +50,7 @@ class Genres:
         self._fetch = statements.fetch
         self._every = settings.recount_every
         self._gets = Batcher(self._get, sharing)
-        self._failing = False
+        self.outage = Outage("genres not counted", "genres counted again")
 
     async def get(self) -> Counts:
         """Return the counts; `Unavailable`, also when nothing was ever counted."""
@@ -82,13 +79,9 @@ class Genres:
         try:
             await self.recount()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time it may be gone
-            if not self._failing:
-                log.warning("genres not counted", reason=" ".join(str(error).split()))
-            self._failing = True
+            self.outage.failed(error)
         else:
-            if self._failing:
-                log.info("genres counted again")
-            self._failing = False
+            self.outage.succeeded()
 
     @asynccontextmanager
     async def recounted(self) -> AsyncIterator[None]:

@@ -14,16 +14,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
-import structlog
 
 from service.config import Sharing
 from service.database.batching import Batcher, Row
 from service.database.queries import Expected
 from service.database.statements import Statements
 from service.errors import KeyInUse, KeyReused, RuleBroken
+from service.logs import Outage
 from service.movies import COLUMNS, Movie, invalid
-
-log = structlog.get_logger()
 
 QUERIES: Mapping[str, Expected] = {
     "create_movies_once": Expected(
@@ -68,7 +66,7 @@ class OnceOnly:
         rows = min(sharing.max_rows, MAX_ROWS)
         self._creates = Batcher(self._create, replace(sharing, max_rows=rows))
         self._under_way: dict[str, asyncio.Event] = {}  # set when that request is over
-        self._failing = False
+        self._outage = Outage("idempotency keys not cleared", "idempotency keys cleared again")
 
     async def create(self, key: str, fields: Mapping[str, Any]) -> tuple[Movie, bool]:
         """Keep a new movie, or return the one that this key was used for and True.
@@ -108,13 +106,9 @@ class OnceOnly:
         try:
             cleared = await self.clear()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time it may be gone
-            if not self._failing:
-                log.warning("idempotency keys not cleared", reason=" ".join(str(error).split()))
-            self._failing = True
+            self._outage.failed(error)
             return 0
-        if self._failing:
-            log.info("idempotency keys cleared again")
-        self._failing = False
+        self._outage.succeeded()
         return cleared
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from service import sampling
 from service.database.queries import Expected
-from service.database.statements import Statements
+from service.database.statements import Row, Statements
 from service.errors import Contended
 from service.movies import COLUMNS, Movie
 from service.sampling import RUN, Sample
@@ -151,15 +151,7 @@ class Listing:
             self._samples = sampling.draw(last[0][0], EXACT) if last else []
             self._sampled_at = now
         for sample in self._samples:
-            [(met,)] = await self._fetch(
-                "list_movies",
-                retry=True,
-                around=IN_SAMPLE,
-                **{**filters, "among": sample.ids},
-                **_order(None, None),
-                skip=0,
-                size=None,
-            )
+            [(met,)] = await self._ask(IN_SAMPLE, {**filters, "among": sample.ids})
             if met >= sample.proof:
                 return True
             if met < sample.doubt:
@@ -195,13 +187,9 @@ class Listing:
         self, few: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> tuple[int, list[Any]]:
         """How many pass, up to one more than `few`, and the page if there are not more."""
-        fetched = await self._fetch(
-            "list_movies",
-            retry=True,
-            around=_among(few, order),
-            **filters,
-            **_order(None, None),
-            skip=0,
+        fetched = await self._ask(
+            _among(few, order),
+            filters,
             size=few + 1,
             page_after=str(place.key.value) if place.key else None,
             page_after_id=place.key.id if place.key else None,
@@ -211,16 +199,15 @@ class Listing:
         return fetched[0][0], [row for _, *row in fetched if row[0] is not None]
 
     async def _estimate(self, filters: dict[str, Any]) -> int:
-        [(explained,)] = await self._fetch(
-            "list_movies",
-            retry=True,
-            around=EXPLAIN,
-            **filters,
-            **_order(None, None),
-            skip=0,
-            size=None,
-        )
+        [(explained,)] = await self._ask(EXPLAIN, filters)
         return int(explained[0]["Plan"]["Plan Rows"])
+
+    async def _ask(
+        self, around: tuple[str, str], filters: dict[str, Any], **more: Any
+    ) -> list[Row]:
+        """What goes around list_movies, of all that pass, in no order."""
+        parameters = {**filters, **_order(None, None), "skip": 0, "size": None, **more}
+        return await self._fetch("list_movies", retry=True, around=around, **parameters)
 
 
 def _parameters(wanted: Filter) -> dict[str, Any]:

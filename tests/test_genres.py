@@ -423,7 +423,7 @@ async def test_a_service_goes_on_counting(start: Start, execute: Execute) -> Non
     execute("alter table genre_counting rename column mark to trace")
 
     async def is_failing() -> bool:
-        return genres_of(client)._failing  # noqa: SLF001 - nothing outside the log tells
+        return genres_of(client).outage.lasts
 
     await until(is_failing, 5)
     execute("alter table genre_counting rename column trace to mark")

@@ -5,7 +5,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from email.message import Message
 from typing import Any, NamedTuple
@@ -398,14 +398,23 @@ def blocked(execute: Execute) -> bool:
     return bool(execute("select 1 from pg_locks where locktype = 'transactionid' and not granted"))
 
 
-async def test_a_client_that_leaves_and_comes_again(
+@asynccontextmanager
+async def held_up(
     client: Client, execute: Execute, database: str
-) -> None:
-    """A request that is given up is carried out all the same, and its repeat gets the answer."""
+) -> AsyncIterator[tuple[asyncio.Task[Got], Any]]:
+    """A create with the key a that waits for a DBA's lock, and the cursor of the DBA."""
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in share mode")
         first = asyncio.create_task(send(client, "a"))
         await until(lambda: waiting(execute), 5)
+        yield first, cursor
+
+
+async def test_a_client_that_leaves_and_comes_again(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """A request that is given up is carried out all the same, and its repeat gets the answer."""
+    async with held_up(client, execute, database) as (first, _):
         first.cancel()
         await asyncio.wait([first])
     await until(lambda: asyncio.to_thread(lambda: movies(execute) == 1), 5)
@@ -467,10 +476,7 @@ async def test_a_connection_that_breaks_under_a_create(
     client: Client, execute: Execute, database: str
 ) -> None:
     """It is sent again at once on another one: with a key that is safe."""
-    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
-        cursor.execute("lock table movies in share mode")
-        first = asyncio.create_task(send(client, "a"))
-        await until(lambda: waiting(execute), 5)
+    async with held_up(client, execute, database) as (first, cursor):
         cursor.execute(
             "select pg_terminate_backend(pid, 5000) from pg_locks"
             " where relation = 'movies'::regclass and not granted"

@@ -1,9 +1,16 @@
 """What a movie is found by: fold_text and movie_search of the migrations."""
 
+import shutil
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
+from conftest import ROOT
+
+from service.database import migrations
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 
@@ -45,3 +52,30 @@ def test_words_and_genres_are_told_apart(
     ((words,),) = execute("select tsvector_to_array(movie_search(%s, %s))", title, genres)
 
     assert sorted(words) == sorted(found_by)
+
+
+def test_what_was_stored_before_is_found_after(empty_database: str, tmp_path: Path) -> None:
+    """By its genres and words, with the version that it had; and taken back, as before."""
+    before = tmp_path / "migrations"
+    before.mkdir()
+    for file in (ROOT / "migrations").glob("*.sql"):
+        if file.name < "20261120130000":
+            shutil.copy(file, before)
+    migrations.upgrade(empty_database, before, lambda _: None)
+    find = (
+        "select title, version from movies where search @@ title_query('οδυσσεας')"
+        " and search @@ genres_query('{drama}')"
+    )
+    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(
+            "insert into movies (title, year, runtime, genres)"
+            " values ('Οδυσσέας', 1997, 176, '{drama}'), ('Moana', 2016, 107, '{drama}')"
+        )
+        found = []
+        for move in (migrations.upgrade, migrations.downgrade, migrations.upgrade):
+            move(empty_database, ROOT / "migrations", lambda _: None)
+            cursor.execute(find)
+            found.append(cursor.fetchall())
+
+    assert found == [[("Οδυσσέας", 1)]] * 3

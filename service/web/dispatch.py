@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 MOVIES = "/v1/movies"
-MOVIE = "/v1/movies/{id}"
+MOVIE = f"{MOVIES}/{{id}}"
 # Longer ones, of which some are none of a bigint, are looked at more closely.
 ID_DIGITS = 18
 
@@ -45,7 +45,7 @@ class Dispatch:
                 self._plain.setdefault(path, {})[route.method] = Destination(route.handler, path)
 
     def find(self, request: web.BaseRequest) -> Destination:
-        """Return where the request goes."""
+        """Return where the request goes; the router knows more ways to write an id."""
         path = request.rel_url.raw_path
         parent, _, last = path.rpartition("/")
         is_movie = (

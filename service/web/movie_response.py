@@ -1,7 +1,7 @@
 """One movie as an answer that leaves in one piece: most of what the service answers.
 
 aiohttp makes answers of every kind of a multidict, in six coroutines. This one is a string and a
-write, which makes a read a sixth cheaper.
+write, which makes a read a fifth cheaper.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ JSON = "application/json"
 class MovieResponse(web.StreamResponse):
     """An answer with this body and these headers, in ASCII, beside those that all answers carry.
 
-    To a client of HTTP/1.0, to one that wants the headers alone, and at the end of a connection,
-    aiohttp writes it as any other.
+    To a client of HTTP/1.0, to one that wants the headers alone, where pages of other origins are
+    allowed, and at the end of a connection, aiohttp writes it as any other.
     """
 
     _send_headers_immediately = False  # aiohttp's: they wait for the body
