@@ -6,7 +6,7 @@ write, which makes a read a fifth cheaper.
 
 from collections.abc import Mapping
 
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import ClientConnectionResetError, HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 
 JSON = "application/json"
@@ -52,8 +52,12 @@ class MovieResponse(web.StreamResponse):
             f"HTTP/1.1 {self.status} {self.reason}\r\n{self._common}{own}"
             f"Content-Type: {JSON}\r\nContent-Length: {len(self._content)}\r\n\r\n"
         )
-        await request.writer.write(head.encode("ascii") + self._content)
-        await request.writer.drain()  # who asks without reading is not read from any further
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ClientConnectionResetError("the client has gone")
+        transport.write(head.encode("ascii") + self._content)
+        if transport.get_write_buffer_size():
+            await request.writer.drain()  # who asks without reading is not read from any further
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:

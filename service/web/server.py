@@ -72,6 +72,21 @@ class Server(web.Server):
         return Protocol(self, loop=asyncio.get_running_loop(), **self._options)
 
 
+HANDLING = web.RequestHandler._handle_request.__code__  # noqa: SLF001 - only compared with
+
+
+def without_a_turn(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+    """Make tasks as ever, but have a connection handle its requests by itself (a task factory).
+
+    aiohttp makes a task of each request, so that context variables of one are not the next one's;
+    here are none. It has such tasks begin at once from Python 3.12 on; before, they cost two turns
+    of the event loop, 6 % of a read.
+    """
+    if getattr(coroutine, "cr_code", None) is HANDLING:
+        return coroutine
+    return asyncio.Task(coroutine, loop=loop, **options)
+
+
 def settle_memory() -> None:
     """Exempt all that a process has loaded by now from garbage collection.
 
@@ -98,6 +113,7 @@ class Runner(web.AppRunner):
         self._settings = settings
 
     async def _make_server(self) -> web.Server:
+        asyncio.get_running_loop().set_task_factory(without_a_turn)
         plain = await super()._make_server()
         common = CommonHeaders(self._settings)
         return Server(self.app, plain, common, access_log=None, **self._options)

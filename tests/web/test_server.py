@@ -92,6 +92,32 @@ async def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
     writer.close()
 
 
+async def test_pipelined_requests_take_turns_with_others(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A connection with hundreds of requests does not hold up one that has one."""
+    first, last, other = [
+        b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\nX-Request-Id: %b\r\n\r\n" % name
+        for name in (b"first", b"last", b"other")
+    ]
+    connections = [await asyncio.open_connection(client.host, client.port) for _ in range(2)]
+    for reader, writer in connections:
+        writer.write(first)
+        await reader.readuntil(b"}\n}\n")
+    (one, with_many), (two, with_one) = connections
+
+    with_many.write(500 * first + last)
+    with_one.write(other)
+    await two.readuntil(b"}\n}\n")
+    for _ in range(501):
+        await one.readuntil(b"}\n}\n")
+
+    logged = capsys.readouterr().out
+    assert logged.index("request_id=other") < logged.index("request_id=last")
+    with_many.close()
+    with_one.close()
+
+
 @pytest.mark.parametrize("given", ["abc", "A-Z_0.9~"[:-1], "00-4bf92f-00f0-01", "a" * 128])
 async def test_a_sane_request_id_is_kept(client: Client, given: str) -> None:
     """The client's X-Request-Id comes back."""
