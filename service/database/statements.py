@@ -19,6 +19,11 @@ Row = tuple[Any, ...]
 
 LOCK_TIMEOUT = 250  # ms; for a statement that many wait for. The rest is retried apart.
 
+# The words of movies gather in a list, until there are so many kB of them; then the statement at
+# hand merges them into their index: for 0.15 s at the usual 4 MB, and 7 ms at the least there is,
+# which is the same work in all. https://www.postgresql.org/docs/current/gin.html#GIN-FAST-UPDATE
+MERGED = 64
+
 
 class Statements:
     """The statements of queries/*.sql, by name; `statement_timeout` in seconds.
@@ -34,14 +39,16 @@ class Statements:
         self._queries = queries
         self._timeout = statement_timeout
         alone = _settings(statement_timeout)
-        self._prefixes = {False: alone, True: f"set local lock_timeout = {LOCK_TIMEOUT}; {alone}"}
+        writing = f"set local gin_pending_list_limit = {MERGED}; {alone}"
+        sharing = f"set local lock_timeout = {LOCK_TIMEOUT}; {writing}"
+        self._prefixes = {None: alone, False: writing, True: sharing}
 
     async def fetch(
         self,
         name: str,
         *,
         retry: bool = False,
-        shared: bool = False,
+        shared: bool | None = None,
         around: tuple[str, str] = ("", ""),
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
         **parameters: Any,
@@ -50,7 +57,8 @@ class Statements:
 
         `retry`: once more on a fresh connection where one broke, for statements that may be carried
         out twice; of any other that writes, nobody can tell whether it was.
-        `shared`: give up on a locked row soon, as other requests wait for this statement too.
+        `shared`, of one that writes movies: give up on a locked row soon, as other requests wait
+        for this statement too.
         `around`: what goes before and after the query's own text, to count what it finds, say.
         `timeout`: in seconds, in place of `statement_timeout`; for a statement of its own kind.
         Raises `Contended`, `Unavailable` or `RuleBroken`.

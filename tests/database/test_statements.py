@@ -554,6 +554,20 @@ async def test_a_shared_statement_gives_up_on_a_lock_soon(
     assert await service.is_whole()
 
 
+@pytest.mark.parametrize(("shared", "limit"), [(True, "64kB"), (False, "64kB"), (None, "4MB")])
+async def test_new_words_are_merged_often(
+    service: Service, execute: Execute, shared: bool | None, limit: str
+) -> None:
+    """Nobody waits until megabytes of them are merged; what does not write has no need of it."""
+    execute(
+        "alter table movies add column seen text default current_setting('gin_pending_list_limit')"
+    )
+
+    await service.fetch("add_movie", shared=shared, title="Moana", year=2016)
+
+    assert execute("select seen from movies") == [(limit,)]
+
+
 async def test_a_deadlock_is_contended(service: Service, execute: Execute, database: str) -> None:
     """A statement that PostgreSQL sacrifices to end a deadlock may be tried again."""
     set_for_database(execute, "deadlock_timeout = '10ms'")
