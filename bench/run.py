@@ -15,7 +15,7 @@ import click
 from bench import chart, load, targets
 from bench.criteria import criteria
 from bench.database import Database, Unfit, running
-from bench.machine import machine, versions
+from bench.machine import keep_to_cores, machine, versions
 from bench.measure import WARM_UP, measure
 from bench.report import table, verdicts
 from bench.results import Measurement, Results, save
@@ -134,6 +134,7 @@ def main(server: str | None, movies: int, *, quick: bool, **options: Any) -> Non
     names = options.pop("names")
     plan = Plan(targets=tuple(t for t in TARGETS if t.name in names), **options)
     about: dict[str, Any] = {"started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+    keep_to_cores()
     about["machine"] = machine()
     try:
         with running(server, movies) as database:

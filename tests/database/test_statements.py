@@ -556,7 +556,7 @@ async def test_a_shared_statement_gives_up_on_a_lock_soon(
 
 @pytest.mark.parametrize(("shared", "limit"), [(True, "64kB"), (False, "64kB"), (None, "4MB")])
 async def test_new_words_are_merged_often(
-    service: Service, execute: Execute, shared: bool | None, limit: str
+    service: Service, execute: Execute, *, shared: bool | None, limit: str
 ) -> None:
     """Nobody waits until megabytes of them are merged; what does not write has no need of it."""
     execute(
