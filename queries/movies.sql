@@ -108,18 +108,19 @@ select
 from locked as l
 left join deleted as x on x.id = l.id;
 
--- name: list_movies(title, genres, year_from, year_to, runtime_from, runtime_to, among, sort, after, after_id, skip, size)
+-- name: list_movies(title, genres, year_from, year_to, runtime_from, runtime_to, sort, after, after_id, skip, size)
 -- \set title '\'amelie\'' \set genres null \set year_from 1990 \set year_to 1999
--- \set runtime_from null \set runtime_to null \set among null \set sort '\'-year\''
+-- \set runtime_from null \set runtime_to null \set sort '\'-year\''
 -- \set after null \set after_id null \set skip 0 \set size 20
 -- A page of the movies that pass all filters; a filter that is null passes every movie. As the
 -- parameters are literals, the planner drops what does not apply: each filter and each order gets
 -- a plan of its own, and walks along an index of that order from the movie `after_id` on, whose
 -- sort key is `after` (as text), or null for `sort` id.
--- The service asks for the planner's estimate first, by `explain`. Of many, it counts those `among`
--- the ids of a sample. Unless that proves that more than 10,000 pass, it sends this without order
--- and key, within a `with` of 10,001 movies at most (20,001 for a deep page): if that is all, their
--- page is sorted out of it. Of more it asks for the page as it stands here.
+-- The service asks for the planner's estimate first, by `explain`. Of many, it counts those in a
+-- sample of the table's blocks, within a `with movies as`. Unless that proves that more than 10,000
+-- pass, it sends this without order and key, within a `with` of 10,001 movies at most (20,001 for a
+-- deep page): if that is all, their page is sorted out of it. Of more it asks for the page as it
+-- stands here.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where (:title is null or m.search @@ title_query(:title))
@@ -128,7 +129,6 @@ where (:title is null or m.search @@ title_query(:title))
   and (:year_to is null or m.year <= :year_to)
   and (:runtime_from is null or m.runtime >= :runtime_from)
   and (:runtime_to is null or m.runtime <= :runtime_to)
-  and (:among is null or m.id = any (:among))
   and (:after_id is null or case :sort
     when 'id' then m.id > :after_id
     when '-id' then m.id < :after_id

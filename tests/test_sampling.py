@@ -104,28 +104,32 @@ async def test_an_empty_catalogue_has_no_sample(spy: Spy) -> None:
     assert (page.total, page.total_is_estimate, page.movies) == (0, False, [])
 
 
-@pytest.mark.parametrize("largest", [0, 1, 19_999, 399_999])
-def test_too_small_a_catalogue_is_not_sampled(largest: int) -> None:
-    """Where `many` movies may be in every fourth run, little is proven by a sample."""
-    assert sampling.draw(largest, 10_000) == []
+@pytest.mark.parametrize("movies", [0, 1, 799_999])
+def test_too_small_a_catalogue_is_not_sampled(movies: int) -> None:
+    """Where `many` movies may be in half of all blocks, little is proven by a sample."""
+    assert sampling.samples(movies, 10_000) == []
 
 
-@pytest.mark.parametrize("largest", [400_000, 2_000_000, 200_000_000])
-def test_a_sample_is_the_same_every_time(largest: int) -> None:
-    """Of ids that are there, in whole runs; its proof lies between what is likely and all of it."""
-    samples = sampling.draw(largest, 10_000)
+@pytest.mark.parametrize("movies", [800_000, 2_000_000, 200_000_000])
+def test_a_sample_grows_no_larger_with_the_catalogue(movies: int) -> None:
+    """It takes as long of any; its proof is more than too few movies would meet on average."""
+    samples = sampling.samples(movies, 10_000)
 
-    assert samples == sampling.draw(largest, 10_000)
-    assert len(samples) == len(sampling.SIZES)
-    seen: set[int] = set()
-    for sample, size in zip(samples, sampling.SIZES, strict=True):
-        ids = {int(number) for number in sample.ids.strip("{}").split(",")}
-        assert len(ids) == size * sampling.RUN
-        assert max(ids) <= largest
-        assert len({number // sampling.RUN for number in ids}) == size
-        assert not ids & seen
-        assert size * 10_000 / (largest / sampling.RUN) < sample.doubt < sample.proof < size
-        seen |= ids
+    assert [round(sample.share * movies) for sample in samples] == list(sampling.SIZES)
+    for sample in samples:
+        assert sample.share * 10_000 < sample.proof
+
+
+async def test_a_sample_is_the_same_every_time(execute: Execute) -> None:
+    """Or the total would be exact on one page, and an estimate on the next."""
+    execute(FILL.replace("%s", "n % 2 = 0"))
+    before, after = sampling.Sample(0.25, 1).around
+    count = f"{before}select * from movies where genres = '{{asked}}'{after}"
+
+    [(movies, blocks)] = execute(count)
+
+    assert 0 < blocks < movies < MOVIES / 2
+    assert execute(count) == [(movies, blocks)]
 
 
 def test_a_proof_is_as_rare_as_it_says() -> None:
