@@ -78,7 +78,9 @@ class Statements:
                 broken = error
         self._pool.distrust_idle()
         if retry:
-            return await self.fetch(name, around=around, timeout=timeout, **parameters)
+            return await self.fetch(
+                name, shared=shared, around=around, timeout=timeout, **parameters
+            )
         raise Unavailable(f"{name}: the connection broke: {broken}") from broken
 
 

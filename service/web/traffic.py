@@ -32,12 +32,16 @@ class Traffic:
 
     def is_overdue(self, task: asyncio.Task[object]) -> bool:
         """Whether the task was cancelled because its request took too long, and only for that."""
-        return task in self._overdue and task.uncancel() == 0
+        if task not in self._overdue:
+            return False
+        self._overdue.discard(task)
+        return task.uncancel() == 0
 
     def end(self, task: asyncio.Task[object]) -> None:
         """Count the task's request as done."""
         del self._under_way[task]
-        self._overdue.discard(task)
+        # Its own cancellation may not have come through; the task goes on with the next request.
+        self.is_overdue(task)
         if self.draining:
             self._one_done.set()
 
