@@ -31,7 +31,10 @@ class Traffic:
         return task
 
     def is_overdue(self, task: asyncio.Task[object]) -> bool:
-        """Whether the task was cancelled because its request took too long, and only for that."""
+        """Whether the task was cancelled because its request took too long, and only for that.
+
+        Told once; the task is then as if it had not been.
+        """
         if task not in self._overdue:
             return False
         self._overdue.discard(task)
