@@ -5,6 +5,11 @@ them all. Nobody waits for company: with nothing under way, a statement leaves a
 event loop's current turn. So an idle service answers as fast as one without this, and a busy one
 sends few statements with many rows, of which each costs the database a fraction.
 
+A statement takes half of the rows in sight: of those that wait, and those of the last one, whose
+clients are about to ask again. So the database works on one half while the service answers the
+other. If all went together, each of the two would wait for the other in turn: with 64 clients that
+costs a fifth of the requests.
+
 It is what DataLoader does for reads (https://github.com/graphql/dataloader) and group commit for
 writes (https://www.postgresql.org/docs/current/runtime-config-wal.html#GUC-COMMIT-DELAY), in one
 mechanism:
@@ -59,6 +64,7 @@ class Batcher(Generic[Result]):
         self._waiting: deque[Row[Result]] = deque()
         self._busy: set[int] = set()  # keys under way, where they are exclusive
         self._under_way: dict[asyncio.Task[None], float] = {}  # since when, the youngest last
+        self._last = 0  # rows of the last statement
         self._leaving = False  # a statement leaves at the end of this turn
         self._alarm: asyncio.TimerHandle | None = None
         self._places = asyncio.Semaphore(settings.max_under_way)  # for rows that are sent apart
@@ -107,17 +113,20 @@ class Batcher(Generic[Result]):
     async def _begin(self) -> None:
         self._leaving = False
         if rows := self._take():
+            self._last = len(rows)
             self._consider()  # what did not fit must not wait for this one alone
             await self._carry(rows)
         else:  # all of them are gone, or wait for one that is under way
             del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
 
     def _take(self) -> list[Row[Result]]:
-        """Take what fits one statement, first come first served."""
+        """Take half of those in sight that fit one statement, first come first served."""
         rows: list[Row[Result]] = []
         later: list[Row[Result]] = []
         size = 0
-        while self._waiting and len(rows) < self._settings.max_rows:
+        half = (len(self._waiting) + self._last + 1) // 2
+        most = min(half, self._settings.max_rows)
+        while self._waiting and len(rows) < most:
             row = self._waiting.popleft()
             if row.result.done():  # its request has gone
                 continue
@@ -137,27 +146,27 @@ class Batcher(Generic[Result]):
     async def _carry(self, rows: list[Row[Result]]) -> None:
         try:
             try:
-                await self._settle(rows)
+                results = await self._run(rows)
             except Exception as error:
                 if len(rows) == 1 or _is_everybodys(error):
                     raise
                 await self._apart(rows)
+                return
+            finally:
+                self._end(rows)  # the next statement leaves before these are answered
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must learn it
             _fail(rows, error)
         except BaseException:
             _fail(rows, Unavailable("the statement was given up"))  # nobody may wait for ever
             raise
-        finally:
-            if self._exclusive:
-                self._busy.difference_update(row.key for row in rows)
-            del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
-            self._consider()
+        else:
+            _hand_out(results, rows)
 
-    async def _settle(self, rows: list[Row[Result]]) -> None:
-        results = await self._run(rows)
-        for row in rows:
-            if not row.result.done():
-                row.result.set_result(results.get(row.key))
+    def _end(self, rows: list[Row[Result]]) -> None:
+        if self._exclusive:
+            self._busy.difference_update(row.key for row in rows)
+        del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
+        self._consider()
 
     async def _apart(self, rows: list[Row[Result]]) -> None:
         """Send each row alone, some at a time; once one has timed out, no more are tried."""
@@ -169,7 +178,7 @@ class Batcher(Generic[Result]):
                     _fail([row], stuck[0])
                 elif not row.result.done():
                     try:
-                        await self._settle([row])
+                        _hand_out(await self._run([row]), [row])
                     except Exception as error:  # noqa: BLE001 - as in `_carry`
                         if isinstance(error, Contended):
                             stuck.append(error)
@@ -181,6 +190,12 @@ class Batcher(Generic[Result]):
 def _is_everybodys(error: Exception) -> bool:
     """Whether an error is not one row's fault: the database is away, say."""
     return isinstance(error, Unavailable) and not isinstance(error, Contended)
+
+
+def _hand_out(results: Mapping[int, Result], rows: list[Row[Result]]) -> None:
+    for row in rows:
+        if not row.result.done():
+            row.result.set_result(results.get(row.key))
 
 
 def _fail(rows: list[Row[Result]], error: Exception) -> None:

@@ -69,7 +69,7 @@ async def test_each_request_gets_its_own_result(statements: Statements) -> None:
     results = await asyncio.gather(*together(batcher, 3, -1, 1, 3))
 
     assert results == ["result 3", None, "result 1", "result 3"]
-    assert statements.sent == [[3, -1, 1, 3]]
+    assert statements.sent == [[3, -1], [1, 3]]
 
 
 async def test_a_lone_request_leaves_at_once(statements: Statements) -> None:
@@ -88,15 +88,42 @@ async def test_those_that_arrive_meanwhile_share_the_next(statements: Statements
     """While one statement is under way requests collect, and leave together when it ends."""
     batcher = Batcher(statements.run, SETTINGS)
     statements.gate.clear()
-    first = together(batcher, 1)
+    first = together(batcher, 1, 2)
     await until(lambda: statements.under_way)
-    rest = together(batcher, 2, 3) + together(batcher, 4)
+    rest = together(batcher, 3) + together(batcher, 4)
     await asyncio.sleep(0)
 
     statements.gate.set()
     await asyncio.gather(*first, *rest)
 
-    assert statements.sent == [[1], [2, 3, 4]]
+    assert statements.sent == [[1], [2, 3], [4]]
+
+
+async def test_clients_that_ask_again_go_in_two_halves(statements: Statements) -> None:
+    """However unevenly they begin, the database soon has one half, and the service the other."""
+    batcher = Batcher(statements.run, SETTINGS)
+
+    async def client(key: int, requests: int) -> None:
+        for _ in range(requests):
+            await batcher.submit(key)
+
+    await asyncio.gather(*(client(key, 20) for key in range(8)))
+
+    assert {len(keys) for keys in statements.sent[5:-5]} == {4}
+
+
+async def test_the_next_statement_leaves_before_answers_are_made(statements: Statements) -> None:
+    """The database has work again before the service turns to what the last statement brought."""
+    batcher = Batcher(statements.run, SETTINGS)
+    sent_when_answered = []
+
+    async def client(key: int) -> None:
+        await batcher.submit(key)
+        sent_when_answered.append(len(statements.sent))
+
+    await asyncio.gather(*(client(key) for key in range(4)))
+
+    assert sent_when_answered == [2, 2, 2, 2]
 
 
 async def test_a_stuck_statement_is_waited_for_only_so_long(statements: Statements) -> None:
@@ -135,9 +162,10 @@ async def test_a_failure_that_nobody_foresaw_is_not_the_neighbours(statements: S
     batcher = Batcher(statements.run, SETTINGS)
     statements.failing = lambda keys: ValueError("odd") if 2 in keys else None
 
-    results = await asyncio.gather(*together(batcher, 1, 2), return_exceptions=True)
+    results = await asyncio.gather(*together(batcher, 1, 2, 3), return_exceptions=True)
 
-    assert [type(result) for result in results] == [str, ValueError]
+    assert [type(result) for result in results] == [str, ValueError, str]
+    assert statements.sent[0] == [1, 2]
 
 
 async def test_a_statement_that_is_given_up_leaves_nobody_waiting() -> None:
@@ -210,12 +238,10 @@ async def test_a_failure_reaches_everybody_it_concerns(statements: Statements) -
     batcher = Batcher(statements.run, SETTINGS)
     statements.failing = lambda keys: Unavailable("gone") if 1 in keys else None
 
-    results = await asyncio.gather(*together(batcher, 1, 2), return_exceptions=True)
-    after = await batcher.submit(3)
+    results = await asyncio.gather(*together(batcher, 1, 2, 3), return_exceptions=True)
 
-    assert [type(result) for result in results] == [Unavailable, Unavailable]
+    assert [type(result) for result in results] == [Unavailable, Unavailable, str]
     assert statements.sent == [[1, 2], [3]]
-    assert after == "result 3"
 
 
 @pytest.mark.parametrize("error", [RuleBroken("no_twos"), Contended("locked")])
@@ -229,7 +255,7 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
     results = await asyncio.gather(*together(batcher, 1, 2, 3), return_exceptions=True)
 
     assert results == ["result 1", error, "result 3"]
-    assert statements.sent[0] == [1, 2, 3]
+    assert statements.sent[0] == [1, 2]
 
 
 async def test_no_more_are_tried_apart_once_one_has_timed_out(statements: Statements) -> None:
@@ -237,18 +263,20 @@ async def test_no_more_are_tried_apart_once_one_has_timed_out(statements: Statem
     batcher = Batcher(statements.run, SETTINGS)
     statements.failing = lambda _: Contended("the table is locked")
 
-    results = await asyncio.gather(*together(batcher, *range(9)), return_exceptions=True)
+    results = await asyncio.gather(*together(batcher, *range(20)), return_exceptions=True)
 
     assert {type(result) for result in results} == {Contended}
-    assert len(statements.sent) <= 1 + 2 * SETTINGS.max_under_way
+    assert [keys for keys in statements.sent if len(keys) > 1] == [[*range(10)], [*range(10, 20)]]
+    assert len(statements.sent) <= 2 * (1 + SETTINGS.max_under_way)
 
 
 async def test_leaving_cancels_nobody_elses_statement(statements: Statements) -> None:
     """A request that is given up leaves its statement and its neighbours alone."""
     batcher = Batcher(statements.run, SETTINGS)
     statements.gate.clear()
-    leaver, stayer = together(batcher, 1, 2)
+    leaver, stayer, _ = together(batcher, 1, 2, 3)
     await until(lambda: statements.under_way)
+    assert statements.sent == [[1, 2]]
 
     leaver.cancel()
     await asyncio.gather(leaver, return_exceptions=True)
