@@ -1,8 +1,8 @@
 """Requests that arrive together share one statement.
 
-While a statement is under way, the rows that requests ask for collect; the next statement carries
-them all. Nobody waits for company: with nothing under way, a statement leaves at the end of the
-event loop's current turn. So an idle service answers as fast as one without this, and a busy one
+While a statement is under way, the rows that requests ask for collect, for the next statement to
+carry. Nobody waits for company: with nothing under way, a statement leaves at the end of the event
+loop's current turn. So an idle service answers as fast as one without this, and a busy one
 sends few statements with many rows, of which each costs the database a fraction.
 
 A statement takes half of the rows in sight: of those that wait, and those of the last one, whose
@@ -26,6 +26,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from service.config import Sharing
@@ -60,7 +61,6 @@ class Batcher(Generic[Result]):
         self._run = run
         self._settings = settings
         self._exclusive = exclusive
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[Row[Result]] = deque()
         self._busy: set[int] = set()  # keys under way, where they are exclusive
         self._under_way: dict[asyncio.Task[None], float] = {}  # since when, the youngest last
@@ -69,13 +69,15 @@ class Batcher(Generic[Result]):
         self._alarm: asyncio.TimerHandle | None = None
         self._places = asyncio.Semaphore(settings.max_under_way)  # for rows that are sent apart
 
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()  # asked for once: it costs a system call
+
     async def submit(self, key: int, payload: bytes = b"") -> Result | None:
         """Have this row carried along and return its result.
 
         Raises what `run` raises for it, or `Unavailable` where too many are waiting.
         """
-        if not self._loop:
-            self._loop = asyncio.get_running_loop()  # once: it costs a system call
         row: Row[Result] = Row(key, payload, self._loop.create_future())
         if not self._settings.enabled:
             return (await self._run([row])).get(key)
@@ -90,15 +92,14 @@ class Batcher(Generic[Result]):
         """Have a statement leave, unless one is young enough to be waited for."""
         if not self._waiting or self._leaving:
             return
-        loop = asyncio.get_running_loop()
         if not self._under_way:
             self._leave()
         elif len(self._under_way) < self._settings.max_under_way:
             ripe = next(reversed(self._under_way.values())) + PATIENCE
-            if ripe <= loop.time():
+            if ripe <= self._loop.time():
                 self._leave()
             elif self._alarm is None:
-                self._alarm = loop.call_at(ripe, self._on_alarm)
+                self._alarm = self._loop.call_at(ripe, self._on_alarm)
 
     def _on_alarm(self) -> None:
         self._alarm = None
@@ -107,8 +108,8 @@ class Batcher(Generic[Result]):
     def _leave(self) -> None:
         """Have a statement leave at the end of this turn, when its task begins."""
         self._leaving = True
-        task = asyncio.create_task(self._begin())
-        self._under_way[task] = asyncio.get_running_loop().time()
+        task = self._loop.create_task(self._begin())
+        self._under_way[task] = self._loop.time()
 
     async def _begin(self) -> None:
         self._leaving = False
@@ -117,7 +118,7 @@ class Batcher(Generic[Result]):
             self._consider()  # what did not fit must not wait for this one alone
             await self._carry(rows)
         else:  # all of them are gone, or wait for one that is under way
-            del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
+            del self._under_way[asyncio.current_task(self._loop)]  # type: ignore[arg-type] # it is a task
 
     def _take(self) -> list[Row[Result]]:
         """Take half of those in sight that fit one statement, first come first served."""
@@ -165,7 +166,7 @@ class Batcher(Generic[Result]):
     def _end(self, rows: list[Row[Result]]) -> None:
         if self._exclusive:
             self._busy.difference_update(row.key for row in rows)
-        del self._under_way[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
+        del self._under_way[asyncio.current_task(self._loop)]  # type: ignore[arg-type] # it is a task
         self._consider()
 
     async def _apart(self, rows: list[Row[Result]]) -> None:
