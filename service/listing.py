@@ -42,10 +42,11 @@ EXPLAIN = ("explain (format json) ", "")
 # A filter that the planner thinks passes fewer is counted without a look at the sample.
 PROMISING = 4_000
 RESAMPLE = 60  # seconds; as the catalogue grows, the samples become needlessly large
-HOPE = 1.2  # times as many have to be there for a closer look
+HOPE = 1.2  # times as many have to be there, as a sample tells, for a closer look
 # So many are sorted where a page is deep: it takes no longer than to walk past all others, unless
 # that is by id, as they lie in the table.
 FEW_WHERE_DEEP = 20_000
+HOPELESS_WHERE_DEEP = 16_000  # hardly more than so many are sorted as well, without a closer look
 DEEP = 200
 # Seconds that a walk may take where so many movies, as the planner thinks, can be sorted instead:
 # that takes some 0.2 s. A walk past 2 million movies takes 2 s.
@@ -119,9 +120,11 @@ class Listing:
         filters = _parameters(wanted)
         order = _reversed(sort) if place.backwards else sort
         estimate = await self._estimate(filters)
-        few = FEW_WHERE_DEEP if place.skip > DEEP and order not in ("id", "-id") else EXACT
+        few, hopeless = EXACT, HOPE * EXACT
+        if place.skip > DEEP and order not in ("id", "-id"):
+            few, hopeless = FEW_WHERE_DEEP, HOPELESS_WHERE_DEEP
         total, rows = few + 1, list[Any]()
-        if estimate < PROMISING or not await self._is_many(few, filters):
+        if estimate < PROMISING or not await self._is_many(hopeless, filters):
             total, rows = await self._among(few, filters, order, place, size + 1)
         if total > few:
             rows = await self._among_many(estimate, filters, order, place, size + 1)
@@ -142,10 +145,10 @@ class Listing:
             total_is_estimate=is_estimate,
         )
 
-    async def _is_many(self, few: int, filters: dict[str, Any]) -> bool:
+    async def _is_many(self, hopeless: float, filters: dict[str, Any]) -> bool:
         """Whether samples prove that more than `EXACT` pass.
 
-        There is no closer look where hardly more than `few` pass: they are sorted soon enough.
+        Where fewer than `hopeless` seem to, there is no closer look.
         """
         now = time.monotonic()
         if now > self._sampled_at + RESAMPLE:
@@ -155,7 +158,7 @@ class Listing:
             [(movies, blocks)] = await self._ask(sample.around, filters)
             if blocks >= sample.proof:
                 return True
-            if movies < HOPE * few * sample.share:
+            if movies < hopeless * sample.share:
                 break
         return False
 
