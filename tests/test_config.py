@@ -289,7 +289,7 @@ BAD = [
     ("require_if_match", "false", '"yes"'),
     ("max_rows", "128", "0"),
     ("max_bytes", "1048576", "0"),
-    ("max_under_way", "5", "0"),
+    ("max_under_way", "4", "0"),
     ("max_waiting", "1000", "0"),
     ("recount_every", "30", "0"),
     ("level", '"info"', '"loud"'),
