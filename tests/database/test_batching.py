@@ -140,8 +140,10 @@ async def test_one_of_two_clients_does_not_wait_for_the_other(statements: Statem
     await until(lambda: statements.under_way)
 
     second = together(batcher, 2)
-    await until(lambda: statements.under_way == 2)
+    for _ in range(3):
+        await asyncio.sleep(0)
 
+    assert statements.under_way == 2
     statements.gate.set()
     await asyncio.gather(*first, *second)
     assert statements.sent == [[1], [2]]
@@ -336,6 +338,56 @@ async def test_who_left_while_waiting_is_not_sent(statements: Statements) -> Non
     await asyncio.gather(*first, stayer)
 
     assert statements.sent == [[1], [3]]
+
+
+async def test_those_who_all_left_while_waiting_hold_no_place(statements: Statements) -> None:
+    """However often it happens, the next request is served."""
+    batcher = Batcher(statements.run, SETTINGS)
+    for key in range(SETTINGS.max_under_way):
+        leaver = asyncio.create_task(batcher.submit(key))
+        await asyncio.sleep(0)
+        leaver.cancel()
+        await asyncio.sleep(PATIENCE * 1.5)
+
+    assert await asyncio.wait_for(batcher.submit(100), 1) == "result 100"
+    assert statements.sent == [[100]]
+
+
+async def test_who_leaves_before_it_is_sent_apart_is_not_sent(statements: Statements) -> None:
+    """Of a statement that failed, only those are tried again who still wait for it."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.failing = lambda keys: RuleBroken("no_ones") if 1 in keys else None
+    statements.gate.clear()
+    requests = together(batcher, 1, 2, 3)
+    await until(lambda: statements.under_way)
+
+    requests[1].cancel()
+    await asyncio.gather(requests[1], return_exceptions=True)
+    statements.gate.set()
+    await asyncio.gather(*requests, return_exceptions=True)
+
+    assert statements.sent == [[1, 2, 3], [1], [3]]
+
+
+async def test_who_waits_for_a_busy_key_keeps_the_place_in_line(statements: Statements) -> None:
+    """Changes of one movie are made in the order in which they came."""
+    order: list[bytes] = []
+
+    async def run(rows: list[Row[str]]) -> dict[int, str]:
+        order.extend(row.payload for row in rows if row.key == 1)
+        return await statements.run(rows)
+
+    batcher = Batcher(run, SETTINGS, exclusive=True)
+
+    others = [batcher.submit(key) for key in range(2, SETTINGS.max_rows + 1)]
+    await asyncio.gather(
+        batcher.submit(1, b"a"),
+        *(batcher.submit(1, payload) for payload in (b"b", b"c")),
+        *others,
+        *(batcher.submit(1, payload) for payload in (b"d", b"e")),
+    )
+
+    assert order == [b"a", b"b", b"c", b"d", b"e"]
 
 
 async def test_an_exclusive_key_stands_once_in_a_statement(statements: Statements) -> None:
