@@ -10,7 +10,7 @@ clients are about to ask again where many clients keep it busy. So the database 
 while the service answers the other. If all went together, each of the two would wait for the other
 in turn: with 64 clients, and a fast database beside the service, that cost a fifth of the requests.
 
-Whoever comes in between waits for the statement under way, and then for the own one: with a few
+A row that comes in between waits for the statement under way, and then for its own: with a few
 clients and a database far away that is longer than with a statement for each request.
 
 It is what DataLoader does for reads (https://github.com/graphql/dataloader) and group commit for
@@ -39,7 +39,8 @@ from service.errors import Contended, Unavailable
 
 Result = TypeVar("Result")
 
-# Seconds that rows wait behind a statement before another one is sent beside it.
+# Seconds that rows wait behind a statement before another one is sent beside it; after so long
+# without any, it has been quiet.
 PATIENCE = 0.02
 # Up to so many rows in sight have a statement each: at two connections that is a fourth faster.
 FEW = 2
@@ -130,7 +131,8 @@ class Batcher(Generic[Result]):
     def _take(self) -> list[Row[Result]]:
         """Take half of those in sight, first come first served, and no more than fit.
 
-        Whoever come together after a quiet time go together: nobody else is about to ask.
+        After a quiet time nobody is about to ask again, and those who come together go together.
+        They count for half as many then, or they would come back and leave together for ever.
         """
         rows: list[Row[Result]] = []
         later: list[Row[Result]] = []
@@ -153,7 +155,7 @@ class Batcher(Generic[Result]):
             if self._exclusive:
                 self._busy.add(row.key)
         self._waiting.extendleft(reversed(later))
-        self._last = len(rows) // 2 if quiet else len(rows)  # the clients of both halves come back
+        self._last = len(rows) // 2 if quiet else len(rows)
         return rows
 
     async def _carry(self, rows: list[Row[Result]]) -> None:
