@@ -157,11 +157,13 @@ class OnceOnly:
         except RuleBroken as error:
             raise invalid(error) from error
 
-    async def _create(self, rows: list[Row[Answer]]) -> dict[int, Answer]:
+    async def _create(
+        self, rows: list[Row[Answer]], lock_timeout: float | None
+    ) -> dict[int, Answer]:
         answers = await self._fetch(
             "create_movies_once",
             retry=True,  # if the first one was carried out after all, the keys tell
-            shared=len(rows) > 1,
+            lock_timeout=lock_timeout,
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
         return {

@@ -92,18 +92,22 @@ async def test_a_movie_that_breaks_a_rule_fails_alone(client: Client, execute: E
     assert execute("select count(*) from movies") == [(96,)]
 
 
+@pytest.mark.parametrize("locked", [1, 8])
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
 async def test_a_locked_row_holds_up_only_those_who_want_it(
-    start: Start, execute: Execute, database: str, method: str
+    start: Start, execute: Execute, database: str, method: str, locked: int
 ) -> None:
-    """A DBA's open transaction on one movie: 503 for that one, and its neighbours go through."""
+    """A DBA's open transaction on movies: 503 for those, and their neighbours go through.
+
+    Also where more are locked than statements may be under way.
+    """
     client = await start(database__statement_timeout=1)
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select 'Movie ' || n, 2000, 100, '{drama}' from generate_series(1, 20) as n"
     )
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
-        cursor.execute("update movies set year = 2001 where id = 7")
+        cursor.execute("update movies set year = 2001 where id <= %s", (locked,))
         responses = await asyncio.gather(
             *(
                 client.request(method, f"/v1/movies/{id_}", json={"year": 2002})
@@ -112,7 +116,7 @@ async def test_a_locked_row_holds_up_only_those_who_want_it(
         )
 
     assert [response.status for response in responses] == [
-        503 if id_ == 7 else 200 for id_ in range(1, 21)
+        503 if id_ <= locked else 200 for id_ in range(1, 21)
     ]
 
 

@@ -19,8 +19,9 @@ mechanism:
 
 - A row leaves after its request arrived, so a read sees every write that was acknowledged before.
 - A result is handed out after its own statement has committed, never before.
-- A row that breaks a statement breaks it for itself alone: the others are sent again apart, until
-  one of them times out, as then the whole table may be locked.
+- A row that breaks a statement breaks it for itself alone: the others are sent again, each apart.
+  Those that are free go first, and the locked ones wait until one of them times out, as then the
+  whole table may be locked.
 - Nobody's leaving cancels a statement. A row whose request has timed out before never leaves.
 - A statement that is stuck holds up the next ones for `PATIENCE` and no longer.
 - What waits is bounded, in rows; what does not fit is refused at once.
@@ -35,13 +36,17 @@ from math import inf
 from typing import Generic, TypeVar
 
 from service.config import Sharing
-from service.errors import Contended, Unavailable
+from service.errors import Contended, TimedOut, Unavailable
 
 Result = TypeVar("Result")
 
 # Seconds that rows wait behind a statement before another one is sent beside it; after so long
 # without any, it has been quiet.
 PATIENCE = 0.02
+# Seconds that a statement waits for locks where many wait for it; then its rows are sent apart.
+LOCK_TIMEOUT = 0.25
+# And that each of those does, for the first time: long enough for one that nobody has locked.
+GLANCE = 0.01
 # Up to so many rows in sight have a statement each: at two connections that is a fourth faster.
 FEW = 2
 
@@ -55,14 +60,16 @@ class Row(Generic[Result]):
     result: asyncio.Future[Result | None]
 
 
-Run = Callable[[list[Row[Result]]], Awaitable[Mapping[int, Result]]]
+Run = Callable[[list[Row[Result]], float | None], Awaitable[Mapping[int, Result]]]
 
 
 class Batcher(Generic[Result]):
     """Shares statements among the requests of one kind.
 
     `run` carries out a statement for some rows and returns the results by key; a key without a
-    result gives None. `exclusive`: no key may stand twice in a statement, or in two at once.
+    result gives None. It waits for locks as many seconds as it is told, and raises `Contended`;
+    where it is told None, as long as for anything. `exclusive`: no key may stand twice in a
+    statement, or in two at once.
     """
 
     def __init__(self, run: Run[Result], settings: Sharing, *, exclusive: bool = False) -> None:
@@ -89,7 +96,7 @@ class Batcher(Generic[Result]):
         """
         row: Row[Result] = Row(key, payload, self._loop.create_future())
         if not self._settings.enabled:
-            return (await self._run([row])).get(key)
+            return (await self._run([row], None)).get(key)
         if len(self._waiting) >= self._settings.max_waiting:
             raise Unavailable(f"{len(self._waiting)} requests are waiting already")
         self._waiting.append(row)
@@ -161,7 +168,7 @@ class Batcher(Generic[Result]):
     async def _carry(self, rows: list[Row[Result]]) -> None:
         try:
             try:
-                results = await self._run(rows)
+                results = await self._run(rows, LOCK_TIMEOUT if len(rows) > 1 else None)
             except Exception as error:
                 if len(rows) == 1 or _is_everybodys(error):
                     raise
@@ -185,22 +192,34 @@ class Batcher(Generic[Result]):
         self._consider()
 
     async def _apart(self, rows: list[Row[Result]]) -> None:
-        """Send each row alone, some at a time; once one has timed out, no more are tried."""
+        """Send each row alone, some at a time: first for a glance, then those that were locked.
+
+        Once one has timed out, no more are tried.
+        """
+        locked: list[Row[Result]] = []
         stuck: list[Contended] = []
 
-        async def alone(row: Row[Result]) -> None:
+        async def alone(row: Row[Result], lock_timeout: float | None) -> None:
             async with self._places:
                 if stuck:
                     _fail([row], stuck[0])
-                elif not row.result.done():
-                    try:
-                        _hand_out(await self._run([row]), [row])
-                    except Exception as error:  # noqa: BLE001 - as in `_carry`
-                        if isinstance(error, Contended):
-                            stuck.append(error)
+                if row.result.done():
+                    return
+                try:
+                    results = await self._run([row], lock_timeout)
+                except Contended as error:
+                    if lock_timeout and not isinstance(error, TimedOut):
+                        locked.append(row)
+                    else:
+                        stuck.append(error)
                         _fail([row], error)
+                except Exception as error:  # noqa: BLE001 - as in `_carry`
+                    _fail([row], error)
+                else:
+                    _hand_out(results, [row])
 
-        await asyncio.gather(*(alone(row) for row in rows))
+        await asyncio.gather(*(alone(row, GLANCE) for row in rows))
+        await asyncio.gather(*(alone(row, None) for row in locked))
 
 
 def _is_everybodys(error: Exception) -> bool:

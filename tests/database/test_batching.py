@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from service.config import Sharing
-from service.database.batching import PATIENCE, Batcher, Row
-from service.errors import Contended, RuleBroken, Unavailable
+from service.database.batching import GLANCE, LOCK_TIMEOUT, PATIENCE, Batcher, Row
+from service.errors import Contended, RuleBroken, TimedOut, Unavailable
 
 SETTINGS = Sharing(enabled=True, max_rows=10, max_bytes=100, max_under_way=3, max_waiting=50)
 
@@ -24,12 +24,14 @@ class Statements:
         self.gate = asyncio.Event()
         self.gate.set()
         self.stuck: set[int] = set()
+        self.lock_timeouts: list[float | None] = []  # of each that was sent
         self.failing: Callable[[list[int]], Exception | None] = lambda _: None
 
-    async def run(self, rows: list[Row[str]]) -> dict[int, str]:
+    async def run(self, rows: list[Row[str]], lock_timeout: float | None) -> dict[int, str]:
         """Carry out a statement."""
         keys = [row.key for row in rows]
         self.sent.append(keys)
+        self.lock_timeouts.append(lock_timeout)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
@@ -207,7 +209,7 @@ async def test_a_failure_that_nobody_foresaw_is_not_the_neighbours(statements: S
 async def test_a_statement_that_is_given_up_leaves_nobody_waiting() -> None:
     """Even a statement that ends in a cancellation ends the waiting of its requests."""
 
-    async def run(_: list[Row[str]]) -> dict[int, str]:
+    async def run(_: list[Row[str]], __: float | None) -> dict[int, str]:
         raise asyncio.CancelledError
 
     batcher: Batcher[str] = Batcher(run, SETTINGS)
@@ -296,17 +298,56 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
     assert statements.sent[0] == [1, 2, 3]
 
 
-async def test_no_more_are_tried_apart_once_one_has_timed_out(statements: Statements) -> None:
+async def test_many_locked_rows_harm_nobody_else(statements: Statements) -> None:
+    """More than may be under way at once: the others go through all the same."""
+    batcher = Batcher(statements.run, SETTINGS)
+    error = Contended("locked")
+    statements.failing = lambda keys: error if min(keys) < 5 else None
+
+    results = await asyncio.gather(*together(batcher, *range(10)), return_exceptions=True)
+
+    assert results == [error] * 5 + [f"result {key}" for key in range(5, 10)]
+
+
+async def test_a_locked_row_is_waited_for_when_the_others_are_done(statements: Statements) -> None:
+    """At first it may wait for a glance, as may the others, and then for as long as it takes."""
+    batcher = Batcher(statements.run, SETTINGS)
+
+    def failing(keys: list[int]) -> Exception | None:
+        waits = statements.lock_timeouts[-1] is None
+        return None if waits or 1 not in keys else Contended("locked")
+
+    statements.failing = failing
+
+    results = await asyncio.gather(*together(batcher, 1, 2, 3))
+
+    assert results == ["result 1", "result 2", "result 3"]
+    assert statements.sent == [[1, 2, 3], [1], [2], [3], [1]]
+    assert statements.lock_timeouts == [LOCK_TIMEOUT, GLANCE, GLANCE, GLANCE, None]
+
+
+async def test_a_lone_row_waits_for_its_lock(statements: Statements) -> None:
+    """Nobody else waits for its statement."""
+    await Batcher(statements.run, SETTINGS).submit(1)
+
+    assert statements.lock_timeouts == [None]
+
+
+@pytest.mark.parametrize("error", [Contended("the table is locked"), TimedOut("it is slow")])
+async def test_no_more_are_tried_apart_once_one_has_timed_out(
+    statements: Statements, error: Contended
+) -> None:
     """With the whole table locked nobody waits for more than a round of timeouts."""
     batcher = Batcher(statements.run, SETTINGS)
-    statements.failing = lambda _: Contended("the table is locked")
+    statements.failing = lambda _: error
 
     results = await asyncio.gather(*together(batcher, *range(20)), return_exceptions=True)
 
-    assert {type(result) for result in results} == {Contended}
+    assert results == [error] * 20
     shared = [keys for keys in statements.sent if len(keys) > 1]
     assert len(shared[0]) == 10
-    assert len(statements.sent) <= len(shared) * (1 + SETTINGS.max_under_way)
+    glances = 20 if type(error) is Contended else 0
+    assert len(statements.sent) <= glances + len(shared) * (1 + SETTINGS.max_under_way)
 
 
 async def test_leaving_cancels_nobody_elses_statement(statements: Statements) -> None:
@@ -375,9 +416,9 @@ async def test_who_waits_for_a_busy_key_keeps_the_place_in_line(statements: Stat
     """Changes of one movie are made in the order in which they came."""
     order: list[bytes] = []
 
-    async def run(rows: list[Row[str]]) -> dict[int, str]:
+    async def run(rows: list[Row[str]], lock_timeout: float | None) -> dict[int, str]:
         order.extend(row.payload for row in rows if row.key == 1)
-        return await statements.run(rows)
+        return await statements.run(rows, lock_timeout)
 
     batcher = Batcher(run, SETTINGS, exclusive=True)
 
