@@ -77,7 +77,7 @@ class Batcher(Generic[Result]):
         self._settings = settings
         self._exclusive = exclusive
         self._waiting: deque[Row[Result]] = deque()
-        self._busy: set[int] = set()  # keys under way, where they are exclusive
+        self._busy: dict[int, Row[Result]] = {}  # by key, under way, where keys are exclusive
         self._under_way: dict[asyncio.Task[None], float] = {}  # since when, the youngest last
         self._last = 0  # rows of the last statement
         self._ended = -inf  # when one last did
@@ -160,7 +160,7 @@ class Batcher(Generic[Result]):
                 break
             rows.append(row)
             if self._exclusive:
-                self._busy.add(row.key)
+                self._busy[row.key] = row
         self._waiting.extendleft(reversed(later))
         self._last = len(rows) // 2 if quiet else len(rows)
         return rows
@@ -185,11 +185,16 @@ class Batcher(Generic[Result]):
             _hand_out(results, rows)
 
     def _end(self, rows: list[Row[Result]]) -> None:
-        if self._exclusive:
-            self._busy.difference_update(row.key for row in rows)
+        self._free(rows)
         del self._under_way[asyncio.current_task(self._loop)]  # type: ignore[arg-type] # it is a task
         self._ended = self._loop.time()
         self._consider()
+
+    def _free(self, rows: list[Row[Result]]) -> None:
+        if self._exclusive:
+            for row in rows:
+                if self._busy.get(row.key) is row:  # and no other statement's by now
+                    del self._busy[row.key]
 
     async def _apart(self, rows: list[Row[Result]]) -> None:
         """Send each row alone, some at a time: first for a glance, then those that were locked.
@@ -217,6 +222,9 @@ class Batcher(Generic[Result]):
                     _fail([row], error)
                 else:
                     _hand_out(results, [row])
+                if row.result.done():
+                    self._free([row])  # the next change of it need not wait for the locked ones
+                    self._consider()
 
         await asyncio.gather(*(alone(row, GLANCE) for row in rows))
         await asyncio.gather(*(alone(row, None) for row in locked))

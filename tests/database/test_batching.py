@@ -326,6 +326,53 @@ async def test_a_locked_row_is_waited_for_when_the_others_are_done(statements: S
     assert statements.lock_timeouts == [LOCK_TIMEOUT, GLANCE, GLANCE, GLANCE, None]
 
 
+async def test_who_is_done_apart_keeps_no_key_busy(statements: Statements) -> None:
+    """The next change of a free row does not wait for the locked ones of its statement."""
+    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+
+    def failing(keys: list[int]) -> Exception | None:
+        if keys == [1]:
+            statements.stuck.add(1)
+        return Contended("locked") if 1 in keys else None
+
+    statements.failing = failing
+    first, second = together(batcher, 1, 2)
+    assert await second == "result 2"
+
+    assert await asyncio.wait_for(batcher.submit(2), 1) == "result 2"
+    assert not first.done()
+    first.cancel()
+
+
+async def test_a_key_is_busy_for_the_last_who_took_it() -> None:
+    """Whoever was done apart does not free it once more, when the others are done as well."""
+    sent = []
+    holds = {1: asyncio.Event(), 2: asyncio.Event()}
+
+    async def run(rows: list[Row[str]], lock_timeout: float | None) -> dict[int, str]:
+        keys = [row.key for row in rows]
+        sent.append(keys)
+        if lock_timeout and 1 in keys:
+            raise Contended("locked")
+        if lock_timeout is None and keys[0] in holds:
+            await holds[keys[0]].wait()
+        return dict.fromkeys(keys, "done")
+
+    batcher = Batcher(run, SETTINGS, exclusive=True)
+    locked, free = together(batcher, 1, 2)
+    await free
+    again = asyncio.create_task(batcher.submit(2))
+    await until(lambda: sent[-1] == [2] and len(sent) > 4)
+    third = asyncio.create_task(batcher.submit(2))
+    holds[1].set()
+    await locked
+    await batcher.submit(9)
+
+    assert sent == [[1, 2], [1], [2], [1], [2], [9]]
+    holds[2].set()
+    assert [await again, await third] == ["done", "done"]
+
+
 async def test_a_lone_row_waits_for_its_lock(statements: Statements) -> None:
     """Nobody else waits for its statement."""
     await Batcher(statements.run, SETTINGS).submit(1)
