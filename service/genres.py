@@ -100,7 +100,7 @@ class Genres:
             await self.try_recount()
             await asyncio.sleep(self._every)
 
-    async def _get(self, rows: list[Row[Counts]], _lock_timeout: float | None) -> dict[int, Counts]:
+    async def _get(self, rows: list[Row[Counts]], _lock_timeout: float) -> dict[int, Counts]:
         try:
             fetched = await self._fetch("get_genres", retry=True)
         except Contended as error:

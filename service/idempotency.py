@@ -157,9 +157,7 @@ class OnceOnly:
         except RuleBroken as error:
             raise invalid(error) from error
 
-    async def _create(
-        self, rows: list[Row[Answer]], lock_timeout: float | None
-    ) -> dict[int, Answer]:
+    async def _create(self, rows: list[Row[Answer]], lock_timeout: float) -> dict[int, Answer]:
         answers = await self._fetch(
             "create_movies_once",
             retry=True,  # if the first one was carried out after all, the keys tell

@@ -111,22 +111,22 @@ class Catalogue:
 
     # What carries out a statement for the requests that share it.
 
-    async def _get(self, rows: Rows, _lock_timeout: float | None) -> dict[int, Movie | Refused]:
+    async def _get(self, rows: Rows, _lock_timeout: float) -> dict[int, Movie | Refused]:
         try:
             return _by_id(await self._fetch("get_movies", retry=True, ids=_ids(rows)))
         except Contended as error:
             # A read waits for no row, only for the whole table: apart it would do so again.
             raise Unavailable(str(error)) from error
 
-    async def _create(self, rows: Rows, lock_timeout: float | None) -> dict[int, Movie | Refused]:
+    async def _create(self, rows: Rows, lock_timeout: float) -> dict[int, Movie | Refused]:
         created = await self._fetch("create_movies", lock_timeout=lock_timeout, movies=_json(rows))
         return {position: Movie._make(movie) for position, *movie in created}
 
-    async def _update(self, rows: Rows, lock_timeout: float | None) -> dict[int, Movie | Refused]:
+    async def _update(self, rows: Rows, lock_timeout: float) -> dict[int, Movie | Refused]:
         updated = await self._fetch("update_movies", lock_timeout=lock_timeout, changes=_json(rows))
         return _held(updated)
 
-    async def _delete(self, rows: Rows, lock_timeout: float | None) -> dict[int, Movie | Refused]:
+    async def _delete(self, rows: Rows, lock_timeout: float) -> dict[int, Movie | Refused]:
         deleted = await self._fetch(
             "delete_movies", lock_timeout=lock_timeout, deletions=_json(rows)
         )

@@ -60,7 +60,7 @@ class Row(Generic[Result]):
     result: asyncio.Future[Result | None]
 
 
-Run = Callable[[list[Row[Result]], float | None], Awaitable[Mapping[int, Result]]]
+Run = Callable[[list[Row[Result]], float], Awaitable[Mapping[int, Result]]]
 
 
 class Batcher(Generic[Result]):
@@ -68,7 +68,7 @@ class Batcher(Generic[Result]):
 
     `run` carries out a statement for some rows and returns the results by key; a key without a
     result gives None. It waits for locks as many seconds as it is told, and raises `Contended`;
-    where it is told None, as long as for anything. `exclusive`: no key may stand twice in a
+    where that is 0, as long as for anything. `exclusive`: no key may stand twice in a
     statement, or in two at once.
     """
 
@@ -96,7 +96,7 @@ class Batcher(Generic[Result]):
         """
         row: Row[Result] = Row(key, payload, self._loop.create_future())
         if not self._settings.enabled:
-            return (await self._run([row], None)).get(key)
+            return (await self._run([row], 0)).get(key)
         if len(self._waiting) >= self._settings.max_waiting:
             raise Unavailable(f"{len(self._waiting)} requests are waiting already")
         self._waiting.append(row)
@@ -168,7 +168,7 @@ class Batcher(Generic[Result]):
     async def _carry(self, rows: list[Row[Result]]) -> None:
         try:
             try:
-                results = await self._run(rows, LOCK_TIMEOUT if len(rows) > 1 else None)
+                results = await self._run(rows, LOCK_TIMEOUT if len(rows) > 1 else 0)
             except Exception as error:
                 if len(rows) == 1 or _is_everybodys(error):
                     raise
@@ -204,7 +204,7 @@ class Batcher(Generic[Result]):
         locked: list[Row[Result]] = []
         stuck: list[Contended] = []
 
-        async def alone(row: Row[Result], lock_timeout: float | None) -> None:
+        async def alone(row: Row[Result], lock_timeout: float) -> None:
             async with self._places:
                 if stuck:
                     _fail([row], stuck[0])
@@ -227,7 +227,7 @@ class Batcher(Generic[Result]):
                     self._consider()
 
         await asyncio.gather(*(alone(row, GLANCE) for row in rows))
-        await asyncio.gather(*(alone(row, None) for row in locked))
+        await asyncio.gather(*(alone(row, 0) for row in locked))
 
 
 def _is_everybodys(error: Exception) -> bool:

@@ -52,7 +52,8 @@ class Statements:
 
         `retry`: once more on a fresh connection where one broke, for statements that may be carried
         out twice; of any other that writes, nobody can tell whether it was.
-        `lock_timeout`: in seconds, after which it gives up on a locked row; None: with the rest.
+        `lock_timeout`, of one that writes movies: in seconds, after which it gives up on a locked
+        row; 0: as on anything.
         `around`: what goes before and after the query's own text, to count what it finds, say.
         `timeout`: in seconds, in place of `statement_timeout`; for a statement of its own kind.
         Raises `Contended`, `Unavailable` or `RuleBroken`.
@@ -81,11 +82,12 @@ class Statements:
 @cache
 def _settings(timeout: float, lock_timeout: float | None) -> str:
     """Times come in UTC, whatever the database or the role has set."""
-    locks = "" if lock_timeout is None else f"set local lock_timeout = {lock_timeout * 1000:.0f}; "
-    return (
-        f"{locks}set local statement_timeout = {timeout * 1000:.0f};"
-        f" set local gin_pending_list_limit = {MERGED}; set local timezone = 'UTC'; "
-    )
+    settings = f"set local statement_timeout = {timeout * 1000:.0f}; set local timezone = 'UTC'; "
+    if lock_timeout is not None:
+        settings += f"set local gin_pending_list_limit = {MERGED}; "
+    if lock_timeout:
+        settings += f"set local lock_timeout = {lock_timeout * 1000:.0f}; "
+    return settings
 
 
 def leave_timeouts_to_us(loop: asyncio.AbstractEventLoop) -> None:

@@ -24,10 +24,10 @@ class Statements:
         self.gate = asyncio.Event()
         self.gate.set()
         self.stuck: set[int] = set()
-        self.lock_timeouts: list[float | None] = []  # of each that was sent
+        self.lock_timeouts: list[float] = []  # of each that was sent
         self.failing: Callable[[list[int]], Exception | None] = lambda _: None
 
-    async def run(self, rows: list[Row[str]], lock_timeout: float | None) -> dict[int, str]:
+    async def run(self, rows: list[Row[str]], lock_timeout: float) -> dict[int, str]:
         """Carry out a statement."""
         keys = [row.key for row in rows]
         self.sent.append(keys)
@@ -209,7 +209,7 @@ async def test_a_failure_that_nobody_foresaw_is_not_the_neighbours(statements: S
 async def test_a_statement_that_is_given_up_leaves_nobody_waiting() -> None:
     """Even a statement that ends in a cancellation ends the waiting of its requests."""
 
-    async def run(_: list[Row[str]], __: float | None) -> dict[int, str]:
+    async def run(_: list[Row[str]], __: float) -> dict[int, str]:
         raise asyncio.CancelledError
 
     batcher: Batcher[str] = Batcher(run, SETTINGS)
@@ -314,7 +314,7 @@ async def test_a_locked_row_is_waited_for_when_the_others_are_done(statements: S
     batcher = Batcher(statements.run, SETTINGS)
 
     def failing(keys: list[int]) -> Exception | None:
-        waits = statements.lock_timeouts[-1] is None
+        waits = statements.lock_timeouts[-1] == 0
         return None if waits or 1 not in keys else Contended("locked")
 
     statements.failing = failing
@@ -323,7 +323,7 @@ async def test_a_locked_row_is_waited_for_when_the_others_are_done(statements: S
 
     assert results == ["result 1", "result 2", "result 3"]
     assert statements.sent == [[1, 2, 3], [1], [2], [3], [1]]
-    assert statements.lock_timeouts == [LOCK_TIMEOUT, GLANCE, GLANCE, GLANCE, None]
+    assert statements.lock_timeouts == [LOCK_TIMEOUT, GLANCE, GLANCE, GLANCE, 0]
 
 
 async def test_who_is_done_apart_keeps_no_key_busy(statements: Statements) -> None:
@@ -349,12 +349,12 @@ async def test_a_key_is_busy_for_the_last_who_took_it() -> None:
     sent = []
     holds = {1: asyncio.Event(), 2: asyncio.Event()}
 
-    async def run(rows: list[Row[str]], lock_timeout: float | None) -> dict[int, str]:
+    async def run(rows: list[Row[str]], lock_timeout: float) -> dict[int, str]:
         keys = [row.key for row in rows]
         sent.append(keys)
         if lock_timeout and 1 in keys:
             raise Contended("locked")
-        if lock_timeout is None and keys[0] in holds:
+        if not lock_timeout and keys[0] in holds:
             await holds[keys[0]].wait()
         return dict.fromkeys(keys, "done")
 
@@ -377,7 +377,7 @@ async def test_a_lone_row_waits_for_its_lock(statements: Statements) -> None:
     """Nobody else waits for its statement."""
     await Batcher(statements.run, SETTINGS).submit(1)
 
-    assert statements.lock_timeouts == [None]
+    assert statements.lock_timeouts == [0]
 
 
 @pytest.mark.parametrize("error", [Contended("the table is locked"), TimedOut("it is slow")])
@@ -463,7 +463,7 @@ async def test_who_waits_for_a_busy_key_keeps_the_place_in_line(statements: Stat
     """Changes of one movie are made in the order in which they came."""
     order: list[bytes] = []
 
-    async def run(rows: list[Row[str]], lock_timeout: float | None) -> dict[int, str]:
+    async def run(rows: list[Row[str]], lock_timeout: float) -> dict[int, str]:
         order.extend(row.payload for row in rows if row.key == 1)
         return await statements.run(rows, lock_timeout)
 

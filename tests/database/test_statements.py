@@ -558,9 +558,12 @@ async def test_a_statement_may_give_up_on_a_lock_soon(
     assert await service.is_whole()
 
 
-async def test_new_words_are_merged_often(service: Service) -> None:
-    """Nobody waits until megabytes of them are merged."""
-    assert await service.fetch("get_merge_limit") == [("64kB",)]
+@pytest.mark.parametrize(("lock_timeout", "limit"), [(0, "64kB"), (1, "64kB"), (None, "4MB")])
+async def test_new_words_are_merged_often(
+    service: Service, lock_timeout: float | None, limit: str
+) -> None:
+    """Nobody waits until megabytes of them are merged; what does not write has no need of it."""
+    assert await service.fetch("get_merge_limit", lock_timeout=lock_timeout) == [(limit,)]
 
 
 async def test_a_statement_that_is_tried_again_keeps_its_settings(
@@ -570,7 +573,7 @@ async def test_a_statement_that_is_tried_again_keeps_its_settings(
     await service.backend()
     assert terminate() == 1
 
-    limit = await service.fetch("get_merge_limit", retry=True)
+    limit = await service.fetch("get_merge_limit", retry=True, lock_timeout=0)
 
     assert limit == [("64kB",)]
 
