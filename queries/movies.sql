@@ -34,8 +34,9 @@ join new as n on n.id = c.id;
 
 -- name: update_movies(changes)
 -- \set changes '\'[{"id": 1, "title": "Moana", "genres": ["animation", "adventure"], "versions": [1]}]\''
--- A field that is missing or null stays as it is. No id may stand in it twice. The rows are locked
--- in the order of their ids, so that two of these at once cannot wait for each other.
+-- A field that is missing or null stays as it is. No id may stand in it twice. One that does not
+-- exist gives no row. `locked`: somebody else holds the row's lock, so it is left alone; ask again.
+-- To wait for it would hold up all others that share the statement.
 -- What a change may depend on is looked at once the row is locked: that its version is one of
 -- `versions` and none of `other_than`, and that nothing has happened since `unmodified_since`
 -- (to the second). `held` is false for a movie that is left alone because of that.
@@ -48,12 +49,11 @@ with changes as materialized (
       versions integer[], other_than integer[], unmodified_since timestamptz
     )
 ),
-locked as materialized (
+free as materialized (
   select m.id, m.version, m.updated_at
   from movies as m
   where m.id in (select c.id from changes as c)
-  order by m.id
-  for update
+  for update skip locked
 ),
 updated as (
   update movies as m
@@ -63,50 +63,53 @@ updated as (
     runtime = coalesce(c.runtime, m.runtime),
     genres  = coalesce(c.genres, m.genres)
   from changes as c
-  join locked as l on l.id = c.id
-  where m.id = l.id
-    and (c.versions is null or l.version = any (c.versions))
-    and (c.other_than is null or l.version <> all (c.other_than))
-    and (c.unmodified_since is null or date_trunc('second', l.updated_at) <= c.unmodified_since)
+  join free as f on f.id = c.id
+  where m.id = f.id
+    and (c.versions is null or f.version = any (c.versions))
+    and (c.other_than is null or f.version <> all (c.other_than))
+    and (c.unmodified_since is null or date_trunc('second', f.updated_at) <= c.unmodified_since)
   returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 )
 select
-  u.id is not null as held,
-  l.id, u.title, u.year, u.runtime, u.genres, u.version, u.created_at, u.updated_at
-from locked as l
-left join updated as u on u.id = l.id;
+  f.id is null as locked, u.id is not null as held,
+  m.id, u.title, u.year, u.runtime, u.genres, u.version, u.created_at, u.updated_at
+from changes as c
+join movies as m on m.id = c.id
+left join free as f on f.id = c.id
+left join updated as u on u.id = c.id;
 
 -- name: delete_movies(deletions)
 -- \set deletions '\'[{"id": 1, "versions": [1, 2]}, {"id": 2}]\''
--- The movies that this deleted; one that does not exist gives no row. What a deletion may depend
--- on, and `held`, are as in update_movies.
+-- The movies that this deleted. One that does not exist, what a deletion may depend on, `held` and
+-- `locked` are as in update_movies.
 with deletions as materialized (
   select d.id, d.versions, d.other_than, d.unmodified_since
   from jsonb_to_recordset(:deletions)
     as d (id bigint, versions integer[], other_than integer[], unmodified_since timestamptz)
 ),
-locked as materialized (
+free as materialized (
   select m.id, m.version, m.updated_at
   from movies as m
   where m.id in (select d.id from deletions as d)
-  order by m.id
-  for update
+  for update skip locked
 ),
 deleted as (
   delete from movies as m
   using deletions as d
-  join locked as l on l.id = d.id
-  where m.id = l.id
-    and (d.versions is null or l.version = any (d.versions))
-    and (d.other_than is null or l.version <> all (d.other_than))
-    and (d.unmodified_since is null or date_trunc('second', l.updated_at) <= d.unmodified_since)
+  join free as f on f.id = d.id
+  where m.id = f.id
+    and (d.versions is null or f.version = any (d.versions))
+    and (d.other_than is null or f.version <> all (d.other_than))
+    and (d.unmodified_since is null or date_trunc('second', f.updated_at) <= d.unmodified_since)
   returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 )
 select
-  x.id is not null as held,
-  l.id, x.title, x.year, x.runtime, x.genres, x.version, x.created_at, x.updated_at
-from locked as l
-left join deleted as x on x.id = l.id;
+  f.id is null as locked, x.id is not null as held,
+  m.id, x.title, x.year, x.runtime, x.genres, x.version, x.created_at, x.updated_at
+from deletions as d
+join movies as m on m.id = d.id
+left join free as f on f.id = d.id
+left join deleted as x on x.id = d.id;
 
 -- name: list_movies(title, genres, year_from, year_to, runtime_from, runtime_to, sort, after, after_id, skip, size)
 -- \set title '\'amelie\'' \set genres null \set year_from 1990 \set year_to 1999

@@ -108,9 +108,5 @@ class Contended(Unavailable):
     """A statement was undone because of what it waited for: a lock, a deadlock, its timeout."""
 
 
-class TimedOut(Contended):
-    """It was its timeout, as the statement or the database was slow."""
-
-
 class OperatorError(Exception):
     """Stops a command with this one line: a wrong setting, query file or migration."""

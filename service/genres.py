@@ -49,7 +49,7 @@ class Genres:
     def __init__(self, statements: Statements, settings: Settings, sharing: Sharing) -> None:
         self._fetch = statements.fetch
         self._every = settings.recount_every
-        self._gets = Batcher(self._get, sharing)
+        self._gets = Batcher(self._get, sharing, idempotent=True)
         self.outage = Outage("genres not counted", "genres counted again")
 
     async def get(self) -> Counts:
@@ -100,7 +100,7 @@ class Genres:
             await self.try_recount()
             await asyncio.sleep(self._every)
 
-    async def _get(self, rows: list[Row[Counts]], _lock_timeout: float) -> dict[int, Counts]:
+    async def _get(self, rows: list[Row[Counts]]) -> dict[int, Counts]:
         try:
             fetched = await self._fetch("get_genres", retry=True)
         except Contended as error:

@@ -64,7 +64,7 @@ class OnceOnly:
         self._fetch = statements.fetch
         self._positions = itertools.count()
         rows = min(sharing.max_rows, MAX_ROWS)
-        self._creates = Batcher(self._create, replace(sharing, max_rows=rows))
+        self._creates = Batcher(self._create, replace(sharing, max_rows=rows), idempotent=True)
         self._under_way: dict[str, asyncio.Event] = {}  # set when that request is over
         self._outage = Outage("idempotency keys not cleared", "idempotency keys cleared again")
 
@@ -157,11 +157,11 @@ class OnceOnly:
         except RuleBroken as error:
             raise invalid(error) from error
 
-    async def _create(self, rows: list[Row[Answer]], lock_timeout: float) -> dict[int, Answer]:
+    async def _create(self, rows: list[Row[Answer]]) -> dict[int, Answer]:
         answers = await self._fetch(
             "create_movies_once",
             retry=True,  # if the first one was carried out after all, the keys tell
-            lock_timeout=lock_timeout,
+            shared=len(rows) > 1,
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
         return {

@@ -1,6 +1,8 @@
 """The catalogue: what a movie is, and how movies are kept; knows no HTTP."""
 
+import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from enum import Enum, auto
@@ -48,9 +50,10 @@ ALWAYS = Condition()
 
 
 class Refused(Enum):
-    """In place of a movie: it is there, but its condition did not hold."""
+    """In place of a movie: it is there, but it was left alone."""
 
     BY_CONDITION = auto()
+    BY_LOCK = auto()  # for now: a DBA's transaction has it, or another process for a moment
 
 
 Rows = list[Row[Movie | Refused]]
@@ -62,9 +65,13 @@ COLUMNS = Movie._fields
 QUERIES: Mapping[str, Expected] = {
     "get_movies": Expected(("ids",), COLUMNS),
     "create_movies": Expected(("movies",), ("position", *COLUMNS)),
-    "update_movies": Expected(("changes",), ("held", *COLUMNS)),
-    "delete_movies": Expected(("deletions",), ("held", *COLUMNS)),
+    "update_movies": Expected(("changes",), ("locked", "held", *COLUMNS)),
+    "delete_movies": Expected(("deletions",), ("locked", "held", *COLUMNS)),
 }
+
+
+# Seconds until a movie that was locked is asked for again: the first time, and at most.
+SOON, LATER = 0.01, 0.2
 
 
 class Catalogue:
@@ -75,8 +82,9 @@ class Catalogue:
 
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
         self._fetch = statements.fetch
+        self._timeout = statements.timeout
         self._positions = itertools.count()
-        self._gets = Batcher(self._get, sharing)
+        self._gets = Batcher(self._get, sharing, idempotent=True)
         self._creates = Batcher(self._create, sharing)
         self._updates = Batcher(self._update, sharing, exclusive=True)
         self._deletes = Batcher(self._delete, sharing, exclusive=True)
@@ -99,7 +107,7 @@ class Catalogue:
         Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
         """
         payload = orjson.dumps({"id": movie_id, **changes, **condition._asdict()})
-        return await _written(self._updates.submit(movie_id, payload))
+        return await _written(self._once_free(self._updates, movie_id, payload))
 
     async def delete(self, movie_id: int, condition: Condition = ALWAYS) -> Movie:
         """Delete the movie and return what it was.
@@ -107,30 +115,41 @@ class Catalogue:
         Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` where it is still needed.
         """
         payload = orjson.dumps({"id": movie_id, **condition._asdict()})
-        return await _written(self._deletes.submit(movie_id, payload))
+        return await _written(self._once_free(self._deletes, movie_id, payload))
+
+    async def _once_free(
+        self, batcher: Batcher[Movie | Refused], movie_id: int, payload: bytes
+    ) -> Movie | Refused | None:
+        """Submit, again and again while somebody else holds the movie's lock."""
+        started = time.monotonic()
+        pause = SOON
+        while (answer := await batcher.submit(movie_id, payload)) is Refused.BY_LOCK:
+            if time.monotonic() > started + self._timeout:
+                raise Contended(f"movie {movie_id} is locked")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LATER)
+        return answer
 
     # What carries out a statement for the requests that share it.
 
-    async def _get(self, rows: Rows, _lock_timeout: float) -> dict[int, Movie | Refused]:
+    async def _get(self, rows: Rows) -> dict[int, Movie | Refused]:
         try:
             return _by_id(await self._fetch("get_movies", retry=True, ids=_ids(rows)))
         except Contended as error:
             # A read waits for no row, only for the whole table: apart it would do so again.
             raise Unavailable(str(error)) from error
 
-    async def _create(self, rows: Rows, lock_timeout: float) -> dict[int, Movie | Refused]:
-        created = await self._fetch("create_movies", lock_timeout=lock_timeout, movies=_json(rows))
+    async def _create(self, rows: Rows) -> dict[int, Movie | Refused]:
+        created = await self._fetch("create_movies", shared=len(rows) > 1, movies=_json(rows))
         return {position: Movie._make(movie) for position, *movie in created}
 
-    async def _update(self, rows: Rows, lock_timeout: float) -> dict[int, Movie | Refused]:
-        updated = await self._fetch("update_movies", lock_timeout=lock_timeout, changes=_json(rows))
-        return _held(updated)
+    async def _update(self, rows: Rows) -> dict[int, Movie | Refused]:
+        shared = len(rows) > 1
+        return _changed(await self._fetch("update_movies", shared=shared, changes=_json(rows)))
 
-    async def _delete(self, rows: Rows, lock_timeout: float) -> dict[int, Movie | Refused]:
-        deleted = await self._fetch(
-            "delete_movies", lock_timeout=lock_timeout, deletions=_json(rows)
-        )
-        return _held(deleted)
+    async def _delete(self, rows: Rows) -> dict[int, Movie | Refused]:
+        shared = len(rows) > 1
+        return _changed(await self._fetch("delete_movies", shared=shared, deletions=_json(rows)))
 
 
 def _ids(rows: Rows) -> str:
@@ -146,10 +165,14 @@ def _by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
     return {row[0]: Movie._make(row) for row in fetched}
 
 
-def _held(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
-    return {
-        movie[0]: Movie._make(movie) if held else Refused.BY_CONDITION for held, *movie in fetched
-    }
+def _changed(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
+    changed: dict[int, Movie | Refused] = {}
+    for locked, held, *movie in fetched:
+        if locked:
+            changed[movie[0]] = Refused.BY_LOCK
+        else:
+            changed[movie[0]] = Movie._make(movie) if held else Refused.BY_CONDITION
+    return changed
 
 
 async def _written(submitted: Awaitable[Movie | Refused | None]) -> Movie:
@@ -162,7 +185,7 @@ async def _written(submitted: Awaitable[Movie | Refused | None]) -> Movie:
 def _found(movie: Movie | Refused | None) -> Movie:
     if movie is None:
         raise MovieNotFound
-    if movie is Refused.BY_CONDITION:
+    if isinstance(movie, Refused):
         raise PreconditionFailed
     return movie
 

@@ -120,6 +120,37 @@ async def test_a_locked_row_holds_up_only_those_who_want_it(
     ]
 
 
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize(
+    ("theirs", "status"),
+    [
+        ("select from movies where id = 1 for update", 200),
+        ("update movies set year = 1999 where id = 1", 412),
+        ("delete from movies where id = 1", 404),
+    ],
+)
+async def test_a_change_waits_until_its_movie_is_free(  # noqa: PLR0913 - fixtures
+    start: Start, execute: Execute, database: str, theirs: str, status: int, *, sharing: bool
+) -> None:
+    """It meets what somebody else's transaction has left."""
+    client = await start(sharing__enabled=sharing)
+    await client.post("/v1/movies", json=MOANA)
+    with closing(psycopg2.connect(database)) as dba:
+        dba.cursor().execute(theirs)
+        change = asyncio.create_task(
+            client.patch("/v1/movies/1", json={"year": 2017}, headers={"If-Match": '"1-1"'})
+        )
+        async with asyncio.timeout(5):
+            while not execute(  # noqa: ASYNC110 - the database has no event for it
+                "select 1 from pg_stat_activity"
+                " where query like '%\"year\":2017%' and pid <> pg_backend_pid()"
+            ):
+                await asyncio.sleep(0.01)
+        dba.commit()
+
+    assert (await change).status == status
+
+
 async def test_reads_of_a_locked_table_end_at_the_timeout(start: Start, database: str) -> None:
     """No row of a read is to blame, so none is sent again apart."""
     client = await start(database__statement_timeout=0.5)
@@ -157,7 +188,7 @@ async def test_changes_of_one_movie_are_all_made(client: Client) -> None:
 async def test_writers_on_two_services_do_not_lock_each_other_out(
     start: Start, execute: Execute
 ) -> None:
-    """Two processes that change the same movies at once: rows are locked in order, no deadlock."""
+    """Two processes that change the same movies at once: all changes are made, and no deadlock."""
     first, second = await start(), await start()
     execute(
         "insert into movies (title, year, runtime, genres)"

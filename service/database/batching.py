@@ -19,9 +19,9 @@ mechanism:
 
 - A row leaves after its request arrived, so a read sees every write that was acknowledged before.
 - A result is handed out after its own statement has committed, never before.
-- A row that breaks a statement breaks it for itself alone: the others are sent again, each apart.
-  Those that are free go first, and the locked ones wait until one of them times out, as then the
-  whole table may be locked.
+- A row that breaks a statement breaks it for itself alone: the others are sent again apart, until
+  one of them times out, as then the whole table may be locked. None is carried out twice, unless
+  that does no harm: only what the database refused is sent again.
 - Nobody's leaving cancels a statement. A row whose request has timed out before never leaves.
 - A statement that is stuck holds up the next ones for `PATIENCE` and no longer.
 - What waits is bounded, in rows; what does not fit is refused at once.
@@ -35,18 +35,16 @@ from functools import cached_property
 from math import inf
 from typing import Generic, TypeVar
 
+import psycopg2
+
 from service.config import Sharing
-from service.errors import Contended, TimedOut, Unavailable
+from service.errors import Contended, RuleBroken, Unavailable
 
 Result = TypeVar("Result")
 
 # Seconds that rows wait behind a statement before another one is sent beside it; after so long
 # without any, it has been quiet.
 PATIENCE = 0.02
-# Seconds that a statement waits for locks where many wait for it; then its rows are sent apart.
-LOCK_TIMEOUT = 0.25
-# And that each of those does, for the first time: long enough for one that nobody has locked.
-GLANCE = 0.01
 # Up to so many rows in sight have a statement each: at two connections that is a fourth faster.
 FEW = 2
 
@@ -60,30 +58,38 @@ class Row(Generic[Result]):
     result: asyncio.Future[Result | None]
 
 
-Run = Callable[[list[Row[Result]], float], Awaitable[Mapping[int, Result]]]
+Run = Callable[[list[Row[Result]]], Awaitable[Mapping[int, Result]]]
 
 
 class Batcher(Generic[Result]):
     """Shares statements among the requests of one kind.
 
     `run` carries out a statement for some rows and returns the results by key; a key without a
-    result gives None. It waits for locks as many seconds as it is told, and raises `Contended`;
-    where that is 0, as long as for anything. `exclusive`: no key may stand twice in a
-    statement, or in two at once.
+    result gives None. `exclusive`: no key may stand twice in a statement, or in two at once.
+    `idempotent`: a row may be carried out twice.
     """
 
-    def __init__(self, run: Run[Result], settings: Sharing, *, exclusive: bool = False) -> None:
+    def __init__(
+        self,
+        run: Run[Result],
+        settings: Sharing,
+        *,
+        exclusive: bool = False,
+        idempotent: bool = False,
+    ) -> None:
         self._run = run
         self._settings = settings
         self._exclusive = exclusive
+        self._idempotent = idempotent
         self._waiting: deque[Row[Result]] = deque()
-        self._busy: dict[int, Row[Result]] = {}  # by key, under way, where keys are exclusive
+        self._busy: set[int] = set()  # keys under way, where they are exclusive
         self._under_way: dict[asyncio.Task[None], float] = {}  # since when, the youngest last
         self._last = 0  # rows of the last statement
         self._ended = -inf  # when one last did
         self._leaving = False  # a statement leaves at the end of this turn
         self._alarm: asyncio.TimerHandle | None = None
         self._places = asyncio.Semaphore(settings.max_under_way)  # for rows that are sent apart
+        self._stuck = (-inf, Unavailable())  # when one of those last timed out, and how
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -96,7 +102,7 @@ class Batcher(Generic[Result]):
         """
         row: Row[Result] = Row(key, payload, self._loop.create_future())
         if not self._settings.enabled:
-            return (await self._run([row], 0)).get(key)
+            return (await self._run([row])).get(key)
         if len(self._waiting) >= self._settings.max_waiting:
             raise Unavailable(f"{len(self._waiting)} requests are waiting already")
         self._waiting.append(row)
@@ -160,7 +166,7 @@ class Batcher(Generic[Result]):
                 break
             rows.append(row)
             if self._exclusive:
-                self._busy[row.key] = row
+                self._busy.add(row.key)
         self._waiting.extendleft(reversed(later))
         self._last = len(rows) // 2 if quiet else len(rows)
         return rows
@@ -168,9 +174,9 @@ class Batcher(Generic[Result]):
     async def _carry(self, rows: list[Row[Result]]) -> None:
         try:
             try:
-                results = await self._run(rows, LOCK_TIMEOUT if len(rows) > 1 else 0)
+                results = await self._run(rows)
             except Exception as error:
-                if len(rows) == 1 or _is_everybodys(error):
+                if len(rows) == 1 or not self._may_be_sent_again(error):
                     raise
                 await self._apart(rows)
                 return
@@ -185,54 +191,40 @@ class Batcher(Generic[Result]):
             _hand_out(results, rows)
 
     def _end(self, rows: list[Row[Result]]) -> None:
-        self._free(rows)
+        if self._exclusive:
+            self._busy.difference_update(row.key for row in rows)
         del self._under_way[asyncio.current_task(self._loop)]  # type: ignore[arg-type] # it is a task
         self._ended = self._loop.time()
         self._consider()
 
-    def _free(self, rows: list[Row[Result]]) -> None:
-        if self._exclusive:
-            for row in rows:
-                if self._busy.get(row.key) is row:  # and no other statement's by now
-                    del self._busy[row.key]
+    def _may_be_sent_again(self, error: Exception) -> bool:
+        """Whether the statement may be one row's fault, and was not carried out."""
+        if isinstance(error, Unavailable) and not isinstance(error, Contended):
+            return False  # the database is away, say
+        return self._idempotent or isinstance(error, RuleBroken | Contended | psycopg2.Error)
 
     async def _apart(self, rows: list[Row[Result]]) -> None:
-        """Send each row alone, some at a time: first for a glance, then those that were locked.
+        """Send each row alone, some at a time.
 
-        Once one has timed out, no more are tried.
+        Once one has timed out, of whichever statement, no more are tried of those that are here by
+        then: with the whole table locked, nobody waits for more than a round of timeouts.
         """
-        locked: list[Row[Result]] = []
-        stuck: list[Contended] = []
+        began = self._loop.time()
 
-        async def alone(row: Row[Result], lock_timeout: float) -> None:
+        async def alone(row: Row[Result]) -> None:
             async with self._places:
-                if stuck:
-                    _fail([row], stuck[0])
-                if row.result.done():
-                    return
-                try:
-                    results = await self._run([row], lock_timeout)
-                except Contended as error:
-                    if lock_timeout and not isinstance(error, TimedOut):
-                        locked.append(row)
-                    else:
-                        stuck.append(error)
+                since, stuck = self._stuck
+                if began < since:
+                    _fail([row], stuck)
+                elif not row.result.done():
+                    try:
+                        _hand_out(await self._run([row]), [row])
+                    except Exception as error:  # noqa: BLE001 - as in `_carry`
+                        if isinstance(error, Unavailable):
+                            self._stuck = (self._loop.time(), error)
                         _fail([row], error)
-                except Exception as error:  # noqa: BLE001 - as in `_carry`
-                    _fail([row], error)
-                else:
-                    _hand_out(results, [row])
-                if row.result.done():
-                    self._free([row])  # the next change of it need not wait for the locked ones
-                    self._consider()
 
-        await asyncio.gather(*(alone(row, GLANCE) for row in rows))
-        await asyncio.gather(*(alone(row, 0) for row in locked))
-
-
-def _is_everybodys(error: Exception) -> bool:
-    """Whether an error is not one row's fault: the database is away, say."""
-    return isinstance(error, Unavailable) and not isinstance(error, Contended)
+        await asyncio.gather(*(alone(row) for row in rows))
 
 
 def _hand_out(results: Mapping[int, Result], rows: list[Row[Result]]) -> None:

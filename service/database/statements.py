@@ -6,7 +6,6 @@ What PostgreSQL or the driver report becomes `Unavailable` (worth another try) o
 
 import asyncio
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import psycopg2
@@ -14,9 +13,11 @@ from psycopg2 import errors as postgres
 
 from service.database.pool import Pool
 from service.database.queries import Query, Session
-from service.errors import Contended, RuleBroken, TimedOut, Unavailable
+from service.errors import Contended, RuleBroken, Unavailable
 
 Row = tuple[Any, ...]
+
+LOCK_TIMEOUT = 250  # ms; for a statement that many wait for
 
 # The words of movies gather in a list, until there are so many kB of them; then the statement at
 # hand merges them into their index: for 0.15 s at the usual 4 MB, and 7 ms at the least there is,
@@ -36,14 +37,18 @@ class Statements:
     def __init__(self, pool: Pool, queries: Mapping[str, Query], statement_timeout: float) -> None:
         self._pool = pool
         self._queries = queries
-        self._timeout = statement_timeout
+        self.timeout = statement_timeout
+        alone = _settings(statement_timeout)
+        writing = f"set local gin_pending_list_limit = {MERGED}; {alone}"
+        sharing = f"set local lock_timeout = {LOCK_TIMEOUT}; {writing}"
+        self._prefixes = {None: alone, False: writing, True: sharing}
 
     async def fetch(
         self,
         name: str,
         *,
         retry: bool = False,
-        lock_timeout: float | None = None,
+        shared: bool | None = None,
         around: tuple[str, str] = ("", ""),
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
         **parameters: Any,
@@ -52,16 +57,16 @@ class Statements:
 
         `retry`: once more on a fresh connection where one broke, for statements that may be carried
         out twice; of any other that writes, nobody can tell whether it was.
-        `lock_timeout`, of one that writes movies: in seconds, after which it gives up on a locked
-        row; 0: as on anything.
+        `shared`, of one that writes movies: give up soon on what somebody else has locked, as other
+        requests wait for this statement too.
         `around`: what goes before and after the query's own text, to count what it finds, say.
         `timeout`: in seconds, in place of `statement_timeout`; for a statement of its own kind.
         Raises `Contended`, `Unavailable` or `RuleBroken`.
         """
         async with self._pool.connection() as connection:
-            timeout = self._timeout if timeout is None else timeout
-            prefix = _settings(timeout, lock_timeout)
-            session = Session(connection, prefix + around[0], around[1], timeout + 1)
+            prefix = self._prefixes[shared] if timeout is None else _settings(timeout)
+            patience = (self.timeout if timeout is None else timeout) + 1
+            session = Session(connection, prefix + around[0], around[1], patience)
             try:
                 return [row async for row in self._queries[name].run(session, **parameters)]
             except asyncio.CancelledError as error:
@@ -74,20 +79,14 @@ class Statements:
         self._pool.distrust_idle()
         if retry:
             return await self.fetch(
-                name, lock_timeout=lock_timeout, around=around, timeout=timeout, **parameters
+                name, shared=shared, around=around, timeout=timeout, **parameters
             )
         raise Unavailable(f"{name}: the connection broke: {broken}") from broken
 
 
-@cache
-def _settings(timeout: float, lock_timeout: float | None) -> str:
+def _settings(timeout: float) -> str:
     """Times come in UTC, whatever the database or the role has set."""
-    settings = f"set local statement_timeout = {timeout * 1000:.0f}; set local timezone = 'UTC'; "
-    if lock_timeout is not None:
-        settings += f"set local gin_pending_list_limit = {MERGED}; "
-    if lock_timeout:
-        settings += f"set local lock_timeout = {lock_timeout * 1000:.0f}; "
-    return settings
+    return f"set local statement_timeout = {round(timeout * 1000)}; set local timezone = 'UTC'; "
 
 
 def leave_timeouts_to_us(loop: asyncio.AbstractEventLoop) -> None:
@@ -105,12 +104,12 @@ def leave_timeouts_to_us(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def raise_if_timed_out(name: str, error: asyncio.CancelledError) -> None:
-    """Raise `TimedOut` where this is how aiopg reports a statement timeout.
+    """Raise `Contended` where this is how aiopg reports a statement timeout.
 
     It would pass for a request that is given up, and leave that without an answer.
     """
     if isinstance(error.__context__, postgres.QueryCanceled):
-        raise TimedOut(f"{name}: {error.__context__}".strip()) from error
+        raise Contended(f"{name}: {error.__context__}".strip()) from error
 
 
 def translated(name: str, error: Exception) -> Exception:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from service.config import Sharing
-from service.database.batching import GLANCE, LOCK_TIMEOUT, PATIENCE, Batcher, Row
-from service.errors import Contended, RuleBroken, TimedOut, Unavailable
+from service.database.batching import PATIENCE, Batcher, Row
+from service.errors import Contended, RuleBroken, Unavailable
 
 SETTINGS = Sharing(enabled=True, max_rows=10, max_bytes=100, max_under_way=3, max_waiting=50)
 
@@ -24,14 +24,12 @@ class Statements:
         self.gate = asyncio.Event()
         self.gate.set()
         self.stuck: set[int] = set()
-        self.lock_timeouts: list[float] = []  # of each that was sent
         self.failing: Callable[[list[int]], Exception | None] = lambda _: None
 
-    async def run(self, rows: list[Row[str]], lock_timeout: float) -> dict[int, str]:
+    async def run(self, rows: list[Row[str]]) -> dict[int, str]:
         """Carry out a statement."""
         keys = [row.key for row in rows]
         self.sent.append(keys)
-        self.lock_timeouts.append(lock_timeout)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:
@@ -197,7 +195,7 @@ async def test_what_did_not_fit_leaves_beside_a_stuck_statement(statements: Stat
 
 async def test_a_failure_that_nobody_foresaw_is_not_the_neighbours(statements: Statements) -> None:
     """Whatever one row makes a statement raise, the others are sent again apart."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run, SETTINGS, idempotent=True)
     statements.failing = lambda keys: ValueError("odd") if 2 in keys else None
 
     results = await asyncio.gather(*together(batcher, 1, 2, 3), return_exceptions=True)
@@ -206,10 +204,21 @@ async def test_a_failure_that_nobody_foresaw_is_not_the_neighbours(statements: S
     assert statements.sent[0] == [1, 2, 3]
 
 
+async def test_what_may_have_been_done_is_not_done_again(statements: Statements) -> None:
+    """An answer that cannot be read, say: the rows are there, and would be there twice."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.failing = lambda _: ValueError("year 20000 is out of range")
+
+    results = await asyncio.gather(*together(batcher, 1, 2, 3), return_exceptions=True)
+
+    assert [type(result) for result in results] == [ValueError] * 3
+    assert statements.sent == [[1, 2, 3]]
+
+
 async def test_a_statement_that_is_given_up_leaves_nobody_waiting() -> None:
     """Even a statement that ends in a cancellation ends the waiting of its requests."""
 
-    async def run(_: list[Row[str]], __: float) -> dict[int, str]:
+    async def run(_: list[Row[str]]) -> dict[int, str]:
         raise asyncio.CancelledError
 
     batcher: Batcher[str] = Batcher(run, SETTINGS)
@@ -298,103 +307,43 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
     assert statements.sent[0] == [1, 2, 3]
 
 
-async def test_many_locked_rows_harm_nobody_else(statements: Statements) -> None:
-    """More than may be under way at once: the others go through all the same."""
-    batcher = Batcher(statements.run, SETTINGS)
-    error = Contended("locked")
-    statements.failing = lambda keys: error if min(keys) < 5 else None
-
-    results = await asyncio.gather(*together(batcher, *range(10)), return_exceptions=True)
-
-    assert results == [error] * 5 + [f"result {key}" for key in range(5, 10)]
-
-
-async def test_a_locked_row_is_waited_for_when_the_others_are_done(statements: Statements) -> None:
-    """At first it may wait for a glance, as may the others, and then for as long as it takes."""
-    batcher = Batcher(statements.run, SETTINGS)
-
-    def failing(keys: list[int]) -> Exception | None:
-        waits = statements.lock_timeouts[-1] == 0
-        return None if waits or 1 not in keys else Contended("locked")
-
-    statements.failing = failing
-
-    results = await asyncio.gather(*together(batcher, 1, 2, 3))
-
-    assert results == ["result 1", "result 2", "result 3"]
-    assert statements.sent == [[1, 2, 3], [1], [2], [3], [1]]
-    assert statements.lock_timeouts == [LOCK_TIMEOUT, GLANCE, GLANCE, GLANCE, 0]
-
-
-async def test_who_is_done_apart_keeps_no_key_busy(statements: Statements) -> None:
-    """The next change of a free row does not wait for the locked ones of its statement."""
-    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
-
-    def failing(keys: list[int]) -> Exception | None:
-        if keys == [1]:
-            statements.stuck.add(1)
-        return Contended("locked") if 1 in keys else None
-
-    statements.failing = failing
-    first, second = together(batcher, 1, 2)
-    assert await second == "result 2"
-
-    assert await asyncio.wait_for(batcher.submit(2), 1) == "result 2"
-    assert not first.done()
-    first.cancel()
-
-
-async def test_a_key_is_busy_for_the_last_who_took_it() -> None:
-    """Whoever was done apart does not free it once more, when the others are done as well."""
-    sent = []
-    holds = {1: asyncio.Event(), 2: asyncio.Event()}
-
-    async def run(rows: list[Row[str]], lock_timeout: float) -> dict[int, str]:
-        keys = [row.key for row in rows]
-        sent.append(keys)
-        if lock_timeout and 1 in keys:
-            raise Contended("locked")
-        if not lock_timeout and keys[0] in holds:
-            await holds[keys[0]].wait()
-        return dict.fromkeys(keys, "done")
-
-    batcher = Batcher(run, SETTINGS, exclusive=True)
-    locked, free = together(batcher, 1, 2)
-    await free
-    again = asyncio.create_task(batcher.submit(2))
-    await until(lambda: sent[-1] == [2] and len(sent) > 4)
-    third = asyncio.create_task(batcher.submit(2))
-    holds[1].set()
-    await locked
-    await batcher.submit(9)
-
-    assert sent == [[1, 2], [1], [2], [1], [2], [9]]
-    holds[2].set()
-    assert [await again, await third] == ["done", "done"]
-
-
-async def test_a_lone_row_waits_for_its_lock(statements: Statements) -> None:
-    """Nobody else waits for its statement."""
-    await Batcher(statements.run, SETTINGS).submit(1)
-
-    assert statements.lock_timeouts == [0]
-
-
-@pytest.mark.parametrize("error", [Contended("the table is locked"), TimedOut("it is slow")])
+@pytest.mark.parametrize("error", [Contended("the table is locked"), Unavailable("gone by now")])
 async def test_no_more_are_tried_apart_once_one_has_timed_out(
-    statements: Statements, error: Contended
+    statements: Statements, error: Unavailable
 ) -> None:
     """With the whole table locked nobody waits for more than a round of timeouts."""
     batcher = Batcher(statements.run, SETTINGS)
-    statements.failing = lambda _: error
+    statements.failing = lambda keys: RuleBroken("odd") if len(keys) > 1 else error
 
     results = await asyncio.gather(*together(batcher, *range(20)), return_exceptions=True)
 
     assert results == [error] * 20
     shared = [keys for keys in statements.sent if len(keys) > 1]
     assert len(shared[0]) == 10
-    glances = 20 if type(error) is Contended else 0
-    assert len(statements.sent) <= glances + len(shared) * (1 + SETTINGS.max_under_way)
+    assert len(statements.sent) <= len(shared) * (1 + SETTINGS.max_under_way)
+
+
+async def test_a_timeout_ends_the_waiting_of_all_statements() -> None:
+    """With the whole table locked, the rows of one do not wait after those of another have."""
+    sent = []
+    unlocked = asyncio.Event()
+
+    async def run(rows: list[Row[str]]) -> dict[int, str]:
+        sent.append([row.key for row in rows])
+        if len(rows) == 1:
+            await unlocked.wait()
+        raise Contended("locked")
+
+    batcher = Batcher(run, SETTINGS)
+    requests = together(batcher, *range(10))
+    await until(lambda: len(sent) == 1 + SETTINGS.max_under_way)
+    requests += together(batcher, 11, 12, 13)
+    await until(lambda: sent[-1] == [11, 12, 13])
+    unlocked.set()
+    results = await asyncio.gather(*requests, return_exceptions=True)
+
+    assert {type(result) for result in results} == {Contended}
+    assert sent == [[*range(10)], [0], [1], [2], [11, 12, 13]]
 
 
 async def test_leaving_cancels_nobody_elses_statement(statements: Statements) -> None:
@@ -463,9 +412,9 @@ async def test_who_waits_for_a_busy_key_keeps_the_place_in_line(statements: Stat
     """Changes of one movie are made in the order in which they came."""
     order: list[bytes] = []
 
-    async def run(rows: list[Row[str]], lock_timeout: float) -> dict[int, str]:
+    async def run(rows: list[Row[str]]) -> dict[int, str]:
         order.extend(row.payload for row in rows if row.key == 1)
-        return await statements.run(rows, lock_timeout)
+        return await statements.run(rows)
 
     batcher = Batcher(run, SETTINGS, exclusive=True)
 

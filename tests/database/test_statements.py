@@ -16,7 +16,7 @@ from service.config import Config
 from service.database import queries
 from service.database.pool import Pool
 from service.database.statements import Row, Statements
-from service.errors import Contended, RuleBroken, TimedOut, Unavailable
+from service.errors import Contended, RuleBroken, Unavailable
 
 ROOT = Path(__file__).parents[2]
 SOON = 2.0  # seconds; for what should happen at once
@@ -208,11 +208,11 @@ async def test_a_write_is_committed(service: Service, execute: Execute) -> None:
 # Statements that take too long.
 
 
-async def test_a_statement_that_takes_too_long_has_timed_out(make_service: MakeService) -> None:
+async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeService) -> None:
     """PostgreSQL's own timeout is told as one that another try may help."""
     service = make_service(statement_timeout=0.05)
 
-    with pytest.raises(TimedOut, match=r"^sleep: canceling statement due to statement timeout"):
+    with pytest.raises(Contended, match=r"^sleep: canceling statement due to statement timeout"):
         await asyncio.wait_for(service.fetch("sleep", seconds=60), SOON)
 
     assert await service.is_whole()
@@ -545,25 +545,24 @@ async def test_a_lock_is_not_waited_for_longer_than_the_database_says(
     assert await service.is_whole()
 
 
-async def test_a_statement_may_give_up_on_a_lock_soon(
+async def test_a_shared_statement_gives_up_on_a_lock_soon(
     service: Service, execute: Execute, database: str
 ) -> None:
     """A statement that others wait for as well does not wait out its whole time for a lock."""
     execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
 
-    with locked(database), pytest.raises(Contended, match="lock timeout") as raised:
-        await asyncio.wait_for(service.fetch("rename_movies", lock_timeout=0.02, title="x"), SOON)
+    with locked(database), pytest.raises(Contended, match="lock timeout"):
+        await asyncio.wait_for(service.fetch("rename_movies", shared=True, title="x"), SOON)
 
-    assert not isinstance(raised.value, TimedOut)  # so the row is worth a longer wait
     assert await service.is_whole()
 
 
-@pytest.mark.parametrize(("lock_timeout", "limit"), [(0, "64kB"), (1, "64kB"), (None, "4MB")])
+@pytest.mark.parametrize(("shared", "limit"), [(True, "64kB"), (False, "64kB"), (None, "4MB")])
 async def test_new_words_are_merged_often(
-    service: Service, lock_timeout: float | None, limit: str
+    service: Service, *, shared: bool | None, limit: str
 ) -> None:
     """Nobody waits until megabytes of them are merged; what does not write has no need of it."""
-    assert await service.fetch("get_merge_limit", lock_timeout=lock_timeout) == [(limit,)]
+    assert await service.fetch("get_merge_limit", shared=shared) == [(limit,)]
 
 
 async def test_a_statement_that_is_tried_again_keeps_its_settings(
@@ -573,7 +572,7 @@ async def test_a_statement_that_is_tried_again_keeps_its_settings(
     await service.backend()
     assert terminate() == 1
 
-    limit = await service.fetch("get_merge_limit", retry=True, lock_timeout=0)
+    limit = await service.fetch("get_merge_limit", retry=True, shared=True)
 
     assert limit == [("64kB",)]
 
