@@ -60,12 +60,7 @@ def started(environment: Environment, *words: str) -> Iterator[subprocess.Popen[
 
 @contextmanager
 def half_way(environment: Environment, rejects: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start an import that has copied rows, and waits for more.
-
-    Without coverage: a KeyboardInterrupt between the lines of its lock leaves that taken for ever,
-    and the next traced line waits for it.
-    """
-    environment = {k: v for k, v in environment.items() if not k.startswith("COVERAGE_")}
+    """Start an import that has copied rows, and waits for more."""
     words = ("import", "-", "--format", "ndjson", "--rejects", str(rejects), "--allow-rejects")
     with started(environment, *words) as process:
         stdin = pipe(process.stdin)
@@ -230,8 +225,13 @@ def test_a_disk_that_is_full_behind_stdout(
 def test_an_interrupted_import_leaves_nothing(
     environment: Environment, execute: Execute, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """One line, status 1; no movie and no file of rejects."""
-    with half_way(environment, tmp_path / "rejects") as process:
+    """One line, status 1; no movie and no file of rejects.
+
+    Without coverage: a KeyboardInterrupt between the lines of its lock leaves that taken for ever,
+    and the next traced line waits for it.
+    """
+    uncovered = {k: v for k, v in environment.items() if not k.startswith("COVERAGE_")}
+    with half_way(uncovered, tmp_path / "rejects") as process:
         process.send_signal(number)
         _, err = process.communicate(timeout=20)
 
