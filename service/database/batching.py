@@ -21,7 +21,7 @@ mechanism:
 - A result is handed out after its own statement has committed, never before.
 - A row that breaks a statement breaks it for itself alone: the others are sent again apart, until
   one of them times out, as then the whole table may be locked. None is carried out twice, unless
-  that does no harm: only what the database refused is sent again.
+  that does no harm: what may have been carried out already is not sent again.
 - Nobody's leaving cancels a statement. A row whose request has timed out before never leaves.
 - A statement that is stuck holds up the next ones for `PATIENCE` and no longer.
 - What waits is bounded, in rows; what does not fit is refused at once.
@@ -89,7 +89,7 @@ class Batcher(Generic[Result]):
         self._leaving = False  # a statement leaves at the end of this turn
         self._alarm: asyncio.TimerHandle | None = None
         self._places = asyncio.Semaphore(settings.max_under_way)  # for rows that are sent apart
-        self._stuck = (-inf, Unavailable())  # when one of those last timed out, and how
+        self._stuck = (-inf, Unavailable())  # since when, and why, the others are not tried
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -206,8 +206,8 @@ class Batcher(Generic[Result]):
     async def _apart(self, rows: list[Row[Result]]) -> None:
         """Send each row alone, some at a time.
 
-        Once one has timed out, of whichever statement, no more are tried of those that are here by
-        then: with the whole table locked, nobody waits for more than a round of timeouts.
+        Once one has timed out, of whichever statement, or met no database, no more are tried of
+        those that are here by then: nobody waits for more than a round of timeouts.
         """
         began = self._loop.time()
 

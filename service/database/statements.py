@@ -17,7 +17,7 @@ from service.errors import Contended, RuleBroken, Unavailable
 
 Row = tuple[Any, ...]
 
-LOCK_TIMEOUT = 250  # ms; for a statement that many wait for
+LOCK_TIMEOUT = 250  # ms; for a statement that many wait for, whose rows are then sent apart
 
 # The words of movies gather in a list, until there are so many kB of them; then the statement at
 # hand merges them into their index: for 0.15 s at the usual 4 MB, and 7 ms at the least there is,
