@@ -6,6 +6,7 @@ in one transaction, and nothing relies on session state but its temporary table,
 
 import io
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -18,7 +19,7 @@ import psycopg2
 from psycopg2 import errors as postgres
 from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 
-from service.database.sessions import open_session, words
+from service.database.sessions import open_session, origin, words
 from service.database.statements import translated
 from service.errors import OperatorError, RuleBroken
 
@@ -246,9 +247,10 @@ class Copying:
         with self._session.cursor() as cursor:
             cursor.execute("savepoint rows")
             try:
-                cursor.copy_expert(
-                    f"copy {self._table} ({', '.join(columns)}) from stdin", data, size=1 << 16
-                )
+                with _first_error():
+                    cursor.copy_expert(
+                        f"copy {self._table} ({', '.join(columns)}) from stdin", data, size=1 << 16
+                    )
             except psycopg2.Error as error:
                 if not isinstance(translated("import", error), RuleBroken):
                     raise
@@ -315,6 +317,23 @@ def _unhurry(session: Session) -> None:
     for name, version in TIMEOUTS.items():
         if session.server_version >= version * 10_000:
             _execute(session, f"set local {name} = 0")
+
+
+@contextmanager
+def _first_error() -> Iterator[None]:
+    """Raise why a connection was ended, where COPY would print that and raise that it is gone.
+
+    psycopg2 meets the second error while the first is set, and gives that to `sys.excepthook`:
+    https://github.com/psycopg/psycopg2/issues/551
+    """
+    printed: list[BaseException] = []
+    before, sys.excepthook = sys.excepthook, lambda _, error, __: printed.append(error)
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise origin(printed[0]) if printed else error from None
+    finally:
+        sys.excepthook = before
 
 
 def _execute(session: Session, sql: str) -> None:

@@ -268,6 +268,25 @@ def test_an_import_whose_database_goes_away(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_connection_that_is_ended_within_a_copy(
+    environment: Environment, execute: Execute
+) -> None:
+    """Still one line, and it says who ended it: the driver prints, and keeps only what follows."""
+    execute(
+        "create function ends() returns trigger language plpgsql as"
+        " $$ begin perform pg_terminate_backend(pg_backend_pid()); return new; end $$;"
+        " create trigger ends before insert on movies for each row execute function ends()"
+    )
+
+    status, _, err = run(environment, "import", "-", "--format", "ndjson", given=LINE)
+
+    assert status == 1
+    assert err == (
+        "Error: the connection to the database broke:"
+        " terminating connection due to administrator command\n"
+    )
+
+
 OTHERS = (
     " where datname = current_database() and pid <> pg_backend_pid()"
     " and application_name = 'movie-catalogue'"
