@@ -176,8 +176,7 @@ class Listing:
                 "list_movies",
                 retry=True,
                 timeout=WALK if sortable else None,
-                **filters,
-                **_order(order, place.key),
+                **_walk(filters, order, place.key),
                 skip=place.skip,
                 size=size,
             )
@@ -234,6 +233,23 @@ def _order(sort: str | None, key: Key | None) -> dict[str, Any]:
         "after": str(key.value) if key else None,  # as text, whatever it is
         "after_id": key.id if key else None,
     }
+
+
+def _walk(filters: dict[str, Any], order: str, key: Key | None) -> dict[str, Any]:
+    """Where a walk goes from the key on.
+
+    It begins there, or else where a range of the field that is sorted by does. Only one of the two
+    is sent: from the other, PostgreSQL might read all that lies between them.
+    """
+    field, bound = (order[1:], "to") if order.startswith("-") else (order, "from")
+    name = f"{field}_{bound}"
+    limit = filters.get(name)
+    if key and limit is not None:
+        if key.value <= limit if bound == "to" else key.value >= limit:
+            filters = {**filters, name: None}
+        else:
+            key = None
+    return {**filters, **_order(order, key)}
 
 
 def _among(few: int, order: str) -> tuple[str, str]:

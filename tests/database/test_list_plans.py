@@ -98,6 +98,24 @@ async def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
             assert ("Index Cond" in found) == bool(key)
 
 
+@pytest.mark.parametrize("sort", ["year", "-year"])
+@pytest.mark.parametrize("year", [1890, 1910, 1960, 2010, 2030])
+async def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, year: int) -> None:
+    """Or at the range, where the key is ahead of it: a page far from the first reads no more."""
+    filters = listing._parameters(Filter(year=Range(1905, 2015)))  # noqa: SLF001 - as above
+    found = await plan(
+        ("(analyze, buffers) ", ""),
+        **listing._walk(filters, sort, Key(year, 10_000)),  # noqa: SLF001 - as above
+        skip=0,
+        size=21,
+    )
+
+    assert re.search(r"Index Scan (Backward )?using movies_year", found)
+    read = re.search(r"Buffers: shared hit=(\d+)", found)
+    assert read
+    assert int(read[1]) < 50
+
+
 def test_an_empty_filter_is_any_movie() -> None:
     """Nothing is asked for, so nothing is sent but nulls."""
     assert set(listing._parameters(Filter()).values()) == {None}  # noqa: SLF001 - as above
