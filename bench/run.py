@@ -23,6 +23,8 @@ from bench.targets import SERVICE, TARGETS, Target, started
 
 RESULTS = Path(__file__).parent / "results"
 CHART = Path(__file__).with_name("chart.svg")
+USUAL = tuple(target.name for target in TARGETS if not target.extra)
+CONNECTIONS = (1, 8, 64, 256)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,14 @@ class Plan:
     def size(self) -> int:
         """How many cells there are in all rounds."""
         return self.rounds * len(list(self.cells(0)))
+
+    def is_whole(self) -> bool:
+        """Tell whether nothing of what the README's chart shows is left out."""
+        return (
+            set(USUAL) <= {target.name for target in self.targets}
+            and set(targets.ALL) <= set(self.workloads)
+            and set(CONNECTIONS) <= set(self.connections)
+        )
 
 
 def run(plan: Plan, database: Database) -> Results:
@@ -99,13 +109,17 @@ def _some(kind: type, allowed: tuple[Any, ...] | None = None) -> Any:
 
 
 NAMES = tuple(target.name for target in TARGETS)
-USUAL = ",".join(target.name for target in TARGETS if not target.extra)
 
 
 @click.command()
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
 @click.option("--seconds", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--connections", default="1,8,64,256", show_default=True, callback=_some(int))
+@click.option(
+    "--connections",
+    default=",".join(map(str, CONNECTIONS)),
+    show_default=True,
+    callback=_some(int),
+)
 @click.option(
     "--workloads",
     default=",".join(targets.ALL),
@@ -115,7 +129,7 @@ USUAL = ",".join(target.name for target in TARGETS if not target.extra)
 @click.option(
     "--targets",
     "names",
-    default=USUAL,
+    default=",".join(USUAL),
     show_default=True,
     callback=_some(str, NAMES),
     help=f"Of these: {', '.join(NAMES)}.",
@@ -149,17 +163,17 @@ def main(server: str | None, movies: int, *, quick: bool, **options: Any) -> Non
     except Unfit as error:
         raise click.ClickException(str(error)) from error
     about["load_average_after"] = machine()["load_average"]
-    _finish(results, about, quick=quick)
+    _finish(results, about, "quick" if quick else "latest" if plan.is_whole() else "part")
 
 
-def _finish(results: Results, about: dict[str, Any], *, quick: bool) -> None:
+def _finish(results: Results, about: dict[str, Any], name: str) -> None:
     claims = criteria(results)
     about["criteria"] = [
         {"claim": c.claim, "figure": c.figure, "limit": c.limit, "holds": c.holds} for c in claims
     ]
-    path = RESULTS / ("quick.json" if quick else "latest.json")
+    path = RESULTS / f"{name}.json"
     save(path, results, SERVICE, about)
-    picture = path.with_suffix(".svg") if quick else CHART
+    picture = CHART if name == "latest" else path.with_suffix(".svg")
     chart.draw(path, picture)
     for line in (*table(results), "", *verdicts(claims), "", f"{path}\n{picture}"):
         click.echo(line)

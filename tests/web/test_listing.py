@@ -218,16 +218,37 @@ async def test_cursors_walk_there_and_back(  # noqa: PLR0913, PLR0917 - pytest's
 
     answer = await listed(client, sort=sort, page_size=size)
     there.append([movie["id"] for movie in answer["movies"]])
-    while cursor := answer["metadata"]["next_cursor"]:
+    while (cursor := answer["metadata"]["next_cursor"]) and len(there) < len(order):
         answer = await listed(client, sort=sort, page_size=size, cursor=cursor)
         there.append([movie["id"] for movie in answer["movies"]])
-    while cursor := answer["metadata"]["previous_cursor"]:
+    while (cursor := answer["metadata"]["previous_cursor"]) and len(back) < len(order):
         answer = await listed(client, sort=sort, page_size=size, cursor=cursor)
         back.insert(0, [movie["id"] for movie in answer["movies"]])
 
     assert [number for page in there for number in page] == order
     assert back == there[:-1]
     assert {len(page) for page in there[:-1]} <= {size}
+
+
+@pytest.mark.parametrize("sort", ["year", "-year"])
+@pytest.mark.parametrize("year", ["2000", "2000..", "..2000"])
+async def test_a_walk_goes_on_within_the_year_that_a_range_ends_with(
+    client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch, sort: str, year: str
+) -> None:
+    """Of many, a page begins at the cursor: never again where the range does."""
+    monkeypatch.setattr(listing, "EXACT", 2)
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'x', 2000, 1, '{a}' from generate_series(1, 8)"
+    )
+
+    answer = await listed(client, sort=sort, year=year, page_size=3)
+    seen = [movie["id"] for movie in answer["movies"]]
+    while (cursor := answer["metadata"]["next_cursor"]) and len(seen) < 8:
+        answer = await listed(client, sort=sort, year=year, page_size=3, cursor=cursor)
+        seen += [movie["id"] for movie in answer["movies"]]
+
+    assert seen == sorted(range(1, 9), reverse=sort == "-year")
 
 
 @pytest.mark.parametrize("sort", ["id", "-id", "year", "-year"])
