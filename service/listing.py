@@ -241,12 +241,13 @@ def _walk(filters: dict[str, Any], order: str, key: Key | None) -> dict[str, Any
     It begins there, or else where a range of the field that is sorted by does. Only one of the two
     is sent: from the other, PostgreSQL might read all that lies between them.
     """
-    field, bound = (order[1:], "to") if order.startswith("-") else (order, "from")
-    name = f"{field}_{bound}"
-    limit = filters.get(name)
+    descending = order.startswith("-")
+    bound = f"{order.removeprefix('-')}_{'to' if descending else 'from'}"
+    limit = filters.get(bound)
     if key and limit is not None:
-        if key.value <= limit if bound == "to" else key.value >= limit:
-            filters = {**filters, name: None}
+        within = key.value <= limit if descending else key.value >= limit
+        if within:
+            filters = {**filters, bound: None}
         else:
             key = None
     return {**filters, **_order(order, key)}

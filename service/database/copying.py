@@ -324,7 +324,8 @@ def _first_error() -> Iterator[None]:
     """Raise why a connection was ended, where COPY would print that and raise that it is gone.
 
     psycopg2 meets the second error while the first is set, and gives that to `sys.excepthook`:
-    https://github.com/psycopg/psycopg2/issues/551
+    https://github.com/psycopg/psycopg2/issues/551. That is the process's, which copies one thing at
+    a time.
     """
     printed: list[BaseException] = []
     before, sys.excepthook = sys.excepthook, lambda _, error, __: printed.append(error)

@@ -232,7 +232,7 @@ async def test_cursors_walk_there_and_back(  # noqa: PLR0913, PLR0917 - pytest's
 
 @pytest.mark.parametrize("sort", ["year", "-year"])
 @pytest.mark.parametrize("year", ["2000", "2000..", "..2000"])
-async def test_a_walk_goes_on_within_the_year_that_a_range_ends_with(
+async def test_a_walk_goes_on_within_the_year_that_bounds_a_range(
     client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch, sort: str, year: str
 ) -> None:
     """Of many, a page begins at the cursor: never again where the range does."""
