@@ -68,6 +68,10 @@ class Client:
         self.page(parameters)
         return milliseconds(lambda: self.page(parameters))
 
+    def total(self, parameters: dict[str, Any]) -> int:
+        """How many movies pass, as the first page says."""
+        return int(self.page(parameters)["metadata"]["total_records"])
+
 
 def milliseconds(what: Callable[[], Any]) -> float:
     """How long it takes."""
@@ -77,10 +81,16 @@ def milliseconds(what: Callable[[], Any]) -> float:
 
 
 class Draw:
-    """Filters and places out of a sample of the movies, the same for the same seed."""
+    """Filters and places out of a sample of the movies, the same for the same seed.
 
-    def __init__(self, sample: list[tuple[Any, ...]], seed: int) -> None:
+    A cursor has the total of its first page, as those of the service do, which `count` tells.
+    """
+
+    def __init__(
+        self, sample: list[tuple[Any, ...]], seed: int, count: Callable[[dict[str, Any]], int]
+    ) -> None:
         self._sample = sample
+        self._count = count
         self._random = random.Random(seed)  # noqa: S311 nothing secret
 
     def request(self, names: tuple[str, ...], sort: str, place: str) -> dict[str, Any]:
@@ -101,7 +111,9 @@ class Draw:
                 year=_range(wanted.get("year")),
                 runtime=_range(wanted.get("runtime")),
             )
-            parameters["cursor"] = cursors.encode(key, meant, sort, backwards=draw.random() < 0.3)  # noqa: PLR2004 some
+            backwards = draw.random() < 0.3  # noqa: PLR2004 some
+            total = self._count(parameters)
+            parameters["cursor"] = cursors.encode(key, total, meant, sort, backwards=backwards)
         return parameters
 
     def _title(self) -> str:
@@ -181,9 +193,10 @@ def deep(client: Client, database: Any, movies: int) -> Iterator[str]:
             f"select {field}, id from movies order by {field} {direction}, id {direction}"
             f" offset {skip - 1} limit 1",
         )
+        total = client.total({"sort": sort})
         there = {
             "sort": sort,
-            "cursor": cursors.encode(Key(value, number), Filter(), sort, backwards=False),
+            "cursor": cursors.encode(Key(value, number), total, Filter(), sort, backwards=False),
         }
         pairs = [(client.timed({"sort": sort}), client.timed(there)) for _ in range(30)]
         first, far = (statistics.median(column) for column in zip(*pairs, strict=True))
@@ -259,7 +272,7 @@ def main(movies: int, requests: int, seed: int, url: str | None) -> None:
         running = stack.enter_context(started(SOAKED, url))
         client = Client(running.url)
         lines = [
-            *report(measure_all(client, Draw(sample, seed), requests)),
+            *report(measure_all(client, Draw(sample, seed, client.total), requests)),
             "",
             *deep(client, database, count),
             "",

@@ -1,8 +1,9 @@
 """Finding movies: filters, sort orders and pages; knows no HTTP.
 
 A page begins at a key, the sort value and id of a movie: the database walks to it along an index,
-so the ten-thousandth page costs what the first does, and no movie that stays is missed or seen
-twice while others come and go (https://use-the-index-luke.com/no-offset).
+so the ten-thousandth page costs no more than the first, and no movie that stays is missed or seen
+twice while others come and go (https://use-the-index-luke.com/no-offset). How many there are is
+counted on the first page alone, which takes most of the time.
 """
 
 import time
@@ -84,11 +85,15 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a page begins: behind so many movies, or next to a key, ahead of it or behind it."""
+    """Where a page begins: behind so many movies, or next to a key, ahead of it or behind it.
+
+    `total`, where it is known: how many movies pass, which are not counted again.
+    """
 
     skip: int = 0
     key: Key | None = None
     backwards: bool = False
+    total: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,11 @@ class Page:
     previous: Key | None
     next: Key | None
     total: int
-    total_is_estimate: bool
+
+    @property
+    def total_is_estimate(self) -> bool:
+        """Whether it is the planner's."""
+        return self.total > EXACT
 
 
 class Listing:
@@ -111,26 +120,14 @@ class Listing:
         self._sampled_at = -inf
 
     async def page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
-        """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
-
-        Unless a sample proves that more pass, matches are counted, up to `EXACT` or some more. If
-        that is all, the page is sorted out of them. Of more there are so many that a walk along the
-        order's index mostly meets enough soon.
-        """
+        """Return the page of `size` movies at `place`; `sort` is one of `SORTS`."""
         filters = _parameters(wanted)
         order = _reversed(sort) if place.backwards else sort
-        estimate = await self._estimate(filters)
-        few, hopeless = EXACT, HOPE * EXACT
-        if place.skip > DEEP and order not in ("id", "-id"):
-            few, hopeless = FEW_WHERE_DEEP, HOPELESS_WHERE_DEEP
-        total, rows = few + 1, list[Any]()
-        if estimate < PROMISING or not await self._is_many(hopeless, filters):
-            total, rows = await self._among(few, filters, order, place, size + 1)
-        if total > few:
-            rows = await self._among_many(estimate, filters, order, place, size + 1)
-        is_estimate = total > EXACT
-        if is_estimate:  # the same on every page
-            total = max(EXACT + 1, estimate)
+        total, rows = place.total, list[Any]()
+        if total is not None:
+            rows = await self._uncounted(total, filters, order, place, size + 1)
+        if total is None or not rows:  # the movies there have gone since they were counted
+            total, rows = await self._counted(filters, order, place, size + 1)
         movies = [Movie._make(row) for row in rows[:size]]
         before, after = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
@@ -142,8 +139,26 @@ class Listing:
             previous=_edge(sort, place, ends and ends[0]) if before else None,
             next=_edge(sort, place, ends and ends[1]) if after else None,
             total=total,
-            total_is_estimate=is_estimate,
         )
+
+    async def _counted(
+        self, filters: dict[str, Any], order: str, place: Place, size: int
+    ) -> tuple[int, list[Any]]:
+        """The total, and the page.
+
+        Unless a sample proves that more pass, matches are counted, up to `EXACT` or some more. If
+        that is all, the page is sorted out of them.
+        """
+        estimate = await self._estimate(filters)
+        few, hopeless = EXACT, HOPE * EXACT
+        if place.skip > DEEP and order not in ("id", "-id"):
+            few, hopeless = FEW_WHERE_DEEP, HOPELESS_WHERE_DEEP
+        total, rows = few + 1, list[Any]()
+        if estimate < PROMISING or not await self._is_many(hopeless, filters):
+            total, rows = await self._among(few, filters, order, place, size)
+        if total > few:
+            rows = await self._uncounted(estimate, filters, order, place, size)
+        return (total if total <= EXACT else max(EXACT + 1, estimate)), rows
 
     async def _is_many(self, hopeless: float, filters: dict[str, Any]) -> bool:
         """Whether samples prove that more than `EXACT` pass.
@@ -162,19 +177,20 @@ class Listing:
                 break
         return False
 
-    async def _among_many(
-        self, estimate: int, filters: dict[str, Any], order: str, place: Place, size: int
+    async def _uncounted(
+        self, total: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> list[Any]:
-        """The page, by a walk; or by sorting all, where that may take less and the walk is long.
+        """The page, as the planner thinks best: of many by a walk along the order's index.
 
-        It is where the matches lie together, far from where the walk begins: a genre of old, the
-        newest first.
+        Or by sorting all, where that may take less and the walk is long. It is where the matches
+        lie together, far from where the walk begins: a genre of old, the newest first.
         """
-        sortable = estimate <= SORTABLE
+        sortable = total <= SORTABLE
         try:
             return await self._fetch(
                 "list_movies",
                 retry=True,
+                around=(COSTS, ""),
                 timeout=WALK if sortable else None,
                 **_walk(filters, order, place.key),
                 skip=place.skip,

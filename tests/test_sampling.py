@@ -9,7 +9,7 @@ from service import app, listing, sampling
 from service.config import Config
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.listing import Filter, Listing, Place
+from service.listing import Filter, Key, Listing, Place
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 
@@ -24,14 +24,16 @@ ASKED = Filter(genres=("asked",))
 
 
 class Spy:
-    """The statements of a service, which notes whether one counts movies."""
+    """The statements of a service, which notes how many there are and whether one counts movies."""
 
     def __init__(self, statements: Statements) -> None:
         self._fetch = statements.fetch
         self.counted = False
+        self.statements = 0
 
     async def fetch(self, name: str, **options: Any) -> Any:
         """Run it."""
+        self.statements += 1
         self.counted |= "matching" in options.get("around", ("", ""))[0]
         return await self._fetch(name, **options)
 
@@ -53,9 +55,14 @@ async def spy(
     await pool.close(1)
 
 
+async def page(spy: Spy, place: Place) -> listing.Page:
+    """Ask for it."""
+    return await Listing(spy).page(ASKED, "id", place, 20)  # type: ignore[arg-type] # all it uses
+
+
 async def first_page(spy: Spy) -> listing.Page:
     """Ask for it."""
-    return await Listing(spy).page(ASKED, "id", Place(), 20)  # type: ignore[arg-type] # all it uses
+    return await page(spy, Place())
 
 
 @pytest.mark.parametrize("which", ["n > 5000", "n % 2 = 0", "n % 20 = 0", "n % 60 = 0"])
@@ -65,11 +72,11 @@ async def test_many_are_not_counted(spy: Spy, execute: Execute, which: str) -> N
     execute("vacuum analyze movies")
     expected = execute(f"select n from generate_series(1, {MOVIES}) as n where {which} limit 20")
 
-    page = await first_page(spy)
+    found = await first_page(spy)
 
     assert not spy.counted
-    assert page.total_is_estimate
-    assert [(movie.id,) for movie in page.movies] == expected
+    assert found.total_is_estimate
+    assert [(movie.id,) for movie in found.movies] == expected
 
 
 @pytest.mark.parametrize("which", ["n <= 200", "n % 200 = 0", "n > 39800"])
@@ -77,9 +84,9 @@ async def test_few_are_counted(spy: Spy, execute: Execute, which: str) -> None:
     """Up to so many the total is exact, however they lie."""
     execute(FILL.replace("%s", which))
 
-    page = await first_page(spy)
+    found = await first_page(spy)
 
-    assert (page.total, page.total_is_estimate) == (200, False)
+    assert (found.total, found.total_is_estimate) == (200, False)
 
 
 async def test_many_far_away_are_sorted(
@@ -90,18 +97,48 @@ async def test_many_far_away_are_sorted(
     execute(FILL.replace("%s", "n > 39000"))
     execute("vacuum analyze movies")
 
-    page = await first_page(spy)
+    found = await first_page(spy)
 
     assert spy.counted
-    assert page.total_is_estimate
-    assert [movie.id for movie in page.movies] == list(range(39_001, 39_021))
+    assert found.total_is_estimate
+    assert [movie.id for movie in found.movies] == list(range(39_001, 39_021))
+
+
+@pytest.mark.parametrize("total", [100, 1000])
+async def test_a_total_that_is_known_is_not_counted(spy: Spy, execute: Execute, total: int) -> None:
+    """Exact or not, it is passed on, and the page is all that is asked for."""
+    execute(FILL.replace("%s", "n % 200 = 0"))
+    execute("vacuum analyze movies")
+
+    after = await page(spy, Place(key=Key(20_000, 20_000), total=total))
+    ahead = await page(spy, Place(key=Key(20_000, 20_000), backwards=True, total=total))
+
+    assert [movie.id for movie in after.movies] == list(range(20_200, 24_001, 200))
+    assert [movie.id for movie in ahead.movies] == list(range(16_000, 19_801, 200))
+    assert spy.statements == 2
+    for one in (after, ahead):
+        assert (one.total, one.total_is_estimate) == (total, total > 200)
+
+
+async def test_few_far_away_are_sorted(
+    spy: Spy, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where their total is known, and the planner thought better of the walk."""
+    monkeypatch.setattr(listing, "WALK", 0.001)
+    execute(FILL.replace("%s", "n > 39000"))
+    execute("vacuum analyze movies")
+
+    found = await page(spy, Place(key=Key(500, 500), total=100))
+
+    assert spy.counted
+    assert [movie.id for movie in found.movies] == list(range(39_001, 39_021))
 
 
 async def test_an_empty_catalogue_has_no_sample(spy: Spy) -> None:
     """There are no movies, for sure."""
-    page = await first_page(spy)
+    found = await first_page(spy)
 
-    assert (page.total, page.total_is_estimate, page.movies) == (0, False, [])
+    assert (found.total, found.total_is_estimate, found.movies) == (0, False, [])
 
 
 @pytest.mark.parametrize("movies", [0, 1, 799_999])

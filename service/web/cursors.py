@@ -1,4 +1,4 @@
-"""Cursors: where a page begins, as one opaque word in a URL.
+"""Cursors: where a page begins and how many movies pass, as one opaque word in a URL.
 
 A cursor holds for the filter and the sort that it came with, and for no other: a digest of all
 three is part of it, which also finds what was cut off or mistyped. It is no secret and protects
@@ -18,9 +18,9 @@ LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL
 LARGEST_NUMBER = 2**31 - 1  # an integer
 
 
-def encode(key: Key, wanted: Filter, sort: str, *, backwards: bool) -> str:
+def encode(key: Key, total: int, wanted: Filter, sort: str, *, backwards: bool) -> str:
     """Make the cursor of the page that begins next to a key, ahead of it or `backwards`."""
-    content = orjson.dumps([backwards, *key])
+    content = orjson.dumps([backwards, total, *key])
     return _text(_digest(content, wanted, sort) + content)
 
 
@@ -47,11 +47,11 @@ def _place(content: Any, sort: str) -> Place:
     """Nothing that the database could stumble over, whoever made the cursor."""
     field = sort.removeprefix("-")
     kind = str if field == "title" else int
-    if not isinstance(content, list) or [type(part) for part in content] != [bool, kind, int]:
+    if not isinstance(content, list) or [type(part) for part in content] != [bool, int, kind, int]:
         raise ValueError("not a place")
-    backwards, value, movie_id = content
-    if not 0 <= movie_id <= LARGEST_ID or "\0" in str(value):
+    backwards, total, value, movie_id = content
+    if not 0 <= movie_id <= LARGEST_ID or not 0 <= total <= LARGEST_ID or "\0" in str(value):
         raise ValueError("out of range")
     if field in ("year", "runtime") and abs(value) > LARGEST_NUMBER:
         raise ValueError("out of range")
-    return Place(key=Key(value, movie_id), backwards=backwards)
+    return Place(key=Key(value, movie_id), backwards=backwards, total=total)

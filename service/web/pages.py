@@ -13,8 +13,8 @@ from service.web.responses import content_response, movie_json
 
 def page_response(url: URL, wanted: Wanted, page: Page) -> LargeResponse:
     """Answer with `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288)."""
-    previous = _cursor(page.previous, wanted, backwards=True)
-    following = _cursor(page.next, wanted, backwards=False)
+    previous = _cursor(page.previous, page.total, wanted, backwards=True)
+    following = _cursor(page.next, page.total, wanted, backwards=False)
     last_page = max(1, -(-page.total // wanted.size))
     metadata: dict[str, Any] = {
         "page_size": wanted.size,
@@ -39,8 +39,8 @@ def page_response(url: URL, wanted: Wanted, page: Page) -> LargeResponse:
     )
 
 
-def _cursor(key: Key | None, wanted: Wanted, *, backwards: bool) -> str | None:
-    return key and cursors.encode(key, wanted.filter, wanted.sort, backwards=backwards)
+def _cursor(key: Key | None, total: int, wanted: Wanted, *, backwards: bool) -> str | None:
+    return key and cursors.encode(key, total, wanted.filter, wanted.sort, backwards=backwards)
 
 
 def _link(url: URL, wanted: Wanted, cursor: str | None, number: int) -> URL | None:

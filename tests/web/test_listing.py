@@ -268,7 +268,24 @@ async def test_a_page_whose_movies_are_gone_leads_back(
 
     assert empty["movies"] == []
     assert empty["metadata"]["next_cursor"] is None
+    assert empty["metadata"]["total_records"] == 3
     assert [movie["id"] for movie in back["movies"]] == kept
+
+
+@pytest.mark.usefixtures("catalogue")
+async def test_a_total_goes_with_the_cursors(client: Client, execute: Execute) -> None:
+    """It is counted once a walk, there and back; whoever begins anew has it counted anew."""
+    first = await listed(client, page_size=3)
+    execute("delete from movies where id > 6")
+
+    second = await listed(client, page_size=3, cursor=first["metadata"]["next_cursor"])
+    back = await listed(client, page_size=3, cursor=second["metadata"]["previous_cursor"])
+    anew = await listed(client, page_size=3)
+
+    assert [movie["id"] for movie in second["movies"]] == [4, 5, 6]
+    assert second["metadata"]["next_cursor"] is None
+    assert [page["metadata"]["total_records"] for page in (first, second, back)] == [8, 8, 8]
+    assert anew["metadata"]["total_records"] == 6
 
 
 @pytest.mark.usefixtures("catalogue")
@@ -485,14 +502,17 @@ async def test_a_forged_cursor_is_harmless(client: Client) -> None:
 
     forge = cursors._digest  # noqa: SLF001 - as a client could, who reads the source
     for sort, content in [
-        ("year", b'[false,"1990",1]'),
-        ("year", b"[false,true,1]"),
-        ("year", b"[false,4294967296,1]"),
-        ("year", b"[false,1990,9223372036854775808]"),
-        ("title", b'[false,"\\u0000",1]'),
-        ("title", b'[false,"\\ud800",1]'),
-        ("id", b"[false,1]"),
-        ("id", b"[0,1,1]"),
+        ("year", b'[false,8,"1990",1]'),
+        ("year", b"[false,8,true,1]"),
+        ("year", b"[false,8,4294967296,1]"),
+        ("year", b"[false,8,1990,9223372036854775808]"),
+        ("title", b'[false,8,"\\u0000",1]'),
+        ("title", b'[false,8,"\\ud800",1]'),
+        ("id", b"[false,-1,1,1]"),
+        ("id", b"[false,9223372036854775808,1,1]"),
+        ("id", b"[false,null,1,1]"),
+        ("id", b"[false,1,1]"),
+        ("id", b"[0,8,1,1]"),
         ("id", b"{}"),
         ("id", b"\xff"),
     ]:
