@@ -238,6 +238,7 @@ def import_(  # noqa: PLR0913 - its options
     with _stoppable(), reading(file) as source:
         rows = formats.rows(name, source, kind, dict(columns), where)
         with _database(config) as ready, progress.shown(source) as report:
+            settle_memory()
             outcome = import_rows(
                 ready.database.url,
                 rows,

@@ -78,36 +78,36 @@ class Worker:
     inside libpq. It may be interrupted anywhere, and so the two share nothing but queues that are
     written in C: a KeyboardInterrupt within Python's Condition, and with it within a Future or an
     executor, can leave its lock taken, for which the thread would then wait for ever.
+
+    `started`: how many works are begun and not yet finished.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._given: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._done: SimpleQueue[Outcome | None] = SimpleQueue()  # None: the thread has ended
-        self._started = False
+        self.started = 0
         # A daemon: after a second Ctrl-C, within `close`, the process ends without it.
         Thread(target=self._work, daemon=True).start()
 
     def start(self, work: Callable[..., Any], *given: Any) -> None:
-        """Begin `work(*given)`; whatever was started before has to be finished."""
-        self._started = True
+        """Have `work(*given)` begin, once what was started before is done."""
+        self.started += 1
         self._given.put(partial(work, *given))
 
     def finish(self) -> Any:
-        """Wait for what was started, and return what it returned; None where nothing was."""
-        if not self._started:
-            return None
+        """Wait for the first of what was started, and return what it returned."""
         outcome = None
         while not outcome:
             with suppress(Empty):
                 outcome = self._done.get(timeout=HEED_EVERY)
-        self._started = False
+        self.started -= 1
         if outcome.error:
             raise outcome.error
         return outcome.result
 
     def run(self, work: Callable[..., Any], *given: Any) -> Any:
-        """Start and finish."""
+        """Start and finish; nothing else is under way."""
         self.start(work, *given)
         return self.finish()
 

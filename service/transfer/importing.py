@@ -15,9 +15,12 @@ from service.transfer.records import read_record
 from service.transfer.rejects import Rejects, reasons, written
 from service.transfer.rows import Row
 
-# Of a chunk, which is copied at once while the next one is read: so much is in memory, three times.
+# Of a chunk, which is copied at once: so much is in memory, a few times.
 ROWS = 10_000
 BYTES = 4 << 20
+# Chunks that are copied or wait for it while the next one is read. With a second one, neither side
+# waits where the other has a slow one: when the database merges new words into an index.
+AHEAD = 2
 
 ID = COLUMNS.index("id")
 
@@ -120,11 +123,13 @@ def import_rows(  # noqa: PLR0913 - what it works with, and its options
         with copying.working(url) as (session, worker):
             table = worker.run(partial(copying.Copying, session, rehearsal=dry_run))
             for chunk in _chunks(rows):
-                imported += _settle(worker.finish(), rejects)
+                if worker.started == AHEAD:
+                    imported += _settle(worker.finish(), rejects)
                 worker.start(_copy, table, chunk)
                 read += chunk.size
                 report(read)
-            imported += _settle(worker.finish(), rejects)
+            while worker.started:
+                imported += _settle(worker.finish(), rejects)
             rejects.finish()
             kept = allow_rejects or not rejects.count
             if kept and not dry_run:
@@ -171,9 +176,7 @@ def _copy(table: copying.Copying, chunk: Chunk) -> Copied:
     return Copied(imported, sorted(rejects, key=attrgetter("line")))
 
 
-def _settle(copied: Copied | None, rejects: Rejects) -> int:
-    if not copied:
-        return 0
+def _settle(copied: Copied, rejects: Rejects) -> int:
     for reject in copied.rejects:
         rejects.add(reject.written)
     return copied.imported
