@@ -68,9 +68,9 @@ class Client:
         self.page(parameters)
         return milliseconds(lambda: self.page(parameters))
 
-    def total(self, parameters: dict[str, Any]) -> int:
-        """How many movies pass, as the first page says."""
-        return int(self.page(parameters)["metadata"]["total_records"])
+    def metadata(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """What a page says of itself and of all pages."""
+        return dict(self.page(parameters)["metadata"])
 
 
 def milliseconds(what: Callable[[], Any]) -> float:
@@ -83,14 +83,17 @@ def milliseconds(what: Callable[[], Any]) -> float:
 class Draw:
     """Filters and places out of a sample of the movies, the same for the same seed.
 
-    A cursor has the total of its first page, as those of the service do, which `count` tells.
+    A cursor has the total of its first page, as those of the service do; `metadata` is of that.
     """
 
     def __init__(
-        self, sample: list[tuple[Any, ...]], seed: int, count: Callable[[dict[str, Any]], int]
+        self,
+        sample: list[tuple[Any, ...]],
+        seed: int,
+        metadata: Callable[[dict[str, Any]], dict[str, Any]],
     ) -> None:
         self._sample = sample
-        self._count = count
+        self._metadata = metadata
         self._random = random.Random(seed)  # noqa: S311 nothing secret
 
     def request(self, names: tuple[str, ...], sort: str, place: str) -> dict[str, Any]:
@@ -112,8 +115,11 @@ class Draw:
                 runtime=_range(wanted.get("runtime")),
             )
             backwards = draw.random() < 0.3  # noqa: PLR2004 some
-            total = self._count(parameters)
-            parameters["cursor"] = cursors.encode(key, total, meant, sort, backwards=backwards)
+            first = self._metadata(parameters)
+            if first["next_cursor"]:  # else there is but one page
+                parameters["cursor"] = cursors.encode(
+                    key, first["total_records"], meant, sort, backwards=backwards
+                )
         return parameters
 
     def _title(self) -> str:
@@ -193,7 +199,7 @@ def deep(client: Client, database: Any, movies: int) -> Iterator[str]:
             f"select {field}, id from movies order by {field} {direction}, id {direction}"
             f" offset {skip - 1} limit 1",
         )
-        total = client.total({"sort": sort})
+        total = client.metadata({"sort": sort})["total_records"]
         there = {
             "sort": sort,
             "cursor": cursors.encode(Key(value, number), total, Filter(), sort, backwards=False),
@@ -272,7 +278,7 @@ def main(movies: int, requests: int, seed: int, url: str | None) -> None:
         running = stack.enter_context(started(SOAKED, url))
         client = Client(running.url)
         lines = [
-            *report(measure_all(client, Draw(sample, seed, client.total), requests)),
+            *report(measure_all(client, Draw(sample, seed, client.metadata), requests)),
             "",
             *deep(client, database, count),
             "",

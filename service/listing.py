@@ -34,7 +34,7 @@ QUERIES: Mapping[str, Expected] = {
 # As measured for data in memory: other parts of the planner's own idea of a disk. Of 2 million
 # movies, what is slow to count takes three quarters of the time, and nothing takes much longer.
 COSTS = (
-    "set local seq_page_cost = 0.3; set local random_page_cost = 0.15;"
+    "set local seq_page_cost = 0.3; set local random_page_cost = 0.3;"
     " set local cpu_tuple_cost = 0.05; set local cpu_index_tuple_cost = 0.03;"
     " set local max_parallel_workers_per_gather = 0; "  # a page may take one core, not all
 )
@@ -48,7 +48,7 @@ HOPE = 1.2  # times as many have to be there, as a sample tells, for a closer lo
 # that is by id, as they lie in the table.
 FEW_WHERE_DEEP = 20_000
 HOPELESS_WHERE_DEEP = 16_000  # hardly more than so many are sorted as well, without a closer look
-DEEP = 200
+DEEP = 100
 # Seconds that a walk may take where so many movies, as the planner thinks, can be sorted instead:
 # that takes some 0.2 s. A walk past 2 million movies takes 2 s.
 WALK = 0.1

@@ -21,7 +21,7 @@ from service.web.schemas import GENRES, TITLE_BYTES, quoted
 
 PAGE_SIZE = 20
 LARGEST_PAGE_SIZE = 100
-DEPTH = 400  # movies that `page` reaches
+DEPTH = 200  # movies that `page` reaches
 LARGEST_NUMBER = 2**31 - 1  # an integer of PostgreSQL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
