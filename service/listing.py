@@ -49,8 +49,8 @@ HOPE = 1.2  # times as many have to be there, as a sample tells, for a closer lo
 FEW_WHERE_DEEP = 20_000
 HOPELESS_WHERE_DEEP = 16_000  # hardly more than so many are sorted as well, without a closer look
 DEEP = 100
-# Seconds that a walk may take where so many movies, as the planner thinks, can be sorted instead:
-# that takes some 0.2 s. A walk past 2 million movies takes 2 s.
+# Seconds that a walk may take where there are no more movies than can be sorted instead: to sort so
+# many takes some 0.2 s, and a walk past 2 million movies 2 s.
 WALK = 0.1
 SORTABLE = 100_000
 ALL = 2**31
@@ -180,10 +180,10 @@ class Listing:
     async def _uncounted(
         self, total: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> list[Any]:
-        """The page, as the planner thinks best: of many by a walk along the order's index.
+        """The page, as the planner thinks best: of many, by a walk along the order's index.
 
-        Or by sorting all, where that may take less and the walk is long. It is where the matches
-        lie together, far from where the walk begins: a genre of old, the newest first.
+        Where that is long and there are not too many, they are all sorted after all. So it is where
+        they lie together, far from where the walk begins: a genre of old, the newest first.
         """
         sortable = total <= SORTABLE
         try:

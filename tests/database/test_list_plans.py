@@ -86,6 +86,7 @@ async def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
     for sort in SORTS:
         for key in (None, KEYS[sort.removeprefix("-")]):
             found = await plan(
+                (listing.COSTS, ""),
                 **listing._parameters(Filter()),  # noqa: SLF001 - as above
                 **listing._order(sort, key),  # noqa: SLF001 - as above
                 skip=0,
@@ -104,7 +105,7 @@ async def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, ye
     """Or at the range, where the key is ahead of it: a page far from the first reads no more."""
     filters = listing._parameters(Filter(year=Range(1905, 2015)))  # noqa: SLF001 - as above
     found = await plan(
-        ("(analyze, buffers) ", ""),
+        (f"{listing.COSTS}(analyze, buffers) ", ""),
         **listing._walk(filters, sort, Key(year, 10_000)),  # noqa: SLF001 - as above
         skip=0,
         size=21,
