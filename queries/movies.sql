@@ -119,11 +119,11 @@ left join deleted as x on x.id = d.id;
 -- parameters are literals, the planner drops what does not apply: each filter and each order gets
 -- a plan of its own, and walks along an index of that order from the movie `after_id` on, whose
 -- sort key is `after` (as text), or null for `sort` id.
--- The service asks for the planner's estimate first, by `explain`. Of many, it counts those in a
--- sample of the table's blocks, within a `with movies as`. Unless that proves that more than 10,000
--- pass, it sends this without order and key, within a `with` of 10,001 movies at most (20,001 for a
--- deep page): if that is all, their page is sorted out of it. Of more, and where a cursor says how
--- many there are, it asks for the page as it stands here.
+-- Where a cursor says how many there are, the service asks for the page as it stands here. Else it
+-- asks for the planner's estimate first, by `explain`. Of many, it counts those in a sample of the
+-- table's blocks, within a `with movies as`. Unless that proves that more than 10,000 pass, it sends
+-- this without order and key, within a `with` of 10,001 movies at most (20,001 for a deep page): if
+-- that is all, their page is sorted out of it. Of more it asks for the page as it stands here.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where (:title is null or m.search @@ title_query(:title))

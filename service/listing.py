@@ -2,8 +2,8 @@
 
 A page begins at a key, the sort value and id of a movie: the database walks to it along an index,
 so the ten-thousandth page costs no more than the first, and no movie that stays is missed or seen
-twice while others come and go (https://use-the-index-luke.com/no-offset). How many there are is
-counted on the first page alone, which takes most of the time.
+twice while others come and go (https://use-the-index-luke.com/no-offset). To count how many there
+are takes most of the time: a page by cursor is told what was counted on the page before it.
 """
 
 import time
@@ -32,7 +32,7 @@ QUERIES: Mapping[str, Expected] = {
 }
 
 # As measured for data in memory: other parts of the planner's own idea of a disk. Of 2 million
-# movies, what is slow to count takes three quarters of the time, and nothing takes much longer.
+# movies, what is slow to find takes three quarters of the time, and nothing takes much longer.
 COSTS = (
     "set local seq_page_cost = 0.3; set local random_page_cost = 0.3;"
     " set local cpu_tuple_cost = 0.05; set local cpu_index_tuple_cost = 0.03;"
@@ -182,8 +182,9 @@ class Listing:
     ) -> list[Any]:
         """The page, as the planner thinks best: of many, by a walk along the order's index.
 
-        Where that is long and there are not too many, they are all sorted after all. So it is where
-        they lie together, far from where the walk begins: a genre of old, the newest first.
+        Where that is long, and `total` (or its estimate) not too much, they are all sorted after
+        all: where they lie together, far from where the walk begins, as a genre of old does, the
+        newest first.
         """
         sortable = total <= SORTABLE
         try:

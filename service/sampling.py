@@ -33,7 +33,7 @@ class Sample(NamedTuple):
         """What goes around list_movies, to count what it finds, and the blocks with that.
 
         For its statement, `movies` are those in the sample, and their ids the blocks they are in.
-        The same blocks every time, so that a filter is judged alike on each of its pages.
+        The same blocks every time, so that a filter is judged alike on each numbered page.
         """
         return (
             f"""with movies as (

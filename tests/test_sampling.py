@@ -34,7 +34,8 @@ class Spy:
         """Run it."""
         around, _ = options.get("around", ("", ""))
         kinds = {"explain": "estimate", "tablesample": "sample", "with matching": "count"}
-        self.sent.append(next((kind for mark, kind in kinds.items() if mark in around), "walk"))
+        kinds[listing.COSTS] = "walk"
+        self.sent.append(next(kind for mark, kind in kinds.items() if mark in around))
         return await self._fetch(name, **options)
 
 
@@ -134,7 +135,7 @@ async def test_a_deep_page_of_not_too_many_is_sorted(spy: Spy, execute: Execute)
 async def test_few_far_away_are_sorted(
     spy: Spy, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where their total is known, and the planner thought better of the walk."""
+    """Where the planner took the walk for short, also if their total is known."""
     monkeypatch.setattr(listing, "WALK", 0.001)
     execute(FILL.replace("%s", "n > 39000"))
     execute("vacuum analyze movies")
@@ -169,7 +170,7 @@ def test_a_sample_grows_no_larger_with_the_catalogue(movies: int) -> None:
 
 
 async def test_a_sample_is_the_same_every_time(execute: Execute) -> None:
-    """Or the total would be exact on one page, and an estimate on the next."""
+    """Or the total would be exact on one numbered page, and an estimate on the next."""
     execute(FILL.replace("%s", "n % 2 = 0"))
     before, after = sampling.Sample(0.25, 1).around
     count = f"{before}select * from movies where genres = '{{asked}}'{after}"

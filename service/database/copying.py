@@ -96,7 +96,7 @@ class Worker:
         self._given.put(partial(work, *given))
 
     def finish(self) -> Any:
-        """Wait for the first of what was started, and return what it returned."""
+        """Wait for the first of what is started, without which it never ends; return its result."""
         outcome = None
         while not outcome:
             with suppress(Empty):

@@ -50,8 +50,8 @@ def _place(content: Any, sort: str) -> Place:
     if not isinstance(content, list) or [type(part) for part in content] != [bool, int, kind, int]:
         raise ValueError("not a place")
     backwards, total, value, movie_id = content
-    if not 0 <= movie_id <= LARGEST_ID or not 0 <= total <= LARGEST_ID or "\0" in str(value):
+    if not 0 <= movie_id <= LARGEST_ID or not 0 < total <= LARGEST_ID or "\0" in str(value):
         raise ValueError("out of range")
-    if field in ("year", "runtime") and abs(value) > LARGEST_NUMBER:
+    if field != "title" and abs(value) > (LARGEST_ID if field == "id" else LARGEST_NUMBER):
         raise ValueError("out of range")
     return Place(key=Key(value, movie_id), backwards=backwards, total=total)

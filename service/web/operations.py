@@ -150,8 +150,8 @@ LIST_MOVIES = Operation(
     " to case and accents; `genres` wants all of them; ranges include both ends. `sort` with `-` is"
     " the exact reverse. Follow the cursors, or `Link`, from page to page: they cost the same at"
     " any depth, and no movie that stays is missed or seen twice. `page` takes numbers instead, for"
-    f" the first {DEPTH:,} movies. The total is exact up to 10,000 and an estimate beyond; it goes"
-    " with the cursors, and is counted anew without one.",
+    f" the first {DEPTH:,} movies. The total is exact up to 10,000 and an estimate beyond; a cursor"
+    " passes it on, and without one it is counted.",
     {
         200: Answer(
             "The page.",

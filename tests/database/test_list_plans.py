@@ -81,6 +81,22 @@ async def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str)
         assert "Seq Scan" not in found
 
 
+@pytest.mark.parametrize("name", FILTERS)
+async def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None:
+    """By cursor as well, where they are not counted: whatever the order, it is no walk past all."""
+    wanted, index = FILTERS[name]
+    for sort in SORTS:
+        found = await plan(
+            (listing.COSTS, ""),
+            **listing._walk(listing._parameters(wanted), sort, KEYS[sort.removeprefix("-")]),  # noqa: SLF001 - what the listing itself sends
+            skip=0,
+            size=101,
+        )
+
+        assert re.search(rf" (on|using) {index}", found)
+        assert "Seq Scan" not in found
+
+
 async def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
     """From the key on, without sorting anything."""
     for sort in SORTS:

@@ -60,12 +60,13 @@ def started(environment: Environment, *words: str) -> Iterator[subprocess.Popen[
 
 @contextmanager
 def half_way(environment: Environment, rejects: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start an import that has copied rows, and waits for more."""
+    """Start an import that has copied rows, of which one is rejected, and waits for more."""
     words = ("import", "-", "--format", "ndjson", "--rejects", str(rejects), "--allow-rejects")
     with started(environment, *words) as process:
         stdin = pipe(process.stdin)
-        stdin.write(b"{\n" + LINE * 30_000)  # three chunks; the first is done when the third is
+        stdin.write(b"{\n" + LINE * 40_000)  # four chunks; the first is done when the third is
         stdin.flush()
+        until(lambda: list(rejects.parent.glob(".rejects.*.part")))
         yield process
 
 

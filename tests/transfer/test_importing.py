@@ -9,6 +9,7 @@ import pytest
 from conftest import MOANA, ROOT, Start
 from import_file import import_file
 
+from service.database import copying
 from service.errors import OperatorError
 from service.transfer import importing
 from service.transfer.importing import Outcome
@@ -271,6 +272,26 @@ def test_more_rows_than_one_chunk(
     assert execute("select title from movies order by id") == [
         (f"movie {n}",) for n in range(1, 10)
     ]
+
+
+def test_two_chunks_wait_for_the_database_at_most(
+    run: Import, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the next one is read: of a slow database, all of a file would be in memory."""
+    under_way = []
+    start = copying.Worker.start
+
+    def noted(worker: copying.Worker, *work: Any) -> None:
+        start(worker, *work)
+        under_way.append(worker.started)
+
+    monkeypatch.setattr(importing, "ROWS", 10)
+    monkeypatch.setattr(copying.Worker, "start", noted)
+
+    run(*[MOANA] * 105)
+
+    assert max(under_way) == 2
+    assert execute(COUNT) == [(105,)]
 
 
 def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> None:
