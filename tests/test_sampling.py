@@ -90,18 +90,19 @@ async def test_few_are_counted(spy: Spy, execute: Execute, which: str) -> None:
     assert (found.total, found.total_is_estimate) == (200, False)
 
 
-async def test_many_far_away_are_sorted(
-    spy: Spy, execute: Execute, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", [Place(), Place(key=Key(500, 500), total=100)])
+async def test_what_is_far_away_is_sorted(
+    spy: Spy, execute: Execute, monkeypatch: pytest.MonkeyPatch, place: Place
 ) -> None:
     """Where the walk past all others takes too long, and the matches are not too many to sort."""
     monkeypatch.setattr(listing, "WALK", 0.001)
     execute(FILL.replace("%s", "n > 39000"))
     execute("vacuum analyze movies")
 
-    found = await first_page(spy)
+    found = await page(spy, place)
 
     assert spy.sent[-2:] == ["walk", "count"]
-    assert found.total_is_estimate
+    assert found.total_is_estimate == (place.total is None)
     assert [movie.id for movie in found.movies] == list(range(39_001, 39_021))
 
 
@@ -130,20 +131,6 @@ async def test_a_deep_page_of_not_too_many_is_sorted(spy: Spy, execute: Execute)
     assert spy.sent[-1] == "count"
     assert found.total_is_estimate
     assert [movie.id for movie in found.movies] == list(range(121 * 160, 140 * 160 + 1, 160))
-
-
-async def test_few_far_away_are_sorted(
-    spy: Spy, execute: Execute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the planner took the walk for short, also if their total is known."""
-    monkeypatch.setattr(listing, "WALK", 0.001)
-    execute(FILL.replace("%s", "n > 39000"))
-    execute("vacuum analyze movies")
-
-    found = await page(spy, Place(key=Key(500, 500), total=100))
-
-    assert spy.sent == ["walk", "count"]
-    assert [movie.id for movie in found.movies] == list(range(39_001, 39_021))
 
 
 async def test_an_empty_catalogue_has_no_sample(spy: Spy) -> None:

@@ -15,7 +15,7 @@ from service.transfer.records import read_record
 from service.transfer.rejects import Rejects, reasons, written
 from service.transfer.rows import Row
 
-# Of a chunk, which is copied at once: so much is in memory, a few times.
+# Of a chunk, which is copied at once: so much is in memory, four times.
 ROWS = 10_000
 BYTES = 4 << 20
 # Chunks that are copied or wait for it while the next one is read. With a second one, neither side

@@ -19,7 +19,7 @@ LARGEST_NUMBER = 2**31 - 1  # an integer
 
 
 def encode(key: Key, total: int, wanted: Filter, sort: str, *, backwards: bool) -> str:
-    """Make the cursor of the page that begins next to a key, ahead of it or `backwards`."""
+    """Make the cursor of the page, of `total` movies, next to a key: ahead or `backwards`."""
     content = orjson.dumps([backwards, total, *key])
     return _text(_digest(content, wanted, sort) + content)
 

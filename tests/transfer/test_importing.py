@@ -277,7 +277,7 @@ def test_more_rows_than_one_chunk(
 def test_two_chunks_wait_for_the_database_at_most(
     run: Import, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the next one is read: of a slow database, all of a file would be in memory."""
+    """While the next one is read. With no bound, a slow one has all of a file in memory."""
     under_way = []
     start = copying.Worker.start
 
