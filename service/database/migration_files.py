@@ -1,8 +1,8 @@
-"""migrations/*.sql: how the files are named and what stands in them; knows no database.
+"""migrations/*.sql: names and format of the files, without a database.
 
-The format is dbmate's (https://github.com/amacneil/dbmate#creating-migrations), so that its users
-and tools feel at home. Apart from migrations.py, because a process that only serves wants to know
-the `versions` it needs, and neither alembic nor SQLAlchemy.
+The format is dbmate's (https://github.com/amacneil/dbmate#creating-migrations): both tools run the
+same files. This is not in migrations.py because a process that only serves needs the `versions`,
+and neither alembic nor SQLAlchemy.
 """
 
 import re
@@ -14,11 +14,11 @@ from typing import NamedTuple, NoReturn
 from service.errors import OperatorError
 
 TIMESTAMP = "%Y%m%d%H%M%S"
-FILE_NAME = re.compile(r"([0-9]{14})_([a-z0-9]+(?:_[a-z0-9]+)+)\.sql")
-NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
+FILE_NAME = re.compile(r"([0-9]{14})_[a-z0-9]+(?:_[a-z0-9]+)*\.sql")
+NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 MARKER = re.compile(r"--\s*migrate:(up|down)((?:\s+\S+)*)\s*")
-# Looser on purpose: a marker that is misspelt or indented would be a mere comment to PostgreSQL,
-# and what was meant to take the migration back would run as a part of it.
+# Looser on purpose: PostgreSQL takes a misspelt or indented marker for a comment, and would run
+# the down section as a part of the up section.
 LIKE_A_MARKER = re.compile(r"\s*--\s*migrate\s*:", re.IGNORECASE)
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 TRANSACTION = {(): True, ("transaction:true",): True, ("transaction:false",): False}
@@ -37,7 +37,7 @@ TEMPLATE = """\
 
 
 class Section(NamedTuple):
-    """The SQL below a marker; `line` is where it begins in its file, counted from 1."""
+    """The SQL below a marker; `line` is its first line in the file, counted from 1."""
 
     sql: str
     line: int
@@ -45,12 +45,12 @@ class Section(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left for PostgreSQL to do: the driver refuses to send that."""
+        """Whether the section has no statement: the driver refuses to send an empty one."""
         return not COMMENT.sub("", self.sql).strip("; \t\r\n\f\v")
 
 
 class Migration(NamedTuple):
-    """One file; `version` is its 14 digits and `name` what follows them."""
+    """One file; `version` is its 14 digits, `name` the words after them."""
 
     version: str
     name: str
@@ -65,26 +65,26 @@ class _Marker(NamedTuple):
     transaction: bool
 
 
-def place(path: Path, line: int | None = None) -> str:
-    """What messages call a file, and a line in it: `migrations/<file>:<line>`."""
-    return f"{path.parent.name}/{path.name}" + ("" if line is None else f":{line}")
+def locate(path: Path, line: int = 1) -> str:
+    """Name a line of a file in a message: `migrations/<file>:<line>`; 1 for the file itself."""
+    return f"{path.parent.name}/{path.name}:{line}"
 
 
 def read(folder: Path) -> list[Migration]:
-    """All migrations in their order; the first fault among them is an `OperatorError`."""
+    """Read all migrations in their order; raise `OperatorError` for the first fault."""
     return [_parse(path) for path in _files(folder)]
 
 
 def versions(folder: Path) -> list[str]:
-    """The versions of all migrations in their order, from the names alone."""
+    """Return the versions of all migrations in their order, from the names alone."""
     return [path.name[:14] for path in _files(folder)]
 
 
 def create(folder: Path, name: str) -> Path:
-    """Write a new file to fill in, later than all there are; `name` is like add_index_on_titles."""
+    """Write an empty migration, newer than all others; `name` is like add_index_on_titles."""
     if not NAME.fullmatch(name):
         raise OperatorError(
-            f"{name!r} does not name a migration: expected lower-case letters, digits and _, "
+            f"{name!r} is no name of a migration: expected lower-case words joined by _, "
             "like add_index_on_titles"
         )
     moment = datetime.now(UTC)
@@ -96,25 +96,34 @@ def create(folder: Path, name: str) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(TEMPLATE)
     except OSError as error:
-        raise OperatorError(f"{place(path)}: cannot be written: {error.strerror}") from error
+        raise OperatorError(f"{locate(path)}: cannot be written: {error.strerror}") from error
     return path
 
 
 def _files(folder: Path) -> list[Path]:
     try:
-        paths = sorted(path for path in folder.iterdir() if path.name.endswith(".sql"))
+        paths = sorted(
+            path
+            for path in folder.iterdir()
+            # Hidden files are those of editors: for Emacs, .#<name>.sql is a lock.
+            if path.name.endswith(".sql") and not path.name.startswith(".")
+        )
     except OSError as error:
         raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
     for path in paths:
-        if not _well_named(path.name):
-            _refuse(path, None, "expected <14 digits: UTC timestamp>_<verb>_<noun>.sql")
+        if not _is_well_named(path.name):
+            _refuse(
+                path,
+                1,
+                "expected the name <14 digits: UTC timestamp>_<lower-case words joined by _>.sql",
+            )
     for earlier, path in pairwise(paths):
         if earlier.name[:14] == path.name[:14]:
-            _refuse(path, None, f"{earlier.name} has the same timestamp: give one of them another")
+            _refuse(path, 1, f"{earlier.name} has the same timestamp: change one of them")
     return paths
 
 
-def _well_named(name: str) -> bool:
+def _is_well_named(name: str) -> bool:
     match = FILE_NAME.fullmatch(name)
     try:
         return bool(match and datetime.strptime(match[1], TIMESTAMP).replace(tzinfo=UTC))
@@ -123,9 +132,9 @@ def _well_named(name: str) -> bool:
 
 
 def _parse(path: Path) -> Migration:
-    lines = _text(path).split("\n")
+    lines = _read_text(path).split("\n")
     markers = [
-        _marker(path, number, line)
+        _parse_marker(path, number, line)
         for number, line in enumerate(lines, 1)
         if LIKE_A_MARKER.match(line)
     ]
@@ -134,15 +143,15 @@ def _parse(path: Path) -> Migration:
         if line.strip() and not line.lstrip().startswith("--"):
             _refuse(path, number, 'only -- comments may stand before "-- migrate:up"')
     ends = [marker.line - 1 for marker in markers[1:]] + [len(lines)]
-    up, *down = (_section(lines, *pair) for pair in zip(markers, ends, strict=True))
+    up, *down = (_cut_section(lines, *pair) for pair in zip(markers, ends, strict=True))
     return Migration(path.name[:14], path.stem[15:], path, up, down[0] if down else None)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise OperatorError(f"{place(path)}: cannot be read: {error.strerror}") from error
+        raise OperatorError(f"{locate(path)}: cannot be read: {error.strerror}") from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -153,7 +162,7 @@ def _text(path: Path) -> str:
     return text
 
 
-def _marker(path: Path, number: int, line: str) -> _Marker:
+def _parse_marker(path: Path, number: int, line: str) -> _Marker:
     match = MARKER.fullmatch(line)
     if match is None:
         _refuse(
@@ -174,15 +183,15 @@ def _check_order(path: Path, markers: list[_Marker]) -> None:
             _refuse(path, line, 'expected "-- migrate:up" before "-- migrate:down"')
         seen.add(direction)
     if not seen:
-        _refuse(path, None, 'expected a line "-- migrate:up" before the SQL')
+        _refuse(path, 1, 'expected a line "-- migrate:up" before the SQL')
 
 
-def _section(lines: list[str], marker: _Marker, end: int) -> Section:
+def _cut_section(lines: list[str], marker: _Marker, end: int) -> Section:
     start = marker.line
     while start < end and not lines[start].strip():
         start += 1
     return Section("\n".join(lines[start:end]).rstrip(), start + 1, marker.transaction)
 
 
-def _refuse(path: Path, line: int | None, expected: str) -> NoReturn:
-    raise OperatorError(f"{place(path, line)}: {expected}")
+def _refuse(path: Path, line: int, expected: str) -> NoReturn:
+    raise OperatorError(f"{locate(path, line)}: {expected}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 
-from service.database.migration_files import Migration, place
+from service.database.migration_files import Migration, locate
 from service.errors import OperatorError
 
 
@@ -45,7 +45,7 @@ def to_apply(migrations: list[Migration], applied: list[str]) -> list[Migration]
     for migration in pending:
         if applied and migration.version < applied[-1]:
             raise OperatorError(
-                f"{place(migration.path)}: older than {applied[-1]}, which is applied already: "
+                f"{locate(migration.path)}: older than {applied[-1]}, which is applied already: "
                 "give it a new timestamp"
             )
     return pending
@@ -59,7 +59,7 @@ def to_take_back(migrations: list[Migration], applied: list[str]) -> Migration:
     for migration in migrations:
         if migration.version == applied[-1]:
             if migration.down is None:
-                raise OperatorError(f'{place(migration.path)}: has no "-- migrate:down"')
+                raise OperatorError(f'{locate(migration.path)}: has no "-- migrate:down"')
             return migration
     raise _missing(applied[-1])
 

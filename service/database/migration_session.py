@@ -11,7 +11,7 @@ from psycopg2.extensions import connection as Session  # noqa: N812 (a class, wh
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.migration_files import Section, place
+from service.database.migration_files import Section, locate
 from service.database.sessions import open_session, origin, words
 from service.database.urls import parameters
 from service.errors import OperatorError
@@ -105,4 +105,4 @@ def explain(path: Path, section: Section, error: BaseException) -> str:
             "; another transaction holds what this needs: the lock was not had within 5 s "
             "and nothing of this file was changed, so try again when that one has ended"
         )
-    return f"{place(path, line)}: {said}"
+    return f"{locate(path, line)}: {said}"

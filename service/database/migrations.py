@@ -24,7 +24,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.migration_files import Migration, Section, place, read
+from service.database.migration_files import Migration, Section, locate, read
 from service.database.migration_history import (
     applied_versions,
     nothing_to_do,
@@ -114,11 +114,12 @@ def _move(
     direction: Callable[[RevisionMap, Script], MigrationStep],
 ) -> None:
     step = _steps(migrations, direction)[migration.version]
+    section = migration.up if step.is_upgrade or not migration.down else migration.down
     context = MigrationContext.configure(connection, opts=_options([step]))
     try:
         context.run_migrations(context=context)
     except SQLAlchemyError as error:  # at the commit or in the two tables; a section tells its own
-        raise OperatorError(f"{place(migration.path)}: {words(error)}") from error
+        raise OperatorError(f"{locate(migration.path, section.line)}: {words(error)}") from error
 
 
 def _steps(
@@ -186,7 +187,7 @@ def _run(context: MigrationContext, migration: Migration, section: Section) -> N
         raise OperatorError(explain(migration.path, section, error)) from error
     if section.transaction and not context.as_sql and _ended(context):
         raise OperatorError(
-            f"{place(migration.path, section.line)}: ends its transaction itself (commit or "
+            f"{locate(migration.path, section.line)}: ends its transaction itself (commit or "
             "rollback), so it is not recorded: see what it left, and take that statement out"
         )
     # What a file sets (search_path, role, as pg_dump's output does) ends with it, or our own

@@ -155,13 +155,13 @@ def test_each_of_the_projects_migrations_leaves_the_schema_it_found(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("create_a.sql", CREATE_A, "migrations/create_a.sql: expected <14 digits"),
-        ("2026010100000_create_a.sql", CREATE_A, "_create_a.sql: expected <14 digits"),
-        ("20261301000000_create_a.sql", CREATE_A, "_create_a.sql: expected <14 digits"),
-        ("20260101000000_create.sql", CREATE_A, "_create.sql: expected <14 digits"),
-        ("20260101000000_Create_a.sql", CREATE_A, "_Create_a.sql: expected <14 digits"),
-        (FIRST, "", f"{FIRST}: expected a line "),
-        (FIRST, "select 1;\n", f"{FIRST}: expected a line "),
+        ("create_a.sql", CREATE_A, "migrations/create_a.sql:1: expected the name <14 digits"),
+        ("2026010100000_create_a.sql", CREATE_A, "_create_a.sql:1: expected the name <14 digits"),
+        ("20261301000000_create_a.sql", CREATE_A, "_create_a.sql:1: expected the name <14 digits"),
+        ("20260101000000.sql", CREATE_A, "20260101000000.sql:1: expected the name <14 digits"),
+        ("20260101000000_Create.sql", CREATE_A, "_Create.sql:1: expected the name <14 digits"),
+        (FIRST, "", f"{FIRST}:1: expected a line "),
+        (FIRST, "select 1;\n", f"{FIRST}:1: expected a line "),
         (FIRST, "-- fine\n\nselect 1;\n-- migrate:up\n", f"{FIRST}:3: only -- comments"),
         (FIRST, "-- migrate:up\n-- migrate:up\n", f'{FIRST}:2: a second "-- migrate:up"'),
         (FIRST, f"{CREATE_A}-- migrate:down\n", f'{FIRST}:5: a second "-- migrate:down"'),
@@ -197,7 +197,7 @@ def test_two_files_of_one_timestamp_are_refused(folder: Path) -> None:
     """A version stands for one file."""
     fill(folder, {FIRST: CREATE_A, "20260101000000_create_b.sql": CREATE_B})
 
-    with pytest.raises(OperatorError, match=f"_create_b.sql: {FIRST} has the same timestamp"):
+    with pytest.raises(OperatorError, match=f"_create_b.sql:1: {FIRST} has the same timestamp"):
         migration_files.versions(folder)
 
 
@@ -211,7 +211,7 @@ def test_an_unreadable_file_is_named(folder: Path) -> None:
     """What has the name of a migration and cannot be read is an error of one line."""
     (folder / FIRST).mkdir()
 
-    with pytest.raises(OperatorError, match=f"migrations/{FIRST}: cannot be read"):
+    with pytest.raises(OperatorError, match=f"migrations/{FIRST}:1: cannot be read"):
         migration_files.read(folder)
 
 
@@ -229,6 +229,22 @@ def test_sections_know_their_sql_line_and_options(folder: Path) -> None:
         up=migration_files.Section("select 1;", 5, transaction=False),
         down=migration_files.Section("select 2", 7, transaction=True),
     )
+
+
+def test_a_name_may_be_one_word(folder: Path) -> None:
+    """`init` names a migration, to the reader and to `migrate new`."""
+    path = migration_files.create(folder, "init")
+
+    assert [migration.path for migration in migration_files.read(folder)] == [path]
+    assert migration_files.read(folder)[0].name == "init"
+
+
+def test_hidden_files_are_ignored(folder: Path) -> None:
+    """An editor's lock beside an open file, a link to nowhere with Emacs, is no migration."""
+    fill(folder, {FIRST: CREATE_A, f".{SECOND}": "half a file"})
+    (folder / f".#{FIRST}").symlink_to("somebody@somewhere.1234")
+
+    assert migration_files.versions(folder) == ["20260101000000"]
 
 
 def test_versions_come_in_order_and_without_alembic(folder: Path) -> None:
@@ -278,10 +294,10 @@ def test_a_new_file_is_later_than_all_others(folder: Path) -> None:
     assert path.name == "30000101000000_create_b.sql"
 
 
-@pytest.mark.parametrize("name", ["", "titles", "Add_index", "add-index", "../add_index", "add_"])
+@pytest.mark.parametrize("name", ["", "Add_index", "add-index", "../add_index", "add_", "2add"])
 def test_a_new_file_needs_a_proper_name(folder: Path, name: str) -> None:
     """A name that the reader would refuse is refused before there is a file."""
-    with pytest.raises(OperatorError, match="expected lower-case letters"):
+    with pytest.raises(OperatorError, match="expected lower-case words"):
         migration_files.create(folder, name)
 
     assert list(folder.iterdir()) == []
@@ -297,7 +313,9 @@ def test_a_new_file_that_cannot_be_written_is_named(
 
     monkeypatch.setattr(Path, "open", refuse)
 
-    with pytest.raises(OperatorError, match=r"create_a\.sql: cannot be written: Permission denied"):
+    with pytest.raises(
+        OperatorError, match=r"create_a\.sql:1: cannot be written: Permission denied"
+    ):
         migration_files.create(folder, "create_a")
 
 
@@ -347,7 +365,7 @@ def test_downgrade_without_a_down_section_is_refused(empty_database: str, folder
     fill(folder, {FIRST: "-- migrate:up\ncreate table a (id integer);\n"})
     migrations.upgrade(empty_database, folder, ignore)
 
-    with pytest.raises(OperatorError, match=f'migrations/{FIRST}: has no "-- migrate:down"'):
+    with pytest.raises(OperatorError, match=f'migrations/{FIRST}:1: has no "-- migrate:down"'):
         migrations.downgrade(empty_database, folder, ignore)
 
     assert tables(empty_database) == {"a"}
@@ -486,15 +504,31 @@ def test_a_failing_downgrade_is_rolled_back_and_named(empty_database: str, folde
     assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
 
 
-def test_a_failure_at_the_commit_names_the_file(empty_database: str, folder: Path) -> None:
-    """A deferred constraint fails after the last statement; the file is known all the same."""
+def test_a_failure_at_the_commit_names_the_section(empty_database: str, folder: Path) -> None:
+    """A deferred constraint fails after the last statement; the section's line is named."""
     sql = "create table a (id integer unique deferrable initially deferred);"
-    fill(folder, {FIRST: f"-- migrate:up\n{sql}\ninsert into a values (1), (1);\n"})
+    up = f"-- why\n-- migrate:up\n{sql}\ninsert into a values (1), (1);\n"
+    fill(folder, {FIRST: f"{up}-- migrate:down\ndrop table a;\n"})
 
-    with pytest.raises(OperatorError, match=f"migrations/{FIRST}: duplicate key"):
+    with pytest.raises(OperatorError, match=f"migrations/{FIRST}:3: duplicate key"):
         migrations.upgrade(empty_database, folder, ignore)
 
     assert query(empty_database, SCHEMA) == []
+
+
+def test_a_downgrade_that_fails_at_the_commit_names_its_section(
+    empty_database: str, folder: Path
+) -> None:
+    """The line is that of the section that ran, not of the other one."""
+    up = "create table a (id integer unique deferrable initially deferred);"
+    down = "insert into a values (1), (1);"
+    fill(folder, {FIRST: f"-- migrate:up\n{up}\n-- migrate:down\n{down}\n"})
+    migrations.upgrade(empty_database, folder, ignore)
+
+    with pytest.raises(OperatorError, match=f"migrations/{FIRST}:4: duplicate key"):
+        migrations.downgrade(empty_database, folder, ignore)
+
+    assert recorded(empty_database)[1] == ["20260101000000"]
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
@@ -683,7 +717,7 @@ def test_a_file_older_than_what_is_applied_is_refused(empty_database: str, folde
     migrations.upgrade(empty_database, folder, ignore)
     fill(folder, {SECOND: CREATE_B, "20260104000000_create_d.sql": "-- migrate:up\n"})
 
-    with pytest.raises(OperatorError, match=rf"migrations/{SECOND}: .* give it a new timestamp"):
+    with pytest.raises(OperatorError, match=rf"migrations/{SECOND}:1: .* give it a new timestamp"):
         migrations.upgrade(empty_database, folder, ignore)
 
     assert tables(empty_database) == {"a", "c"}
