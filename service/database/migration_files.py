@@ -6,12 +6,15 @@ and neither alembic nor SQLAlchemy.
 """
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from service.errors import OperatorError
+
+Report = Callable[[str], None]  # takes one line for the operator
 
 TIMESTAMP = "%Y%m%d%H%M%S"
 FILE_NAME = re.compile(r"([0-9]{14})_[a-z0-9]+(?:_[a-z0-9]+)*\.sql")

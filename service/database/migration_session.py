@@ -1,9 +1,9 @@
-"""The one connection that migrates a database, under a lock; its errors, in one line of words."""
+"""The connection that migrates a database; its errors, each in one line."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 from psycopg2 import errorcodes
@@ -16,25 +16,24 @@ from service.database.sessions import open_session, origin, words
 from service.database.urls import parameters
 from service.errors import OperatorError
 
-Report = Callable[[str], None]
-
-# Advisory locks are numbers; this one spells "movies".
-LOCK = int.from_bytes(b"movies")
-LOCK_WAIT = 60.0  # seconds
-LOCK_POLL = 0.2
-# A migration that waits for a table stops everybody behind it in the queue, so it must not wait
-# long; how long it works is its own affair. They are options of the connection because `reset all`
-# returns to these, and because PgBouncer, which may hand the session's lock to another client,
-# refuses them by default: migrations need PostgreSQL itself.
+# A migration that waits for a table makes everybody behind it wait, so it must not wait long; its
+# work may take as long as it needs. These are options of the connection because `reset all` returns
+# to them, and because PgBouncer, which may hand the session's lock to another client, refuses them
+# by default: migrations need PostgreSQL itself.
 # https://www.postgresql.org/docs/current/runtime-config-client.html
 OPTIONS = "-c lock_timeout=5s -c statement_timeout=0"
 
 
 @contextmanager
-def connected(url: str) -> Iterator[Session]:
-    """Connect, under autocommit: while it waits, no transaction of ours is in others' way."""
+def connect(url: str, **options: Any) -> Iterator[Session]:
+    """Connect, under autocommit: while it waits, it has no transaction that others wait for."""
     given = parameters(url)
-    session = open_session(url, options=f"{given.get('options', '')} {OPTIONS}")
+    session = open_session(
+        url,
+        options=f"{given.get('options', '')} {OPTIONS}",
+        fallback_application_name="movie-catalogue migrate",
+        **options,
+    )
     try:
         session.autocommit = True
         yield session
@@ -45,37 +44,8 @@ def connected(url: str) -> Iterator[Session]:
 
 
 @contextmanager
-def locked(url: str, report: Report) -> Iterator[Session]:
-    """Connect as the only one that migrates this database; the lock ends with the session.
-
-    By asking again and again: who waits inside `pg_advisory_lock` holds a snapshot, and
-    `create index concurrently` waits for the end of every older one (a deadlock).
-    https://www.postgresql.org/docs/current/sql-createindex.html#SQL-CREATEINDEX-CONCURRENTLY
-    """
-    with connected(url) as session:
-        give_up = time.monotonic() + LOCK_WAIT
-        waiting = False
-        while not _has_lock(session):
-            if time.monotonic() >= give_up:
-                raise OperatorError(
-                    f"another migration has been running for {LOCK_WAIT:g} s: nothing was changed"
-                )
-            if not waiting:
-                report(f"another migration is running: waiting for up to {LOCK_WAIT:g} s")
-                waiting = True
-            time.sleep(LOCK_POLL)
-        yield session
-
-
-def _has_lock(session: Session) -> bool:
-    with session.cursor() as cursor:
-        cursor.execute("select pg_try_advisory_lock(%s)", (LOCK,))
-        return cursor.fetchone() == (True,)
-
-
-@contextmanager
 def alembic_connection(session: Session) -> Iterator[Connection]:
-    """Hand the session to SQLAlchemy, which begins and ends the transactions from here on."""
+    """Give the session to SQLAlchemy, which begins and ends the transactions from here on."""
     session.autocommit = False
     engine = create_engine("postgresql+psycopg2://", creator=lambda: session, poolclass=NullPool)
     with engine.connect() as connection:
@@ -83,7 +53,7 @@ def alembic_connection(session: Session) -> Iterator[Connection]:
 
 
 def explain(path: Path, section: Section, error: BaseException) -> str:
-    """Name the file and the line; without PostgreSQL's word on it, where the section begins.
+    """Name the file and the line; where PostgreSQL names none, the first line of the section.
 
     The position counts characters of all that was sent, also of several statements:
     https://www.postgresql.org/docs/current/protocol-error-fields.html
@@ -94,15 +64,20 @@ def explain(path: Path, section: Section, error: BaseException) -> str:
     if position:
         line += section.sql.count("\n", 0, int(position) - 1)
     else:
-        said = f"in what begins here: {said}"
+        said = f"in this section: {said}"
     if not section.transaction:
         said += (
-            "; a transaction:false section holds one statement, and an index that could not be "
-            "built concurrently stays, invalid, until it is dropped"
+            "; a transaction:false section holds one statement; a failed create index concurrently "
+            "leaves an invalid index: drop it before the next try"
         )
-    elif getattr(error, "pgcode", None) == errorcodes.LOCK_NOT_AVAILABLE:
+    elif is_lock_timeout(error):
         said += (
-            "; another transaction holds what this needs: the lock was not had within 5 s "
-            "and nothing of this file was changed, so try again when that one has ended"
+            "; nothing of this file was changed: run migrate again when the transaction that "
+            "holds the lock has ended"
         )
     return f"{locate(path, line)}: {said}"
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a statement gave up after `lock_timeout`."""
+    return getattr(origin(error), "pgcode", None) == errorcodes.LOCK_NOT_AVAILABLE

@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,10 +22,11 @@ from alembic.runtime.migration import MigrationContext, MigrationInfo, Migration
 from alembic.script import Script
 from alembic.script.revision import RevisionMap
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.migration_files import Migration, Section, locate, read
+from service.database.migration_files import Migration, Report, Section, locate, read
 from service.database.migration_history import (
     applied_versions,
     nothing_to_do,
@@ -32,13 +34,8 @@ from service.database.migration_history import (
     to_apply,
     to_take_back,
 )
-from service.database.migration_session import (
-    Report,
-    alembic_connection,
-    connected,
-    explain,
-    locked,
-)
+from service.database.migration_lock import run_locked
+from service.database.migration_session import alembic_connection, connect, explain
 from service.database.sessions import words
 from service.errors import OperatorError
 
@@ -58,33 +55,37 @@ class Status(NamedTuple):
 
 
 def upgrade(url: str, folder: Path, report: Report) -> None:
-    """Apply all that is pending, each file in its own transaction; a failure ends it there."""
-    migrations = read(folder)
-    with locked(url, report) as session:
-        applied = applied_versions(session)
-        pending = to_apply(migrations, applied)
-        with alembic_connection(session) as connection:
-            for migration in pending:
-                _move(connection, migrations, migration, MigrationStep.upgrade_from_script)
-                report(f"applied {migration.path.name}")
+    """Apply all that is pending, each file in its own transaction; stop at the first failure."""
+    run_locked(url, report, partial(_upgrade, read(folder), report))
+
+
+def _upgrade(migrations: list[Migration], report: Report, session: Session) -> None:
+    applied = applied_versions(session)
+    pending = to_apply(migrations, applied)
+    with alembic_connection(session) as connection:
+        for migration in pending:
+            _move(connection, migrations, migration, MigrationStep.upgrade_from_script)
+            report(f"applied {migration.path.name}")
     if not pending:
         report(nothing_to_do(migrations, applied))
 
 
 def downgrade(url: str, folder: Path, report: Report) -> None:
     """Take back the newest that is applied, by the `-- migrate:down` of its file."""
-    migrations = read(folder)
-    with locked(url, report) as session:
-        migration = to_take_back(migrations, applied_versions(session))
-        with alembic_connection(session) as connection:
-            _move(connection, migrations, migration, MigrationStep.downgrade_from_script)
+    run_locked(url, report, partial(_downgrade, read(folder), report))
+
+
+def _downgrade(migrations: list[Migration], report: Report, session: Session) -> None:
+    migration = to_take_back(migrations, applied_versions(session))
+    with alembic_connection(session) as connection:
+        _move(connection, migrations, migration, MigrationStep.downgrade_from_script)
     report(f"took back {migration.path.name}")
 
 
 def status(url: str, folder: Path) -> list[Status]:
     """All migrations there are or were, in order; reads only, and waits for nobody."""
     names = {migration.version: migration.name for migration in read(folder)}
-    with connected(url) as session:
+    with connect(url) as session:
         applied: dict[str, datetime] = dict(
             rows(session, "schema_migrations", "version, applied_at")
         )

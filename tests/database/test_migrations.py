@@ -1,5 +1,8 @@
 """The migrations against a real PostgreSQL: what runs, what is refused, and what is left behind."""
 
+import os
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +17,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from service.database import migration_files, migration_session, migrations
+from service.database import migration_files, migration_lock, migrations
 from service.database.embedded.place import installed_programs
 from service.errors import OperatorError
 
@@ -70,13 +73,13 @@ def query(url: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def transaction(url: str, sql: str) -> Iterator[None]:
-    """Keep a transaction open in which `sql` has run."""
+def transaction(url: str, sql: str) -> Iterator[int]:
+    """Keep a transaction open in which `sql` has run; yield its process id."""
     connection = psycopg2.connect(url)
     try:
         with connection.cursor() as cursor:
             cursor.execute(sql)
-        yield
+        yield connection.info.backend_pid
     finally:
         connection.close()
 
@@ -449,7 +452,7 @@ def test_what_a_file_sets_ends_with_it(empty_database: str, folder: Path) -> Non
         ("select 1;\n-- ü € 🎬\nselect 'é',\n  missing;", 5, 'column "missing" does not exist'),
         ("select 'ü€🎬';\nx\n\n\n;", 3, 'syntax error at or near "x"'),
         ("\n\nselect 1;\n\nselect missing;", 6, 'column "missing" does not exist'),
-        ("insert into a values (1);\nselect 1 / 0;", 2, "in what begins here: division by zero"),
+        ("insert into a values (1);\nselect 1 / 0;", 2, "in this section: division by zero"),
         ("insert into a values (2), (2);", 2, "Key (id)=(2) already exists"),
     ],
 )
@@ -559,23 +562,27 @@ def test_a_connection_lost_on_the_way_is_one_line(
 
 
 def test_a_lock_that_is_not_had_in_time_is_refused(empty_database: str, folder: Path) -> None:
-    """Behind a long transaction a migration gives up before it stops all traffic."""
+    """A migration gives up before it stops all traffic, and names the transaction in its way."""
     fill(folder, {FIRST: CREATE_A})
     migrations.upgrade(empty_database, folder, ignore)
     fill(folder, {SECOND: "-- migrate:up\nselect 1;\nalter table a add column b text;\n"})
+    lines: list[str] = []
     started = time.monotonic()
 
     with (
-        transaction(empty_database, "select * from a"),
+        transaction(f"{empty_database}&application_name=report", "select *\n  from a") as pid,
         pytest.raises(OperatorError) as caught,
     ):
-        migrations.upgrade(empty_database, folder, ignore)
+        migrations.upgrade(empty_database, folder, lines.append)
 
+    holder = f'pid {pid}, application "report", idle in transaction, query: select * from a'
     assert 4 < time.monotonic() - started < 9
-    assert str(caught.value).startswith(f"migrations/{SECOND}:")
-    assert "the lock was not had within 5 s and nothing of this file was changed" in str(
-        caught.value
+    assert str(caught.value) == (
+        f"migrations/{SECOND}:2: in this section: canceling statement due to lock timeout; nothing"
+        " of this file was changed: run migrate again when the transaction that holds the lock has"
+        f" ended; the lock was held by {holder}"
     )
+    assert lines == [f"waiting for a lock that is held by {holder}"]
     assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
 
 
@@ -666,7 +673,7 @@ def test_a_failing_file_without_a_transaction_says_what_may_be_left(
 
 
 def test_two_upgrades_at_once_apply_each_file_once(empty_database: str, folder: Path) -> None:
-    """The second waits, says so once, and then finds nothing to do."""
+    """The second waits, reports once for whom, and then finds nothing to do."""
     slow = CREATE_A.replace("drop table a", "select 1").replace(
         "create table", "select pg_sleep(1);\ncreate table"
     )
@@ -681,31 +688,132 @@ def test_two_upgrades_at_once_apply_each_file_once(empty_database: str, folder: 
 
     with ThreadPoolExecutor() as pool:
         runs = [pool.submit(run) for _ in range(2)]
-        second, first = sorted((run.result() for run in runs), key=str, reverse=True)
+        first, second = sorted((run.result() for run in runs), key=lambda lines: "wait" in lines[0])
 
-    assert sorted([first, second], key=lambda lines: "waiting" in lines[0]) == [
-        [f"applied {FIRST}", f"applied {SECOND}"],
-        [
-            "another migration is running: waiting for up to 60 s",
-            "nothing to do: the newest migration is 20260102000000",
-        ],
-    ]
+    assert first == [f"applied {FIRST}", f"applied {SECOND}"]
+    assert re.fullmatch(
+        "another migration is running: waiting for up to 60 s for pid [0-9]+,"
+        ' application "movie-catalogue migrate", .*, query: .*',
+        second[0],
+    )
+    assert second[1:] == ["nothing to do: the newest migration is 20260102000000"]
 
 
 def test_the_wait_for_another_upgrade_is_bounded(
-    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    empty_database: str, server_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A migration that hangs elsewhere makes the next one fail, not hang as well."""
-    monkeypatch.setattr(migration_session, "LOCK_WAIT", 0.5)
+    """The error names the migration that hangs in this database, not one of another database."""
+    monkeypatch.setattr(migration_lock, "LOCK_WAIT_S", 0.5)
     fill(folder, {FIRST: CREATE_A})
+    lines: list[str] = []
+    sql = f"select pg_advisory_lock({migration_lock.LOCK_KEY}), '{'x' * 300}'"
 
     with (
-        transaction(empty_database, f"select pg_advisory_lock({migration_session.LOCK})"),
-        pytest.raises(OperatorError, match=r"has been running for 0\.5 s: nothing"),
+        transaction(server_url, sql),
+        transaction(f"{empty_database}&application_name=other", sql) as pid,
+        pytest.raises(OperatorError) as caught,
     ):
-        migrations.upgrade(empty_database, folder, ignore)
+        migrations.upgrade(empty_database, folder, lines.append)
 
+    holder = f'pid {pid}, application "other", idle in transaction, query: {sql[:200]}'
+    assert lines == [f"another migration is running: waiting for up to 0.5 s for {holder}"]
+    assert str(caught.value) == (
+        f"another migration has been running for 0.5 s: nothing was changed; it is {holder}"
+    )
     assert query(empty_database, SCHEMA) == []
+
+
+# Waiting for locks
+
+
+def test_the_holder_of_a_lock_is_reported_while_a_migration_waits(
+    empty_database: str, folder: Path
+) -> None:
+    """The operator reads who is in the way early enough to end it, and the migration goes on."""
+    fill(folder, {FIRST: CREATE_A})
+    migrations.upgrade(empty_database, folder, ignore)
+    fill(folder, {SECOND: "-- migrate:up\nalter table a add column b text;\n"})
+    lines: list[str] = []
+
+    def end_holder(line: str) -> None:
+        lines.append(line)
+        if found := re.search("held by pid ([0-9]+)", line):
+            query(empty_database, f"select pg_terminate_backend({found[1]})")
+
+    with transaction(empty_database, "select * from a") as pid:
+        migrations.upgrade(empty_database, folder, end_holder)
+
+    holder = f'pid {pid}, application "", idle in transaction, query: select * from a'
+    assert lines == [f"waiting for a lock that is held by {holder}", f"applied {SECOND}"]
+
+
+def test_a_prepared_transaction_is_reported_as_the_holder(
+    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL gives 0 for a lock of no process: the operator learns where to look."""
+    monkeypatch.setattr(migration_lock, "BLOCKERS", "select 0 where %s > 0")
+    monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
+    fill(folder, {FIRST: "-- migrate:up\nselect pg_sleep(0.5);\n"})
+    lines: list[str] = []
+
+    migrations.upgrade(empty_database, folder, lines.append)
+
+    assert lines == [
+        "waiting for a lock that is held by a prepared transaction (see pg_prepared_xacts)",
+        f"applied {FIRST}",
+    ]
+
+
+def test_a_migration_waits_without_a_second_connection(
+    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no more connections are to be had, nothing is reported and nothing else changes."""
+    monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
+    fill(folder, {FIRST: CREATE_A})
+    migrations.upgrade(empty_database, folder, ignore)
+    close = "update pg_database set datallowconn = false where datname = current_database()"
+    wait = "set lock_timeout = '1s';\nalter table a add column b text;"
+    fill(folder, {SECOND: f"-- migrate:up\n{close};\n", THIRD: f"-- migrate:up\n{wait}\n"})
+    lines: list[str] = []
+
+    with (
+        transaction(empty_database, "select * from a"),
+        pytest.raises(OperatorError, match=f"{THIRD}:2: .* lock timeout; .* lock has ended$"),
+    ):
+        migrations.upgrade(empty_database, folder, lines.append)
+
+    assert lines == [f"applied {SECOND}"]
+
+
+def test_ctrl_c_ends_a_wait(empty_database: str, folder: Path) -> None:
+    """The statement that waits, for as long as it takes, is cancelled and its session ends."""
+    fill(folder, {FIRST: CREATE_A})
+    migrations.upgrade(empty_database, folder, ignore)
+    fill(folder, {SECOND: INDEX})
+    (folder.parent / "config.toml").write_bytes((ROOT / "config.toml").read_bytes())
+    environment = {"DATABASE_URL": empty_database, "CATALOGUE_CONFIG": f"{folder}/../config.toml"}
+
+    with (
+        transaction(empty_database, "insert into a values (1)"),
+        subprocess.Popen(
+            [sys.executable, "-m", "service", "migrate"],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stderr
+        waiting = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        try:
+            _, said = process.communicate(timeout=10)
+        finally:
+            process.kill()
+
+    assert waiting.startswith("waiting for a lock that is held by pid ")
+    assert (process.returncode, said.strip()) == (1, "Aborted!")
+    assert recorded(empty_database)[1] == ["20260101000000"]
 
 
 # Histories that do not add up
