@@ -121,8 +121,11 @@ def status(config: Config) -> None:
     from service.database import migrations  # noqa: PLC0415 - alembic takes 0.4 s to load
 
     with _database(config) as ready:
-        for entry in migrations.status(ready.database.url, _migrations(ready)):
-            when = f"{entry.applied_at:%Y-%m-%d %H:%M:%S %Z}" if entry.applied_at else "pending"
+        report = partial(click.echo, err=True)
+        for entry in migrations.status(ready.database.url, _migrations(ready), report):
+            when = "applied" if entry.is_applied else "pending"
+            if entry.applied_at:
+                when = f"{entry.applied_at:%Y-%m-%d %H:%M:%S %Z}"
             click.echo(f"{entry.version}  {when:<24} {entry.name or '(its file is missing)'}")
 
 

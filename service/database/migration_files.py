@@ -5,6 +5,7 @@ same files. This is not in migrations.py because a process that only serves need
 and neither alembic nor SQLAlchemy.
 """
 
+import hashlib
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -53,11 +54,15 @@ class Section(NamedTuple):
 
 
 class Migration(NamedTuple):
-    """One file; `version` is its 14 digits, `name` the words after them."""
+    """One file; `version` is its 14 digits, `name` the words after them.
+
+    `checksum` is the SHA-256 of its text in hex, the same for any line ends.
+    """
 
     version: str
     name: str
     path: Path
+    checksum: str
     up: Section
     down: Section | None
 
@@ -135,7 +140,8 @@ def _is_well_named(name: str) -> bool:
 
 
 def _parse(path: Path) -> Migration:
-    lines = _read_text(path).split("\n")
+    text = _read_text(path)
+    lines = text.split("\n")
     markers = [
         _parse_marker(path, number, line)
         for number, line in enumerate(lines, 1)
@@ -147,7 +153,8 @@ def _parse(path: Path) -> Migration:
             _refuse(path, number, 'only -- comments may stand before "-- migrate:up"')
     ends = [marker.line - 1 for marker in markers[1:]] + [len(lines)]
     up, *down = (_cut_section(lines, *pair) for pair in zip(markers, ends, strict=True))
-    return Migration(path.name[:14], path.stem[15:], path, up, down[0] if down else None)
+    checksum = hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
+    return Migration(path.name[:14], path.stem[15:], path, checksum, up, down[0] if down else None)
 
 
 def _read_text(path: Path) -> str:

@@ -1,21 +1,20 @@
 """migrations/*.sql, run by alembic: up to the newest, one step back, or written out as one script.
 
-alembic itself loads Python files from a folder of its own; what it is made of does not need them
+alembic's commands load Python files, its parts do not need them
 (https://alembic.sqlalchemy.org/en/latest/api/runtime.html). So each .sql file becomes a `Script`
 that follows the one before it, and alembic decides on transactions and keeps `alembic_version`.
 
-That table holds one version only. `schema_migrations` (dbmate's name for it) holds every version
-that ran, and is written in the same transaction; `migration_history` compares the two.
+To alembic, all files older than that one version are applied. So every version that ran is also
+recorded in `schema_migrations`, in the same transaction: `migration_history` has the rules.
 """
 
 import io
 import re
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext, MigrationInfo, MigrationStep
@@ -28,29 +27,26 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.migration_files import Migration, Report, Section, locate, read
 from service.database.migration_history import (
-    applied_versions,
-    nothing_to_do,
-    rows,
-    to_apply,
-    to_take_back,
+    CREATE_LEDGER,
+    adopt,
+    explain_nothing_to_do,
+    find_newest_applied,
+    find_pending,
+    read_ledger,
+    report_edits,
 )
 from service.database.migration_lock import run_locked
 from service.database.migration_session import alembic_connection, connect, explain
 from service.database.sessions import words
 from service.errors import OperatorError
 
-LEDGER = """\
-create table if not exists schema_migrations (
-  version    text        primary key,
-  applied_at timestamptz not null default now()
-)"""
-
 
 class Status(NamedTuple):
-    """A migration: `name` is None where its file is missing, `applied_at` where it is pending."""
+    """A migration; `name` is None where its file is missing, `applied_at` where it is unknown."""
 
     version: str
     name: str | None
+    is_applied: bool
     applied_at: datetime | None
 
 
@@ -60,14 +56,16 @@ def upgrade(url: str, folder: Path, report: Report) -> None:
 
 
 def _upgrade(migrations: list[Migration], report: Report, session: Session) -> None:
-    applied = applied_versions(session)
-    pending = to_apply(migrations, applied)
+    ledger = read_ledger(session)
+    pending = find_pending(migrations, ledger)
+    adopt(session, migrations, ledger)
+    report_edits(migrations, ledger, report)
     with alembic_connection(session) as connection:
         for migration in pending:
-            _move(connection, migrations, migration, MigrationStep.upgrade_from_script)
+            _move(connection, migrations, migration, up=True)
             report(f"applied {migration.path.name}")
     if not pending:
-        report(nothing_to_do(migrations, applied))
+        report(explain_nothing_to_do(migrations, ledger))
 
 
 def downgrade(url: str, folder: Path, report: Report) -> None:
@@ -76,32 +74,40 @@ def downgrade(url: str, folder: Path, report: Report) -> None:
 
 
 def _downgrade(migrations: list[Migration], report: Report, session: Session) -> None:
-    migration = to_take_back(migrations, applied_versions(session))
+    ledger = read_ledger(session)
+    migration = find_newest_applied(migrations, ledger)
+    adopt(session, migrations, ledger)
+    report_edits(migrations, ledger, report)
     with alembic_connection(session) as connection:
-        _move(connection, migrations, migration, MigrationStep.downgrade_from_script)
+        _move(connection, migrations, migration, up=False)
     report(f"took back {migration.path.name}")
 
 
-def status(url: str, folder: Path) -> list[Status]:
-    """All migrations there are or were, in order; reads only, and waits for nobody."""
-    names = {migration.version: migration.name for migration in read(folder)}
+def status(url: str, folder: Path, report: Report) -> list[Status]:
+    """Return all migrations with a file or applied, in order; write nothing, and need no lock."""
+    migrations = read(folder)
     with connect(url) as session:
-        applied: dict[str, datetime] = dict(
-            rows(session, "schema_migrations", "version, applied_at")
-        )
+        ledger = read_ledger(session)
+    report_edits(migrations, ledger, report)
+    names = {migration.version: migration.name for migration in migrations}
     return [
-        Status(version, names.get(version), applied.get(version))
-        for version in sorted(names.keys() | applied.keys())
+        Status(
+            version,
+            names.get(version),
+            version in ledger,
+            ledger[version].applied_at if version in ledger else None,
+        )
+        for version in sorted(names.keys() | ledger.keys())
     ]
 
 
 def offline_sql(folder: Path) -> str:
-    """Everything `upgrade` would do to an empty database, for `psql -v ON_ERROR_STOP=1 -f`."""
+    """Write out what `upgrade` does to an empty database, for `psql -v ON_ERROR_STOP=1 -f`."""
     migrations = read(folder)
     output = io.StringIO()
     context = MigrationContext.configure(
         dialect_name="postgresql+psycopg2",
-        opts=_options(_steps(migrations, MigrationStep.upgrade_from_script).values())
+        opts=_make_options(_make_steps(migrations, up=True).values())
         | {"as_sql": True, "output_buffer": output},
     )
     context.run_migrations(context=context)
@@ -109,34 +115,30 @@ def offline_sql(folder: Path) -> str:
 
 
 def _move(
-    connection: Connection,
-    migrations: list[Migration],
-    migration: Migration,
-    direction: Callable[[RevisionMap, Script], MigrationStep],
+    connection: Connection, migrations: list[Migration], migration: Migration, *, up: bool
 ) -> None:
-    step = _steps(migrations, direction)[migration.version]
-    section = migration.up if step.is_upgrade or not migration.down else migration.down
-    context = MigrationContext.configure(connection, opts=_options([step]))
+    step = _make_steps(migrations, up=up)[migration.version]
+    context = MigrationContext.configure(connection, opts=_make_options([step]))
     try:
         context.run_migrations(context=context)
-    except SQLAlchemyError as error:  # at the commit or in the two tables; a section tells its own
+    except SQLAlchemyError as error:  # at the commit, or of the bookkeeping's tables
+        section = migration.up if up or not migration.down else migration.down
         raise OperatorError(f"{locate(migration.path, section.line)}: {words(error)}") from error
 
 
-def _steps(
-    migrations: list[Migration], direction: Callable[[RevisionMap, Script], MigrationStep]
-) -> dict[str, MigrationStep]:
+def _make_steps(migrations: list[Migration], *, up: bool) -> dict[str, MigrationStep]:
     scripts = [
-        Script(_module(migration, before), migration.version, migration.path)
+        Script(_make_module(migration, before), migration.version, migration.path)
         for before, migration in zip([None, *migrations], migrations, strict=False)
     ]
     chain = RevisionMap(lambda: scripts)
-    chain.get_revisions("heads")  # a map links its scripts when it is first asked
-    return {script.revision: direction(chain, script) for script in scripts}
+    chain.get_revisions("heads")  # the first question makes a map link its scripts
+    step = MigrationStep.upgrade_from_script if up else MigrationStep.downgrade_from_script
+    return {script.revision: step(chain, script) for script in scripts}
 
 
-def _module(migration: Migration, before: Migration | None) -> ModuleType:
-    """Stand in for the Python file that alembic would load."""
+def _make_module(migration: Migration, before: Migration | None) -> ModuleType:
+    """Make the module that alembic would load from a Python file."""
 
     def upgrade(context: MigrationContext) -> None:
         _run(context, migration, migration.up)
@@ -147,12 +149,15 @@ def _module(migration: Migration, before: Migration | None) -> ModuleType:
 
     module = ModuleType(migration.version, migration.name)
     vars(module).update(
-        down_revision=before.version if before else None, upgrade=upgrade, downgrade=downgrade
+        down_revision=before.version if before else None,
+        upgrade=upgrade,
+        downgrade=downgrade,
+        checksum=migration.checksum,
     )
     return module
 
 
-def _options(steps: Any) -> dict[str, Any]:
+def _make_options(steps: Any) -> dict[str, Any]:
     return {
         "fn": lambda *_: steps,
         "transaction_per_migration": True,
@@ -163,10 +168,13 @@ def _options(steps: Any) -> dict[str, Any]:
 def _record(ctx: MigrationContext, step: MigrationInfo, **_: Any) -> None:
     """Write the ledger, in the transaction in which alembic has just written its own table."""
     if not step.down_revision_ids:
-        ctx.execute(LEDGER)
+        ctx.execute(CREATE_LEDGER)
     version = step.up_revision_id
     if step.is_upgrade:
-        ctx.execute(f"insert into schema_migrations (version) values ('{version}')")
+        checksum = cast("Script", step.up_revision).module.checksum
+        ctx.execute(
+            f"insert into schema_migrations (version, checksum) values ('{version}', '{checksum}')"
+        )
     else:
         ctx.execute(f"delete from schema_migrations where version = '{version}'")
 
@@ -179,34 +187,34 @@ def _run(context: MigrationContext, migration: Migration, section: Section) -> N
             _send(context, section.sql)
         else:
             with context.autocommit_block():
-                # Statements with this word wait for older transactions while all others go on,
-                # and leave an invalid index behind where they are cut off: they may wait.
+                # A statement with this word blocks nobody while it waits for older transactions,
+                # and leaves an invalid index when it is cancelled: it may wait.
                 if re.search(r"\bconcurrently\b", section.sql, re.IGNORECASE):
                     context.execute("set lock_timeout = 0")
                 _send(context, section.sql)
     except SQLAlchemyError as error:
         raise OperatorError(explain(migration.path, section, error)) from error
-    if section.transaction and not context.as_sql and _ended(context):
+    if section.transaction and not context.as_sql and _has_ended_transaction(context):
         raise OperatorError(
             f"{locate(migration.path, section.line)}: ends its transaction itself (commit or "
-            "rollback), so it is not recorded: see what it left, and take that statement out"
+            "rollback), so it is not recorded: check what it changed, and remove that statement"
         )
-    # What a file sets (search_path, role, as pg_dump's output does) ends with it, or our own
-    # tables would not be found and the next file would begin elsewhere.
+    # Settings of a file (search_path, role, as in pg_dump's output) end with it: the bookkeeping's
+    # tables and the next file need the defaults.
     context.execute("reset all")
     context.execute("reset role")
 
 
 def _send(context: MigrationContext, sql: str) -> None:
-    """Send the SQL as it stands: no placeholder, no `:name`, no tab is anything but itself."""
+    """Send the SQL unchanged: `%s`, `:name` and tabs have no special meaning."""
     if context.as_sql:
-        # On a line of its own, the end is safe from a comment or a missing semicolon before it.
+        # A semicolon on its own line ends a statement that has none, or ends with a comment.
         context.output_buffer.write(f"{sql}\n;\n\n")
     else:
         connection = Operations(context).get_bind()
         connection.exec_driver_sql(sql, execution_options={"no_parameters": True}).close()
 
 
-def _ended(context: MigrationContext) -> bool:
+def _has_ended_transaction(context: MigrationContext) -> bool:
     driver = Operations(context).get_bind().connection.driver_connection
     return bool(driver and driver.info.transaction_status == TRANSACTION_STATUS_IDLE)

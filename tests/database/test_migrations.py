@@ -1,5 +1,6 @@
 """The migrations against a real PostgreSQL: what runs, what is refused, and what is left behind."""
 
+import hashlib
 import os
 import re
 import signal
@@ -46,6 +47,7 @@ select 'comment', objoid::regclass::text,
   from pg_description where classoid = 'pg_class'::regclass and objoid >= 16384
 order by 1, 2, 3
 """
+CHECKSUMS = "select version, checksum from schema_migrations"
 BOOKKEEPING = {"alembic_version", "schema_migrations"}
 
 FIRST = "20260101000000_create_a.sql"
@@ -229,6 +231,7 @@ def test_sections_know_their_sql_line_and_options(folder: Path) -> None:
         version="20260101000000",
         name="create_a",
         path=folder / FIRST,
+        checksum=hashlib.sha256(text.replace("\r", "").encode()).hexdigest(),
         up=migration_files.Section("select 1;", 5, transaction=False),
         down=migration_files.Section("select 2", 7, transaction=True),
     )
@@ -378,14 +381,14 @@ def test_downgrade_without_a_down_section_is_refused(empty_database: str, folder
 def test_status_lists_pending_applied_and_missing(empty_database: str, folder: Path) -> None:
     """Status shows the files and the ledger side by side, and changes nothing."""
     fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    pending = migrations.status(empty_database, folder)
+    pending = migrations.status(empty_database, folder, ignore)
     untouched = query(empty_database, "select count(*) from pg_tables where schemaname = 'public'")
     migrations.upgrade(empty_database, folder, ignore)
     (folder / SECOND).rename(folder / THIRD)
 
-    first, missing, third = migrations.status(empty_database, folder)
+    first, missing, third = migrations.status(empty_database, folder, ignore)
 
-    assert [entry.applied_at for entry in pending] == [None, None]
+    assert [entry.is_applied for entry in pending] == [False, False]
     assert untouched == [(0,)]
     assert first.version == "20260101000000"
     assert first.name == "create_a"
@@ -393,7 +396,7 @@ def test_status_lists_pending_applied_and_missing(empty_database: str, folder: P
     assert abs(datetime.now(UTC) - first.applied_at).total_seconds() < 60
     assert missing[:2] == ("20260102000000", None)
     assert missing.applied_at is not None
-    assert third == ("20260103000000", "create_c", None)
+    assert third == ("20260103000000", "create_c", False, None)
 
 
 def test_empty_sections_are_recorded_as_applied(empty_database: str, folder: Path) -> None:
@@ -816,6 +819,243 @@ def test_ctrl_c_ends_a_wait(empty_database: str, folder: Path) -> None:
     assert recorded(empty_database)[1] == ["20260101000000"]
 
 
+# A database that dbmate migrates too
+
+
+def dbmate_up(url: str, folder: Path, *names: str) -> None:
+    """Do what dbmate's `up` does."""
+    query(url, "create table if not exists schema_migrations (version varchar primary key)")
+    for migration in migration_files.read(folder):
+        if migration.path.name in names:
+            query(url, migration.up.sql)
+            query(url, f"insert into schema_migrations (version) values ('{migration.version}')")
+
+
+def dbmate_rollback(url: str, table: str, version: str) -> None:
+    """Do what dbmate's `rollback` does with a file that created this table."""
+    query(url, f"drop table {table}")
+    query(url, f"delete from schema_migrations where version = '{version}'")
+
+
+def test_a_database_of_dbmate_is_taken_over(empty_database: str, folder: Path) -> None:
+    """What dbmate applied is known, without a time; the rest is applied, and can be taken back."""
+    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B, THIRD: CREATE_C})
+    dbmate_up(empty_database, folder, SECOND)
+    dbmate_up(empty_database, folder, FIRST)
+    lines: list[str] = []
+
+    migrations.upgrade(empty_database, folder, lines.append)
+    up = recorded(empty_database)
+    known = query(
+        empty_database,
+        "select version, applied_at is not null, checksum from schema_migrations order by version",
+    )
+    migrations.downgrade(empty_database, folder, lines.append)
+    migrations.downgrade(empty_database, folder, lines.append)
+
+    first, second, third = migration_files.read(folder)
+    assert lines == [f"applied {THIRD}", f"took back {THIRD}", f"took back {SECOND}"]
+    assert up == ([third.version], [first.version, second.version, third.version])
+    assert known == [
+        (first.version, False, first.checksum),
+        (second.version, False, second.checksum),
+        (third.version, True, third.checksum),
+    ]
+    assert recorded(empty_database) == ([first.version], [first.version])
+    assert tables(empty_database) == {"a"}
+
+
+def test_a_database_of_dbmate_can_be_taken_back_at_once(empty_database: str, folder: Path) -> None:
+    """`migrate down` takes over as well."""
+    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
+    dbmate_up(empty_database, folder, FIRST, SECOND)
+
+    migrations.downgrade(empty_database, folder, ignore)
+
+    assert tables(empty_database) == {"a"}
+    assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
+
+
+def test_status_reads_a_database_of_dbmate(empty_database: str, folder: Path) -> None:
+    """Status tells applied from pending there, and leaves the database to dbmate."""
+    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
+    dbmate_up(empty_database, folder, FIRST)
+    before = query(empty_database, SCHEMA)
+
+    found = migrations.status(empty_database, folder, ignore)
+
+    assert found == [
+        ("20260101000000", "create_a", True, None),
+        ("20260102000000", "create_b", False, None),
+    ]
+    assert query(empty_database, SCHEMA) == before
+
+
+def test_what_dbmate_applies_later_is_recorded(empty_database: str, folder: Path) -> None:
+    """After dbmate's `up` on a database of ours, `migrate` goes on from there."""
+    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
+    dbmate_up(empty_database, folder)
+    migrations.upgrade(empty_database, folder, ignore)
+    fill(folder, {THIRD: CREATE_C})
+    dbmate_up(empty_database, folder, THIRD)
+    lines: list[str] = []
+
+    migrations.upgrade(empty_database, folder, lines.append)
+
+    third = migration_files.read(folder)[-1]
+    assert lines == ["nothing to do: the newest migration is 20260103000000"]
+    assert recorded(empty_database)[0] == [third.version]
+    assert dict(query(empty_database, CHECKSUMS))[third.version] == third.checksum
+    assert migrations.status(empty_database, folder, ignore)[-1].applied_at is not None
+
+
+def test_what_dbmate_takes_back_is_applied_again(empty_database: str, folder: Path) -> None:
+    """After dbmate's `rollback` on a database of ours, `migrate` goes on from there."""
+    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
+    migrations.upgrade(empty_database, folder, ignore)
+    lines: list[str] = []
+
+    dbmate_rollback(empty_database, "b", "20260102000000")
+    migrations.upgrade(empty_database, folder, lines.append)
+    dbmate_rollback(empty_database, "b", "20260102000000")
+    dbmate_rollback(empty_database, "a", "20260101000000")
+    migrations.upgrade(empty_database, folder, lines.append)
+
+    assert lines == [f"applied {SECOND}", f"applied {FIRST}", f"applied {SECOND}"]
+    assert tables(empty_database) == {"a", "b"}
+    assert recorded(empty_database)[0] == ["20260102000000"]
+
+
+def test_a_ledger_without_checksums_is_completed(empty_database: str, folder: Path) -> None:
+    """A database of an earlier release keeps its times and gets its checksums."""
+    fill(folder, {FIRST: CREATE_A})
+    migrations.upgrade(empty_database, folder, ignore)
+    query(empty_database, "alter table schema_migrations drop column checksum")
+    before = query(empty_database, "select version, applied_at from schema_migrations")
+
+    migrations.upgrade(empty_database, folder, ignore)
+
+    [first] = migration_files.read(folder)
+    assert query(empty_database, "select version, applied_at from schema_migrations") == before
+    assert query(empty_database, CHECKSUMS) == [(first.version, first.checksum)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "update alembic_version set version_num = '20260101000000'",
+        "insert into alembic_version values ('20260101000000')",
+        "delete from alembic_version",
+        "drop table alembic_version",
+    ],
+)
+def test_the_ledger_decides_what_is_applied(empty_database: str, folder: Path, sql: str) -> None:
+    """alembic_version follows from schema_migrations, whatever it holds."""
+    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
+    migrations.upgrade(empty_database, folder, ignore)
+    query(empty_database, sql)
+    fill(folder, {THIRD: CREATE_C})
+    lines: list[str] = []
+
+    migrations.upgrade(empty_database, folder, lines.append)
+
+    assert lines == [f"applied {THIRD}"]
+    assert recorded(empty_database)[0] == ["20260103000000"]
+
+
+def test_a_take_over_is_done_or_not_at_all(empty_database: str, folder: Path) -> None:
+    """An error halfway leaves the ledger as dbmate knows it."""
+    fill(folder, {FIRST: CREATE_A})
+    dbmate_up(empty_database, folder, FIRST)
+    query(empty_database, "create table alembic_version (version_num integer)")
+    before = query(empty_database, SCHEMA)
+
+    with pytest.raises(OperatorError, match='refused: column "version_num" is of type integer'):
+        migrations.upgrade(empty_database, folder, ignore)
+
+    assert query(empty_database, SCHEMA) == before
+
+
+def test_a_refused_history_is_not_taken_over(empty_database: str, folder: Path) -> None:
+    """A ledger that these files do not fit, another project's for instance, stays as it is."""
+    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
+    dbmate_up(empty_database, folder, SECOND)
+    before = query(empty_database, SCHEMA)
+
+    with pytest.raises(OperatorError, match=f"{FIRST}:1: older than 20260102000000"):
+        migrations.upgrade(empty_database, folder, ignore)
+
+    assert query(empty_database, SCHEMA) == before
+
+
+def test_a_run_with_nothing_to_do_needs_no_lock(empty_database: str, folder: Path) -> None:
+    """A backup that reads the ledger for hours does not stop a deployment without migrations."""
+    fill(folder, {FIRST: CREATE_A})
+    migrations.upgrade(empty_database, folder, ignore)
+    lines: list[str] = []
+
+    with transaction(empty_database, "lock schema_migrations, alembic_version in share mode"):
+        migrations.upgrade(empty_database, folder, lines.append)
+
+    assert lines == ["nothing to do: the newest migration is 20260101000000"]
+
+
+# Files that were edited after they were applied
+
+
+def test_an_edit_is_reported_and_stops_nothing(empty_database: str, folder: Path) -> None:
+    """Each command names the file in one line, and goes on."""
+    fill(folder, {FIRST: CREATE_A})
+    migrations.upgrade(empty_database, folder, ignore)
+    fill(folder, {FIRST: f"-- why\n{CREATE_A}", SECOND: CREATE_B})
+    lines: dict[Any, list[str]] = {}
+
+    for command in (migrations.status, migrations.upgrade, migrations.downgrade):
+        command(empty_database, folder, lines.setdefault(command, []).append)
+
+    edited = (
+        f"migrations/{FIRST}:1: was edited after it was applied: undo the edit and write a new"
+        " migration; to keep the edit, run: update schema_migrations set checksum = null"
+        " where version = '20260101000000'"
+    )
+    assert list(lines.values()) == [
+        [edited],
+        [edited, f"applied {SECOND}"],
+        [edited, f"took back {SECOND}"],
+    ]
+
+
+def test_an_edit_can_be_kept(empty_database: str, folder: Path) -> None:
+    """The statement in the report ends the reports, until the next edit."""
+    fill(folder, {FIRST: CREATE_A})
+    migrations.upgrade(empty_database, folder, ignore)
+    fill(folder, {FIRST: f"-- why\n{CREATE_A}"})
+    lines: list[str] = []
+
+    migrations.status(empty_database, folder, lines.append)
+    query(empty_database, lines.pop().partition(" run: ")[2])
+    migrations.upgrade(empty_database, folder, lines.append)
+    migrations.status(empty_database, folder, lines.append)
+    fill(folder, {FIRST: CREATE_A})
+    migrations.status(empty_database, folder, lines.append)
+
+    assert len(lines) == 2
+    assert lines[0] == "nothing to do: the newest migration is 20260101000000"
+    assert "was edited" in lines[1]
+
+
+def test_other_line_ends_are_no_edit(empty_database: str, folder: Path) -> None:
+    """A checkout on Windows, or an editor's byte order mark, changes nothing."""
+    fill(folder, {FIRST: CREATE_A})
+    migrations.upgrade(empty_database, folder, ignore)
+    (folder / FIRST).write_bytes(b"\xef\xbb\xbf" + CREATE_A.replace("\n", "\r\n").encode())
+    lines: list[str] = []
+
+    migrations.status(empty_database, folder, lines.append)
+
+    assert lines == []
+
+
 # Histories that do not add up
 
 
@@ -862,36 +1102,28 @@ def test_a_missing_file_in_the_middle_is_refused(empty_database: str, folder: Pa
     assert tables(empty_database) == {"a", "b"}
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "update alembic_version set version_num = '20260101000000'",
-        "delete from alembic_version",
-        "drop table alembic_version",
-        "drop table schema_migrations",
-        "insert into schema_migrations (version) values ('20260103000000')",
-    ],
-)
-def test_bookkeeping_that_disagrees_is_refused(empty_database: str, folder: Path, sql: str) -> None:
-    """Where the two tables differ, one of them is wrong, and no guess is made which."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
+def test_a_lost_ledger_is_refused(empty_database: str, folder: Path) -> None:
+    """A version in alembic_version alone is another application's, or all that is left of ours."""
+    fill(folder, {FIRST: CREATE_A})
     migrations.upgrade(empty_database, folder, ignore)
-    query(empty_database, sql)
-    fill(folder, {THIRD: CREATE_C})
+    query(empty_database, "drop table schema_migrations")
 
-    with pytest.raises(OperatorError, match=r"alembic_version says .* they must be the same"):
+    with pytest.raises(OperatorError, match="20260101000000, but the table schema_migrations is"):
         migrations.upgrade(empty_database, folder, ignore)
 
-    assert tables(empty_database) == {"a", "b"}
+    assert query(empty_database, "select * from alembic_version") == [("20260101000000",)]
 
 
 def test_a_ledger_of_another_shape_is_one_line(empty_database: str, folder: Path) -> None:
-    """What PostgreSQL says of a table that is not ours reaches the operator."""
+    """The table of another tool is refused, and stays as it is."""
     fill(folder, {FIRST: CREATE_A})
     query(empty_database, "create table schema_migrations (name text)")
 
-    with pytest.raises(OperatorError, match='refused: column "version" does not exist'):
-        migrations.status(empty_database, folder)
+    for command in (migrations.upgrade, migrations.downgrade, migrations.status):
+        with pytest.raises(OperatorError, match="the table schema_migrations has no column ver"):
+            command(empty_database, folder, ignore)
+
+    assert query(empty_database, "select * from schema_migrations") == []
 
 
 # Offline
@@ -929,6 +1161,7 @@ def test_offline_sql_does_what_upgrade_does(
         query(empty_database, "select * from d"),
         recorded(empty_database),
     )
+    checksums = dict(query(empty_database, CHECKSUMS))
     lines: list[str] = []
     migrations.upgrade(empty_database, folder, lines.append)
     query(empty_database, "drop schema public cascade")
@@ -937,6 +1170,7 @@ def test_offline_sql_does_what_upgrade_does(
     migrations.upgrade(empty_database, folder, ignore)
 
     assert lines == ["nothing to do: the newest migration is 20260104000000"]
+    assert checksums == dict(query(empty_database, CHECKSUMS))
     assert by_script == (
         query(empty_database, SCHEMA),
         query(empty_database, "select * from d"),
@@ -962,7 +1196,7 @@ def test_the_projects_offline_sql_can_be_taken_back(empty_database: str, tmp_pat
 def test_a_database_out_of_reach_is_one_line_without_the_password(folder: Path) -> None:
     """The operator learns what is not answering; the log learns no secret."""
     with pytest.raises(OperatorError) as caught:
-        migrations.status("postgresql://movies:s3cret@127.0.0.1:1/movies", folder)
+        migrations.status("postgresql://movies:s3cret@127.0.0.1:1/movies", folder, ignore)
 
     assert str(caught.value).startswith("the database is out of reach: ")
     assert "127.0.0.1" in str(caught.value)
