@@ -4,8 +4,11 @@ Where, and with how many workers, comes from config.toml and the environment, li
 """
 
 import os
+import signal
 from math import ceil
 from pathlib import Path
+
+from gunicorn.arbiter import Arbiter
 
 from service.config import load
 from service.errors import OperatorError
@@ -29,3 +32,11 @@ errorlog = "-"
 accesslog = None
 # It would be a socket in the home folder.
 control_socket_disable = True
+
+
+def when_ready(server: Arbiter) -> None:
+    """Have the master pass SIGHUP on: workers reload queries/*.sql and go on serving.
+
+    By itself it would replace all workers; deploy to do that.
+    """
+    server.handle_hup = lambda: server.kill_workers(signal.SIGHUP)

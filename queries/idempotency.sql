@@ -2,6 +2,7 @@
 -- who sends the same key again gets the answer of the first time.
 
 -- name: create_movies_once(requests)
+-- set: gin_pending_list_limit = 64kB
 -- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- Each row comes back with its position, the fingerprint that its key was first used with, and the
 -- movie as it was then. One that does not come back has met another session that is using its key,

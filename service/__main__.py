@@ -20,7 +20,7 @@ from aiohttp import web
 
 from service import config as settings
 from service import logs
-from service.app import create_app, load_queries, prove
+from service.app import RELOADER, create_app, load_queries, verify
 from service.config import Config
 from service.database import embedded, migration_files, urls
 from service.errors import OperatorError
@@ -76,8 +76,19 @@ async def _serve(config: Config) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    runner = Runner(create_app(config), config.server)
+    app = create_app(config)
+    runner = Runner(app, config.server)
+    on_terminal = os.isatty(0)
+
+    def hang_up() -> None:
+        """Reload the queries; but stop if the terminal was closed, which sends the same signal."""
+        if on_terminal and not os.isatty(0):
+            stop.set()
+        else:
+            app[RELOADER].start()
+
     await runner.setup()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
     try:
         site = web.TCPSite(
             runner, config.server.host, config.server.port, backlog=config.server.backlog
@@ -162,7 +173,7 @@ def queries(config: Config) -> None:
     """Hold queries/*.sql against the database, and list them."""
     loaded = load_queries(config)
     with _database(config) as ready:
-        asyncio.run(prove(ready))
+        asyncio.run(verify(ready, loaded))
     for query in loaded.values():
         where = f"{query.path.name}:{query.line}"
         click.echo(f"{where:<16} {query.name}({', '.join(query.parameters)})")

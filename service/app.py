@@ -2,8 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psycopg2
@@ -13,10 +15,12 @@ from gunicorn.errors import AppImportError
 from service import config as settings
 from service import genres, idempotency, listing, logs, movies
 from service.config import Config
-from service.database import migration_files, queries, schema
+from service.database import migration_files, queries, verification
 from service.database.pool import Pool, connect
-from service.database.schema import Schema
-from service.database.statements import Statements, leave_timeouts_to_us
+from service.database.queries import Query
+from service.database.reloading import Reloader
+from service.database.statements import Statements, suppress_timeout_reports
+from service.database.verification import Verification
 from service.errors import OperatorError, Unavailable
 from service.genres import Genres
 from service.idempotency import OnceOnly
@@ -32,33 +36,35 @@ from service.web.server import TRAFFIC, Runner, settle_memory
 from service.web.traffic import Traffic
 
 POOL = web.AppKey("pool", Pool)
-GENRES = web.AppKey("genres", Genres)
+RELOADER = web.AppKey("reloader", Reloader)
 ONCE_ONLY = web.AppKey("once_only", OnceOnly)
 EXPECTED = {
     **genres.QUERIES,
     **idempotency.QUERIES,
     **listing.QUERIES,
     **movies.QUERIES,
-    **schema.QUERIES,
+    **verification.QUERIES,
 }
 
 
 def create_app(config: Config) -> web.Application:
     """Build the application; `OperatorError` where a query or migration file is wrong."""
     loaded = load_queries(config)
-    database = _schema(config, loaded)
-    pool = Pool(config.database, database.prove)
-    statements = Statements(pool, loaded, config.database.statement_timeout)
+    verification = _verification(config, loaded)
+    pool = Pool(config.database, verification.verify)
+    statements = Statements(
+        pool, loaded, config.database.statement_timeout, config.log.slow_statement
+    )
     traffic = Traffic(config.server.request_timeout)
 
     async def require_database() -> None:
         applied = await statements.fetch("get_applied_migrations", retry=True)
-        database.require_migrations(applied)
+        verification.require_migrations(applied)
 
     app = web.Application()
     app[POOL] = pool
     app[TRAFFIC] = traffic
-    app[GENRES] = Genres(statements, config.genres, config.sharing)
+    app[RELOADER] = Reloader(loaded, partial(load_queries, config), partial(verify, config))
     app[ONCE_ONLY] = OnceOnly(statements, config.sharing)
     app.add_routes(
         routes(
@@ -70,7 +76,7 @@ def create_app(config: Config) -> web.Application:
                 BodyReader(config.server.body_timeout),
                 require_if_match=config.server.require_if_match,
             ),
-            GenresHandlers(app[GENRES]),
+            GenresHandlers(Genres(statements)),
             Reference(),
         )
     )
@@ -78,21 +84,23 @@ def create_app(config: Config) -> web.Application:
     return app
 
 
-def load_queries(config: Config) -> dict[str, queries.Query]:
-    """Load queries/*.sql and hold it against what the service expects."""
+def load_queries(config: Config) -> dict[str, Query]:
+    """Load queries/*.sql and compare it with what the service expects."""
     return queries.load(config.root / "queries", EXPECTED)
 
 
-def _schema(config: Config, loaded: dict[str, queries.Query]) -> Schema:
-    return Schema(migration_files.versions(config.root / "migrations"), loaded, EXPECTED)
+def _verification(config: Config, loaded: Mapping[str, Query]) -> Verification:
+    versions = migration_files.versions(config.root / "migrations")
+    return Verification(versions, loaded, EXPECTED)
 
 
-async def prove(config: Config) -> None:
-    """Hold the queries against the database, as the first connection of a process does."""
+async def verify(config: Config, loaded: Mapping[str, Query]) -> None:
+    """Verify the queries against the database, as the first connection of a process does."""
+    verification = _verification(config, loaded)
     try:
         connection = await connect(config.database)
         try:
-            await _schema(config, load_queries(config)).prove(connection)
+            await verification.verify(connection)
         finally:
             connection.close()
     except (Unavailable, psycopg2.Error, TimeoutError) as error:
@@ -102,19 +110,19 @@ async def prove(config: Config) -> None:
 
 
 async def _database(app: web.Application) -> AsyncIterator[None]:
-    """Prove the database before the first request, if it is there; close the pool at the end.
+    """Verify the database before the first request, if it is there; close the pool at the end.
 
-    In between, requests are looked after, genres recounted and old idempotency keys cleared.
+    In between, deadlines of requests are enforced and old idempotency keys cleared.
 
     Where it is away, or waits for its migrations, the service starts all the same and answers 503
     until it is there. A query that does not fit the schema stops the start.
     """
     pool = app[POOL]
-    leave_timeouts_to_us(asyncio.get_running_loop())
+    suppress_timeout_reports(asyncio.get_running_loop())
     try:
         with suppress(Unavailable):
             await _try(pool)
-        async with app[TRAFFIC].watched(), app[GENRES].recounted(), app[ONCE_ONLY].cleared():
+        async with app[TRAFFIC].watched(), app[ONCE_ONLY].cleared():
             yield
     finally:
         await pool.close(timeout=2)
@@ -131,13 +139,15 @@ async def _try(pool: Pool) -> None:
 
 
 class Worker(Runner):
-    """What each of gunicorn's workers runs."""
+    """What each of gunicorn's workers runs; SIGHUP, which the master passes on, reloads queries."""
 
     async def setup(self) -> None:
         """Start; gunicorn prints this kind of error as one line, and stops."""
         try:
             await super().setup()
             settle_memory()
+            reload = self.app[RELOADER].start
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         except OperatorError as error:
             raise AppImportError(str(error)) from error
 

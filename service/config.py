@@ -136,18 +136,12 @@ class Sharing:
 
 
 @dataclass(frozen=True)
-class Genres:
-    """How the movies of each genre are counted; durations in seconds."""
-
-    recount_every: float = _setting(_seconds(0.001))
-
-
-@dataclass(frozen=True)
 class Log:
-    """What is logged and how."""
+    """What is logged and how; durations in seconds."""
 
     level: str = _setting(kinds.String(validate=OneOf(("debug", "info", "warning", "error"))))
     format: str = _setting(kinds.String(validate=OneOf(("auto", "text", "json"))))
+    slow_statement: float = _setting(_seconds())
 
 
 @dataclass(frozen=True)
@@ -159,7 +153,6 @@ class Config:
     server: Server
     database: Database
     sharing: Sharing
-    genres: Genres
     log: Log
 
 

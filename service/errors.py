@@ -108,5 +108,12 @@ class Contended(Unavailable):
     """A statement was undone because of what it waited for: a lock, a deadlock, its timeout."""
 
 
+class StatementFailed(CatalogueError):
+    """A statement failed for a reason that no client can cause: a fault of a query or the schema.
+
+    The text is for the log; clients learn only that the service failed.
+    """
+
+
 class OperatorError(Exception):
     """Stops a command with this one line: a wrong setting, query file or migration."""

@@ -21,13 +21,18 @@ from service.database.queries import Expected
 from service.database.statements import Statements
 from service.errors import KeyInUse, KeyReused, RuleBroken
 from service.logs import Outage
-from service.movies import COLUMNS, Movie, invalid
+from service.movies import TYPES, Movie, invalid
 
 QUERIES: Mapping[str, Expected] = {
     "create_movies_once": Expected(
-        ("requests",), ("position", "fingerprint", "replayed", *COLUMNS)
+        {"position": int, "fingerprint": str, "replayed": bool, **TYPES},
+        [{"requests": "[]"}],
+        "POST a movie with an Idempotency-Key",
+        writes=True,
     ),
-    "clear_idempotency_keys": Expected(("at_most",), ("cleared",)),
+    "clear_idempotency_keys": Expected(
+        {"cleared": int}, [{"at_most": 0}], "clearing expired keys, once a minute", writes=True
+    ),
 }
 
 # Seconds that a request waits for another one with its key: it mostly gets the answer of that one,
@@ -162,6 +167,7 @@ class OnceOnly:
             "create_movies_once",
             retry=True,  # if the first one was carried out after all, the keys tell
             shared=len(rows) > 1,
+            max_affected=len(rows),
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
         return {

@@ -1,315 +1,168 @@
 """Finding movies: filters, sort orders and pages; knows no HTTP.
 
-A page begins at a key, the sort value and id of a movie: the database walks to it along an index,
-so the ten-thousandth page costs no more than the first, and no movie that stays is missed or seen
-twice while others come and go (https://use-the-index-luke.com/no-offset). To count how many there
-are takes most of the time: a page by cursor is told what was counted on the page before it.
+A page begins at a key, the sort value and id of a movie. The database walks to it along an index,
+so the ten-thousandth page costs no more than the first, and while others add and remove movies, no
+movie that stays is missed or seen twice (https://use-the-index-luke.com/no-offset). Counting takes
+most of the time: a first page counts, and its cursors carry the total along.
 """
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
-from service import sampling
 from service.database.queries import Expected
 from service.database.statements import Row, Statements
-from service.errors import Contended
-from service.movies import COLUMNS, Movie
+from service.errors import Contended, Failure, WrongParameters
+from service.movies import TYPES, Movie
+from service.paging import EXACT_TOTAL, NUMBERED_MOVIES, Filter, Key, Page, Place, Range
 
-SORTS = ("id", "title", "year", "runtime", "-id", "-title", "-year", "-runtime")
-EXACT = 10_000  # so many are counted; beyond it, the total is the planner's estimate
+# Matches that are sorted if a walk along the index takes too long: that many take some 0.2 s.
+SORTABLE = 100_000
+ANY_NUMBER = 2**31
 
+
+def _place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
+    """Numbers of type bigint go as text, so that every number is a constant of one type.
+
+    Otherwise pg_stat_statements lists a query once for small numbers and once for large ones.
+    """
+    return {
+        "sort": order,
+        "after": str(place.key.value) if place.key else None,
+        "after_id": str(place.key.id) if place.key else None,
+        "skip": place.skip,
+        "size": size,
+    }
+
+
+_EVERYTHING = Filter().parameters()
+_NOTHING = Filter("a b*", ("a", "b"), Range(2, 1), Range(2, 1)).parameters()
+_FIRST = _place_parameters("id", Place(), 0)
+_NEXT = _place_parameters("-title", Place(key=Key("a", 1)), 0)
 QUERIES: Mapping[str, Expected] = {
-    "list_movies": Expected(
-        (
-            *("title", "genres", "year_from", "year_to", "runtime_from", "runtime_to"),
-            *("sort", "after", "after_id", "skip", "size"),
-        ),
-        COLUMNS,
+    "sort_movies": Expected(
+        {"total": int, **TYPES},
+        [{**_NOTHING, **_NEXT, "most": 0}, {**_EVERYTHING, **_FIRST, "most": 0}],
+        "listing movies: a first page, or few matches",
+    ),
+    "estimate_movies": Expected(
+        {"total": int}, [_NOTHING, _EVERYTHING], "listing movies: the first page of many matches"
+    ),
+    "walk_movies": Expected(
+        TYPES,
+        [{**_NOTHING, **_NEXT}, {**_EVERYTHING, **_FIRST}],
+        "listing movies: a page by cursor, or of many matches",
     ),
 }
-
-# As measured for data in memory: other parts of the planner's own idea of a disk. Of 2 million
-# movies, what is slow to find takes three quarters of the time, and nothing takes much longer.
-COSTS = (
-    "set local seq_page_cost = 0.3; set local random_page_cost = 0.15;"
-    # To come to a page of the table once more costs as much as the first time, beside memory.
-    " set local effective_cache_size = '1MB';"
-    " set local cpu_tuple_cost = 0.05; set local cpu_index_tuple_cost = 0.03;"
-    " set local max_parallel_workers_per_gather = 0; "  # a page may take one core, not all
-)
-EXPLAIN = ("explain (format json) ", "")
-
-# A filter that the planner thinks passes fewer is counted without a look at the sample.
-PROMISING = 4_000
-RESAMPLE = 60  # seconds; as the catalogue grows, the samples become needlessly large
-HOPE = 1.2  # times as many have to be there, as a sample tells, for a closer look
-# So many are sorted where a page is deep: it takes no longer than to walk past all others, unless
-# that is by id, as they lie in the table.
-FEW_WHERE_DEEP = 20_000
-HOPELESS_WHERE_DEEP = 16_000  # hardly more than so many are sorted as well, without a closer look
-DEEP = 100
-# Seconds that a walk may take where there are no more movies than can be sorted instead: to sort so
-# many takes some 0.2 s, and a walk past 2 million movies 2 s.
-WALK = 0.1
-SORTABLE = 100_000
-ALL = 2**31
-
-
-class Range(NamedTuple):
-    """From `low` to `high`, both included; None: no limit."""
-
-    low: int | None = None
-    high: int | None = None
-
-
-ANY = Range()
-
-
-@dataclass(frozen=True)
-class Filter:
-    """What a movie must be; None and an empty range: anything."""
-
-    title: str | None = None  # all of its words, in any order; `cas*`: a word that begins so
-    genres: tuple[str, ...] | None = None  # all of them
-    year: Range = ANY
-    runtime: Range = ANY
-
-
-class Key(NamedTuple):
-    """Where a movie stands in an order: the field that is sorted by, and the id for ties."""
-
-    value: str | int
-    id: int
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a page begins: behind so many movies, or next to a key, ahead of it or behind it.
-
-    `total`, where it is known: how many movies pass, which are not counted again.
-    """
-
-    skip: int = 0
-    key: Key | None = None
-    backwards: bool = False
-    total: int | None = None
-
-
-@dataclass(frozen=True)
-class Page:
-    """Movies in order, the keys of the pages next to it (None: there is none), and the total."""
-
-    movies: list[Movie]
-    previous: Key | None
-    next: Key | None
-    total: int
-
-    @property
-    def total_is_estimate(self) -> bool:
-        """Whether it is the planner's."""
-        return self.total > EXACT
 
 
 class Listing:
     """Lists movies; may raise `Unavailable`."""
 
     def __init__(self, statements: Statements) -> None:
-        self._fetch = statements.fetch
-        self._samples: list[sampling.Sample] = []
-        self._sampled_at = -inf
+        self._statements = statements
 
     async def page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
-        """Return the page of `size` movies at `place`; `sort` is one of `SORTS`."""
-        filters = _parameters(wanted)
-        order = _reversed(sort) if place.backwards else sort
-        total, rows = place.total, list[Any]()
+        """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
+
+        `WrongParameters`: the page is too far from the first one to be reached by its number.
+        """
+        filters = wanted.parameters()
+        order = _reverse(sort) if place.backwards else sort
+        total, rows = place.total, list[Row]()
         if total is not None:
-            rows = await self._uncounted(total, filters, order, place, size + 1)
+            rows = await self._walk(total, filters, order, place, size + 1)
         if total is None or not rows:  # the movies there have gone since they were counted
-            total, rows = await self._counted(filters, order, place, size + 1)
+            total, rows = await self._count(filters, order, place, size + 1)
         movies = [Movie._make(row) for row in rows[:size]]
         before, after = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
             movies.reverse()
             before, after = after, before
-        ends = (movies[0], movies[-1]) if movies else None
         return Page(
             movies=movies,
-            previous=_edge(sort, place, ends and ends[0]) if before else None,
-            next=_edge(sort, place, ends and ends[1]) if after else None,
+            previous=_edge(sort, place, movies[:1]) if before else None,
+            next=_edge(sort, place, movies[-1:]) if after else None,
             total=total,
         )
 
-    async def _counted(
+    async def _count(
         self, filters: dict[str, Any], order: str, place: Place, size: int
-    ) -> tuple[int, list[Any]]:
-        """The total, and the page.
+    ) -> tuple[int, list[Row]]:
+        """Return the total and the page."""
+        total, rows = await self._sort(EXACT_TOTAL, filters, order, place, size)
+        if total <= EXACT_TOTAL:
+            return total, rows
+        if place.skip + size - 1 > NUMBERED_MOVIES:
+            last = NUMBERED_MOVIES // (size - 1)
+            detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
+            raise WrongParameters([Failure("page", detail)])
+        ((estimate,),) = await self._statements.fetch("estimate_movies", retry=True, **filters)
+        total = max(EXACT_TOTAL + 1, estimate)
+        return total, await self._walk(total, filters, order, place, size)
 
-        Unless a sample proves that more pass, matches are counted, up to `EXACT` or some more. If
-        that is all, the page is sorted out of them.
-        """
-        estimate = await self._estimate(filters)
-        few, hopeless = EXACT, HOPE * EXACT
-        if place.skip > DEEP and order not in ("id", "-id"):
-            few, hopeless = FEW_WHERE_DEEP, HOPELESS_WHERE_DEEP
-        total, rows = few + 1, list[Any]()
-        if estimate < PROMISING or not await self._is_many(hopeless, filters):
-            total, rows = await self._among(few, filters, order, place, size)
-        if total > few:
-            rows = await self._uncounted(estimate, filters, order, place, size)
-        return (total if total <= EXACT else max(EXACT + 1, estimate)), rows
-
-    async def _is_many(self, hopeless: float, filters: dict[str, Any]) -> bool:
-        """Whether samples prove that more than `EXACT` pass.
-
-        Where fewer than `hopeless` seem to, there is no closer look.
-        """
-        now = time.monotonic()
-        if now > self._sampled_at + RESAMPLE:
-            self._samples = sampling.samples(await self._estimate(EVERYTHING), EXACT)
-            self._sampled_at = now
-        for sample in self._samples:
-            [(movies, blocks)] = await self._ask(sample.around, filters)
-            if blocks >= sample.proof:
-                return True
-            if movies < hopeless * sample.share:
-                break
-        return False
-
-    async def _uncounted(
+    async def _walk(
         self, total: int, filters: dict[str, Any], order: str, place: Place, size: int
-    ) -> list[Any]:
-        """The page, as the planner thinks best: of many, by a walk along the order's index.
+    ) -> list[Row]:
+        """Return the page, read along the index of the order.
 
-        Where that is long, and `total` (or its estimate) not too much, they are all sorted after
-        all: where they lie together, far from where the walk begins, as a genre of old does, the
-        newest first.
+        If the walk times out, fetch the matches and sort them: matches that are clustered make the
+        walk long. More than `SORTABLE` would take longer to sort.
         """
-        sortable = total <= SORTABLE
+        filters, key = _begin(filters, order, place.key)
+        place = Place(place.skip, key)
         try:
-            return await self._fetch(
-                "list_movies",
+            return await self._statements.fetch(
+                "walk_movies",
                 retry=True,
-                around=(COSTS, ""),
-                timeout=WALK if sortable else None,
-                **_walk(filters, order, place.key),
-                skip=place.skip,
-                size=size,
+                timeout=None if total <= SORTABLE else self._statements.timeout,
+                **filters,
+                **_place_parameters(order, place, size),
             )
         except Contended:
-            if not sortable:
+            if total > SORTABLE:
                 raise
-        _, rows = await self._among(ALL, filters, order, place, size)
+        _, rows = await self._sort(ANY_NUMBER, filters, order, place, size)
         return rows
 
-    async def _among(
-        self, few: int, filters: dict[str, Any], order: str, place: Place, size: int
-    ) -> tuple[int, list[Any]]:
-        """How many pass, up to one more than `few`, and the page if there are not more."""
-        fetched = await self._ask(
-            _among(few, order),
-            filters,
-            size=few + 1,
-            page_after=str(place.key.value) if place.key else None,
-            page_after_id=place.key.id if place.key else None,
-            page_skip=place.skip,
-            page_size=size,
+    async def _sort(
+        self, most: int, filters: dict[str, Any], order: str, place: Place, size: int
+    ) -> tuple[int, list[Row]]:
+        """Count the matches, up to `most` + 1; if there are no more than `most`, sort the page."""
+        place_parameters = _place_parameters(order, place, size)
+        rows = await self._statements.fetch(
+            "sort_movies", retry=True, most=most, **filters, **place_parameters
         )
-        return fetched[0][0], [row for _, *row in fetched if row[0] is not None]
-
-    async def _estimate(self, filters: dict[str, Any]) -> int:
-        [(explained,)] = await self._ask(EXPLAIN, filters)
-        return int(explained[0]["Plan"]["Plan Rows"])
-
-    async def _ask(
-        self, around: tuple[str, str], filters: dict[str, Any], **more: Any
-    ) -> list[Row]:
-        """What goes around list_movies, of all that pass, in no order."""
-        parameters = {**filters, **_order(None, None), "skip": 0, "size": None, **more}
-        return await self._fetch("list_movies", retry=True, around=around, **parameters)
+        return rows[0][0], [row[1:] for row in rows if row[1] is not None]
 
 
-def _parameters(wanted: Filter) -> dict[str, Any]:
-    return {
-        "title": wanted.title,
-        "genres": list(wanted.genres) if wanted.genres else None,
-        "year_from": wanted.year.low,
-        "year_to": wanted.year.high,
-        "runtime_from": wanted.runtime.low,
-        "runtime_to": wanted.runtime.high,
-    }
+def _begin(
+    filters: dict[str, Any], order: str, key: Key | None
+) -> tuple[dict[str, Any], Key | None]:
+    """Let a walk begin at the key, or at the range of the sorted field if that is farther.
 
-
-EVERYTHING = _parameters(Filter())
-
-
-def _order(sort: str | None, key: Key | None) -> dict[str, Any]:
-    return {
-        "sort": sort,
-        "after": str(key.value) if key else None,  # as text, whatever it is
-        "after_id": key.id if key else None,
-    }
-
-
-def _walk(filters: dict[str, Any], order: str, key: Key | None) -> dict[str, Any]:
-    """Where a walk goes from the key on.
-
-    It begins there, or else where a range of the field that is sorted by does. Only one of the two
-    is sent: from the other, PostgreSQL might read all that lies between them.
+    Only one of the two is sent: PostgreSQL might begin at the other and read all between them.
     """
     descending = order.startswith("-")
     bound = f"{order.removeprefix('-')}_{'to' if descending else 'from'}"
     limit = filters.get(bound)
-    if key and limit is not None:
-        within = key.value <= limit if descending else key.value >= limit
-        if within:
-            filters = {**filters, bound: None}
-        else:
-            key = None
-    return {**filters, **_order(order, key)}
+    if key is None or limit is None:
+        return filters, key
+    if key.value <= limit if descending else key.value >= limit:
+        return {**filters, bound: None}, key
+    return filters, None
 
 
-def _among(few: int, order: str) -> tuple[str, str]:
-    """What goes around list_movies, to count what it finds and have a page of that."""
-    field, direction, beyond = order, "asc", ">"
-    if order.startswith("-"):
-        field, direction, beyond = order[1:], "desc", "<"
-    columns = ", ".join(f"m.{column}" for column in COLUMNS)
-    return (
-        f"{COSTS}with matching as materialized (select f.id, f.{field} as key from (",
-        f"""
-) as f),
-counted as (select count(*) as total from matching),
-page as (
-  select m.id, m.key
-  from matching as m, counted as c
-  where c.total <= {few}
-    and (%(page_after_id)s is null or (m.key, m.id) {beyond} (%(page_after)s, %(page_after_id)s))
-  order by m.key {direction}, m.id {direction}
-  limit %(page_size)s offset %(page_skip)s
-)
-select c.total, {columns}
-from counted as c
-left join page as p on true
-left join movies as m on m.id = p.id
-order by p.key {direction}, p.id {direction}""",
-    )
-
-
-def _reversed(sort: str) -> str:
+def _reverse(sort: str) -> str:
     return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
 
 
-def _edge(sort: str, place: Place, movie: Movie | None) -> Key | None:
-    """The key of a page's first or last movie.
+def _edge(sort: str, place: Place, movies: list[Movie]) -> Key | None:
+    """Return the key of the page's first or last movie.
 
-    Where the page is empty, as those that stood there are gone: a key right behind its own, so that
-    the way back does not leave out the movie that it came from.
+    Of an empty page, whose movies have gone: a key right behind its own, so that the page before it
+    includes the movie that it came from.
     """
-    if movie:
+    for movie in movies:
         return Key(getattr(movie, sort.removeprefix("-")), movie.id)
     if not place.key:
         return None

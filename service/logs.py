@@ -141,7 +141,10 @@ def configure(settings: Log) -> None:
     as_text = settings.format == "text" or (settings.format == "auto" and on_terminal)
     common: list[Any] = [structlog.processors.add_log_level, _stamp]
     final: list[Any] = (
-        [structlog.processors.TimeStamper("iso"), structlog.dev.ConsoleRenderer()]
+        [
+            structlog.processors.TimeStamper("iso"),
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ]
         if as_text
         else [structlog.processors.format_exc_info, _rendered]
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import orjson
 
@@ -62,13 +62,25 @@ Rows = list[Row[Movie | Refused]]
 FIELDS = ("title", "year", "runtime", "genres")
 
 COLUMNS = Movie._fields
+TYPES: Mapping[str, Any] = get_type_hints(Movie)  # of the columns
 QUERIES: Mapping[str, Expected] = {
-    "get_movies": Expected(("ids",), COLUMNS),
-    "create_movies": Expected(("movies",), ("position", *COLUMNS)),
-    "update_movies": Expected(("changes",), ("locked", "held", *COLUMNS)),
-    "delete_movies": Expected(("deletions",), ("locked", "held", *COLUMNS)),
+    "get_movies": Expected(TYPES, [{"ids": "{}"}], "GET a movie"),
+    "create_movies": Expected(
+        {"position": int, **TYPES}, [{"movies": "[]"}], "POST a movie", writes=True
+    ),
+    "update_movies": Expected(
+        {"locked": bool, "held": bool, **TYPES},
+        [{"changes": "[]"}],
+        "PATCH and PUT a movie",
+        writes=True,
+    ),
+    "delete_movies": Expected(
+        {"locked": bool, "held": bool, **TYPES},
+        [{"deletions": "[]"}],
+        "DELETE a movie",
+        writes=True,
+    ),
 }
-
 
 # Seconds until a movie that was locked is asked for again: the first time, and at most.
 SOON, LATER = 0.01, 0.2
@@ -140,16 +152,18 @@ class Catalogue:
             raise Unavailable(str(error)) from error
 
     async def _create(self, rows: Rows) -> dict[int, Movie | Refused]:
-        created = await self._fetch("create_movies", shared=len(rows) > 1, movies=_json(rows))
+        created = await self._write("create_movies", rows, movies=_json(rows))
         return {position: Movie._make(movie) for position, *movie in created}
 
     async def _update(self, rows: Rows) -> dict[int, Movie | Refused]:
-        shared = len(rows) > 1
-        return _changed(await self._fetch("update_movies", shared=shared, changes=_json(rows)))
+        return _changed(await self._write("update_movies", rows, changes=_json(rows)))
 
     async def _delete(self, rows: Rows) -> dict[int, Movie | Refused]:
+        return _changed(await self._write("delete_movies", rows, deletions=_json(rows)))
+
+    async def _write(self, name: str, rows: Rows, **parameters: Any) -> list[tuple[Any, ...]]:
         shared = len(rows) > 1
-        return _changed(await self._fetch("delete_movies", shared=shared, deletions=_json(rows)))
+        return await self._fetch(name, shared=shared, max_affected=len(rows), **parameters)
 
 
 def _ids(rows: Rows) -> str:

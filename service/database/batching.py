@@ -35,10 +35,8 @@ from functools import cached_property
 from math import inf
 from typing import Generic, TypeVar
 
-import psycopg2
-
 from service.config import Sharing
-from service.errors import Contended, RuleBroken, Unavailable
+from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
 
 Result = TypeVar("Result")
 
@@ -201,7 +199,7 @@ class Batcher(Generic[Result]):
         """Whether the statement may be one row's fault, and was not carried out."""
         if isinstance(error, Unavailable) and not isinstance(error, Contended):
             return False  # the database is away, say
-        return self._idempotent or isinstance(error, RuleBroken | Contended | psycopg2.Error)
+        return self._idempotent or isinstance(error, RuleBroken | Contended | StatementFailed)
 
     async def _apart(self, rows: list[Row[Result]]) -> None:
         """Send each row alone, some at a time.

@@ -20,8 +20,8 @@ from psycopg2 import errors as postgres
 from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 
 from service.database.sessions import open_session, origin, words
-from service.database.statements import translated
-from service.errors import OperatorError, RuleBroken
+from service.database.statements import CAUSED_BY_CLIENTS
+from service.errors import OperatorError
 
 FEWEST = 16  # rows that are copied at once where many are refused
 FETCHED = 2000  # rows that are read at once
@@ -252,7 +252,7 @@ class Copying:
                         f"copy {self._table} ({', '.join(columns)}) from stdin", data, size=1 << 16
                     )
             except psycopg2.Error as error:
-                if not isinstance(translated("import", error), RuleBroken):
+                if not isinstance(error, (psycopg2.IntegrityError, *CAUSED_BY_CLIENTS)):
                     raise
                 cursor.execute("rollback to savepoint rows; release savepoint rows")
                 return error

@@ -19,7 +19,7 @@ import structlog
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from service.config import Database
-from service.database.urls import parameters
+from service.database.urls import application_name, parameters
 from service.errors import Unavailable
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ async def connect(settings: Database) -> aiopg.Connection:
         enable_hstore=False,
         enable_uuid=False,
         **(
-            {"application_name": "movie-catalogue"}
+            {"application_name": application_name()}
             | parameters(settings.url)
             | {"client_encoding": "UTF8"}
         ),
@@ -48,20 +48,20 @@ async def connect(settings: Database) -> aiopg.Connection:
 class Pool:
     """Lends connections as the settings say, to the tasks of one event loop.
 
-    A new connection goes through `prove` before its first use until that has succeeded once, so
-    that nothing is asked of a database that is not as it must be.
+    A new connection goes through `verify` before its first use until that has returned True once:
+    no query runs before the schema is verified.
     """
 
     def __init__(
-        self, settings: Database, prove: Callable[[aiopg.Connection], Awaitable[None]]
+        self, settings: Database, verify: Callable[[aiopg.Connection], Awaitable[bool]]
     ) -> None:
         self._settings = settings
-        self._prove = prove
+        self._verify = verify
         self._max_open = settings.max_open
         self._max_idle = settings.max_idle
         self._max_idle_time = settings.max_idle_time
         self._acquire_timeout = settings.acquire_timeout
-        self._proven = False
+        self._verified = False
         self._closing = False
         self._refusal: tuple[float, BaseException] | None = None  # since an outage: until, why
         self._connections: set[aiopg.Connection] = set()
@@ -178,7 +178,7 @@ class Pool:
 
     async def _open(self) -> None:
         try:
-            connection = await self._connect_and_prove()
+            connection = await self._connect_and_verify()
         except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for it
             self._settle(asyncio.current_task())
             self._could_not_open(error)
@@ -192,15 +192,14 @@ class Pool:
         self._connecting.discard(task)
         self._emptied.set()
 
-    async def _connect_and_prove(self) -> aiopg.Connection:
+    async def _connect_and_verify(self) -> aiopg.Connection:
         connection = await connect(self._settings)
-        if not self._proven:
+        if not self._verified:
             try:
-                await self._prove(connection)
+                self._verified = await self._verify(connection)
             except BaseException:
                 connection.close()
                 raise
-            self._proven = True
         if self._refusal:
             log.info("database reached again")
         return connection

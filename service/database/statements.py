@@ -1,55 +1,57 @@
 """Runs one named statement on a pooled connection, with errors in the catalogue's own words.
 
-What PostgreSQL or the driver report becomes `Unavailable` (worth another try) or `RuleBroken`
-(what a client sent); anything else is a fault of ours and stays as it is.
+An error of PostgreSQL or the driver becomes `Unavailable` (another try may help), `RuleBroken` (a
+client's doing) or `StatementFailed` (anything else), and is logged once, whoever shares it.
 """
 
 import asyncio
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 
 import psycopg2
+import structlog
 from psycopg2 import errors as postgres
 
 from service.database.pool import Pool
 from service.database.queries import Query, Session
-from service.errors import Contended, RuleBroken, Unavailable
+from service.errors import CatalogueError, Contended, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
 
-LOCK_TIMEOUT = 250  # ms; for a statement that many wait for, whose rows are then sent apart
+SHARED_LOCK_TIMEOUT_MS = 250  # of a statement that many wait for; its rows are then sent apart
+UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
 
-# The words of movies gather in a list, until there are so many kB of them; then the statement at
-# hand merges them into their index: for 0.15 s at the usual 4 MB, and 7 ms at the least there is,
-# which is the same work in all. https://www.postgresql.org/docs/current/gin.html#GIN-FAST-UPDATE
-MERGED = 64
+log = structlog.get_logger()
 
 
 class Statements:
-    """The statements of queries/*.sql, by name; `statement_timeout` in seconds.
+    """The statements of queries/*.sql, by name.
 
-    The settings go in front of each statement, in the same message: `set local` holds for this
-    implicit transaction alone, so no session state is relied upon and PgBouncer in transaction
-    mode may stand in between. The driver waits a little longer than the server.
+    `statement_timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a
+    statement that takes longer is logged (0: none).
+
+    Settings go in front of each statement, in the same message. `set local` holds for this implicit
+    transaction alone: the service relies on no session state and works through PgBouncer in
+    transaction mode. Times come in UTC, whatever the database or the role has set.
     https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-MULTI-STATEMENT
     """
 
-    def __init__(self, pool: Pool, queries: Mapping[str, Query], statement_timeout: float) -> None:
+    def __init__(
+        self, pool: Pool, queries: Mapping[str, Query], statement_timeout: float, slow: float = 0
+    ) -> None:
         self._pool = pool
         self._queries = queries
         self.timeout = statement_timeout
-        alone = _settings(statement_timeout)
-        writing = f"set local gin_pending_list_limit = {MERGED}; {alone}"
-        sharing = f"set local lock_timeout = {LOCK_TIMEOUT}; {writing}"
-        self._prefixes = {None: alone, False: writing, True: sharing}
+        self._slow = slow
 
     async def fetch(
         self,
         name: str,
         *,
         retry: bool = False,
-        shared: bool | None = None,
-        around: tuple[str, str] = ("", ""),
+        shared: bool = False,
+        max_affected: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
         **parameters: Any,
     ) -> list[Row]:
@@ -57,43 +59,63 @@ class Statements:
 
         `retry`: once more on a fresh connection where one broke, for statements that may be carried
         out twice; of any other that writes, nobody can tell whether it was.
-        `shared`, of one that writes movies: give up soon on what somebody else has locked, as other
-        requests wait for this statement too.
-        `around`: what goes before and after the query's own text, to count what it finds, say.
-        `timeout`: in seconds, in place of `statement_timeout`; for a statement of its own kind.
-        Raises `Contended`, `Unavailable` or `RuleBroken`.
+        `shared`: other requests wait for this statement too, so it gives up soon on what somebody
+        else has locked.
+        `max_affected`: a statement that changes more movies is refused.
+        `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
+        Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
+        query = self._queries[name]
+        if timeout is None:
+            timeout = self.timeout if query.timeout is None else query.timeout
+        preamble = query.preamble(timeout)
+        if shared:
+            preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
+        if max_affected is not None:
+            preamble += limit_affected(max_affected)
         async with self._pool.connection() as connection:
-            prefix = self._prefixes[shared] if timeout is None else _settings(timeout)
-            patience = (self.timeout if timeout is None else timeout) + 1
-            session = Session(connection, prefix + around[0], around[1], patience)
+            session = Session(connection, preamble, timeout + 1 if timeout else UNLIMITED_S)
+            started = monotonic()
             try:
-                return [row async for row in self._queries[name].run(session, **parameters)]
+                rows = [row async for row in query.run(session, **parameters)]
             except asyncio.CancelledError as error:
-                raise_if_timed_out(name, error)
-                raise
+                if not is_timeout(error):
+                    raise
+                raise _logged(query, error.__context__, started) from error
             except (psycopg2.Error, TimeoutError) as error:
                 if not connection.closed:
-                    raise translated(name, error) from error
+                    raise _logged(query, error, started) from error
                 broken = error
+            else:
+                self._log_if_slow(query, started, len(rows))
+                return rows
         self._pool.distrust_idle()
         if retry:
             return await self.fetch(
-                name, shared=shared, around=around, timeout=timeout, **parameters
+                name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters
             )
-        raise Unavailable(f"{name}: the connection broke: {broken}") from broken
+        log.warning(
+            "statement failed", **_about(query, started), reason=f"connection: {words(broken)}"
+        )
+        raise Unavailable(f"{name}: the connection broke: {words(broken)}") from broken
+
+    def _log_if_slow(self, query: Query, started: float, rows: int) -> None:
+        if self._slow and monotonic() - started > self._slow:
+            log.warning("slow statement", **_about(query, started), rows=rows)
 
 
-def _settings(timeout: float) -> str:
-    """Times come in UTC, whatever the database or the role has set."""
-    return f"set local statement_timeout = {round(timeout * 1000)}; set local timezone = 'UTC'; "
+def limit_affected(movies: int) -> str:
+    """Have a statement refused that changes more movies (migrations/*limit_affected_movies.sql).
+
+    Not by `set local`: before version 16, pg_stat_statements would list it once for each number.
+    """
+    return f"select set_config('catalogue.max_affected', '{movies}', true); "
 
 
-def leave_timeouts_to_us(loop: asyncio.AbstractEventLoop) -> None:
+def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
     """Have the loop not report statement timeouts.
 
-    aiopg does, each as an error with a traceback and without a word of whose it is; here they are
-    raised, and told by whoever asked.
+    aiopg reports each as an error with a traceback and without the query; `fetch` logs them.
     """
 
     def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -103,17 +125,16 @@ def leave_timeouts_to_us(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(report)
 
 
-def raise_if_timed_out(name: str, error: asyncio.CancelledError) -> None:
-    """Raise `Contended` where this is how aiopg reports a statement timeout.
+def is_timeout(error: asyncio.CancelledError) -> bool:
+    """Whether this is how aiopg reports a statement timeout.
 
-    It would pass for a request that is given up, and leave that without an answer.
+    It would pass for a cancelled request, which gets no answer.
     """
-    if isinstance(error.__context__, postgres.QueryCanceled):
-        raise Contended(f"{name}: {error.__context__}".strip()) from error
+    return isinstance(error.__context__, postgres.QueryCanceled)
 
 
-def translated(name: str, error: Exception) -> Exception:
-    """What a statement's failure on a sound connection means to those who asked for it.
+def translate(query: Query, error: BaseException) -> CatalogueError:
+    """Say in the catalogue's words why a statement failed on a connection that works.
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
@@ -121,11 +142,50 @@ def translated(name: str, error: Exception) -> Exception:
         error, postgres.NotNullViolation
     ):
         return RuleBroken(error.diag.constraint_name or "")
-    # Class 22: too long for a narrowed column, say. The other one is a DBA's trigger that refuses.
-    if isinstance(error, psycopg2.DataError | postgres.RaiseException):
+    if isinstance(error, CAUSED_BY_CLIENTS):
         return RuleBroken("")
-    if isinstance(error, postgres.LockNotAvailable | psycopg2.extensions.TransactionRollbackError):
-        return Contended(f"{name}: {error}".strip())
+    reason = f"{query.name}: {words(error)}"
+    if isinstance(error, CONTENDED):
+        return Contended(reason)
     if isinstance(error, psycopg2.OperationalError | postgres.ReadOnlySqlTransaction):
-        return Unavailable(f"{name}: {error}".strip())
-    return error
+        return Unavailable(reason)
+    return StatementFailed(f"{query.name} ({query.place}): {words(error)}")
+
+
+CONTENDED = (
+    postgres.QueryCanceled,  # a timeout, or by hand
+    postgres.LockNotAvailable,
+    psycopg2.extensions.TransactionRollbackError,
+)
+# Data that a column cannot hold, since a DBA narrowed its type say, or that a trigger refuses.
+CAUSED_BY_CLIENTS = (
+    postgres.StringDataRightTruncation,
+    postgres.NumericValueOutOfRange,
+    postgres.UntranslatableCharacter,
+    postgres.RaiseException,
+)
+
+
+def _logged(query: Query, error: BaseException | None, started: float) -> CatalogueError:
+    """Log why a statement failed, unless a named rule refused it, and translate the error."""
+    error = error or RuntimeError()
+    translated = translate(query, error)
+    if not isinstance(translated, RuleBroken):
+        log.warning("statement failed", **_about(query, started), reason=words(error))
+    elif not translated.rule:
+        log.warning("refused by the database", **_about(query, started), reason=words(error))
+    return translated
+
+
+def _about(query: Query, started: float) -> dict[str, Any]:
+    return {
+        "query": query.name,
+        "file": query.place,
+        "duration_ms": round((monotonic() - started) * 1000, 1),
+    }
+
+
+def words(error: BaseException) -> str:
+    """PostgreSQL's message in one line, without its details, which contain values."""
+    message = error.diag.message_primary if isinstance(error, psycopg2.Error) else None
+    return " ".join((message or str(error) or type(error).__name__).split())

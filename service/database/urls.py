@@ -3,11 +3,13 @@
 https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS
 """
 
+import os
 from typing import Any
 
 import psycopg2
 from psycopg2.extensions import make_dsn, parse_dsn
 
+from service import __version__
 from service.errors import OperatorError
 
 
@@ -32,3 +34,8 @@ def shown(url: str) -> str:
     given = parameters(url)
     hidden = {name: "***" for name in given if "password" in name}  # sslpassword too
     return str(make_dsn(**{**given, **hidden}))
+
+
+def application_name() -> str:
+    """Name this process, as pg_stat_activity and the server's log show it."""
+    return f"movie-catalogue {__version__} {os.getpid()}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from service.listing import Filter, Key, Place
+from service.paging import Filter, Key, Place
 
 DIGEST = 8  # bytes
 LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL

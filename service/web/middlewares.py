@@ -16,7 +16,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from service import logs
-from service.errors import Unavailable
+from service.errors import StatementFailed, Unavailable
 from service.web import problems
 from service.web.compression import LargeResponse, compress
 from service.web.dispatch import Dispatch, Handler, route_of
@@ -103,6 +103,8 @@ def _answer(request: web.Request, error: Exception, request_id: str) -> web.Resp
         return web.Response(status=NGINX_CLIENT_CLOSED)
     if isinstance(error, Unavailable):
         log.warning("unavailable", request_id=request_id, reason=str(error))
+    if isinstance(error, StatementFailed):
+        log.error("request failed", request_id=request_id, path=request.path, reason=str(error))
     if not isinstance(error, web.HTTPException):
         return problems.respond(request, error)
     headers = {}

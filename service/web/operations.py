@@ -19,12 +19,13 @@ from service.errors import (
     WrongKey,
     WrongParameters,
 )
+from service.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.web.answers import GENRES_ANSWER, HEALTH, MOVIE_ANSWER, MOVIES_ANSWER, READINESS
 from service.web.handlers.movies import LARGEST_ID
 from service.web.handlers.reference import FILES
 from service.web.keys import KEY, NAME
 from service.web.openapi import Answer, Body, Operation, Parameter
-from service.web.parameters import DEPTH, PARAMETERS
+from service.web.parameters import PARAMETERS
 from service.web.problems import HTTP, PROBLEMS
 from service.web.requests import BodyTimedOut
 from service.web.schemas import MOVIE
@@ -149,9 +150,10 @@ LIST_MOVIES = Operation(
     "A page of the movies that pass every filter. `title` finds words in any order, without regard"
     " to case and accents; `genres` wants all of them; ranges include both ends. `sort` with `-` is"
     " the exact reverse. Follow the cursors, or `Link`, from page to page: they cost the same at"
-    " any depth, and no movie that stays is missed or seen twice. `page` takes numbers instead, for"
-    f" the first {DEPTH:,} movies. The total is exact up to 10,000 and an estimate beyond; a cursor"
-    " passes it on, and without one it is counted.",
+    " any depth, and no movie that stays is missed or seen twice. `page` takes numbers instead: of"
+    f" all pages if at most {EXACT_TOTAL:,} movies match, otherwise of the first"
+    f" {NUMBERED_MOVIES:,} movies. The total is exact up to {EXACT_TOTAL:,} and an estimate beyond; a cursor keeps the"
+    " total of its first page.",
     {
         200: Answer(
             "The page.",
@@ -177,8 +179,9 @@ LIST_GENRES = Operation(
     "list_genres",
     MOVIES,
     "All genres",
-    "Each with its number of movies, the most frequent first; 1,000 at most. They are counted every"
-    " now and then: `as_of` says when.",
+    "Each with its number of movies, the most frequent first; 1,000 at most. A process counts them"
+    " when asked, and keeps the answer for 100 times as long as the count took, at least 1 s: that"
+    " is 1 s for a small catalogue and about a minute for 2 million movies. `as_of` tells its age.",
     {
         200: Answer(
             "The genres.",

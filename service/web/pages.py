@@ -4,10 +4,10 @@ from typing import Any
 
 from yarl import URL
 
-from service.listing import Key, Page
+from service.paging import Key, Page
 from service.web import cursors
 from service.web.compression import LargeResponse
-from service.web.parameters import DEPTH, Wanted
+from service.web.parameters import Wanted
 from service.web.responses import content_response, movie_json
 
 
@@ -15,7 +15,7 @@ def page_response(url: URL, wanted: Wanted, page: Page) -> LargeResponse:
     """Answer with `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288)."""
     previous = _cursor(page.previous, page.total, wanted, backwards=True)
     following = _cursor(page.next, page.total, wanted, backwards=False)
-    last_page = max(1, -(-page.total // wanted.size))
+    last_page = page.last_page(wanted.size)
     metadata: dict[str, Any] = {
         "page_size": wanted.size,
         "total_records": page.total,
@@ -28,8 +28,8 @@ def page_response(url: URL, wanted: Wanted, page: Page) -> LargeResponse:
         metadata["last_page"] = last_page
     links = {
         "first": _without_place(url),
-        "prev": _link(url, wanted, previous, min((wanted.page or 1) - 1, last_page)),
-        "next": _link(url, wanted, following, (wanted.page or 1) + 1),
+        "prev": _link(url, wanted, previous, min((wanted.page or 1) - 1, last_page), last_page),
+        "next": _link(url, wanted, following, (wanted.page or 1) + 1, last_page),
     }
     return content_response(
         {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata},
@@ -43,11 +43,11 @@ def _cursor(key: Key | None, total: int, wanted: Wanted, *, backwards: bool) -> 
     return key and cursors.encode(key, total, wanted.filter, wanted.sort, backwards=backwards)
 
 
-def _link(url: URL, wanted: Wanted, cursor: str | None, number: int) -> URL | None:
+def _link(url: URL, wanted: Wanted, cursor: str | None, number: int, last_page: int) -> URL | None:
     """The page before or after, by number as long as numbers are asked for and reach that far."""
     base = _without_place(url)
     behind_all = wanted.page and 0 < number < wanted.page  # of which an empty page has no cursor
-    if wanted.page and (cursor or behind_all) and number * wanted.size <= DEPTH:
+    if wanted.page and (cursor or behind_all) and number <= last_page:
         return base.update_query(page=number)
     return base.update_query(cursor=cursor) if cursor else None
 

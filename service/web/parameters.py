@@ -15,13 +15,12 @@ from marshmallow.fields import Field
 from marshmallow.validate import OneOf
 
 from service.errors import Failure, WrongParameters
-from service.listing import ANY, SORTS, Filter, Place, Range
+from service.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
 from service.web import cursors
 from service.web.schemas import GENRES, TITLE_BYTES, quoted
 
 PAGE_SIZE = 20
 LARGEST_PAGE_SIZE = 100
-DEPTH = 200  # movies that `page` reaches
 LARGEST_NUMBER = 2**31 - 1  # an integer of PostgreSQL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
@@ -148,9 +147,9 @@ def read_wanted(query: str) -> Wanted:
     if page and "cursor" in values:
         raise WrongParameters([Failure("cursor", "page says already where the page begins")])
     if page:
-        if page * size > DEPTH:
-            detail = f"reaches {DEPTH} movies deep, page {DEPTH // size} here; a cursor goes on"
-            raise WrongParameters([Failure("page", detail)])
+        if (page - 1) * size >= EXACT_TOTAL:
+            last = -(-EXACT_TOTAL // size)
+            raise WrongParameters([Failure("page", f"must be at most {last}; use a cursor")])
         place = Place(skip=(page - 1) * size)
     if "cursor" in values:
         try:

@@ -21,6 +21,7 @@ from service.errors import (
     MovieNotFound,
     PreconditionFailed,
     PreconditionRequired,
+    StatementFailed,
     Unavailable,
     WrongKey,
     WrongParameters,
@@ -57,7 +58,17 @@ NOT_FOUND = Problem(
     "Look at the path, and at the id: 1 to 2^63-1 in digits, without leading zeros. What has been"
     " deleted does not come back, and its id is not given again.",
 )
+INTERNAL = Problem(
+    "internal-error",
+    "Internal server error",
+    500,
+    "The service failed at something that nobody foresaw.",
+    "It is no fault of the request. Tell those who run the service the `request_id`: their log has"
+    " all the rest under it.",
+    "the service failed; its log has the request id",
+)
 PROBLEMS: Mapping[type[Exception], Problem] = {
+    StatementFailed: INTERNAL,
     Malformed: Problem(
         "malformed-body",
         "Malformed request body",
@@ -155,15 +166,6 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "this cannot be served right now; try again",
     ),
 }
-INTERNAL = Problem(
-    "internal-error",
-    "Internal server error",
-    500,
-    "The service failed at something that nobody foresaw.",
-    "It is no fault of the request. Tell those who run the service the `request_id`: their log has"
-    " all the rest under it.",
-    "the service failed; its log has the request id",
-)
 # Errors of HTTP itself, raised by aiohttp, by their status.
 HTTP: Mapping[int, Problem] = {
     400: Problem(

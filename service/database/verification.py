@@ -1,0 +1,189 @@
+"""Whether the database is as this checkout needs it: migrated, and fit for every query.
+
+Verified on the first connection of a process before it serves any request, by the command
+`queries check`, and before a reload.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import aiopg
+import psycopg2
+from psycopg2 import errors as postgres
+
+from service.database.queries import Expected, Query
+from service.database.statements import is_timeout, limit_affected, words
+from service.errors import Contended, Unavailable
+
+PATIENCE_S = 3  # of the driver; PostgreSQL is told to give up before
+TIMEOUT = "1s"  # of PostgreSQL, for each statement of the check
+
+QUERIES: Mapping[str, Expected] = {
+    "get_applied_migrations": Expected({"version": str}, [{}], "readiness and start-up"),
+}
+
+# The types of PostgreSQL whose values psycopg2 returns as these, by their oids
+# (https://github.com/postgres/postgres/blob/master/src/include/catalog/pg_type.dat).
+OIDS: Mapping[Any, Mapping[str, int]] = {
+    int: {"bigint": 20, "integer": 23, "smallint": 21},
+    str: {"text": 25, "character varying": 1043},
+    bool: {"boolean": 16},
+    datetime: {"timestamp with time zone": 1184},
+    list[str]: {"text[]": 1009, "character varying[]": 1015},
+}
+# Nodes of a plan that write, and calls of functions that need a privilege on a sequence.
+WRITE = re.compile(r"^\s*(?:->\s+)?(Insert|Update|Delete|Merge) on (?:\w+\.)?(\w+)", re.MULTILINE)
+SEQUENCE = re.compile(r"\b(nextval|setval|currval)\('((?:[^']|'')+)'::regclass")
+
+
+# PostgreSQL cannot explain it, and running it takes a while.
+ANALYZE = re.compile(r"analyze\s+/\*.*?\*/\s+([\w.]+)\s*", re.IGNORECASE)
+
+
+class Verification:
+    """Verifies the migrations and queries of this checkout.
+
+    `versions`: of the migrations. `queries`: by name, the same mapping that statements are sent
+    from. `expected`: what the service relies on, by name of the query.
+    """
+
+    def __init__(
+        self,
+        versions: Sequence[str],
+        queries: Mapping[str, Query],
+        expected: Mapping[str, Expected],
+    ) -> None:
+        self._versions = versions
+        self._queries = queries
+        self._expected = expected
+
+    async def verify(self, connection: aiopg.Connection) -> bool:
+        """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
+
+        A query is verified as it is sent, with its settings, in a transaction that is rolled back.
+        Returns False where that is not possible for the columns of writes, as the database is read
+        only for now. A query that waits for a lock or takes longer than a second is `Contended`.
+        """
+        async with connection.cursor(timeout=PATIENCE_S) as cursor:
+            await cursor.execute("select to_regclass('schema_migrations') is null")
+            if await cursor.fetchone() == (True,):  # it comes with the first migration
+                self.require_migrations([])
+            await cursor.execute("show transaction_read_only")
+            writable: bool = await cursor.fetchone() == ("off",)
+            # First: a query may need a migration that is missing.
+            migrations = self._queries["get_applied_migrations"]
+            await self._verify(cursor, migrations, writable=writable)
+            await cursor.execute(migrations.sql, {})
+            self.require_migrations(await cursor.fetchall())
+            for query in self._queries.values():
+                await self._verify(cursor, query, writable=writable)
+        return writable
+
+    def require_migrations(self, applied: Iterable[tuple[str]]) -> None:
+        """Raise `Unavailable` unless all migrations of this checkout are among these rows.
+
+        Others are fine: while a release goes out, the schema is ahead of the code that it replaces.
+        """
+        missing = sorted(set(self._versions) - {version for (version,) in applied})
+        if missing:
+            raise Unavailable(f"migration {missing[0]} has not been applied: run the migrations")
+
+    async def _verify(self, cursor: aiopg.Cursor, query: Query, *, writable: bool) -> None:
+        try:
+            await cursor.execute(f"begin; set local statement_timeout = '{TIMEOUT}'")
+            try:
+                await self._verify_settings(cursor, query)
+                await self._verify_statement(cursor, query, writable=writable)
+            finally:
+                if not cursor.connection.closed:
+                    await cursor.execute("rollback")
+        except asyncio.CancelledError as error:
+            if not is_timeout(error):
+                raise
+            raise Contended(_blame(query, error.__context__)) from error
+        except postgres.LockNotAvailable as error:
+            raise Contended(_blame(query, error)) from error
+        except (psycopg2.OperationalError, postgres.ReadOnlySqlTransaction):
+            raise  # the database is going away, or has just become a standby
+        except psycopg2.Error as error:
+            line = _line(error, query, cursor)
+            raise query.refuse(error.diag.message_primary or str(error), line) from error
+
+    async def _verify_settings(self, cursor: aiopg.Cursor, query: Query) -> None:
+        for setting in query.settings:
+            try:
+                await cursor.execute(setting.sql)
+            except psycopg2.ProgrammingError as error:
+                raise query.refuse(error.diag.message_primary or "", setting.line) from error
+        await cursor.execute(f"set local statement_timeout = '{TIMEOUT}'")
+
+    async def _verify_statement(
+        self, cursor: aiopg.Cursor, query: Query, *, writable: bool
+    ) -> None:
+        if match := ANALYZE.fullmatch(query.sql):
+            await cursor.execute("select %s::regclass", (match[1],))
+            return
+        expected = self._expected.get(query.name)
+        samples = expected.samples if expected else [dict.fromkeys(query.parameters)]
+        for sample in samples:
+            await cursor.execute(f"explain (verbose) {query.sql}", sample)
+            plan = "\n".join([line async for (line,) in cursor])
+            if expected and not expected.writes and (write := WRITE.search(plan)):
+                raise query.refuse(
+                    f"{query.name} must only read: it contains {write[1].lower()} on {write[2]}"
+                )
+            await self._require_sequences(cursor, query, plan)
+        if not expected:  # a query of the DBA's own
+            return
+        if not expected.writes:
+            # A cursor, of which no row is fetched: a read may find many.
+            await cursor.execute(f"declare verified cursor for {query.sql}", samples[0])
+            await cursor.execute("fetch 0 from verified")
+        elif writable:
+            # The limit of rows (movies_limit_affected) catches a `where` that got lost.
+            await cursor.execute(limit_affected(0) + query.sql, samples[0])
+        else:
+            return
+        await self._require_columns(cursor, query, expected)
+
+    async def _require_sequences(self, cursor: aiopg.Cursor, query: Query, plan: str) -> None:
+        for function, sequence in sorted(set(SEQUENCE.findall(plan))):
+            privilege = {"nextval": "usage, update", "setval": "update"}.get(function, "usage")
+            name = sequence.replace("''", "'")
+            await cursor.execute("select has_sequence_privilege(%s, %s)", (name, privilege))
+            if await cursor.fetchone() != (True,):
+                raise query.refuse(
+                    f"{query.name} needs the privilege {privilege.partition(',')[0].upper()}"
+                    f" on the sequence {name}"
+                )
+
+    async def _require_columns(
+        self, cursor: aiopg.Cursor, query: Query, expected: Expected
+    ) -> None:
+        found = [(column.name, column.type_code) for column in cursor.description or ()]
+        if [name for name, _ in found] != [*expected.columns]:
+            raise query.refuse(
+                f"{query.name} must return the columns {', '.join(expected.columns)};"
+                f" it returns {', '.join(name for name, _ in found) or 'none'}"
+            )
+        for (name, oid), kind in zip(found, expected.columns.values(), strict=True):
+            if oid not in OIDS[kind].values():
+                await cursor.execute("select format_type(%s, null)", (oid,))
+                ((wrong,),) = await cursor.fetchall()
+                raise query.refuse(
+                    f"{query.name} must return {name} as {' or '.join(OIDS[kind])}, not {wrong}"
+                )
+
+
+def _blame(query: Query, error: BaseException | None) -> str:
+    return f"{query.place}: the check of {query.name}: {words(error or TimeoutError())}"
+
+
+def _line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:
+    """The line in the file of the place that PostgreSQL points at."""
+    position = int(error.diag.statement_position or 0)
+    sent = cursor.raw.query.decode()[: position - 1] if position else ""
+    return query.first_line + sent.count("\n") if position else query.line
