@@ -20,9 +20,10 @@ from aiohttp import web
 
 from service import config as settings
 from service import logs
-from service.app import RELOADER, create_app, load_queries, verify
+from service.app import EXPECTED, RELOADER, create_app, load_queries, verify
 from service.config import Config
 from service.database import embedded, migration_files, urls
+from service.database.explaining import explain_query
 from service.errors import OperatorError
 from service.movies import COLUMNS
 from service.transfer import formats, progress
@@ -167,18 +168,6 @@ def sql(config: Config) -> None:
     click.echo(migrations.offline_sql(_migrations(config)), nl=False)
 
 
-@main.command()
-@click.pass_obj
-def queries(config: Config) -> None:
-    """Hold queries/*.sql against the database, and list them."""
-    loaded = load_queries(config)
-    with _database(config) as ready:
-        asyncio.run(verify(ready, loaded))
-    for query in loaded.values():
-        where = f"{query.path.name}:{query.line}"
-        click.echo(f"{where:<16} {query.name}({', '.join(query.parameters)})")
-
-
 class Pair(click.ParamType[tuple[str, str]]):
     """NAME=VALUE."""
 
@@ -192,6 +181,68 @@ class Pair(click.ParamType[tuple[str, str]]):
         if not sign or not name:
             self.fail(f"expected NAME=VALUE, found {value!r}", param, ctx)
         return name, rest
+
+
+@main.group(invoke_without_command=True)
+@click.pass_context
+def queries(ctx: click.Context) -> None:
+    """Check queries/*.sql against the database; or one of the commands below."""
+    if not ctx.invoked_subcommand:
+        ctx.invoke(check)
+
+
+@queries.command()
+@click.pass_obj
+def check(config: Config) -> None:
+    """Check the files, and each query against the database (the default)."""
+    loaded = load_queries(config)
+    with _database(config) as ready:
+        writable = asyncio.run(verify(ready, loaded))
+    files = len({query.path for query in loaded.values()})
+    click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
+    if not writable:
+        click.echo("the database is read-only: what writes return was not checked", err=True)
+
+
+@queries.command("list")
+@click.pass_obj
+def list_(config: Config) -> None:
+    """List the queries: file and line, parameters, columns, and what uses them."""
+    for query in load_queries(config).values():
+        expected = EXPECTED.get(query.name)
+        columns = ", ".join(expected.columns) or "nothing" if expected else "not known"
+        click.echo(f"{query.place}  {query.name}({', '.join(query.parameters)})")
+        click.echo(f"    returns  {columns}")
+        click.echo(f"    used by  {expected.used_by if expected else 'nothing in the service'}")
+
+
+@queries.command()
+@click.argument("name")
+@click.option(
+    "--param",
+    "parameters",
+    type=Pair(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter; those that are not given are null.",
+)
+@click.option("--analyze", is_flag=True, help="Run it, too. Ids that it draws stay used.")
+@click.pass_obj
+def explain(
+    config: Config, name: str, parameters: tuple[tuple[str, str], ...], *, analyze: bool
+) -> None:
+    """Show the plan of the query NAME as the service sends it, in a transaction that is undone."""
+    loaded = load_queries(config)
+    if name not in loaded:
+        raise OperatorError(f"no query is called {name}: expected one of {', '.join(loaded)}")
+    query = loaded[name]
+    if unknown := sorted(dict(parameters).keys() - set(query.parameters)):
+        raise OperatorError(
+            f"--param {unknown[0]}: {name} takes {', '.join(query.parameters) or 'no parameters'}"
+        )
+    with _database(config) as ready:
+        for line in explain_query(ready.database, query, dict(parameters), analyze=analyze):
+            click.echo(line)
 
 
 @main.command("import")

@@ -94,13 +94,16 @@ def _verification(config: Config, loaded: Mapping[str, Query]) -> Verification:
     return Verification(versions, loaded, EXPECTED)
 
 
-async def verify(config: Config, loaded: Mapping[str, Query]) -> None:
-    """Verify the queries against the database, as the first connection of a process does."""
+async def verify(config: Config, loaded: Mapping[str, Query]) -> bool:
+    """Verify the queries against the database, as the first connection of a process does.
+
+    Returns False where the database is read-only, so that not all of it was possible.
+    """
     verification = _verification(config, loaded)
     try:
         connection = await connect(config.database)
         try:
-            await verification.verify(connection)
+            return await verification.verify(connection)
         finally:
             connection.close()
     except (Unavailable, psycopg2.Error, TimeoutError) as error:

@@ -111,8 +111,13 @@ class Contended(Unavailable):
 class StatementFailed(CatalogueError):
     """A statement failed for a reason that no client can cause: a fault of a query or the schema.
 
-    The text is for the log; clients learn only that the service failed.
+    The text is for the log; clients learn only that the service failed. `for_every_row`: whether
+    it would fail for each row that shares the statement.
     """
+
+    def __init__(self, text: str, *, for_every_row: bool) -> None:
+        super().__init__(text)
+        self.for_every_row = for_every_row
 
 
 class OperatorError(Exception):

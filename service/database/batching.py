@@ -197,9 +197,11 @@ class Batcher(Generic[Result]):
 
     def _may_be_sent_again(self, error: Exception) -> bool:
         """Whether the statement may be one row's fault, and was not carried out."""
+        if isinstance(error, StatementFailed):
+            return not error.for_every_row
         if isinstance(error, Unavailable) and not isinstance(error, Contended):
             return False  # the database is away, say
-        return self._idempotent or isinstance(error, RuleBroken | Contended | StatementFailed)
+        return self._idempotent or isinstance(error, RuleBroken | Contended)
 
     async def _apart(self, rows: list[Row[Result]]) -> None:
         """Send each row alone, some at a time.

@@ -27,7 +27,8 @@ SETTING = re.compile(
 # Comments that look like a misspelt `-- name:` or `-- set:` line. As a mere comment, it would be
 # ignored without a word.
 LIKE_A_NAME = re.compile(
-    r"\s*--+\s*(?:(?P<word>\w+)\s*[:;=]?\s*|[:;=]\s*)?[A-Za-z_]\w*\s*\([\w\s,]*\)\s*;?\s*"
+    r"\s*--+\s*(?:(?P<word>\w+)(?:\s*[:;=]\s*|\s+)|[:;=]\s*)?"
+    r"[A-Za-z_]\w*\((?:\s*\w+\s*(?:,\s*\w+\s*)*)?\)\s*;?\s*"
 )
 LIKE_A_SET = re.compile(r"\s*--+\s*(?P<word>\w+)\s*:\s*[\w.]+\s*(?:=|to)\s*\S+\s*;?\s*")
 # The parts of a statement in which a colon, a quote or a semicolon is only text, and those in which
@@ -43,7 +44,7 @@ TOKENS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 BLOCK_COMMENT = re.compile(
-    r"""'(?:''|[^'])*'|"(?:""|[^"])*"|--[^\n]*|(?P<block>/\*(?!\+).*?\*/)""", re.DOTALL
+    r"""'(?:''|[^'])*'|"(?:""|[^"])*"|--[^\n]*|(?P<block>/\*.*?\*/)""", re.DOTALL
 )
 TIMEOUT = "statement_timeout"
 MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "min": 60_000}
@@ -103,6 +104,11 @@ class Query:
         """Its own `statement_timeout` in seconds (0: none); None: it has no setting of its own."""
         own = [s for s in self.settings if s.name == TIMEOUT]
         return (_milliseconds(own[0]) or 0) / 1000 if own else None
+
+    @property
+    def reads(self) -> bool:
+        """Whether it is sent read-only."""
+        return any((s.name, s.value) == ("transaction_read_only", "on") for s in self.settings)
 
     def preamble(self, timeout: float) -> str:
         """What is sent in front of the statement: its name, for pg_stat_activity, and settings."""
@@ -173,9 +179,7 @@ def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
                 f"{name} must take ({', '.join(wanted.parameters)}),"
                 f" found ({', '.join(found.parameters)})"
             )
-        if not wanted.writes and ("transaction_read_only", "on") not in [
-            (setting.name, setting.value) for setting in found.settings
-        ]:
+        if not wanted.writes and not found.reads:
             raise found.refuse(
                 f"{name} must only read: expected a line"
                 " `-- set: transaction_read_only = on` below its name"

@@ -22,7 +22,7 @@ class Reloader:
         self,
         queries: dict[str, Query],
         load: Callable[[], dict[str, Query]],
-        verify: Callable[[Mapping[str, Query]], Awaitable[None]],
+        verify: Callable[[Mapping[str, Query]], Awaitable[object]],
     ) -> None:
         self._queries = queries
         self._load = load

@@ -93,31 +93,34 @@ class Verification:
 
     async def _verify(self, cursor: aiopg.Cursor, query: Query, *, writable: bool) -> None:
         try:
-            await cursor.execute(f"begin; set local statement_timeout = '{TIMEOUT}'")
-            try:
-                await self._verify_settings(cursor, query)
-                await self._verify_statement(cursor, query, writable=writable)
-            finally:
-                if not cursor.connection.closed:
-                    await cursor.execute("rollback")
+            await cursor.execute("begin")
+            await self._verify_settings(cursor, query)
+            await self._verify_statement(cursor, query, writable=writable)
         except asyncio.CancelledError as error:
             if not is_timeout(error):
                 raise
             raise Contended(_blame(query, error.__context__)) from error
         except postgres.LockNotAvailable as error:
             raise Contended(_blame(query, error)) from error
-        except (psycopg2.OperationalError, postgres.ReadOnlySqlTransaction):
-            raise  # the database is going away, or has just become a standby
+        except psycopg2.OperationalError:
+            raise  # the database is going away
         except psycopg2.Error as error:
+            if isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads:
+                raise  # the database has just become a standby
             line = _line(error, query, cursor)
             raise query.refuse(error.diag.message_primary or str(error), line) from error
+        finally:
+            if not cursor.connection.closed:
+                await cursor.execute("rollback")
 
     async def _verify_settings(self, cursor: aiopg.Cursor, query: Query) -> None:
         for setting in query.settings:
             try:
                 await cursor.execute(setting.sql)
-            except psycopg2.ProgrammingError as error:
-                raise query.refuse(error.diag.message_primary or "", setting.line) from error
+            except psycopg2.Error as error:
+                if cursor.connection.closed:
+                    raise
+                raise query.refuse(words(error), setting.line) from error
         await cursor.execute(f"set local statement_timeout = '{TIMEOUT}'")
 
     async def _verify_statement(

@@ -152,8 +152,8 @@ LIST_MOVIES = Operation(
     " the exact reverse. Follow the cursors, or `Link`, from page to page: they cost the same at"
     " any depth, and no movie that stays is missed or seen twice. `page` takes numbers instead: of"
     f" all pages if at most {EXACT_TOTAL:,} movies match, otherwise of the first"
-    f" {NUMBERED_MOVIES:,} movies. The total is exact up to {EXACT_TOTAL:,} and an estimate beyond; a cursor keeps the"
-    " total of its first page.",
+    f" {NUMBERED_MOVIES:,} movies. The total is exact up to {EXACT_TOTAL:,} and an estimate beyond;"
+    " a cursor keeps the total of its first page.",
     {
         200: Answer(
             "The page.",
