@@ -291,7 +291,7 @@ BAD = [
     ("max_bytes", "1048576", "0"),
     ("max_under_way", "4", "0"),
     ("max_waiting", "1000", "0"),
-    ("recount_every", "30", "0"),
+    ("slow_statement", "0.5", "-1"),
     ("level", '"info"', '"loud"'),
     ("level", '"info"', '"INFO"'),
     ("format", '"auto"', '"xml"'),

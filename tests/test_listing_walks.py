@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
 
-from service import listing
+from service import listing, paging
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 
@@ -33,7 +33,7 @@ changes = st.lists(
 @given(
     start=st.lists(movies, max_size=30),
     between=st.lists(changes, max_size=30),
-    sort=st.sampled_from(listing.SORTS),
+    sort=st.sampled_from(paging.SORTS),
     size=st.integers(1, 7),
     year=st.sampled_from([None, "1991", "1991.."]),
     exact=st.sampled_from([10_000, 3]),
@@ -57,7 +57,8 @@ async def test_a_movie_that_stays_is_seen_once_and_in_order(  # noqa: PLR0913, P
     stayed = _matching(execute, year)
     towards = "next"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "EXACT", exact)
+        patch.setattr(listing, "EXACT_TOTAL", exact)
+        patch.setattr(paging, "EXACT_TOTAL", exact)
         if backwards:
             parameters["cursor"], last = await _behind_all(client, execute, parameters)
             stayed = _matching(execute, year) - {last}

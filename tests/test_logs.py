@@ -24,7 +24,7 @@ import structlog
 from service import logs
 from service.config import Log
 
-logs.configure(Log(level={level!r}, format={format!r}))
+logs.configure(Log(level={level!r}, format={format!r}, slow_statement=0))
 log = structlog.get_logger()
 {code}
 print("reached its end", file=sys.stderr)
@@ -253,7 +253,7 @@ def test_loggers_made_before_setting_up_obey(environment: dict[str, str]) -> Non
     program = (
         "import structlog\nlog = structlog.get_logger()\n"
         "from service import logs\nfrom service.config import Log\n"
-        "logs.configure(Log(level='warning', format='json'))\n"
+        "logs.configure(Log(level='warning', format='json', slow_statement=0))\n"
         "log.info('left out')\nlog.warning('written')\n"
     )
 

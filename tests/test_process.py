@@ -19,6 +19,7 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 from conftest import ROOT
+from support import Execute
 
 from service.database import embedded
 
@@ -288,12 +289,87 @@ def test_the_procfile_names_commands_that_work(environment: Environment) -> None
     assert "Listening at: http://0.0.0.0:" in log
 
 
-def test_queries_lists_what_it_has_checked(environment: Environment) -> None:
-    """`python -m service queries` names every query with its file and line."""
-    status, out, _ = run([sys.executable, "-m", "service", "queries"], environment)
+QUERIES = [sys.executable, "-m", "service", "queries"]
+
+
+@pytest.mark.parametrize("command", [[], ["check"]])
+def test_queries_checks_them(environment: Environment, command: list[str]) -> None:
+    """`python -m service queries` compares the files with the database."""
+    status, out, _ = run([*QUERIES, *command], environment)
 
     assert status == 0
-    assert re.search(r"^movies\.sql:\d+ +get_movies\(ids\)$", out, re.MULTILINE)
+    assert re.fullmatch(r"\d+ queries in \d+ files: no mistakes found\n", out)
+
+
+def test_queries_names_the_mistake(environment: Environment, checkout: Path) -> None:
+    """In one line, with file and line, and exit status 1."""
+    file = checkout / "queries" / "movies.sql"
+    file.write_text(file.read_text().replace("m.title", "m.titel", 1))
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+
+    status, _, err = run(QUERIES, environment)
+
+    assert status == 1
+    assert re.fullmatch(r"Error: .*/queries/movies\.sql:\d+: column m\.titel does not exist\n", err)
+
+
+def test_queries_list_says_what_there_is(environment: Environment) -> None:
+    """Each query with its place, parameters, columns and what uses it; without a database."""
+    environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:9/nothing"
+
+    status, out, _ = run([*QUERIES, "list"], environment)
+
+    assert status == 0
+    assert re.search(
+        r"^queries/movies\.sql:\d+  get_movies\(ids\)\n"
+        r"    returns  id, title, year, runtime, genres, version, created_at, updated_at\n"
+        r"    used by  GET a movie$",
+        out,
+        re.MULTILINE,
+    )
+
+
+def test_queries_explain_shows_a_plan(environment: Environment) -> None:
+    """As the service sends it: with its parameters and settings."""
+    command = [*QUERIES, "explain", "walk_movies", "--param", "title=moana", "--param", "size=5"]
+
+    status, out, _ = run(command, environment)
+
+    assert status == 0
+    assert out.startswith("Limit ")
+    assert "moana" in out
+
+
+def test_queries_explain_undoes_what_it_runs(environment: Environment, execute: Execute) -> None:
+    """`--analyze` runs the statement, and nothing of it stays."""
+    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+    deletion = [*QUERIES, "explain", "delete_movies", "--analyze", "--param"]
+
+    status, out, _ = run([*deletion, 'deletions=[{"id": 1}]'], environment)
+
+    assert status == 0
+    assert re.search(r"Delete on movies.*\(actual .*rows=1", out)
+    assert execute("select title from movies") == [("Moana",)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["get_movis"], "no query is called get_movis: expected one of count_genres, "),
+        (["get_movies", "--param", "id=1"], "--param id: get_movies takes ids"),
+        (["get_movies", "--param", "ids=x"], "get_movies: malformed array literal"),
+        (["get_movies", "--param", "ids"], "expected NAME=VALUE, found 'ids'"),
+    ],
+)
+def test_queries_explain_refuses_what_it_cannot_explain(
+    environment: Environment, arguments: list[str], message: str
+) -> None:
+    """In one line."""
+    status, _, err = run([*QUERIES, "explain", *arguments], environment)
+
+    assert status in (1, 2)
+    assert message in err
+    assert "Traceback" not in err
 
 
 def test_migrate_and_its_commands(environment: Environment, checkout: Path) -> None:

@@ -1,19 +1,17 @@
-"""How PostgreSQL carries out list_movies: along an index, for whatever is selective."""
+"""How PostgreSQL carries out the queries of lists: along an index, for whatever is selective."""
 
 import re
 from collections.abc import Callable
 from typing import Any
 
-import aiopg
+import psycopg2
 import pytest
 from conftest import ROOT
+from support import Execute
 
-from service import listing, movies
+from service import listing
 from service.database import queries
-from service.database.queries import Session
-from service.listing import ANY, SORTS, Filter, Key, Range
-
-Execute = Callable[..., list[tuple[Any, ...]]]
+from service.paging import ANY, SORTS, Filter, Key, Place, Range
 
 # 20,000 movies; of the filters below, each finds at most a few hundred.
 FILL = """
@@ -43,38 +41,39 @@ Plan = Callable[..., Any]
 
 
 @pytest.fixture
-async def plan(database: str, execute: Execute) -> Plan:
-    """Return PostgreSQL's plan, as text, for a statement that the listing sends."""
+def plan(database: str, execute: Execute) -> Plan:
+    """Return PostgreSQL's plan, as text, for a query as the service sends it."""
     execute(FILL)
     execute("vacuum analyze movies")
-    query = queries.load(ROOT / "queries", {**movies.QUERIES, **listing.QUERIES})["list_movies"]
+    loaded = queries.load(ROOT / "queries", listing.QUERIES)
 
-    async def explain(around: tuple[str, str] = ("", ""), **parameters: Any) -> str:
-        async with aiopg.connect(database) as connection:
-            settings, _, before = around[0].rpartition("; ")
-            prefix = f"{settings}; explain {before}" if settings else f"explain {before}"
-            session = Session(connection, prefix, around[1])
-            return "\n".join([line async for (line,) in query.run(session, **parameters)])
+    def explain(name: str, *given: dict[str, Any], explain: str = "explain") -> str:
+        query = loaded[name]
+        parameters = {name: value for some in given for name, value in some.items()}
+        with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute(f"{query.preamble(3)}{explain} {query.sql}", parameters)
+            return "\n".join([line for (line,) in cursor])
 
     return explain
 
 
+def place(sort: str, key: Key | None = None, size: int = 21) -> dict[str, Any]:
+    """What the queries take of a page's place."""
+    return listing._place_parameters(sort, Place(key=key), size)  # noqa: SLF001 - what the listing itself sends
+
+
+def walk(wanted: Filter, sort: str, key: Key, size: int = 21) -> list[dict[str, Any]]:
+    """What walk_movies takes."""
+    filters, begin = listing._begin(wanted.parameters(), sort, key)  # noqa: SLF001 - as above
+    return [filters, place(sort, begin, size)]
+
+
 @pytest.mark.parametrize("name", FILTERS)
-async def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str) -> None:
+def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str) -> None:
     """In every order, without reading the table through; the page is then fetched by id."""
     wanted, index = FILTERS[name]
     for sort in SORTS:
-        found = await plan(
-            listing._among(listing.EXACT, sort),  # noqa: SLF001 - what the listing itself sends
-            **listing._parameters(wanted),  # noqa: SLF001 - as above
-            **listing._order(None, None),  # noqa: SLF001 - as above
-            skip=0,
-            size=listing.EXACT + 1,
-            page_after=None,
-            page_after_id=None,
-            page_skip=0,
-            page_size=21,
-        )
+        found = plan("sort_movies", wanted.parameters(), place(sort), {"most": 10_000})
 
         assert re.search(rf" (on|using) {index}", found)
         assert "movies_pkey" in found
@@ -82,32 +81,21 @@ async def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str)
 
 
 @pytest.mark.parametrize("name", FILTERS)
-async def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None:
+def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None:
     """By cursor as well, where they are not counted: whatever the order, it is no walk past all."""
     wanted, index = FILTERS[name]
     for sort in SORTS:
-        found = await plan(
-            (listing.COSTS, ""),
-            **listing._walk(listing._parameters(wanted), sort, KEYS[sort.removeprefix("-")]),  # noqa: SLF001 - what the listing itself sends
-            skip=0,
-            size=101,
-        )
+        found = plan("walk_movies", *walk(wanted, sort, KEYS[sort.removeprefix("-")], 101))
 
         assert re.search(rf" (on|using) {index}", found)
         assert "Seq Scan" not in found
 
 
-async def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
+def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
     """From the key on, without sorting anything."""
     for sort in SORTS:
         for key in (None, KEYS[sort.removeprefix("-")]):
-            found = await plan(
-                (listing.COSTS, ""),
-                **listing._parameters(Filter()),  # noqa: SLF001 - as above
-                **listing._order(sort, key),  # noqa: SLF001 - as above
-                skip=0,
-                size=21,
-            )
+            found = plan("walk_movies", Filter().parameters(), place(sort, key))
 
             direction = "Backward " if sort.startswith("-") else ""
             assert f"Index Scan {direction}using {INDEXES[sort.removeprefix('-')]}" in found
@@ -117,14 +105,13 @@ async def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
 
 @pytest.mark.parametrize("sort", ["year", "-year"])
 @pytest.mark.parametrize("year", [1890, 1910, 1960, 2010, 2030])
-async def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, year: int) -> None:
+def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, year: int) -> None:
     """Or at the range, where the key is ahead of it: a page far from the first reads no more."""
-    filters = listing._parameters(Filter(year=Range(1905, 2015)))  # noqa: SLF001 - as above
-    found = await plan(
-        (f"{listing.COSTS}(analyze, buffers) ", ""),
-        **listing._walk(filters, sort, Key(year, 10_000)),  # noqa: SLF001 - as above
-        skip=0,
-        size=21,
+    wanted = Filter(year=Range(1905, 2015))
+    found = plan(
+        "walk_movies",
+        *walk(wanted, sort, Key(year, 10_000)),
+        explain="explain (analyze, buffers)",
     )
 
     assert re.search(r"Index Scan (Backward )?using movies_year", found)
@@ -133,7 +120,19 @@ async def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, ye
     assert int(read[1]) < 50
 
 
+def test_an_estimate_reads_a_part_of_the_table(plan: Plan) -> None:
+    """Some 10,000 movies, however many there are."""
+    wanted = Filter(genres=("drama",))
+
+    found = plan("estimate_movies", wanted.parameters(), explain="explain analyze")
+
+    assert "Sample Scan on movies" in found
+    scanned = re.search(r"Sample Scan on movies.*actual .*rows=(\d+)", found)
+    assert scanned
+    assert 7_000 < int(scanned[1]) < 13_000
+
+
 def test_an_empty_filter_is_any_movie() -> None:
     """Nothing is asked for, so nothing is sent but nulls."""
-    assert set(listing._parameters(Filter()).values()) == {None}  # noqa: SLF001 - as above
+    assert set(Filter().parameters().values()) == {None}
     assert Filter().year is ANY

@@ -20,15 +20,16 @@ from service.database.pool import Pool
 from service.errors import OperatorError, Unavailable
 
 Execute = Callable[..., list[tuple[Any, ...]]]
-Prove = Callable[[aiopg.Connection], Awaitable[None]]
+Verify = Callable[[aiopg.Connection], Awaitable[bool]]
 MakePool = Callable[..., Pool]
 
 # How long what should happen at once may take, and what should not happen at once is given.
 SOON = 2.0
 
 
-async def approve(_: aiopg.Connection) -> None:
+async def approve(_: aiopg.Connection) -> bool:
     """Find every database good."""
+    return True
 
 
 async def eventually(holds: Callable[[], bool], seconds: float = 10) -> None:
@@ -54,7 +55,7 @@ def backends(execute: Execute) -> list[int]:
     """List the server's sides of all connections of pools to the test's database."""
     rows = execute(
         "select pid from pg_stat_activity"
-        " where datname = current_database() and application_name = 'movie-catalogue'"
+        " where datname = current_database() and application_name like 'movie-catalogue %'"
     )
     return [pid for (pid,) in rows]
 
@@ -103,9 +104,9 @@ async def make_pool(settings: Callable[..., Config]) -> AsyncIterator[MakePool]:
     """Make a pool with these settings of [database], closed at the end."""
     pools = []
 
-    def make(prove: Prove = approve, **changes: Any) -> Pool:
+    def make(verify: Verify = approve, **changes: Any) -> Pool:
         changed = settings(**{f"database__{key}": value for key, value in changes.items()})
-        pools.append(Pool(changed.database, prove))
+        pools.append(Pool(changed.database, verify))
         return pools[-1]
 
     yield make
@@ -833,36 +834,38 @@ async def test_the_url_may_say_what_libpq_knows(
 # Proving.
 
 
-async def test_a_connection_is_proven_before_its_first_use(make_pool: MakePool) -> None:
-    """`prove` has the connection, open, before whoever asked for it."""
+async def test_a_connection_is_verified_before_its_first_use(make_pool: MakePool) -> None:
+    """`verify` gets the connection, open, before the request that asked for it."""
     happened = []
 
-    async def prove(connection: aiopg.Connection) -> None:
-        happened.append(await ask(connection, "select 'proven'"))
+    async def verify(connection: aiopg.Connection) -> bool:
+        happened.append(await ask(connection, "select 'verified'"))
+        return True
 
-    pool = make_pool(prove)
+    pool = make_pool(verify)
 
     async with pool.connection():
         happened.append("lent")
 
-    assert happened == ["proven", "lent"]
+    assert happened == ["verified", "lent"]
 
 
-async def test_proof_is_asked_for_until_given_once(
+async def test_connections_are_verified_until_one_is_fit(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database that is not yet fit is refused, asked about again, and then never more."""
+    """A database that is not yet fit is refused, verified again, and then never more."""
     monkeypatch.setattr(pool_module, "REFUSE_FOR", 0)
     numbers = itertools.count(1)
     asked = 0
 
-    async def prove(_: aiopg.Connection) -> None:
+    async def verify(_: aiopg.Connection) -> bool:
         nonlocal asked
         asked = next(numbers)
         if asked < 3:
             raise Unavailable("migration 1 has not been applied")
+        return True
 
-    pool = make_pool(prove)
+    pool = make_pool(verify)
 
     for _ in range(2):
         with pytest.raises(Unavailable, match="migration 1 has not been applied"):
@@ -875,13 +878,31 @@ async def test_proof_is_asked_for_until_given_once(
     assert asked == 3
 
 
-async def test_an_unproven_connection_is_closed(make_pool: MakePool, execute: Execute) -> None:
+async def test_a_read_only_database_is_verified_again(make_pool: MakePool) -> None:
+    """It can be used, but each new connection is verified until all could be verified."""
+    answers = [False, False, True]
+
+    async def verify(_: aiopg.Connection) -> bool:
+        return answers.pop(0)
+
+    pool = make_pool(verify)
+
+    for _ in range(4):
+        await borrow(pool)
+        pool.distrust_idle()
+
+    assert answers == []
+
+
+async def test_a_connection_that_is_not_fit_is_closed(
+    make_pool: MakePool, execute: Execute
+) -> None:
     """Of a database that is not fit, nothing stays open."""
 
-    async def prove(_: aiopg.Connection) -> None:
+    async def verify(_: aiopg.Connection) -> bool:
         raise Unavailable("not fit")
 
-    pool = make_pool(prove)
+    pool = make_pool(verify)
 
     with pytest.raises(Unavailable):
         await borrow(pool)
@@ -890,14 +911,14 @@ async def test_an_unproven_connection_is_closed(make_pool: MakePool, execute: Ex
     await eventually(lambda: backends(execute) == [])
 
 
-async def test_why_proof_failed_is_kept(make_pool: MakePool) -> None:
+async def test_why_verifying_failed_is_kept(make_pool: MakePool) -> None:
     """Who composes the service can tell a wrong query from a database that is away."""
     wrong = OperatorError("queries/movies.sql:3: no")
 
-    async def prove(_: aiopg.Connection) -> None:
+    async def verify(_: aiopg.Connection) -> bool:
         raise wrong
 
-    pool = make_pool(prove)
+    pool = make_pool(verify)
 
     with pytest.raises(Unavailable) as caught:
         await borrow(pool)
@@ -1004,17 +1025,18 @@ async def test_closing_ends_connects_that_have_not_begun(make_pool: MakePool) ->
     assert pool.size == 0
 
 
-async def test_closing_ends_a_proof_under_way(make_pool: MakePool, execute: Execute) -> None:
-    """A proof that takes its time does not hold up closing."""
-    proving = asyncio.Event()
+async def test_closing_ends_a_verification_under_way(make_pool: MakePool, execute: Execute) -> None:
+    """A verification that takes its time does not hold up closing."""
+    verifying = asyncio.Event()
 
-    async def prove(connection: aiopg.Connection) -> None:
-        proving.set()
+    async def verify(connection: aiopg.Connection) -> bool:
+        verifying.set()
         await ask(connection, "select pg_sleep(60)")
+        return True
 
-    pool = make_pool(prove)
+    pool = make_pool(verify)
     user = asyncio.create_task(borrow(pool))
-    await proving.wait()
+    await verifying.wait()
 
     await close(pool)
 

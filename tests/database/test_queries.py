@@ -17,6 +17,11 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+def expects(*parameters: str, writes: bool = True) -> Expected:
+    """What the service relies on: these parameters, and no columns."""
+    return Expected({}, [dict.fromkeys(parameters)], "a test", writes)
+
+
 def load(folder: Path, **expected: Expected) -> dict[str, Query]:
     """Load the folder; `name=Expected(...)` is what the service relies on."""
     return queries.load(folder, expected)
@@ -36,10 +41,10 @@ def refused_sql(folder: Path, text: str) -> str:
 
 
 def sql(folder: Path, text: str) -> str:
-    """Load a file of one query and return the SQL that the driver gets."""
+    """Load a file of one query and return the SQL that the driver gets, without our comment."""
     (folder / "a.sql").write_text(text)
     (query,) = load(folder).values()
-    return query.sql
+    return query.sql.replace(f" /* {query.name} sql/a.sql:{query.line} */", "", 1)
 
 
 def test_a_query_knows_its_name_its_parameters_and_its_place(folder: Path) -> None:
@@ -63,7 +68,7 @@ def test_a_missing_query_is_refused(folder: Path) -> None:
     (folder / "a.sql").write_text("-- name: get_a(x)\nselect :x;\n")
 
     with pytest.raises(OperatorError) as caught:
-        load(folder, get_b=Expected(("ids", "names"), ("id",)))
+        load(folder, get_b=expects("ids", "names"))
 
     assert str(caught.value) == (
         f"{folder}: no query `-- name: get_b(ids, names)`, which the service needs"
@@ -75,7 +80,7 @@ def test_a_missing_folder_is_refused_like_a_missing_query(tmp_path: Path) -> Non
     nowhere = tmp_path / "nowhere"
 
     with pytest.raises(OperatorError) as caught:
-        load(nowhere, get_b=Expected((), ()))
+        load(nowhere, get_b=expects())
 
     assert str(caught.value) == f"{nowhere}: no query `-- name: get_b()`, which the service needs"
 
@@ -120,7 +125,140 @@ def test_a_line_that_does_not_name_a_query_well_is_refused(folder: Path, line: s
 
     reason = refused_sql(folder, text)
 
+    assert reason in (
+        "a.sql:3: expected a line `-- name: verb_noun(parameter, ...)`",
+        "a.sql:3: expected `-- name: verb_noun(parameter, ...)` before any SQL",
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-- nmae: get_b(x)",
+        "-- naem: get_b()",
+        "--nam: get_b(x)",
+        "-- Name: get_b(x)",
+        "-- NAME: get_b(x)",
+        "-- names: get_b(x)",
+        "-- name; get_b(x)",
+        "-- name = get_b(x)",
+        "-- name get_b(x)",
+        "-- : get_b(x)",
+        "-- get_b(x)",
+        "---- name: get_b(x);",
+        "  -- nmae: get_b(x, y)",
+    ],
+)
+def test_a_misspelt_name_line_is_refused(folder: Path, line: str) -> None:
+    """As a mere comment it would hide a query, or join it to the one before."""
+    text = f"-- name: get_a()\nselect 1\n{line}\n;\n"
+
+    reason = refused_sql(folder, text)
+
     assert reason == "a.sql:3: expected a line `-- name: verb_noun(parameter, ...)`"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-- see get_b(x)",
+        "-- as get_b(x) does",
+        "-- the name: of a movie",
+        "-- unnamed (so far)",
+        "-- \\set ids '{1}'",
+        "-- set by the trigger",
+        "-- nothing: 1",
+    ],
+)
+def test_an_ordinary_comment_is_no_misspelt_line(folder: Path, line: str) -> None:
+    """Comments may speak of names, queries and settings."""
+    assert sql(folder, f"-- name: get_a()\n{line}\nselect 1;\n") == "select 1"
+
+
+@pytest.mark.parametrize("first", ["select 0;", "drop table movies;\n-- why", "- name: get_b()"])
+def test_sql_before_the_first_name_is_refused(folder: Path, first: str) -> None:
+    """SQL that belongs to no query would be dropped without a word."""
+    reason = refused_sql(folder, f"-- A file.\n{first}\n-- name: get_a()\nselect 1;\n")
+
+    assert reason == "a.sql:2: expected `-- name: verb_noun(parameter, ...)` before any SQL"
+
+
+# Settings.
+
+
+def test_a_query_has_its_settings(folder: Path) -> None:
+    """Each `-- set:` line is sent in front of the statement, in one message, as `set local`."""
+    (folder / "a.sql").write_text(
+        "-- name: get_a()\n-- set: work_mem = 8MB\n-- It sorts much.\n--set:jit='off'\n"
+        "-- set: statement_timeout = 2min\nselect 1;\n"
+    )
+
+    (query,) = load(folder).values()
+
+    assert query.preamble(1.5) == (
+        "/* get_a sql/a.sql:1 */; set local timezone = 'UTC'; set local work_mem = '8MB'; "
+        "set local jit = 'off'; set local statement_timeout = 1500; "
+    )
+    assert query.timeout == 120
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("0", 0), ("1500", 1.5), ("1500ms", 1.5), ("3s", 3), ("1min", 60)]
+)
+def test_a_query_knows_its_own_timeout(folder: Path, value: str, seconds: float) -> None:
+    """It may be written as in PostgreSQL."""
+    (folder / "a.sql").write_text(
+        f"-- name: get_a()\n-- set: statement_timeout = {value}\nselect 1;\n"
+    )
+
+    assert load(folder)["get_a"].timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("-- set: work_mem", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
+        ("-- set: work_mem = ", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
+        ("-- set: work_mem 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
+        ("-- set: = 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
+        ("-- set: a = b; drop table c", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
+        ("-- set: a = 'b", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
+        ("-- set: statement_timeout = soon", "a time like 500ms, 5s or 1min"),
+        ("-- sett: work_mem = 8MB", "a line `-- set: name = value`"),
+        ("-- Set: work_mem = 8MB", "a line `-- set: name = value`"),
+        ("-- set : work_mem to 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
+    ],
+)
+def test_a_line_that_sets_nothing_is_refused(folder: Path, line: str, expected: str) -> None:
+    """A setting that would not be sent is refused at its line."""
+    assert refused_sql(folder, f"-- name: get_a()\n{line}\nselect 1;\n") == (
+        f"a.sql:2: expected {expected}"
+    )
+
+
+def test_a_setting_twice_is_refused(folder: Path) -> None:
+    """Of two values, neither wins in silence."""
+    text = "-- name: get_a()\n-- set: jit = on\n--\n-- set: jit = off\nselect 1;\n"
+
+    assert refused_sql(folder, text) == "a.sql:4: jit is already set in line 2"
+
+
+def test_a_setting_within_the_sql_is_refused(folder: Path) -> None:
+    """Settings stand between the name and the SQL."""
+    text = "-- name: get_a()\nselect 1\n-- set: jit = off\n;\n"
+
+    assert refused_sql(folder, text) == "a.sql:3: expected `-- set:` between the name and the SQL"
+
+
+@pytest.mark.parametrize("line", ["", "-- set: transaction_read_only = off\n"])
+def test_a_query_that_reads_has_to_say_so(folder: Path, line: str) -> None:
+    """What the service uses for reading is sent read-only, and the file says so."""
+    (folder / "a.sql").write_text(f"\n-- name: get_a()\n{line}select 1;\n")
+
+    assert refused(folder, get_a=expects(writes=False)) == (
+        "a.sql:2: get_a must only read: expected a line `-- set: transaction_read_only = on`"
+        " below its name"
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +314,7 @@ def test_other_parameters_than_expected_are_refused(folder: Path) -> None:
     """A query of an expected name has to take what the service passes."""
     (folder / "a.sql").write_text("\n-- name: get_a(id, title)\nselect :id, :title;\n")
 
-    reason = refused(folder, get_a=Expected(("ids", "title"), ()))
+    reason = refused(folder, get_a=expects("ids", "title"))
 
     assert reason == "a.sql:2: get_a must take (ids, title), found (id, title)"
 
@@ -185,53 +323,55 @@ def test_the_order_of_parameters_is_free(folder: Path) -> None:
     """Parameters are passed by name."""
     (folder / "a.sql").write_text("-- name: get_a(title, ids)\nselect :ids, :title;\n")
 
-    loaded = load(folder, get_a=Expected(("ids", "title"), ()))
+    loaded = load(folder, get_a=expects("ids", "title"))
 
     assert set(loaded) == {"get_a"}
 
 
 @pytest.mark.parametrize(
-    ("sql", "within"),
+    "piece",
     [
-        pytest.param(", 1 -- by :ids", "-- by :ids", id="trailing comment"),
-        pytest.param(", 1 -- at 12:30", "-- at 12:30", id="time in a trailing comment"),
-        pytest.param(", $$ :ids $$", "$$ :ids $$", id="dollar quotes"),
-        pytest.param(", $a$it's :ids$a$", "$a$it's :ids$a$", id="tagged dollar quotes"),
-        pytest.param(", $$\n:ids\n$$", r"$$\n:ids\n$$", id="dollar quotes over lines"),
-        pytest.param(", E'it\\'s :ids'", "E'it\\\\'s :ids'", id="escape string"),
-        pytest.param(", e':ids'", "e':ids'", id="escape string in lower case"),
+        pytest.param("1 -- by :y", id="trailing comment"),
+        pytest.param("1 -- at 12:30, it's :y; 100%", id="quote and time in a comment"),
+        pytest.param('1 -- a " quote', id="double quote in a comment"),
+        pytest.param("1 /* it's :y; */", id="block comment"),
+        pytest.param("$$ :y $$", id="dollar quotes"),
+        pytest.param("$a$it's :y$a$", id="tagged dollar quotes"),
+        pytest.param("$$\n-- :y\n$$", id="like a comment in dollar quotes"),
+        pytest.param("'\n-- it is no comment\n'", id="like a comment in quotes"),
+        pytest.param("E'it\\'s :y'", id="escape string"),
+        pytest.param("e':y'", id="escape string in lower case"),
+        pytest.param("genres[1:2]", id="slice"),
+        pytest.param("genres[:2]", id="slice without a start"),
+        pytest.param("genres[x:n]", id="slice of columns"),
+        pytest.param("genres[1: n]", id="slice with a blank"),
     ],
 )
-def test_a_colon_where_it_would_be_misread_is_refused(folder: Path, sql: str, within: str) -> None:
-    """Where aiosql would take plain text for a parameter, the file is refused, and says so."""
-    text = f"-- name: get_a(ids)\nselect :ids\n  {sql}\n;\n"
+def test_text_that_is_no_parameter_is_sent_as_it_stands(folder: Path, piece: str) -> None:
+    """Comments, quotes and slices may hold colons; all but % reaches the driver unchanged."""
+    text = f"-- name: get_a(x)\nselect :x,\n  {piece}\nfrom movies;\n"
 
-    reason = refused_sql(folder, text)
+    assert sql(folder, text) == f"select %(x)s,\n  {piece.replace('%', '%%')}\nfrom movies"
 
-    assert reason.replace('"', "'") == (
-        f"a.sql:3: a colon and a name within '{within}' would be taken for a parameter"
-    )
+
+@pytest.mark.parametrize("piece", ["genres[:n]", "genres[1 :n]"])
+def test_a_slice_that_psql_would_misread_is_refused(folder: Path, piece: str) -> None:
+    """A colon behind a blank or a bracket makes a parameter, as it makes a variable in psql."""
+    text = f"-- name: get_a(ids)\nselect :ids,\n  {piece}\nfrom movies;\n"
+
+    assert refused_sql(folder, text) == "a.sql:3: unknown parameter :n; declared are (ids)"
 
 
 @pytest.mark.parametrize(
-    ("piece", "name"), [("[1:2]", "2"), ("[:2]", "2"), ("[ids:n]", "n"), ("[1 :n]", "n")]
+    ("piece", "opening"), [("'it", "'"), ('"id', '"'), ("/* why", "/*"), ("$$ body", "$$")]
 )
-def test_an_array_slice_that_would_be_misread_is_refused(
-    folder: Path, piece: str, name: str
+def test_a_quote_or_comment_that_stays_open_is_refused(
+    folder: Path, piece: str, opening: str
 ) -> None:
-    """The end of a slice right behind its colon would be taken for a parameter."""
-    text = f"-- name: get_a(ids)\nselect :ids,\n  genres{piece}\nfrom movies;\n"
+    """Whatever opens has to close before the next query; the message points at the opening."""
+    text = f"-- name: get_a()\nselect 1,\n  {piece}\nfrom movies;\n-- name: get_b()\nselect 2;\n"
 
-    reason = refused_sql(folder, text)
-
-    assert reason == f"a.sql:3: unknown parameter :{name}; declared are (ids)"
-
-
-def test_a_slice_with_a_blank_behind_its_colon_works(folder: Path) -> None:
-    """There is a way to write a slice."""
-    text = "-- name: get_a()\nselect genres[1: 2] from movies;\n"
-
-    assert sql(folder, text) == "select genres[1: 2] from movies"
+    assert refused_sql(folder, text) == f"a.sql:3: {opening} opens here and is never closed"
 
 
 @pytest.mark.parametrize("second", ["select 2", "select 2;", ";", "\n-- then\ndelete from movies"])
@@ -263,14 +403,14 @@ def test_a_file_that_is_not_utf8_is_refused(folder: Path) -> None:
     """A file in another encoding is named."""
     (folder / "a.sql").write_bytes("-- name: get_a()\nselect 'Amélie';\n".encode("latin-1"))
 
-    assert refused(folder).startswith("a.sql: cannot be read as UTF-8: ")
+    assert refused(folder).startswith("a.sql:1: cannot be read as UTF-8: ")
 
 
 def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
     """What only has the name of a file is named too."""
     (folder / "a.sql").mkdir()
 
-    assert refused(folder).startswith("a.sql: cannot be read")
+    assert refused(folder).startswith("a.sql:1: cannot be read")
 
 
 def test_a_byte_order_mark_does_not_matter(folder: Path) -> None:
@@ -285,6 +425,8 @@ def test_other_files_are_left_alone(folder: Path) -> None:
     (folder / "a.sql").write_text("-- name: get_a()\nselect 1;\n")
     (folder / "a.sql.orig").write_text("-- name: get_a()\nselect 2;\n")
     (folder / "README.md").write_text("-- name: nonsense\n")
+    (folder / ".#a.sql").symlink_to("dba@laptop.1234")  # as emacs locks a file
+    (folder / "._a.sql").write_bytes(b"\x00\x05\x16\x07")  # as macOS leaves them
 
     assert set(load(folder)) == {"get_a"}
 
@@ -306,7 +448,8 @@ def test_other_files_are_left_alone(folder: Path) -> None:
         pytest.param("select :x, ';'", "select %(x)s, ';'", id="semicolon in quotes"),
         pytest.param("select :x, $$;$$", "select %(x)s, $$;$$", id="semicolon in dollar quotes"),
         pytest.param("select $1$a$1$, :x", "select $1$a$1$, %(x)s", id="tagged dollar quotes"),
-        pytest.param("select :x -- why", "select %(x)s -- why", id="trailing comment"),
+        pytest.param("select :x -- 1 %", "select %(x)s -- 1 %%", id="percent in a comment"),
+        pytest.param("select 100%:x", "select 100%%%(x)s", id="percent before a parameter"),
         pytest.param("select :x -- a::b", "select %(x)s -- a::b", id="cast in a comment"),
         pytest.param("select :x, E'\\n'", "select %(x)s, E'\\n'", id="escape string"),
         pytest.param(
@@ -323,39 +466,36 @@ def test_sql_reaches_the_driver_as_it_was_meant(folder: Path, text: str, sent: s
 
 def test_a_block_comment_may_hold_anything(folder: Path) -> None:
     """Names, colons, semicolons, quotes and names of queries in block comments are comment."""
-    text = "/* -- name: get_b() */\n-- name: get_a(x)\n/* :y; it's */ select /* ' */ :x; /* ; */\n"
+    text = "/* -- name: get_b() */\n-- name: get_a(x)\n/* :y; it's */\nselect /* ' */ :x; /* ; */\n"
     (folder / "a.sql").write_text(text)
 
     (query,) = load(folder).values()
 
     assert query.name == "get_a"
-    assert query.sql.split() == ["select", "%(x)s"]
+    assert query.sql == "select /* get_a sql/a.sql:2 */ /* ' */ %(x)s"
 
 
-def test_comment_lines_may_hold_colons(folder: Path) -> None:
-    """A line that is only a comment may speak of :parameters and of times, and is not sent."""
-    text = "-- name: get_a(x)\n-- By :x, not :y; at 12:30.\nselect :x\n  -- and :z\n;\n"
+def test_a_statement_names_its_query_and_place(folder: Path) -> None:
+    """PostgreSQL shows it where it shows the statement (pg_stat_activity, its log)."""
+    (folder / "a.sql").write_text("\n-- name: get_a()\nwith a as (select 1) select * from a;\n")
 
-    assert sql(folder, text).rstrip() == "select %(x)s"
+    (query,) = load(folder).values()
+
+    assert query.preamble(1).startswith("/* get_a sql/a.sql:2 */;")
+    assert query.sql.startswith("with /* get_a sql/a.sql:2 */ a as")
 
 
-def test_each_line_knows_its_line_in_the_file(folder: Path) -> None:
-    """Through comment lines and block comments, each line that is sent knows where it stood."""
+def test_a_statement_knows_its_line_in_the_file(folder: Path) -> None:
+    """Below comments of both kinds and settings, it is the line on which the SQL begins."""
     text = (
-        "/* A\n   file. */\n\n-- name: get_a(x)\n-- A comment.\n\n/* A\n   block. */\nselect\n"
-        "  -- one\n  :x, /* a\n  b */\n\n  2;\n"
+        "/* A\n   file. */\n\n-- name: get_a(x)\n-- A comment.\n\n/* A\n   block. */\n"
+        "-- set: jit = off\nselect\n  -- one\n  :x;\n"
     )
     (folder / "a.sql").write_text(text)
 
     (query,) = load(folder).values()
-    places = {
-        line.strip(): number
-        for line, number in zip(query.sql.split("\n"), query.lines, strict=False)
-        if line.strip()
-    }
 
-    assert query.line == 4
-    assert places == {"select": 9, "%(x)s,": 11, "2": 14}
+    assert (query.line, query.first_line, query.place) == (4, 10, "sql/a.sql:4")
 
 
 def test_line_ends_of_windows_are_as_good(folder: Path) -> None:
@@ -365,8 +505,8 @@ def test_line_ends_of_windows_are_as_good(folder: Path) -> None:
 
     loaded = load(folder)
 
-    assert loaded["get_a"].sql == "select\n  %(x)s"
-    assert loaded["get_a"].lines[:2] == (3, 4)
+    assert loaded["get_a"].sql == "select /* get_a sql/a.sql:1 */\n  %(x)s"
+    assert loaded["get_a"].first_line == 3
     assert loaded["get_b"].line == 5
 
 

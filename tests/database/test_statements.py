@@ -4,19 +4,20 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiopg
 import psycopg2
 import pytest
+from structlog.testing import capture_logs
 
 from service.config import Config
 from service.database import queries
 from service.database.pool import Pool
 from service.database.statements import Row, Statements
-from service.errors import Contended, RuleBroken, Unavailable
+from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
 
 ROOT = Path(__file__).parents[2]
 SOON = 2.0  # seconds; for what should happen at once
@@ -31,11 +32,29 @@ select pg_backend_pid();
 -- name: get_timeout()
 select current_setting('statement_timeout');
 
--- name: get_merge_limit()
-select current_setting('gin_pending_list_limit');
+-- name: get_settings()
+-- set: work_mem = 1234kB
+-- set: transaction_read_only = on
+select
+  current_setting('work_mem'), current_setting('transaction_read_only'),
+  current_setting('lock_timeout'), current_setting('catalogue.max_affected', true);
+
+-- name: get_own_timeout()
+-- set: statement_timeout = 7s
+select current_setting('statement_timeout');
+
+-- name: drop_all()
+-- set: transaction_read_only = on
+delete from movies returning title;
+
+-- name: divide()
+select 1 / 0;
 
 -- name: sleep(seconds)
 select 1 from pg_sleep(:seconds);
+
+-- name: count_rows(rows)
+select count(*) from generate_series(1, :rows);
 
 -- name: get_titles()
 select title from movies order by title;
@@ -70,7 +89,7 @@ class Service:
     def __init__(self, config: Config, loaded: dict[str, queries.Query]) -> None:
         self.pool = Pool(config.database, _approve)
         timeout = config.database.statement_timeout
-        self.fetch = Statements(self.pool, loaded, timeout).fetch
+        self.fetch = Statements(self.pool, loaded, timeout, config.log.slow_statement).fetch
 
     async def backend(self) -> int:
         """Return the process id of the server's side of the connection that is next."""
@@ -84,8 +103,9 @@ class Service:
         return counts == (size, size) and (self.pool.size, self.pool.idle) == (size, size)
 
 
-async def _approve(_: aiopg.Connection) -> None:
+async def _approve(_: aiopg.Connection) -> bool:
     """Find every database good."""
+    return True
 
 
 MakeService = Callable[..., Service]
@@ -123,7 +143,7 @@ def terminate(execute: Execute) -> Callable[[], int]:
     def run() -> int:
         rows = execute(
             "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
-            " where datname = current_database() and application_name = 'movie-catalogue'"
+            " where datname = current_database() and application_name like 'movie-catalogue%'"
         )
         assert all(gone for (gone,) in rows)
         return len(rows)
@@ -137,7 +157,8 @@ async def until_running(execute: Execute, sql: str) -> int:
         while True:
             rows = execute(
                 "select pid from pg_stat_activity where datname = current_database()"
-                " and wait_event_type in ('Timeout', 'Lock') and query like %s",
+                " and wait_event_type in ('Timeout', 'Lock') and query like %s"
+                " and query_start < clock_timestamp() - interval '30 ms'",
                 f"%{sql}%",
             )
             if rows:
@@ -298,6 +319,17 @@ async def test_a_statement_may_have_a_timeout_of_its_own(service: Service) -> No
         await asyncio.wait_for(service.fetch("sleep", timeout=0.1, seconds=60), SOON)
 
     assert (own, after) == ([("7s",)], [("3s",)])
+
+
+async def test_a_timeout_cancels_no_other_statement(make_service: MakeService) -> None:
+    """PostgreSQL now and then cancels the next one, if a statement ends just at its timeout."""
+    service = make_service(max_open=1)
+
+    for number in range(300):
+        rows = 60_000 + 500 * number  # around what takes 20 ms
+        with suppress(Contended):
+            await service.fetch("count_rows", timeout=0.02, rows=rows)
+        assert await service.fetch("count_rows", rows=20_000) == [(20_000,)]
 
 
 async def test_a_server_that_went_silent_is_given_up(
@@ -557,12 +589,24 @@ async def test_a_shared_statement_gives_up_on_a_lock_soon(
     assert await service.is_whole()
 
 
-@pytest.mark.parametrize(("shared", "limit"), [(True, "64kB"), (False, "64kB"), (None, "4MB")])
-async def test_new_words_are_merged_often(
-    service: Service, *, shared: bool | None, limit: str
-) -> None:
-    """Nobody waits until megabytes of them are merged; what does not write has no need of it."""
-    assert await service.fetch("get_merge_limit", shared=shared) == [(limit,)]
+async def test_a_statement_has_the_settings_of_its_file(service: Service) -> None:
+    """They hold for that statement alone."""
+    assert await service.fetch("get_settings") == [("1234kB", "on", "0", None)]
+    ((timeout,),) = await service.fetch("get_timeout")
+
+    async with service.pool.connection() as connection, connection.cursor() as cursor:
+        await cursor.execute("select current_setting('transaction_read_only')")
+        after = await cursor.fetchall()
+
+    assert (timeout, after) == ("3s", [("off",)])
+
+
+async def test_a_query_may_have_a_timeout_of_its_own(service: Service) -> None:
+    """It is the one of its file, unless the call has another."""
+    own = await service.fetch("get_own_timeout")
+    given = await service.fetch("get_own_timeout", timeout=9)
+
+    assert (own, given) == ([("7s",)], [("9s",)])
 
 
 async def test_a_statement_that_is_tried_again_keeps_its_settings(
@@ -572,9 +616,164 @@ async def test_a_statement_that_is_tried_again_keeps_its_settings(
     await service.backend()
     assert terminate() == 1
 
-    limit = await service.fetch("get_merge_limit", retry=True, shared=True)
+    settings = await service.fetch("get_settings", retry=True, shared=True, max_affected=5)
 
-    assert limit == [("64kB",)]
+    assert settings == [("1234kB", "on", "250ms", "5")]
+
+
+async def test_a_read_cannot_write(service: Service, execute: Execute) -> None:
+    """What a file declares read-only changes nothing, whatever it contains."""
+    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+
+    with pytest.raises(StatementFailed, match="read-only"):
+        await service.fetch("drop_all")
+
+    assert titles(execute) == ["Moana"]
+
+
+# What a statement may change.
+
+THREE = """
+insert into movies (title, year, runtime, genres)
+select 'Moana ' || n, 2016, 107, '{x}' from generate_series(1, 3) as n
+"""
+
+
+async def test_a_write_changes_no_more_than_was_requested(
+    service: Service, execute: Execute
+) -> None:
+    """A query that lost its condition is refused, and nothing is changed."""
+    execute(THREE)
+
+    with pytest.raises(StatementFailed, match="update of 3 movies, but no more than 2 requested"):
+        await service.fetch("rename_movies", max_affected=2, title="x")
+
+    assert titles(execute) == ["Moana 1", "Moana 2", "Moana 3"]
+    assert await service.is_whole()
+
+
+async def test_a_write_changes_as_many_as_were_requested(
+    service: Service, execute: Execute
+) -> None:
+    """The limit is part of what is allowed, and goes with its statement."""
+    execute(THREE)
+
+    await service.fetch("rename_movies", max_affected=3, title="x")
+    await service.fetch("rename_movies", title="y")
+
+    assert titles(execute) == ["y"] * 3
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(THREE, id="insert"),
+        pytest.param("update movies set year = 2000", id="update"),
+        pytest.param("delete from movies", id="delete"),
+        pytest.param(
+            "with a as (delete from movies returning id) select count(*) from a", id="in a with"
+        ),
+        pytest.param(
+            "insert into movies (title, year, runtime, genres)"
+            " select title, year, runtime, genres from movies on conflict (id) do nothing",
+            id="on conflict",
+        ),
+    ],
+)
+def test_each_kind_of_write_is_limited(execute: Execute, database: str, sql: str) -> None:
+    """Whatever changes movies counts; in psql, where no limit is set, nothing is limited."""
+    execute(THREE)
+    with closing(psycopg2.connect(database)) as session:
+        cursor = session.cursor()
+        cursor.execute("set local catalogue.max_affected = 2")
+        with pytest.raises(psycopg2.errors.CardinalityViolation, match="no more than 2 requested"):
+            cursor.execute(sql)
+        session.rollback()
+
+        cursor.execute(sql)
+        session.commit()
+
+
+# What is logged.
+
+
+@pytest.fixture
+def logged() -> Iterator[list[dict[str, Any]]]:
+    """Collect what is logged."""
+    with capture_logs() as entries:
+        yield entries  # type: ignore[misc] # dictionaries, as structlog makes them
+
+
+def about(entries: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    """Return the entries of this event, without how long it took."""
+    return [
+        {key: value for key, value in entry.items() if key not in ("event", "duration_ms")}
+        for entry in entries
+        if entry["event"] == event
+    ]
+
+
+async def test_a_failed_statement_is_logged_once(
+    service: Service, logged: list[dict[str, Any]]
+) -> None:
+    """With its query, file and line and PostgreSQL's message."""
+    with pytest.raises(StatementFailed):
+        await service.fetch("divide", retry=True)
+
+    (entry,) = about(logged, "statement failed")
+    line = QUERIES[: QUERIES.index("-- name: divide()")].count("\n") + 1
+    assert entry.pop("file").endswith(f"/test.sql:{line}")
+    assert entry == {"log_level": "warning", "query": "divide", "reason": "division by zero"}
+
+
+async def test_a_timed_out_statement_is_logged_once(
+    make_service: MakeService, logged: list[dict[str, Any]]
+) -> None:
+    """So is one that takes too long."""
+    with pytest.raises(Contended):
+        await make_service(statement_timeout=0.05).fetch("sleep", seconds=60)
+
+    (entry,) = about(logged, "statement failed")
+    assert entry["query"] == "sleep"
+    assert entry["reason"] == "canceling statement due to statement timeout"
+
+
+async def test_a_refusal_without_a_name_is_logged(
+    service: Service, logged: list[dict[str, Any]]
+) -> None:
+    """Clients learn only that the database refused; values are not logged."""
+    with pytest.raises(RuleBroken):
+        await service.fetch("add_movie", title="Moana", year=2**40)
+
+    (entry,) = about(logged, "refused by the database")
+    assert entry["query"] == "add_movie"
+    assert "out of range" in entry["reason"]
+    assert str(2**40) not in str(entry)
+
+
+async def test_a_broken_rule_is_not_logged(service: Service, logged: list[dict[str, Any]]) -> None:
+    """It is a client's mistake, and told to that client."""
+    with pytest.raises(RuleBroken):
+        await service.fetch("add_movie", title="Moana", year=1700)
+
+    assert logged == []
+
+
+async def test_a_slow_statement_is_logged(
+    settings: Callable[..., Config], make_service: MakeService, logged: list[dict[str, Any]]
+) -> None:
+    """With its query, how long it took and how many rows it returned; no values."""
+    service = make_service()
+    assert settings().log.slow_statement == 0.5
+
+    await service.fetch("get_titles")
+    await service.fetch("sleep", seconds=0.51)
+
+    (entry,) = [entry for entry in logged if entry["event"] == "slow statement"]
+    assert entry["query"] == "sleep"
+    assert entry["duration_ms"] >= 510
+    assert entry["rows"] == 1
+    assert "0.51" not in str({**entry, "duration_ms": 0})
 
 
 async def test_a_deadlock_is_contended(service: Service, execute: Execute, database: str) -> None:
@@ -603,11 +802,11 @@ async def test_a_deadlock_is_contended(service: Service, execute: Execute, datab
     assert await service.is_whole()
 
 
-async def test_what_is_unexpected_stays_what_it_is(service: Service, execute: Execute) -> None:
-    """A fault of ours or of a DBA is told as PostgreSQL told it: it will be a 500, and logged."""
+async def test_a_fault_of_a_query_is_a_failure(service: Service, execute: Execute) -> None:
+    """What no client can cause is told apart, with PostgreSQL's message: it will be a 500."""
     execute("alter table movies rename title to name")
 
-    with pytest.raises(psycopg2.errors.UndefinedColumn, match="title"):
+    with pytest.raises(StatementFailed, match=r'get_titles \(.*:\d+\): column "title" does not'):
         await service.fetch("get_titles", retry=True)
 
     assert await service.is_whole()
@@ -635,7 +834,7 @@ async def test_an_unknown_query_costs_no_connection(service: Service) -> None:
     with pytest.raises(KeyError):
         await service.fetch("get_nothing")
 
-    assert await service.is_whole()
+    assert service.pool.size == 0
 
 
 async def test_no_pool_no_statement(service: Service, execute: Execute) -> None:

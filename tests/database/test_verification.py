@@ -1,8 +1,9 @@
 """Whether a real database is as the service needs it: migrated, and fit for every query."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,27 @@ from service.config import Config
 from service.database import migration_files, queries
 from service.database.pool import connect
 from service.database.queries import Expected
-from service.database.schema import Schema
-from service.errors import OperatorError, Unavailable
+from service.database.verification import Verification
+from service.errors import Contended, OperatorError, Unavailable
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.versions(ROOT / "migrations")
 
 Execute = Callable[..., list[tuple[Any, ...]]]
-Prove = Callable[..., Awaitable[None]]
+Verify = Callable[..., Awaitable[bool]]
+
+
+READ = "-- set: transaction_read_only = on\n"
+
+
+def reads(*parameters: str, **columns: Any) -> Expected:
+    """What the service relies on in a query that reads: `column=type`."""
+    return Expected(columns, [dict.fromkeys(parameters)], "a test")
+
+
+def writes(*parameters: str, **columns: Any) -> Expected:
+    """And in one that writes."""
+    return reads(*parameters, **columns)._replace(writes=True)
 
 
 @pytest.fixture
@@ -41,24 +55,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def prove(connection: aiopg.Connection, folder: Path) -> Prove:
-    """Prove the test's database with the queries of the folder; `name=Expected(...)`."""
+def verify(connection: aiopg.Connection, folder: Path) -> Verify:
+    """Verify the test's database with the queries of the folder; `name=Expected(...)`."""
 
-    async def run(**expected: Expected) -> None:
+    async def run(**expected: Expected) -> bool:
         loaded = queries.load(folder, expected)
-        await Schema(VERSIONS, loaded, expected).prove(connection)
+        return await Verification(VERSIONS, loaded, expected).verify(connection)
 
     return run
 
 
 @pytest.fixture
-def refused(prove: Prove, folder: Path) -> Callable[..., Awaitable[str]]:
-    """Prove with a file a.sql of this text, which must be refused, and return why."""
+def refused(verify: Verify, folder: Path) -> Callable[..., Awaitable[str]]:
+    """Verify with a file a.sql of this text, which must be refused, and return why."""
 
     async def run(text: str, **expected: Expected) -> str:
         (folder / "a.sql").write_text(text)
         with pytest.raises(OperatorError) as caught:
-            await prove(**expected)
+            await verify(**expected)
         return str(caught.value).removeprefix(f"{folder}/")
 
     return run
@@ -76,7 +90,7 @@ async def test_a_migrated_database_is_fit(connection: aiopg.Connection) -> None:
 
     loaded = queries.load(ROOT / "queries", EXPECTED)
 
-    await Schema(VERSIONS, loaded, EXPECTED).prove(connection)
+    await Verification(VERSIONS, loaded, EXPECTED).verify(connection)
 
     assert not connection.closed
 
@@ -86,10 +100,10 @@ async def test_an_empty_database_waits_for_its_migrations(
 ) -> None:
     """Where nothing was ever migrated, the first migration is named."""
     connection = await connect(replace(settings().database, url=empty_database))
-    schema = Schema(VERSIONS, queries.load(folder, {}), {})
+    verification = Verification(VERSIONS, queries.load(folder, {}), {})
 
     with closing(connection), pytest.raises(Unavailable) as caught:
-        await schema.prove(connection)
+        await verification.verify(connection)
 
     assert str(caught.value) == (
         "migration 20260105090000 has not been applied: run the migrations"
@@ -97,40 +111,40 @@ async def test_an_empty_database_waits_for_its_migrations(
 
 
 async def test_a_database_that_is_behind_waits_for_its_migrations(
-    prove: Prove, execute: Execute
+    verify: Verify, execute: Execute
 ) -> None:
     """The first migration that is missing is named."""
     execute("delete from schema_migrations where version = %s", VERSIONS[-1])
 
     with pytest.raises(Unavailable, match=f"migration {VERSIONS[-1]} has not been applied"):
-        await prove()
+        await verify()
 
 
-async def test_a_hole_in_the_migrations_is_seen(prove: Prove, execute: Execute) -> None:
+async def test_a_hole_in_the_migrations_is_seen(verify: Verify, execute: Execute) -> None:
     """A newer migration does not stand for an older one."""
     execute("delete from schema_migrations where version = %s", VERSIONS[0])
 
     with pytest.raises(Unavailable, match=f"migration {VERSIONS[0]} has not been applied"):
-        await prove()
+        await verify()
 
 
-async def test_a_database_that_is_ahead_is_fine(prove: Prove, execute: Execute) -> None:
+async def test_a_database_that_is_ahead_is_fine(verify: Verify, execute: Execute) -> None:
     """While a release goes out, the old code works on with the new schema."""
     execute("insert into schema_migrations (version) values ('29990101000000')")
     execute("alter table movies add column rating integer")
 
-    await prove()
+    await verify()
 
 
 async def test_queries_are_not_asked_about_before_the_migrations(
-    prove: Prove, folder: Path, execute: Execute
+    verify: Verify, folder: Path, execute: Execute
 ) -> None:
     """What a query lacks may come with a migration that is still missing."""
     execute("delete from schema_migrations where version = %s", VERSIONS[-1])
     (folder / "a.sql").write_text("-- name: get_a()\nselect rating from movies;\n")
 
     with pytest.raises(Unavailable):
-        await prove()
+        await verify()
 
 
 # What PostgreSQL refuses, and where.
@@ -180,13 +194,13 @@ async def test_lines_are_right_after_comments_and_parameters(refused: Refused) -
     assert reason == f'a.sql:{line}: column "titel" does not exist'
 
 
-async def test_lines_are_right_with_the_line_ends_of_windows(prove: Prove, folder: Path) -> None:
+async def test_lines_are_right_with_the_line_ends_of_windows(verify: Verify, folder: Path) -> None:
     """CRLF counts as one line end."""
     text = "-- name: get_a()\r\n-- A comment.\r\nselect\r\n  titel\r\nfrom movies;\r\n"
     (folder / "a.sql").write_bytes(text.encode())
 
     with pytest.raises(OperatorError, match=r'a\.sql:4: column "titel" does not exist'):
-        await prove()
+        await verify()
 
 
 async def test_an_error_without_a_place_is_told_with_the_query(refused: Refused) -> None:
@@ -225,34 +239,34 @@ async def test_a_parameter_that_does_not_fit_is_told(refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("-- name: get_applied_migrations()\nselect s.versoin\nfrom schema_migrations as s;", 2),
-        ("-- name: get_applied_migrations()\nselect version\nform schema_migrations;", 3),
-        ("-- name: get_applied_migrations()\nselect version, 1 from schema_migrations;", 1),
-        ("-- name: get_applied_migrations()\nselect version from schema_migration;", 2),
+        ("select s.versoin\nfrom schema_migrations as s;", 3),
+        ("select version\nform schema_migrations;", 4),
+        ("select version, 1 from schema_migrations;", 1),
+        ("select version from schema_migration;", 3),
     ],
 )
 async def test_an_error_in_what_asks_for_the_migrations_is_told(
-    prove: Prove, folder: Path, text: str, line: int
+    verify: Verify, folder: Path, text: str, line: int
 ) -> None:
     """The query that everything begins with is no exception."""
-    (folder / "schema.sql").write_text(text)
+    (folder / "schema.sql").write_text(f"-- name: get_applied_migrations()\n{READ}{text}")
 
     with pytest.raises(OperatorError) as caught:
-        await prove(get_applied_migrations=Expected((), ("version",)))
+        await verify(get_applied_migrations=reads(version=str))
 
     assert str(caught.value).startswith(f"{folder}/schema.sql:{line}: ")
 
 
 # Result columns.
 
-TWO = "-- name: get_a()\nselect m.id, m.title\nfrom movies as m;\n"
+TWO = f"-- name: get_a()\n{READ}select m.id, m.title\nfrom movies as m;\n"
 
 
-async def test_the_expected_columns_are_fine(prove: Prove, folder: Path) -> None:
+async def test_the_expected_columns_are_fine(verify: Verify, folder: Path) -> None:
     """A query that returns what is expected of it, in that order, passes."""
     (folder / "a.sql").write_text(TWO)
 
-    await prove(get_a=Expected((), ("id", "title")))
+    await verify(get_a=reads(id=int, title=str))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +276,7 @@ async def test_other_columns_than_expected_are_refused(
     refused: Refused, columns: tuple[str, ...]
 ) -> None:
     """A missing, renamed, reordered or further column is refused at the query's line."""
-    reason = await refused("\n" + TWO, get_a=Expected((), columns))
+    reason = await refused("\n" + TWO, get_a=reads(**dict.fromkeys(columns, int)))
 
     assert reason == (
         f"a.sql:2: get_a must return the columns {', '.join(columns)}; it returns id, title"
@@ -273,17 +287,261 @@ async def test_the_columns_of_a_write_count_too(refused: Refused) -> None:
     """So it is with what a write returns."""
     reason = await refused(
         "-- name: drop_a(ids)\ndelete from movies where id = any (:ids) returning id;\n",
-        drop_a=Expected(("ids",), ("id", "title")),
+        drop_a=writes("ids", id=int, title=str),
     )
 
     assert reason == "a.sql:1: drop_a must return the columns id, title; it returns id"
 
 
-async def test_a_query_of_a_dba_s_own_may_return_anything(prove: Prove, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "kind", "wanted", "found"),
+    [
+        ("m.id::text", int, "bigint or integer or smallint", "text"),
+        ("m.id::numeric", int, "bigint or integer or smallint", "numeric"),
+        ("m.id::float8", int, "bigint or integer or smallint", "double precision"),
+        ("(m.year = 2000)", int, "bigint or integer or smallint", "boolean"),
+        ("m.year", bool, "boolean", "integer"),
+        ("m.title::bytea", str, "text or character varying", "bytea"),
+        ("m.created_at::date", datetime, "timestamp with time zone", "date"),
+        (
+            "m.created_at::timestamp",
+            datetime,
+            "timestamp with time zone",
+            "timestamp without time zone",
+        ),
+        ("m.genres::text", list[str], "text[] or character varying[]", "text"),
+        ("to_jsonb(m.genres)", list[str], "text[] or character varying[]", "jsonb"),
+        ("'{1}'::integer[]", list[str], "text[] or character varying[]", "integer[]"),
+    ],
+)
+async def test_a_column_of_another_type_is_refused(
+    refused: Refused, column: str, kind: Any, wanted: str, found: str
+) -> None:
+    """The driver would return values of another type, and every answer would be wrong."""
+    reason = await refused(
+        f"\n-- name: get_a()\n{READ}select {column} as x\nfrom movies as m;\n",
+        get_a=reads(x=kind),
+    )
+
+    assert reason == f"a.sql:2: get_a must return x as {wanted}, not {found}"
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("m.id::integer", int),
+        ("m.year::smallint", int),
+        ("m.title::varchar(9)", str),
+        ("m.genres::varchar[]", list[str]),
+        ("m.created_at::timestamptz(3)", datetime),
+    ],
+)
+async def test_a_type_that_the_driver_reads_alike_is_fine(
+    verify: Verify, folder: Path, column: str, kind: Any
+) -> None:
+    """A DBA may narrow or widen a column."""
+    (folder / "a.sql").write_text(
+        f"-- name: get_a()\n{READ}select {column} as x from movies as m;\n"
+    )
+
+    assert await verify(get_a=reads(x=kind))
+
+
+async def test_the_types_of_what_a_write_returns_count_too(refused: Refused) -> None:
+    """So it is with the types."""
+    reason = await refused(
+        "-- name: drop_a(ids)\ndelete from movies where id = any (:ids) returning id::text;\n",
+        drop_a=writes("ids", id=int),
+    )
+
+    assert reason.startswith("a.sql:1: drop_a must return id as bigint")
+
+
+# Reads that write.
+
+
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ("delete from movies returning id", "delete on movies"),
+        ("update movies set year = 2000 returning id", "update on movies"),
+        ("insert into genres select 1 returning 1::bigint as id", None),
+        ("with d as (delete from movies returning id) select id from d", "delete on movies"),
+        (
+            "with d as (insert into movies default values returning id) select id from d",
+            "insert on movies",
+        ),
+    ],
+)
+async def test_a_read_that_writes_is_refused(refused: Refused, sql: str, what: str | None) -> None:
+    """Otherwise one GET could empty the table."""
+    reason = await refused(f"\n-- name: get_a()\n{READ}{sql};\n", get_a=reads(id=int))
+
+    if what:
+        assert reason == f"a.sql:2: get_a must only read: it contains {what}"
+    else:
+        assert reason == 'a.sql:4: relation "genres" does not exist'
+
+
+async def test_a_read_that_locks_rows_is_refused(refused: Refused) -> None:
+    """A read-only transaction cannot lock rows, so each request would fail."""
+    reason = await refused(
+        f"-- name: get_a()\n{READ}select id from movies for update;\n", get_a=reads(id=int)
+    )
+
+    assert reason == ("a.sql:1: cannot execute SELECT FOR UPDATE in a read-only transaction")
+
+
+async def test_a_write_that_lost_its_condition_is_refused(
+    refused: Refused, execute: Execute
+) -> None:
+    """Where there are movies, a write that changes some without being asked to is found out."""
+    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+
+    reason = await refused(
+        "-- name: drop_a(ids)\ndelete from movies where :ids::text is null returning id;\n",
+        drop_a=writes("ids", id=int),
+    )
+
+    assert reason.startswith("a.sql:1: delete of 1 movies, but no more than 0 requested")
+    assert execute("select title from movies") == [("Moana",)]
+
+
+# Settings and samples.
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("work_mems = 8MB", 'unrecognized configuration parameter "work_mems"'),
+        ("work_mem = 8XB", 'invalid value for parameter "work_mem": "8XB"'),
+        ("jit = perhaps", 'parameter "jit" requires a Boolean value'),
+        ("server_version = 9", 'parameter "server_version" cannot be changed'),
+    ],
+)
+async def test_a_wrong_setting_is_refused_at_its_line(
+    refused: Refused, setting: str, reason: str
+) -> None:
+    """PostgreSQL is asked about each setting."""
+    text = f"-- name: get_a()\n-- A comment.\n-- set: {setting}\nselect 1;\n"
+
+    assert await refused(text) == f"a.sql:3: {reason}"
+
+
+async def test_a_statement_is_verified_with_its_settings(
+    refused: Refused, execute: Execute
+) -> None:
+    """It is verified as it is sent."""
+    execute("create schema other")
+
+    reason = await refused("-- name: get_a()\n-- set: search_path = other\nselect id from movies;")
+
+    assert reason == 'a.sql:3: relation "movies" does not exist'
+
+
+async def test_a_statement_is_verified_with_values_as_the_service_sends_them(
+    refused: Refused,
+) -> None:
+    """With null in their place, this would pass, and each request would fail."""
+    expected = reads(id=int)._replace(samples=[{"size": 20}, {"size": None}])
+
+    reason = await refused(
+        f"-- name: get_a(size)\n{READ}select id from movies\nwhere title = :size;\n",
+        get_a=expected,
+    )
+
+    assert reason == "a.sql:4: operator does not exist: text = integer"
+
+
+async def test_each_sample_is_verified(refused: Refused) -> None:
+    """What only a null breaks is found as well."""
+    expected = reads(id=int)._replace(samples=[{"size": 20}, {"size": None}])
+
+    reason = await refused(
+        f"-- name: get_a(size)\n{READ}select id from movies where id = 1 / coalesce(:size, 0);\n",
+        get_a=expected,
+    )
+
+    assert reason == "a.sql:1: division by zero"
+
+
+@pytest.mark.parametrize("table", ["movies", "public.movies"])
+async def test_analyze_is_fine(verify: Verify, folder: Path, table: str) -> None:
+    """PostgreSQL cannot explain it: its table is looked up."""
+    (folder / "a.sql").write_text(f"-- name: analyze_a()\nanalyze {table};\n")
+
+    await verify(analyze_a=writes())
+
+
+async def test_analyze_of_an_unknown_table_is_refused(refused: Refused) -> None:
+    """A misspelt table is found."""
+    reason = await refused("-- name: analyze_a()\nanalyze movis;\n", analyze_a=writes())
+
+    assert reason == 'a.sql:2: relation "movis" does not exist'
+
+
+# Privileges.
+
+
+@pytest.fixture
+async def clerk(
+    settings: Callable[..., Config], execute: Execute, database: str
+) -> AsyncIterator[aiopg.Connection]:
+    """A connection of a role that may do everything but what the test takes away."""
+    ((name,),) = execute("select current_database()")
+    role = f"clerk_{name}"
+    execute(
+        f"create role {role} login;"
+        f" grant all on all tables in schema public to {role};"
+        f" grant all on all sequences in schema public to {role}"
+    )
+    connection = await connect(
+        replace(settings().database, url=database.replace("catalogue@", f"{role}@"))
+    )
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("revoked", "reason"),
+    [
+        ("update on movies_id_seq", None),
+        (
+            "update, usage on movies_id_seq",
+            "create_movies needs the privilege USAGE on the sequence movies_id_seq",
+        ),
+        ("select on movies", "permission denied for table movies"),
+        ("delete on movies", "permission denied for table movies"),
+        ("insert on idempotency_keys", "permission denied for table idempotency_keys"),
+        ("select on schema_migrations", "permission denied for table schema_migrations"),
+    ],
+)
+async def test_a_missing_privilege_is_told(
+    clerk: aiopg.Connection, execute: Execute, revoked: str, reason: str | None
+) -> None:
+    """A role that lacks a privilege is found out before the first request."""
+    from service.app import EXPECTED  # noqa: PLC0415 - as above
+
+    ((name,),) = execute("select current_database()")
+    execute(f"revoke {revoked} from clerk_{name}")
+    names = ("get_applied_migrations", "get_movies", "create_movies", "create_movies_once")
+    expected = {name: EXPECTED[name] for name in (*names, "delete_movies")}
+    loaded = queries.load(ROOT / "queries", expected)
+    verification = Verification(VERSIONS, {name: loaded[name] for name in expected}, expected)
+
+    if reason is None:
+        assert await verification.verify(clerk)
+        return
+    with pytest.raises(OperatorError) as caught:
+        await verification.verify(clerk)
+    assert str(caught.value).endswith(reason)
+
+
+async def test_a_query_of_a_dba_s_own_may_return_anything(verify: Verify, folder: Path) -> None:
     """Of what the service does not know, only that it prepares is asked."""
     (folder / "a.sql").write_text(TWO)
 
-    await prove()
+    await verify()
 
 
 @pytest.mark.parametrize(
@@ -305,30 +563,32 @@ async def test_a_query_of_a_dba_s_own_may_return_anything(prove: Prove, folder: 
         pytest.param("select 1 as id, 2 as id;", id="two columns of a name"),
     ],
 )
-async def test_every_kind_of_statement_can_be_proven(prove: Prove, folder: Path, sql: str) -> None:
+async def test_every_kind_of_statement_can_be_verified(
+    verify: Verify, folder: Path, sql: str
+) -> None:
     """What psql runs as it stands passes."""
     (folder / "a.sql").write_text(f"-- name: get_a()\n{sql}\n")
 
-    await prove()
+    await verify()
 
 
-async def test_parameters_may_stand_more_than_once(prove: Prove, folder: Path) -> None:
+async def test_parameters_may_stand_more_than_once(verify: Verify, folder: Path) -> None:
     """A parameter is null wherever it stands, typed or not."""
     (folder / "a.sql").write_text(
-        "-- name: get_a(ids, title, n)\nselect id, :title::text as t\nfrom movies\n"
+        f"-- name: get_a(ids, title, n)\n{READ}select id, :title::text as t\nfrom movies\n"
         "where (:title is null or title = :title)\n  and id = any (:ids) limit :n;\n"
     )
 
-    await prove(get_a=Expected(("ids", "title", "n"), ("id", "t")))
+    await verify(get_a=reads("ids", "title", "n", id=int, t=str))
 
 
-# What proving leaves behind.
+# What verifying leaves behind.
 
 
-async def test_proving_changes_nothing(
+async def test_verifying_changes_nothing(
     connection: aiopg.Connection, folder: Path, execute: Execute
 ) -> None:
-    """Rows, and the sequence of ids, are after proving what they were before."""
+    """Rows, and the sequence of ids, are after verifying what they were before."""
     from service.app import EXPECTED  # noqa: PLC0415 - as above
 
     (folder / "a.sql").write_text(
@@ -343,16 +603,16 @@ async def test_proving_changes_nothing(
     before = execute(state)
     loaded = queries.load(ROOT / "queries", EXPECTED) | queries.load(folder, {})
 
-    await Schema(VERSIONS, loaded, EXPECTED).prove(connection)
+    await Verification(VERSIONS, loaded, EXPECTED).verify(connection)
 
     assert execute(state) == before
 
 
-async def test_proving_leaves_no_lock(prove: Prove, folder: Path, execute: Execute) -> None:
+async def test_verifying_leaves_no_lock(verify: Verify, folder: Path, execute: Execute) -> None:
     """The connection goes to its first user without a transaction."""
     (folder / "a.sql").write_text("-- name: drop_a(ids)\ndelete from movies where id = :ids;\n")
 
-    await prove()
+    await verify()
 
     execute("set lock_timeout = '1s'; lock table movies")
 
@@ -375,22 +635,65 @@ async def test_a_refusal_leaves_the_connection_usable(
 # What may pass, and so is no fault of a query.
 
 
-async def test_a_database_that_is_read_only_blames_no_query(
-    settings: Callable[..., Config], execute: Execute, database: str
-) -> None:
-    """During a failover the service starts all the same, and serves what it can or waits."""
-    from service.app import EXPECTED  # noqa: PLC0415 - as above
-
-    name = psycopg2.extensions.parse_dsn(database)["dbname"]
+@pytest.fixture
+async def read_only(
+    settings: Callable[..., Config], execute: Execute
+) -> AsyncIterator[aiopg.Connection]:
+    """A connection to the test's database after it became read-only, as a standby is."""
+    ((name,),) = execute("select current_database()")
     execute(f"alter database {name} set default_transaction_read_only = on")
     connection = await connect(settings().database)
-    schema = Schema(VERSIONS, queries.load(ROOT / "queries", EXPECTED), EXPECTED)
+    yield connection
+    connection.close()
 
-    with closing(connection):
-        with suppress(Unavailable, psycopg2.errors.ReadOnlySqlTransaction):
-            await schema.prove(connection)
 
-        assert not connection.closed
+async def test_a_read_only_database_is_verified_as_far_as_possible(
+    read_only: aiopg.Connection,
+) -> None:
+    """Nothing is written, so a standby serves reads; the rest is verified once it is writable."""
+    from service.app import EXPECTED  # noqa: PLC0415 - as above
+
+    loaded = queries.load(ROOT / "queries", EXPECTED)
+
+    assert not await Verification(VERSIONS, loaded, EXPECTED).verify(read_only)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"{READ}select titel from movies;", 'a.sql:3: column "titel" does not exist'),
+        (f"{READ}select id::text as id from movies;", "a.sql:1: get_a must return id as bigint"),
+        ("delete from movie returning id;", 'a.sql:2: relation "movie" does not exist'),
+    ],
+)
+async def test_mistakes_are_found_in_a_read_only_database(
+    read_only: aiopg.Connection, folder: Path, text: str, reason: str
+) -> None:
+    """All that `explain` and reads show."""
+    (folder / "a.sql").write_text(f"-- name: get_a()\n{text}")
+    expected = {"get_a": reads(id=int)._replace(writes=READ not in text)}
+    loaded = queries.load(folder, expected)
+
+    with pytest.raises(OperatorError) as caught:
+        await Verification(VERSIONS, loaded, expected).verify(read_only)
+
+    assert str(caught.value).removeprefix(f"{folder}/").startswith(reason)
+
+
+async def test_a_timeout_of_the_check_names_the_query(
+    verify: Verify, folder: Path, database: str
+) -> None:
+    """Who waits for a lock is told by name, file and line."""
+    (folder / "a.sql").write_text("\n-- name: get_a()\nselect id from movies;\n")
+
+    with closing(psycopg2.connect(database)) as holder:
+        holder.cursor().execute("lock table movies")
+        with pytest.raises(Contended) as caught:
+            await verify()
+
+    assert str(caught.value) == (
+        f"{folder.name}/a.sql:2: the check of get_a: canceling statement due to statement timeout"
+    )
 
 
 @pytest.mark.parametrize("lock_timeout", ["0", "50ms"])
@@ -401,24 +704,24 @@ async def test_a_table_that_is_locked_blames_no_query(
     database: str,
     lock_timeout: str,
 ) -> None:
-    """A migration that holds a table makes proving fail for now: in the server or the driver."""
+    """A migration that holds a table makes verifying fail for now: in the server or the driver."""
     name = psycopg2.extensions.parse_dsn(database)["dbname"]
     execute(f"alter database {name} set lock_timeout = '{lock_timeout}'")
     (folder / "a.sql").write_text(TWO)
-    schema = Schema(VERSIONS, queries.load(folder, {}), {})
+    verification = Verification(VERSIONS, queries.load(folder, {}), {})
     connection = await connect(settings(database__connect_timeout=0.5).database)
 
     with closing(psycopg2.connect(database)) as holder, closing(connection):
         holder.cursor().execute("lock table movies")
         with pytest.raises((TimeoutError, psycopg2.OperationalError, Unavailable)):
-            await schema.prove(connection)
+            await verification.verify(connection)
 
 
 async def test_a_connection_that_breaks_blames_no_query(
-    prove: Prove, connection: aiopg.Connection, execute: Execute
+    verify: Verify, connection: aiopg.Connection, execute: Execute
 ) -> None:
-    """A restart of the database in the midst of proving is no fault of a query."""
+    """A restart of the database in the midst of verifying is no fault of a query."""
     execute("select pg_terminate_backend(%s, 5000)", connection.raw.info.backend_pid)
 
     with pytest.raises(psycopg2.OperationalError):
-        await prove()
+        await verify()

@@ -8,19 +8,18 @@ import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
 
-from service.app import GENRES
+import service.genres
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
 
 
-async def recount(client: Client, execute: Execute) -> None:
-    """Have everything counted now, whatever the service is doing by itself."""
-    genres = client.server.app[GENRES]  # type: ignore[attr-defined] # conftest's Service
-    counted = False
-    while not counted:
-        execute("update genre_counting set mark = null, looked_at = null")
-        counted = await genres.recount()
+@pytest.fixture(autouse=True)
+def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the genres counted for each request."""
+    monkeypatch.setattr(service.genres, "KEPT_AT_LEAST_S", 0)
+    monkeypatch.setattr(service.genres, "KEPT_TIMES", 0)
+    monkeypatch.setattr(service.genres, "WAIT_S", 10)
 
 
 async def genres(client: Client) -> list[dict[str, Any]]:
@@ -30,12 +29,11 @@ async def genres(client: Client) -> list[dict[str, Any]]:
     return list((await response.json())["genres"])
 
 
-async def test_every_genre_with_its_movies(client: Client, execute: Execute) -> None:
+async def test_every_genre_with_its_movies(client: Client) -> None:
     """GET answers 200, most movies first, how many there are, and as of when."""
     before = datetime.now(UTC)
     for kinds in (["war", "drama"], ["drama"], ["crime"]):
         await client.post("/v1/movies", json={**MOANA, "genres": kinds})
-    await recount(client, execute)
 
     response = await client.get("/v1/genres")
     answer = await response.json()
@@ -54,16 +52,13 @@ async def test_every_genre_with_its_movies(client: Client, execute: Execute) -> 
     assert (await response.text()).startswith('{\n  "genres": [\n    {\n      "genre": "drama",\n')
 
 
-async def test_genres_follow_what_happens_to_movies(client: Client, execute: Execute) -> None:
-    """Created, changed and deleted movies are in the next count."""
+async def test_genres_follow_what_happens_to_movies(client: Client) -> None:
+    """Created, changed and deleted movies are counted."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
-    await recount(client, execute)
     created = await genres(client)
     await client.patch(path, json={"genres": ["drama", "war"]})
-    await recount(client, execute)
     changed = await genres(client)
     await client.delete(path)
-    await recount(client, execute)
 
     assert created == [{"genre": "animation", "movies": 1}]
     assert changed == [{"genre": "drama", "movies": 1}, {"genre": "war", "movies": 1}]

@@ -1,16 +1,16 @@
 """What GET /v1/movies promises: filters, sort, cursors, page numbers, metadata and links."""
 
 import base64
-from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
-from conftest import Client
+from conftest import ROOT, Client, Start
+from support import Execute
 from yarl import URL
 
-from service import listing
-
-Execute = Callable[..., list[tuple[Any, ...]]]
+from service import listing, paging
 
 MOVIES = [
     ("Amélie", 2001, 122, ["comedy", "romance"]),
@@ -212,7 +212,8 @@ async def test_cursors_walk_there_and_back(  # noqa: PLR0913, PLR0917 - pytest's
     exact: int,
 ) -> None:
     """Next leads through the whole order, previous back; of few matches and of many."""
-    monkeypatch.setattr(listing, "EXACT", exact)
+    monkeypatch.setattr(listing, "EXACT_TOTAL", exact)
+    monkeypatch.setattr(paging, "EXACT_TOTAL", exact)
     there: list[list[int]] = []
     back: list[list[int]] = []
 
@@ -236,7 +237,8 @@ async def test_a_walk_goes_on_within_the_year_that_bounds_a_range(
     client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch, sort: str, year: str
 ) -> None:
     """Of many, a page begins at the cursor: never again where the range does."""
-    monkeypatch.setattr(listing, "EXACT", 2)
+    monkeypatch.setattr(listing, "EXACT_TOTAL", 2)
+    monkeypatch.setattr(paging, "EXACT_TOTAL", 2)
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select 'x', 2000, 1, '{a}' from generate_series(1, 8)"
@@ -413,20 +415,78 @@ async def test_a_link_cannot_be_ended_early(client: Client) -> None:
     assert response.headers["Link"] == '</v1/movies?title=a%3E%3Brel%3D%22x%22>; rel="first"'
 
 
-async def test_what_no_page_reaches_is_left_to_cursors(client: Client, execute: Execute) -> None:
-    """The deepest page by number links on with a cursor; one deeper is refused and says so."""
+@pytest.fixture
+def many(execute: Execute) -> None:
+    """10,001 movies of the year 2000 or later, 10,000 of 2001 or later."""
     execute(
         "insert into movies (title, year, runtime, genres)"
-        " select 'x', 2000, 1, '{a}' from generate_series(1, 202)"
+        " select 'x', case n when 1 then 2000 else 2001 end, 1, '{a}'"
+        " from generate_series(1, 10001) as n"
     )
-    deepest = await links(client, "/v1/movies?page=2&page_size=100")
-    onwards = await listed(client, **URL(deepest["next"]).query)
-    [(parameter, detail)] = await refused(client, "page=3&page_size=100")
+    execute("vacuum analyze movies")
 
-    assert "page" not in URL(deepest["next"]).query
-    assert [movie["id"] for movie in onwards["movies"]] == [201, 202]
+
+@pytest.mark.usefixtures("many")
+async def test_of_ten_thousand_movies_every_page_has_a_number(client: Client) -> None:
+    """The last page is where `last_page` says, and nothing follows it."""
+    first = await listed(client, year="2001..", page=1, page_size=30)
+    number = first["metadata"]["last_page"]
+
+    last = await listed(client, year="2001..", page=number, page_size=30)
+
+    assert first["metadata"]["total_records"] == 10_000
+    assert number == 334
+    assert [movie["id"] for movie in last["movies"]] == list(range(9992, 10_002))
+    assert last["metadata"]["next_cursor"] is None
+
+
+@pytest.mark.usefixtures("many")
+async def test_of_more_movies_the_first_thousand_have_numbers(client: Client) -> None:
+    """The last page by number leads on with a cursor; one further is refused and says so."""
+    first = await listed(client, page=1, page_size=30)
+    number = first["metadata"]["last_page"]
+    last = await listed(client, page=number, page_size=30)
+    link = (await links(client, f"/v1/movies?page={number}&page_size=30"))["next"]
+    onwards = await listed(client, **URL(link).query)
+
+    [(parameter, detail)] = await refused(client, f"page={number + 1}&page_size=30")
+
+    assert number == 33
+    assert [movie["id"] for movie in last["movies"]] == list(range(961, 991))
+    assert "page" not in URL(link).query
+    assert onwards["movies"][0]["id"] == 991
     assert parameter == "page"
-    assert "cursor" in detail
+    assert detail == "must be at most 33, as over 10000 movies match; use a cursor"
+
+
+@pytest.mark.usefixtures("many")
+async def test_a_column_of_a_dba_s_works_in_lists_of_any_size(
+    start: Start, execute: Execute, tmp_path: Path
+) -> None:
+    """Added by a migration and used in the conditions of the queries: with few and many matches."""
+    execute("alter table movies add column hidden boolean not null default false")
+    execute("update movies set hidden = true where id % 2 = 0 and id <= 100")
+    execute("vacuum analyze movies")
+    for name in ("queries", "migrations"):
+        copytree(ROOT / name, tmp_path / name)
+    file = tmp_path / "queries" / "listing.sql"
+    text = file.read_text()
+    file.write_text(
+        text.replace("(:title::text is null or", "not m.hidden and (:title::text is null or")
+    )
+    client = await start(root=tmp_path)
+
+    few = await listed(client, year="2000", sort="-year")
+    many = await listed(client, sort="-title", page_size=100)
+    walked = await listed(
+        client, sort="-title", page_size=100, cursor=many["metadata"]["next_cursor"]
+    )
+    every = await listed(client, sort="id", page_size=100)
+
+    assert text.count("(:title::text is null or") == 3
+    assert few["metadata"]["total_records"] == 1
+    assert len({movie["id"] for movie in many["movies"] + walked["movies"]}) == 200
+    assert [movie["id"] for movie in every["movies"]][:51] == [*range(1, 101, 2), 101]
 
 
 async def test_totals_are_exact_up_to_ten_thousand(client: Client, execute: Execute) -> None:
@@ -472,7 +532,8 @@ WRONG = [
     ("page_size=ten", "page_size"),
     ("page=0", "page"),
     ("page=-1", "page"),
-    ("page=51", "page"),
+    ("page=501", "page"),
+    ("page=1001&page_size=10", "page"),
     ("page=1&cursor=x", "cursor"),
     ("sort=id&sort=id", "sort"),
     ("%ff=1", ""),
@@ -517,7 +578,7 @@ async def test_a_forged_cursor_is_harmless(client: Client) -> None:
         ("id", b"{}"),
         ("id", b"\xff"),
     ]:
-        raw = forge(content, listing.Filter(), sort) + content
+        raw = forge(content, paging.Filter(), sort) + content
         cursor = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
         assert [name for name, _ in await refused(client, f"sort={sort}&cursor={cursor}")] == [
             "cursor"

@@ -1,0 +1,160 @@
+"""Mistakes in queries that only a running service meets: a 500, and nothing is lost."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+from conftest import MOANA, ROOT, Client, Start
+from structlog.testing import capture_logs
+from support import Execute
+
+from service import __version__
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    """Collect what is logged."""
+    with capture_logs() as entries:
+        yield entries
+
+
+@pytest.fixture
+def edited(start: Start, tmp_path: Path) -> Callable[..., Any]:
+    """Start a service with `old` replaced by `new` in its queries about movies."""
+
+    async def begin(old: str, new: str, **settings: Any) -> Client:
+        for name in ("queries", "migrations"):
+            copytree(ROOT / name, tmp_path / name)
+        file = tmp_path / "queries" / "movies.sql"
+        text = file.read_text()
+        assert text.count(old) == 1
+        file.write_text(text.replace(old, new))
+        return await start(root=tmp_path, **settings)
+
+    return begin
+
+
+Edited = Callable[..., Any]
+LOST = {
+    "update": ("  where m.id = f.id\n    and (c.versions", "  where (c.versions"),
+    "delete": ("  where m.id = f.id\n    and (d.versions", "  where (d.versions"),
+    "insert": (
+        "  from new as n\n  returning",
+        "  from new as n, generate_series(id, id + 1)\n  returning",
+    ),
+}
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT", "DELETE"])
+async def test_a_write_that_lost_its_condition_changes_nothing(
+    edited: Edited, execute: Execute, logged: list[Any], method: str
+) -> None:
+    """The whole catalogue would change; the client gets a 500, and the log names query and file."""
+    client = await edited(*LOST["delete" if method == "DELETE" else "update"])
+    for _ in range(3):
+        assert (await client.post("/v1/movies", json=MOANA)).status == 201
+    before = execute("select m::text from movies as m order by id")
+
+    response = await client.request(method, "/v1/movies/2", json={**MOANA, "year": 2000})
+
+    assert response.status == 500
+    assert (await response.json())["type"] == "/v1/docs#internal-error"
+    assert execute("select m::text from movies as m order by id") == before
+    (entry,) = [entry for entry in logged if entry["event"] == "statement failed"]
+    assert "3 movies, but no more than 1 requested" in entry["reason"]
+    assert entry["query"] == ("delete_movies" if method == "DELETE" else "update_movies")
+    assert "/queries/movies.sql:" in f"/{entry['file']}"
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "a"}])
+async def test_a_create_makes_one_movie(
+    start: Start, edited: Edited, execute: Execute, key: dict[str, str]
+) -> None:
+    """A query that would insert more is refused."""
+    if key:
+        execute(
+            "create function two() returns trigger language plpgsql as $$ begin"
+            " if new.title = 'Moana' then insert into movies (title, year, runtime, genres)"
+            " values ('Moana 2', 2024, 1, '{x}'), ('Moana 3', 2024, 1, '{x}'); end if;"
+            " return new; end $$;"
+            " create trigger two after insert on movies for each row execute function two()"
+        )
+        client = await start()
+    else:
+        client = await edited(*LOST["insert"])
+
+    response = await client.post("/v1/movies", json=MOANA, headers=key)
+
+    assert response.status in (422, 500)
+    assert execute("select count(*) from movies") == [(0,)]
+
+
+async def test_a_failed_statement_is_logged_once_for_all_who_share_it(
+    client: Client, execute: Execute, logged: list[Any]
+) -> None:
+    """And each of them is logged with its request id, without a traceback."""
+    execute("alter table movies rename to films")
+
+    responses = await asyncio.gather(*(client.get(f"/v1/movies/{n}") for n in range(1, 21)))
+
+    assert {response.status for response in responses} == {500}
+    ids = {response.headers["X-Request-Id"] for response in responses}
+    statements = [entry for entry in logged if entry["event"] == "statement failed"]
+    requests = [entry for entry in logged if entry["event"] == "request failed"]
+    assert len(statements) < 5
+    assert {entry["query"] for entry in statements} == {"get_movies"}
+    assert 'relation "movies" does not exist' in statements[0]["reason"]
+    assert {entry["request_id"] for entry in requests} == ids
+    assert not any("exc_info" in entry for entry in logged)
+
+
+async def test_a_data_error_that_no_client_can_cause_is_a_500(
+    edited: Edited, logged: list[Any]
+) -> None:
+    """It is a mistake in the query, and so it is logged."""
+    client = await edited(
+        "select m.id, m.title, m.year,", "select m.id, m.title, m.year / (m.year - 2016) as year,"
+    )
+    await client.post("/v1/movies", json=MOANA)
+
+    response = await client.get("/v1/movies/1")
+
+    assert response.status == 500
+    (entry,) = [entry for entry in logged if entry["event"] == "statement failed"]
+    assert entry["reason"] == "division by zero"
+
+
+async def test_what_a_trigger_of_a_dba_s_refuses_is_logged(
+    client: Client, execute: Execute, logged: list[Any]
+) -> None:
+    """The client learns only that the database refused; the log has PostgreSQL's message."""
+    execute(
+        "create function no() returns trigger language plpgsql as"
+        " $$ begin raise exception 'no sequels on Sundays'; end $$;"
+        " create trigger no before insert on movies for each row execute function no()"
+    )
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert response.status == 422
+    assert "Sundays" not in await response.text()
+    (entry,) = [entry for entry in logged if entry["event"] == "refused by the database"]
+    assert entry["query"] == "create_movies"
+    assert entry["reason"] == "no sequels on Sundays"
+
+
+async def test_each_connection_names_the_service_its_version_and_process(
+    client: Client, execute: Execute
+) -> None:
+    """As application_name, which pg_stat_activity and the server's log show."""
+    await client.get("/v1/movies/1")
+
+    names = execute(
+        "select distinct application_name from pg_stat_activity"
+        " where datname = current_database() and query like '/* get_movies queries/movies.sql:%'"
+    )
+    assert names == [(f"movie-catalogue {__version__} {os.getpid()}",)]

@@ -1,0 +1,173 @@
+"""SIGHUP: a running service takes over changed query files, or keeps the old ones."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import Execute
+from test_process import GUNICORN, SERVE, Environment, checkout, serving, until
+
+__all__ = ["checkout"]  # a fixture
+
+COMMANDS = [
+    pytest.param(SERVE, {}, id="serve"),
+    pytest.param(GUNICORN, {"WEB_CONCURRENCY": "2"}, id="gunicorn with two workers"),
+]
+
+
+@pytest.fixture
+def queries(
+    checkout: Path,
+    environment: Environment,
+    execute: Execute,
+) -> Path:
+    """The file of queries about movies of the service, which has a movie."""
+    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+    environment["PYTHONPATH"] = "."
+    return checkout / "queries" / "movies.sql"
+
+
+def change(file: Path, old: str, new: str) -> None:
+    """Edit the first occurrence."""
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+def title(base: str) -> str:
+    """What the service says the movie's title is."""
+    with urllib.request.urlopen(f"{base}/v1/movies/1", timeout=5) as response:  # noqa: S310 - ours
+        return str(json.load(response)["movie"]["title"])
+
+
+def titles(base: str) -> set[str]:
+    """What all of its processes say, which share the connections out."""
+    with ThreadPoolExecutor(8) as threads:
+        return set(threads.map(title, [base] * 32))
+
+
+@contextmanager
+def logging(
+    command: list[str], environment: Environment, changes: Environment
+) -> Iterator[tuple[str, subprocess.Popen[str], Callable[[str], dict[str, Any]]]]:
+    """Start a service and yield its address, its process, and what waits for a line of its log."""
+    with serving(command, environment, **changes) as (base, process), ThreadPoolExecutor(1) as one:
+        lines: list[dict[str, Any]] = []
+
+        def read() -> None:
+            assert process.stdout
+            for line in process.stdout:
+                with suppress(ValueError):  # gunicorn's own
+                    lines.append(json.loads(line))
+
+        def wait_for(event: str) -> dict[str, Any]:
+            until(lambda: event in [line.get("event") for line in lines])
+            return next(line for line in lines if line.get("event") == event)
+
+        one.submit(read)
+        try:
+            yield base, process, wait_for
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+@pytest.mark.parametrize(("command", "changes"), COMMANDS)
+def test_sighup_reloads_changed_queries(
+    environment: Environment, queries: Path, command: list[str], changes: Environment
+) -> None:
+    """Every process sends the new ones, without a failed request."""
+    with logging(command, environment, changes) as (base, process, wait_for):
+        assert titles(base) == {"Moana"}
+        change(queries, "select m.id, m.title,", "select m.id, upper(m.title) as title,")
+        process.send_signal(signal.SIGHUP)
+
+        until(lambda: titles(base) == {"MOANA"})
+
+        line = wait_for("queries reloaded")
+    assert line["changed"] == ["get_movies"]
+
+
+@pytest.mark.parametrize(("command", "changes"), COMMANDS)
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        pytest.param("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "expected a line `--"),
+        pytest.param("m.title", "m.titel", "column m.titel does not exist"),
+        pytest.param("m.id, m.title", "m.id::text as id, m.title", "must return id as bigint"),
+    ],
+)
+def test_wrong_queries_are_not_taken(  # noqa: PLR0913, PLR0917 - the cases
+    environment: Environment,
+    queries: Path,
+    command: list[str],
+    changes: Environment,
+    old: str,
+    new: str,
+    reason: str,
+) -> None:
+    """The old ones stay, and the log says what is wrong, with file and line; then all goes on."""
+    with logging(command, environment, changes) as (base, process, wait_for):
+        change(queries, old, new)
+        process.send_signal(signal.SIGHUP)
+        line = wait_for("queries not reloaded")
+        after_mistake = titles(base)
+
+        change(queries, new, old)
+        process.send_signal(signal.SIGHUP)
+        wait_for("queries reloaded")
+
+        assert titles(base) == {"Moana"}
+    assert after_mistake == {"Moana"}
+    assert line["level"] == "warning"
+    assert reason in line["reason"]
+    assert f"{queries}:" in line["reason"]
+
+
+def test_a_reload_under_load_fails_no_request(environment: Environment, queries: Path) -> None:
+    """Requests before, meanwhile and after are answered, with one title or the other."""
+    with (
+        serving(SERVE, environment, LOG_LEVEL="warning") as (base, process),
+        ThreadPoolExecutor(8) as threads,
+    ):
+        asked = [threads.submit(title, base) for _ in range(600)]
+        for number in range(5):
+            change(
+                queries, "select m.id, m.title,", f"select m.id, m.title || '{number}' as title,"
+            )
+            process.send_signal(signal.SIGHUP)
+            until(lambda: title(base) == f"Moana{number}")  # noqa: B023 - called at once
+            change(queries, f"m.title || '{number}' as title,", "m.title,")
+        answers = {future.result() for future in asked}
+
+    assert answers <= {"Moana", *(f"Moana{number}" for number in range(5))}
+
+
+def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:
+    """It sends SIGHUP as well, and then nobody is there to stop the service."""
+    ours, theirs = pty.openpty()
+    with serving(SERVE, environment) as (_, other):  # with no terminal: it reloads
+        other.send_signal(signal.SIGHUP)
+        process = subprocess.Popen(
+            SERVE, env={**environment, "PORT": "0"}, stdin=theirs, stderr=subprocess.PIPE, text=True
+        )
+        os.close(theirs)
+        assert process.stderr
+        assert "listening on" in process.stderr.readline()
+
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)
+
+        assert process.wait(10) == 0
+        process.stderr.close()
+        assert other.poll() is None

@@ -1,0 +1,80 @@
+"""All SQL on the catalogue's data is in queries/*.sql, where DBAs see it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+SERVICE = ROOT / "service"
+SQL = re.compile(
+    r"""^\s*(select|with\s+\w+\s+as|explain|analyze|truncate|vacuum|values\s*\()\b
+      | ^\s*(begin|commit|rollback|savepoint|declare\s+\w+\s+cursor|fetch\s+\d+)\b
+      | ^\s*(create|alter|drop|lock|grant|revoke|comment\s+on)\s+(table|index|function|type|role)\b
+      | \bselect\b.+\bfrom\b | \binsert\s+into\b | \bdelete\s+from\b | \bset\s+local\b
+      | \bupdate\s+\w+(\s+as\s+\w+)?\s+set\b | \bcopy\s+\w+\s*(\(|from\b|to\b)
+      | \b(order|group)\s+by\b | \b(next|set)val\s*\(
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+DATA = re.compile(r"\b(movies|movies_id_seq|idempotency_\w+)\b")
+
+
+def strings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the string literals with their lines; docstrings are none, f-strings are whole."""
+    tree = ast.parse(source)
+    parts: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            parts.add(id(node.value))  # a docstring
+        if isinstance(node, ast.JoinedStr):
+            texts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+            parts |= {id(part) for part in node.values}
+            yield node.lineno, " ".join(map(str, texts))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SERVICE.rglob("*.py")), ids=lambda path: str(path.relative_to(SERVICE))
+)
+def test_a_module_contains_no_sql_on_the_catalogues_data(path: Path) -> None:
+    """Only service/database/ contains any SQL, for its sessions and migrations."""
+    found = [(line, text) for line, text in strings(path.read_text()) if SQL.search(text)]
+
+    if path.is_relative_to(SERVICE / "database"):
+        found = [(line, text) for line, text in found if DATA.search(text)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select 1",
+        "  with a as (select 1) select * from a",
+        "update movies set year = 2000",
+        "insert into movies values (1)",
+        "delete from movies",
+        "copy movies (title) from stdin",
+        "analyze movies",
+        "with matching as materialized (",
+        ") as f order by f.id",
+        "set local enable_seqscan = off",
+        "nextval('movies_id_seq')",
+    ],
+)
+def test_sql_is_recognized(text: str) -> None:
+    """Also pieces of it, and pieces within an f-string."""
+    assert SQL.search(text)
+    assert [line for line, found in strings(f"x = f{text!r}") if SQL.search(found)] == [1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the movie was updated", "fetch it again", "with what", "commits", "a copy of it", "set by"],
+)
+def test_english_is_not_taken_for_sql(text: str) -> None:
+    """Messages may use the same words."""
+    assert not SQL.search(text)
