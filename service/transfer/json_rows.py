@@ -1,26 +1,27 @@
-"""Movies in JSON: one a line (NDJSON), or all in one array; each is read like a request's body.
-
-A whole array would not fit into memory. It is cut at its commas, by strings and brackets alone, and
-so a movie that is not JSON spoils only itself.
-"""
+"""Movies in JSON: one a line (NDJSON), or all in one array; each is read like a request's body."""
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import BinaryIO
 
+import ijson  # type: ignore[import-untyped]
+
 from service.errors import Malformed
-from service.transfer.rows import Broken, Row, lines, shown, too_long
+from service.transfer.rows import TOO_LONG, Broken, Row, lines, shown, too_long
 from service.web.requests import LIMIT
 from service.web.strict_json import parse_object
 
 CHUNK = 1 << 18  # bytes
-BLANK = b" \t\r\n"  # https://www.rfc-editor.org/rfc/rfc8259#section-2
-# No backtracking: a hostile text takes no longer than another.
-# A string (group 1: its end), or what opens, closes and separates.
-TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
-# An object of strings, numbers and flat arrays, as a movie is, at once: a fifth more rows a second.
-_STRINGS = rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")'
-FLAT = re.compile(rb"\s*+\{(?:%b|\[%b*+\])*+\}\s*+(?=[,\]])" % (_STRINGS, _STRINGS), re.DOTALL)
+PIECE = re.compile(rb"[^}]*+\}|[^}]++")  # a movie can only end where a piece ends
+# Of one movie. yajl reads a string again with each piece of it: without a limit, 1 MB of } takes
+# 200 s.
+MAX_PIECES = 5000
+EXPECTED = "expected a JSON array of movies"
+BETWEEN_MOVIES = b"[,] \t\r\n"
+STEPS = {"start_map": 1, "start_array": 1, "end_map": -1, "end_array": -1}
+# The events outside of movies, each with the depth behind it.
+TOP_LEVEL = {("start_array", 1), ("end_map", 1), ("end_array", 0)}
 
 
 def ndjson(stream: BinaryIO) -> Iterator[Row]:
@@ -33,9 +34,67 @@ def ndjson(stream: BinaryIO) -> Iterator[Row]:
 
 
 def array(stream: BinaryIO) -> Iterator[Row]:
-    """One array of movies; `Broken` where it is none."""
-    for number, data in _elements(stream):
-        yield _row(number, data)
+    """One array of movies; `Broken` at the first movie that does not end as it should."""
+    boundaries = _Boundaries()
+    text = bytearray()  # since the last movie
+    pieces = 0  # of `text`
+    line = 1  # where `text` starts
+    for piece in _pieces(stream):
+        text += piece
+        pieces += 1
+        try:
+            is_movie = boundaries.feed(piece)
+        except (ijson.JSONError, ValueError) as error:
+            reason = re.split(r"\n|\\n", str(error))[0].removeprefix("b'")
+            raise Broken(_line_of_movie(text, line), f"{EXPECTED}: {reason}") from error
+        if len(text) > LIMIT or pieces > MAX_PIECES:
+            what = f"{TOO_LONG} and {MAX_PIECES} braces; is a quote or bracket left open?"
+            raise Broken(_line_of_movie(text, line), what)
+        if is_movie:
+            line = _line_of_movie(text, line)
+            movie = bytes(text.lstrip(BETWEEN_MOVIES))
+            yield _row(line, movie)
+            line += movie.count(b"\n")
+            text.clear()
+            pieces = 0
+
+
+class _Boundaries:
+    r"""Finds with ijson where the movies of an array end; `parse_object` then reads each.
+
+    For the values of ijson's fast parser (yajl) are not strict: a lone `\ud800` becomes "?", and
+    repeated keys are no error. An integer of more than 4,300 digits crashes the process, unless
+    `use_float` is set: then a number that does not fit into 64 bits is an error.
+    """
+
+    def __init__(self) -> None:
+        self._events = ijson.sendable_list()
+        self._parser = ijson.basic_parse_coro(self._events, use_float=True)
+        self._depth = 0
+
+    def feed(self, piece: bytes) -> bool:
+        """Whether a movie ends with this piece (b"": the file ends); `ValueError`, `JSONError`."""
+        is_movie = False
+        with suppress(StopIteration):  # the end, where it may be
+            self._parser.send(piece)
+        for event, _ in self._events:
+            self._depth += STEPS.get(event, 0)
+            is_movie = (event, self._depth) == ("end_map", 1)
+            if self._depth <= 1 and (event, self._depth) not in TOP_LEVEL:
+                raise ValueError("it must contain objects only")
+        self._events.clear()
+        return is_movie
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    while block := stream.read(CHUNK):
+        yield from PIECE.findall(block)
+    yield b""  # the end, for ijson
+
+
+def _line_of_movie(text: bytearray, line: int) -> int:
+    """The line on which the next movie starts; `line`: where `text` starts."""
+    return line + text.count(b"\n", 0, len(text) - len(text.lstrip(BETWEEN_MOVIES)))
 
 
 def _row(number: int, data: bytes) -> Row:
@@ -44,66 +103,3 @@ def _row(number: int, data: bytes) -> Row:
     except Malformed as error:
         return Row(number, shown(data), error, len(data))
     return Row(number, movie, movie, len(data))
-
-
-def _elements(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the text of each element with the line on which it starts."""
-    buffer = stream.read(CHUNK)
-    number, start = _skip(buffer, 1)
-    if buffer[start : start + 1] != b"[":
-        raise Broken(number, "expected a JSON array of movies, which starts with [")
-    start += 1
-    only = True
-    while True:
-        while (end := _end(buffer, start)) is None:
-            buffer, start = buffer[start:], 0
-            if len(buffer) > LIMIT:
-                raise Broken(
-                    _skip(buffer, number)[0],
-                    f"expected a movie of at most {LIMIT} bytes; is a quote or bracket left open?",
-                )
-            more = stream.read(CHUNK)
-            if not more:
-                raise Broken(
-                    _skip(buffer, number)[0], "the file ends before its array: expected , or ]"
-                )
-            buffer += more
-        element = buffer[start:end]
-        number, blank = _skip(element, number)
-        last = buffer[end : end + 1] == b"]"
-        if blank < len(element) or not (last and only):
-            yield number, element[blank:]
-        number += element.count(b"\n", blank)
-        only, start = False, end + 1
-        if last:
-            break
-    rest = buffer[start:]
-    while rest:
-        number, blank = _skip(rest, number)
-        if blank < len(rest):
-            raise Broken(number, "expected nothing after the array")
-        rest = stream.read(CHUNK)
-
-
-def _skip(data: bytes, number: int) -> tuple[int, int]:
-    """Pass over what is blank: the line there, counted on from `number`, and the index."""
-    index = len(data) - len(data.lstrip(BLANK))
-    return number + data.count(b"\n", 0, index), index
-
-
-def _end(buffer: bytes, start: int) -> int | None:
-    """Find the comma or bracket behind the element that starts here; None: not in this buffer."""
-    if flat := FLAT.match(buffer, start):
-        return flat.end()
-    depth = 0
-    for token in TOKEN.finditer(buffer, start):
-        sign = buffer[token.start()]
-        if sign in b"{[":
-            depth += 1
-        elif sign in b",]" and depth == 0:
-            return token.start()
-        elif sign in b"}]":
-            depth = max(0, depth - 1)
-        elif sign in b'"' and not token[1]:
-            return None
-    return None
