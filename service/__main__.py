@@ -261,7 +261,7 @@ def explain(
     type=Pair(),
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="CSV: the rows that are meant; others are rejected.",
+    help="CSV: import only these rows; others are left out.",
 )
 @click.option("--allow-rejects", is_flag=True, help="Import the good rows, whatever is rejected.")
 @click.option(
@@ -270,7 +270,7 @@ def explain(
     type=click.Path(path_type=Path),
     help="Where rejected rows go; otherwise to FILE.rejects.ndjson.",
 )
-@click.option("--dry-run", is_flag=True, help="Touch nothing; say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Roll the import back at its end.")
 @click.pass_obj
 def import_(  # noqa: PLR0913 - its options
     config: Config,
@@ -285,8 +285,7 @@ def import_(  # noqa: PLR0913 - its options
 ) -> None:
     """Import the movies in FILE (- for stdin): NDJSON, JSON, CSV or IMDb's title.basics.tsv.
 
-    All rows or none: where one is rejected, nothing is imported and the exit status is 1. A dry run
-    does not know what has to be unique, beyond ids, or to refer to something.
+    All rows or none: if one is rejected, nothing is imported and the exit status is 1.
     """
     kind = formats.format_of(file, kind, formats.IMPORTED)
     if kind != "csv" and (columns or where):
@@ -306,6 +305,7 @@ def import_(  # noqa: PLR0913 - its options
             settle_memory()
             outcome = import_rows(
                 ready.database.url,
+                load_queries(config),
                 rows,
                 rejects,
                 allow_rejects=allow_rejects,
@@ -315,7 +315,13 @@ def import_(  # noqa: PLR0913 - its options
         click.echo(outcome.summary(rejects.path, dry_run=dry_run), err=True)
     if not outcome.kept:
         verb = "would be" if dry_run else "was"
-        raise OperatorError(f"nothing {verb} imported: mend these rows, or --allow-rejects")
+        raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
+    if outcome.not_analyzed:
+        click.echo(
+            f"the movies are imported, but analyze movies failed: {outcome.not_analyzed};"
+            " lists may be slow until autovacuum has done it",
+            err=True,
+        )
 
 
 @main.command("export")
@@ -330,7 +336,7 @@ def export(config: Config, file: str, kind: str | None) -> None:
     kind = formats.format_of(file, kind or ("ndjson" if file == "-" else None), formats.EXPORTED)
     with _stoppable(), _database(config) as ready:
         try:
-            outcome = export_movies(ready.database.url, file, kind)
+            outcome = export_movies(ready.database.url, load_queries(config), file, kind)
         except BrokenPipeError:
             sys.exit(128 + signal.SIGPIPE)  # who read it has enough, as `head` does
         click.echo(f"exported {outcome.exported:,} movies in {outcome.seconds:.1f} s", err=True)
@@ -338,7 +344,7 @@ def export(config: Config, file: str, kind: str | None) -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, and say so in one line where nobody else did."""
+    """Treat SIGTERM like Ctrl-C, and report either in one line."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -26,6 +26,7 @@ from service.genres import Genres
 from service.idempotency import OnceOnly
 from service.listing import Listing
 from service.movies import Catalogue
+from service.transfer import queries as transfer
 from service.web.handlers.genres import Genres as GenresHandlers
 from service.web.handlers.health import Health
 from service.web.handlers.movies import Movies
@@ -43,6 +44,7 @@ EXPECTED = {
     **idempotency.QUERIES,
     **listing.QUERIES,
     **movies.QUERIES,
+    **transfer.QUERIES,
     **verification.QUERIES,
 }
 

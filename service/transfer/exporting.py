@@ -4,14 +4,16 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from service.database import copying
+from service.database import transactions
+from service.database.queries import Query
+from service.database.transactions import Transaction
 from service.errors import OperatorError
-from service.movies import COLUMNS, Movie
+from service.movies import Movie
 from service.transfer.files import Target
 from service.transfer.formats import writing
 from service.web.responses import movie_json
@@ -19,6 +21,8 @@ from service.web.responses import movie_json
 Write = Callable[[bytes], object]
 GZIP = 16 + zlib.MAX_WBITS  # zlib's way to say that it is to look like gzip's
 LEVEL = 6  # as gzip itself
+CHUNK_ROWS = 2000
+BEFORE_ALL_IDS = -(2**63) + 1
 
 
 class Outcome(NamedTuple):
@@ -28,26 +32,34 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def export_movies(url: str, path: str, kind: str) -> Outcome:
+def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) -> Outcome:
     """Write all movies into a file, which appears once it is whole, or to stdout (`-`).
 
     `BrokenPipeError` where nobody reads on; `OperatorError` for all else that is in the way.
     """
     started = time.monotonic()
     exported = 0
-    with _target(path) as write, copying.working(url, reading=True) as (session, worker):
+    with _target(path) as write, transactions.begin(url, queries, read_only=True) as transaction:
         form = writing(kind)
         start = form.head
-        for rows in copying.read(session, worker, COLUMNS):
-            write(start + form.between.join([form.movie(_movie(row)) for row in rows]))
+        for movies in read_chunks(transaction):
+            write(start + form.between.join([form.movie(movie_json(movie)) for movie in movies]))
             start = form.between
-            exported += len(rows)
+            exported += len(movies)
         write(form.tail if exported else form.empty)
     return Outcome(exported, time.monotonic() - started)
 
 
-def _movie(row: tuple[Any, ...]) -> dict[str, Any]:
-    return movie_json(Movie._make(row))
+def read_chunks(transaction: Transaction) -> Iterator[list[Movie]]:
+    """Yield all movies by id, some thousands at a time; the next are fetched meanwhile."""
+    transaction.start("export_movies", after_id=BEFORE_ALL_IDS, size=CHUNK_ROWS)
+    try:
+        while rows := transaction.finish():
+            movies = [Movie._make(row) for row in rows]
+            transaction.start("export_movies", after_id=movies[-1].id, size=CHUNK_ROWS)
+            yield movies
+    except (ValueError, OverflowError) as error:  # a time before the year 1 or after 9999
+        raise OperatorError(f"a movie cannot be read: {error}") from error
 
 
 @contextmanager

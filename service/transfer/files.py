@@ -34,6 +34,8 @@ def reading(path: str) -> Iterator[Source]:
             status = os.fstat(raw.fileno())
             stream = files.enter_context(io.BufferedReader(raw, BUFFER))
             packed = stream.peek(len(GZIP)).startswith(GZIP)
+        except KeyboardInterrupt:  # while it waits for the first bytes of a pipe
+            raise OperatorError("interrupted: nothing was imported") from None
         except AttributeError:  # Python has none where it was closed from the start
             raise OperatorError("stdin is closed") from None
         except (OSError, ValueError) as error:  # ValueError: NUL in the name

@@ -8,7 +8,6 @@ from typing import Any
 from marshmallow import ValidationError
 
 from service.errors import Failure, Invalid, Malformed
-from service.movies import COLUMNS
 from service.web.schemas import DIGITS, JSON, read_movie
 
 # Ids beyond are for new movies: one at the end of bigint would leave none.
@@ -36,13 +35,13 @@ class Moment(JSON):
         raise Malformed(f'"{attr}" must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
 
 
-def read_record(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of `FIELDS`, or of `COLUMNS` where the row has the catalogue's own fields.
 
     Raises `Malformed` or `Invalid`.
     """
     if _OWN.keys().isdisjoint(row):
-        return tuple(read_movie(row).values())
+        return read_movie(row)
     if missing := [name for name in _OWN if name not in row]:
         raise Malformed(
             f"{', '.join(missing)} missing: expected all four of {', '.join(_OWN)}, or none"
@@ -60,7 +59,7 @@ def read_record(row: Mapping[str, Any]) -> tuple[Any, ...]:
         failures += error.failures
     if failures:
         raise Invalid(failures)
-    return tuple([values[name] for name in COLUMNS])
+    return values
 
 
 def _at_most(most: int) -> Any:

@@ -12,11 +12,14 @@ TOO_LONG = f"the row must be at most {LIMIT} bytes"
 
 
 class Row(NamedTuple):
-    """A row as it was found, and the movie in the API's form, or why it is none."""
+    """A row as it was found, and the movie in the API's form, or why it is none.
+
+    `movie` is None for a row that is left out: it does not match `--where`.
+    """
 
     line: int
     given: Any
-    movie: dict[str, Any] | CatalogueError
+    movie: dict[str, Any] | CatalogueError | None
     size: int  # bytes in the file
 
 

@@ -41,7 +41,7 @@ def csv_rows(
     """Rows of a CSV with a header; `Broken` where that does not fit, or a row has no certain end.
 
     `columns`: the column of a field that has another name, "" for none; `where`: column and value
-    of the rows that are meant, all of them.
+    of the rows to import; other rows are left out.
     """
     records = _csv_records(stream)
     header = _header(records)
@@ -92,16 +92,15 @@ class _Table:
     ) -> None:
         self.header = header
         self._fields = [(field, self._index(name)) for field, name in columns.items()]
-        self._where = [(name, self._index(name), value) for name, value in where]
+        self._where = [(self._index(name), value) for name, value in where]
         self._empty = empty
 
-    def movie(self, cells: list[str]) -> dict[str, Any]:
-        """The movie in the API's form; `Malformed`."""
+    def movie(self, cells: list[str]) -> dict[str, Any] | None:
+        """The movie in the API's form; None for a row that is left out; `Malformed`."""
         if len(cells) != len(self.header):
             raise Malformed(f"the row has {len(cells)} cells, the header {len(self.header)}")
-        for name, index, value in self._where:
-            if cells[index] != value:
-                raise Malformed(f"{name} is {quoted(cells[index])}, not {quoted(value)}")
+        if any(cells[index] != value for index, value in self._where):
+            return None
         return {
             field: _value(field, cells[index])
             for field, index in self._fields

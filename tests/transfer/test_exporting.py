@@ -9,19 +9,20 @@ from typing import Any
 
 import psycopg2
 import pytest
-from conftest import MOANA, Start
+from conftest import MOANA, ROOT, Start
 from import_file import import_file
 
-from service.database import copying
+from service.app import EXPECTED
+from service.database import queries, transactions
 from service.errors import OperatorError
 from service.movies import COLUMNS
-from service.transfer import formats
-from service.transfer.exporting import export_movies
+from service.transfer import exporting, formats
+from service.transfer.exporting import Outcome, read_chunks
 from service.transfer.files import reading
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 
-# Titles, and genres, that CSV, JSON or COPY could take for something else.
+# Titles, and genres, that CSV or JSON could take for something else.
 ODD = [
     'a"b',
     "a,b",
@@ -43,6 +44,11 @@ ODD = [
 def empty_catalogue(new_database: Callable[[str], str], template: str) -> str:
     """Another database, without movies."""
     return new_database(template)
+
+
+def export_movies(url: str, path: str, kind: str) -> Outcome:
+    """Export with the queries of this checkout."""
+    return exporting.export_movies(url, queries.load(ROOT / "queries", EXPECTED), path, kind)
 
 
 def fill(execute: Execute) -> None:
@@ -148,8 +154,9 @@ def test_an_export_shows_one_moment(database: str, execute: Execute) -> None:
         "insert into movies (title, year, runtime, genres)"
         " select 'a', 1999, 90, '{a}' from generate_series(1, 5000)"
     )
-    with copying.working(database, reading=True) as (session, worker):
-        blocks = copying.read(session, worker, COLUMNS)
+    loaded = queries.load(ROOT / "queries", EXPECTED)
+    with transactions.begin(database, loaded, read_only=True) as transaction:
+        blocks = read_chunks(transaction)
         rows = list(next(blocks))
         execute("delete from movies where id > 4000")
         execute("insert into movies (title, year, runtime, genres) values ('b', 1999, 90, '{a}')")

@@ -1,18 +1,23 @@
 """Import: the API's rules, all or nothing, and what becomes of the rows that are refused."""
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
 from import_file import import_file
 
-from service.database import copying
+from service.app import EXPECTED
+from service.database import queries
 from service.errors import OperatorError
 from service.transfer import importing
-from service.transfer.importing import Outcome
+from service.transfer.importing import Outcome, import_rows
+from service.transfer.rejects import Rejects
+from service.transfer.rows import Row
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 Import = Callable[..., Outcome]
@@ -64,8 +69,8 @@ def test_rows_become_movies(run: Import, execute: Execute, rejects: Path) -> Non
 
 
 @pytest.mark.parametrize("title", ["\\.", "\\N", "", "a\u2028b", "\x01", "\ufeff", "'", "$$"])
-def test_titles_that_mean_something_to_copy(run: Import, execute: Execute, title: str) -> None:
-    """Are kept as they are, or refused as the API does."""
+def test_odd_titles_are_kept_or_refused(run: Import, execute: Execute, title: str) -> None:
+    """Titles are kept as they are, or refused as the API does."""
     outcome = run(MOANA | {"title": title}, allow_rejects=True)
 
     kept = [(title,)] if title else []
@@ -237,31 +242,65 @@ def test_the_sequence_never_goes_back(run: Import, execute: Execute) -> None:
     assert execute("select nextval('movies_id_seq')") == [(1001,)]
 
 
-def test_a_dry_run_touches_nothing(run: Import, execute: Execute, rejects: Path) -> None:
-    """It says what would be done: no movie, no id is used up, and the reasons are the same."""
+def test_a_dry_run_leaves_no_movie(run: Import, execute: Execute, rejects: Path) -> None:
+    """It says what would be done, with the reasons of the real import."""
     execute("alter table movies add constraint movies_year_early check (year < 2010)")
     old = MOANA | {"year": 2000}
     run(old | OWN)
+    rows = (old, MOANA, "{", old | OWN, old | OWN | {"id": 8}, old | OWN | {"id": 8})
 
-    outcome = run(
-        *(old, MOANA, "{", old | OWN, old | OWN | {"id": 8}, old | OWN | {"id": 8}), dry_run=True
+    outcome = run(*rows, allow_rejects=True, dry_run=True)
+    foreseen = [(reject["line"], reject["reasons"][0][:60]) for reject in written(rejects)]
+
+    assert execute("select id from movies") == [(7,)]
+    assert (outcome.imported, outcome.rejected) == (2, 4)
+    assert [line for line, _ in foreseen] == [2, 3, 4, 6]
+    real = run(*rows, allow_rejects=True)
+    assert (real.imported, real.rejected) == (2, 4)
+    assert [(r["line"], r["reasons"][0][:60]) for r in written(rejects)] == foreseen
+
+
+def test_a_dry_run_sees_foreign_keys_and_triggers(
+    run: Import, execute: Execute, rejects: Path
+) -> None:
+    """As it is the real import, but for its end."""
+    execute("create table years (year integer primary key)")
+    execute("insert into years values (2001)")
+    execute(
+        "alter table movies add constraint movies_year_known"
+        " foreign key (year) references years deferrable initially deferred"
+    )
+    execute(
+        "create function refuse() returns trigger language plpgsql as $$ begin"
+        " if new.title = 'b' then raise exception 'no such title'; end if; return new; end $$;"
+        " create trigger refuse before insert on movies for each row execute function refuse()"
     )
 
-    assert (outcome.imported, outcome.rejected, outcome.kept) == (2, 4, False)
+    run(MOANA, MOANA | {"title": "b"}, MOANA | {"year": 2001}, dry_run=True)
+
     found = written(rejects)
-    assert [reject["line"] for reject in found] == [2, 3, 4, 6]
-    assert "movies_year_early" in found[0]["reasons"][0]
-    assert "movies_pkey" in found[2]["reasons"][0]
-    assert "movies_pkey" in found[3]["reasons"][0]
-    assert execute("select id from movies") == [(7,)]
-    assert execute("select nextval('movies_id_seq')") == [(8,)]
+    assert [reject["line"] for reject in found] == [1, 2]
+    assert "movies_year_known" in found[0]["reasons"][0]
+    assert "no such title" in found[1]["reasons"][0]
+
+
+def test_rows_with_and_without_ids_may_alternate(run: Import, execute: Execute) -> None:
+    """New movies get ids beyond those that rows bring."""
+    run(MOANA, MOANA | OWN, MOANA, MOANA | OWN | {"id": 9})
+
+    assert execute("select id, version from movies order by id") == [
+        (7, 3),
+        (9, 3),
+        (10, 1),
+        (11, 1),
+    ]
 
 
 def test_more_rows_than_one_chunk(
     run: Import, execute: Execute, rejects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks follow each other, in order, with the lines of the file."""
-    monkeypatch.setattr(importing, "ROWS", 10)
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 10)
     execute("alter table movies add constraint movies_title_short check (length(title) < 8)")
     rows = [MOANA | {"title": f"movie {n}"} for n in range(1, 105)]
 
@@ -274,24 +313,34 @@ def test_more_rows_than_one_chunk(
     ]
 
 
-def test_two_chunks_wait_for_the_database_at_most(
-    run: Import, execute: Execute, monkeypatch: pytest.MonkeyPatch
+def test_a_chunk_is_read_while_the_one_before_is_inserted(
+    database: str, execute: Execute, monkeypatch: pytest.MonkeyPatch, rejects: Path
 ) -> None:
-    """While the next one is read. With no bound, a slow one has all of a file in memory."""
-    under_way = []
-    start = copying.Worker.start
+    """The first chunk waits for a lock, which the reading of the second one gives back."""
+    monkeypatch.setattr(importing, "CHUNK_ROWS", 1)
+    blocker = psycopg2.connect(database, options="-c idle_in_transaction_session_timeout=5s")
+    blocker.cursor().execute("lock table movies in access exclusive mode")
+    waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+    deadline = time.monotonic() + 5
 
-    def noted(worker: copying.Worker, *work: Any) -> None:
-        start(worker, *work)
-        under_way.append(worker.started)
+    def rows() -> Iterator[Row]:
+        yield Row(1, MOANA, MOANA, 0)
+        while not execute(waiting):
+            assert time.monotonic() < deadline, "the first chunk did not wait meanwhile"
+        blocker.close()
+        yield Row(2, MOANA, MOANA, 0)
 
-    monkeypatch.setattr(importing, "ROWS", 10)
-    monkeypatch.setattr(copying.Worker, "start", noted)
+    outcome = import_rows(
+        database,
+        queries.load(ROOT / "queries", EXPECTED),
+        rows(),
+        Rejects(rejects),
+        allow_rejects=False,
+        dry_run=False,
+        report=lambda _: None,
+    )
 
-    run(*[MOANA] * 105)
-
-    assert max(under_way) == 2
-    assert execute(COUNT) == [(105,)]
+    assert outcome.imported == 2
 
 
 def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> None:
@@ -299,6 +348,20 @@ def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> N
     run(*[MOANA] * 50)
 
     assert execute("select reltuples from pg_class where relname = 'movies'") == [(50,)]
+
+
+def test_an_import_is_done_without_analyze(run: Import, execute: Execute) -> None:
+    """If `analyze` fails, the movies are imported, and the reason is told."""
+    execute(
+        "create function fail(text[]) returns text language plpgsql"
+        " immutable as $$ begin if current_query() ~ 'analyze' then raise 'no'; end if;"
+        " return 'a'; end $$; create index on movies (fail(genres))"
+    )
+
+    outcome = run(MOANA)
+
+    assert outcome.not_analyzed == "no"
+    assert execute(COUNT) == [(1,)]
 
 
 def test_rejects_that_cannot_be_written_stop_the_import(
@@ -322,11 +385,18 @@ def test_a_database_without_the_table_is_told_from_others(
         import_file(empty_database, sample, rejects)
 
 
-def test_the_roles_timeouts_do_not_hold(run: Import, execute: Execute) -> None:
+@pytest.mark.parametrize(
+    "timeout", ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
+)
+def test_the_timeouts_of_a_database_do_not_hold(
+    run: Import, execute: Execute, timeout: str
+) -> None:
     """An import takes as long as it takes, where requests may not."""
     ((name,),) = execute("select current_database()")
-    execute("alter table movies add constraint movies_slow check (pg_sleep(0.3) is not null)")
-    execute(f"alter database {name} set statement_timeout = '100ms'")
+    execute(
+        f"alter table movies add constraint movies_rule check (current_setting('{timeout}') = '0')"
+    )
+    execute(f"alter database {name} set {timeout} = '5s'")
 
     assert run(MOANA).imported == 1
 

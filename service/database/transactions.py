@@ -1,0 +1,203 @@
+"""A transaction on a connection of its own, whose statements run while Python does other work.
+
+Imports and exports use it, without threads: `start` sends a statement, `finish` waits for the
+answer in select(), where Ctrl-C takes effect. Within libpq's blocking calls it would not.
+"""
+
+import select
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import inf
+from time import monotonic
+from typing import Any, NamedTuple
+
+import psycopg2
+from psycopg2 import errors as postgres
+from psycopg2.extensions import POLL_OK, POLL_READ
+from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
+
+from service.database.queries import Query
+from service.database.sessions import words
+from service.database.statements import limit_affected, translate
+from service.database.urls import parameters
+from service.errors import OperatorError, RuleBroken
+
+Row = tuple[Any, ...]
+
+CONNECT_TIMEOUT_S = 10.0  # for each host
+SIGNAL_CHECK_S = 1.0  # a signal just before select() does not wake it
+CANCEL_RETRY_S = 0.1  # a cancellation that comes before its statement is lost
+CANCEL_TIMEOUT_S = 5.0
+
+# Where a role or a database has these, they are for requests.
+DISABLE_TIMEOUTS = """
+select set_config(name, '0', true) from pg_settings where name in (
+  'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
+)
+"""
+# A constraint that is only checked by the commit could not say which row it refuses.
+BEGIN_WRITING = f"begin; set constraints all immediate; {DISABLE_TIMEOUTS}"
+BEGIN_READING = f"begin isolation level repeatable read, read only; {DISABLE_TIMEOUTS}"
+
+
+class Refusal(NamedTuple):
+    """The database refuses the row at this position, for this reason."""
+
+    position: int
+    reason: str
+
+
+class Transaction:
+    """Runs named queries, one at a time."""
+
+    def __init__(self, session: Session, queries: Mapping[str, Query]) -> None:
+        self._session = session
+        self._cursor = session.cursor()
+        self._queries = queries
+        self._error: psycopg2.Error | None = None  # of a statement that failed at once
+
+    def start(self, name: str, *, max_affected: int | None = None, **parameters: Any) -> None:
+        """Send the query; a statement that changes more than `max_affected` movies is refused."""
+        query = self._queries[name]
+        limit = "" if max_affected is None else limit_affected(max_affected)
+        self._error = None
+        try:
+            self._cursor.execute(query.preamble(query.timeout or 0) + limit + query.sql, parameters)
+            _wait(self._session, (POLL_READ, POLL_OK))
+        except psycopg2.Error as error:
+            self._error = error
+
+    def finish(self) -> list[Row]:
+        """Wait for the rows of the query that was started."""
+        if self._error:
+            raise self._error
+        _wait(self._session)
+        return self._cursor.fetchall() if self._cursor.description else []
+
+    def run(self, name: str, **parameters: Any) -> list[Row]:
+        """Start a query and finish it."""
+        self.start(name, **parameters)
+        return self.finish()
+
+    def execute(self, sql: str) -> None:
+        """Run a statement that begins, ends or divides the transaction."""
+        self._cursor.execute(sql)
+        _wait(self._session)
+
+    def start_insert(self, name: str, parameter: str, rows: Sequence[str]) -> None:
+        """Send the query with these rows, each a JSON object, as its parameter."""
+        self.execute("savepoint insert_rows")
+        self.start(name, max_affected=len(rows), **{parameter: f"[{','.join(rows)}]"})
+
+    def finish_insert(self, name: str, parameter: str, rows: Sequence[str]) -> list[Refusal]:
+        """Wait until all the rows are inserted but those that are refused, and return these.
+
+        PostgreSQL does not say which row it refuses: the rows are inserted again by halves.
+        """
+        try:
+            self.finish()
+        except psycopg2.Error as error:
+            if not isinstance(translate(self._queries[name], error), RuleBroken):
+                raise
+            self.execute("rollback to savepoint insert_rows; release savepoint insert_rows")
+            if len(rows) == 1:
+                return [Refusal(0, words(error))]
+        else:
+            self.execute("release savepoint insert_rows")
+            return []
+        refusals = []
+        half = len(rows) // 2
+        for first, some in ((0, rows[:half]), (half, rows[half:])):
+            self.start_insert(name, parameter, some)
+            for position, reason in self.finish_insert(name, parameter, some):
+                refusals.append(Refusal(first + position, reason))
+        return refusals
+
+    def commit(self) -> None:
+        """Commit; `OperatorError` if the answer is lost, as the commit may have succeeded."""
+        try:
+            self.execute("commit")
+        except (KeyboardInterrupt, psycopg2.Error) as error:
+            if isinstance(error, psycopg2.Error) and not self._session.closed:
+                raise
+            raise OperatorError(
+                "interrupted during the commit: either all movies were imported or none;"
+                " check the catalogue"
+            ) from error
+
+    def try_to_run(self, name: str) -> str | None:
+        """Run a query that nothing depends on; return why it failed."""
+        try:
+            self.run(name)
+        except psycopg2.Error as error:
+            return words(error)
+        except KeyboardInterrupt:
+            return "interrupted"
+        return None
+
+
+@contextmanager
+def begin(
+    url: str, queries: Mapping[str, Query], *, read_only: bool = False
+) -> Iterator[Transaction]:
+    """Connect and begin a transaction, which is rolled back unless it is committed.
+
+    `read_only`: all its statements see the same moment. A failure is an `OperatorError`.
+    """
+    session = _connect(url)
+    try:
+        transaction = Transaction(session, queries)
+        transaction.execute(BEGIN_READING if read_only else BEGIN_WRITING)
+        yield transaction
+    except (postgres.UndefinedTable, postgres.UndefinedColumn) as error:
+        raise OperatorError(
+            f"the database refused: {words(error)}; is it migrated? python -m service migrate"
+        ) from error
+    except psycopg2.Error as error:
+        lost = "the connection to the database broke" if session.closed else "the database refused"
+        raise OperatorError(f"{lost}: {words(error)}") from error
+    finally:
+        _close(session)
+
+
+def _connect(url: str) -> Session:
+    """Try each host in turn; an asynchronous connect of libpq would wait for the first for ever."""
+    given: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S} | parameters(url)
+    lists = {name: given[name].split(",") for name in ("host", "hostaddr", "port") if name in given}
+    for index in range(max(map(len, lists.values()), default=1)):
+        host = {name: values[min(index, len(values) - 1)] for name, values in lists.items()}
+        fixed = {"application_name": "movie-catalogue", "client_encoding": "utf8", "async_": True}
+        try:
+            session: Session = psycopg2.connect(**given | host | fixed)
+            _wait(session, seconds=float(given["connect_timeout"]) or inf)
+        except (psycopg2.Error, TimeoutError, ValueError) as error:
+            failure = error
+        else:
+            return session
+    raise OperatorError(f"the database is out of reach: {words(failure)}") from None
+
+
+def _wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: float = inf) -> None:
+    """Wait until the connection is in one of these states.
+
+    select() gets the connection anew each time: to connect to the next address, libpq opens
+    another socket.
+    """
+    deadline = monotonic() + seconds
+    while (state := session.poll()) not in states:
+        if monotonic() >= deadline:
+            raise TimeoutError("timeout expired")
+        reading = [session] if state == POLL_READ else []
+        writing = [] if reading else [session]
+        select.select(reading, writing, [], min(SIGNAL_CHECK_S, seconds))
+
+
+def _close(session: Session) -> None:
+    """Stop what is under way first: a backend that waits for a lock does not notice a close."""
+    deadline = monotonic() + CANCEL_TIMEOUT_S
+    with suppress(psycopg2.Error):
+        while session.isexecuting() and monotonic() < deadline:
+            session.cancel()
+            with suppress(TimeoutError):
+                _wait(session, seconds=CANCEL_RETRY_S)
+    session.close()

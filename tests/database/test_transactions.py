@@ -1,0 +1,310 @@
+"""A transaction: which rows are refused, what ends it, and the ids that it reserves."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import orjson
+import psycopg2
+import pytest
+from conftest import ROOT
+
+from service.app import EXPECTED
+from service.database import queries, transactions
+from service.database.queries import Query
+from service.database.transactions import Refusal, Transaction
+from service.errors import OperatorError
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+INSERT = ("import_movies", "movies")
+OTHERS = "pid <> pg_backend_pid() and datname = current_database()"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Mapping[str, Query]:
+    """The queries of this checkout."""
+    return queries.load(ROOT / "queries", EXPECTED)
+
+
+@pytest.fixture
+def transaction(database: str, loaded: Mapping[str, Query]) -> Iterator[Transaction]:
+    """A transaction."""
+    with transactions.begin(database, loaded) as begun:
+        yield begun
+
+
+def cut(execute: Execute, transaction: Transaction) -> Transaction:
+    """Have PostgreSQL end the connection."""
+    execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {OTHERS}")
+    return transaction
+
+
+def movies(years: list[int]) -> list[str]:
+    """Movies of these years."""
+    movie = {"title": "a", "runtime": 90, "genres": ["a"]}
+    return [orjson.dumps(movie | {"year": year}).decode() for year in years]
+
+
+def insert(transaction: Transaction, years: list[int]) -> list[Refusal]:
+    """Insert movies of these years; return the refusals."""
+    rows = movies(years)
+    transaction.start_insert(*INSERT, rows)
+    return transaction.finish_insert(*INSERT, rows)
+
+
+def years(transaction: Transaction) -> list[int]:
+    """The years of the movies as the transaction sees them."""
+    return [row[2] for row in transaction.run("export_movies", after_id=0, size=1000)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [[], [0], [99], [0, 99], [50, 51, 52], list(range(100)), list(range(0, 100, 2)), [3, 4, 90]],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "check (year > 2000)",
+        # Checked at the end of the statement, or only by the commit.
+        "foreign key (year) references years",
+        "foreign key (year) references years deferrable initially deferred",
+    ],
+    ids=["check", "foreign key", "deferred"],
+)
+def test_refused_rows_are_found_wherever_they_are(
+    execute: Execute, transaction: Transaction, rule: str, bad: list[int]
+) -> None:
+    """Exactly those are returned, with the reason; the others are inserted in their order."""
+    execute("create table years (year integer primary key)")
+    execute("insert into years values (2001)")
+    execute(f"alter table movies add constraint movies_rule {rule}")
+    given = [1999 if position in bad else 2001 for position in range(100)]
+
+    refusals = insert(transaction, given)
+
+    assert [refusal.position for refusal in refusals] == bad
+    assert all("movies_rule" in refusal.reason for refusal in refusals)
+    assert years(transaction) == [2001] * (100 - len(bad))
+
+
+def test_a_trigger_that_refuses_gives_the_reason(
+    execute: Execute, transaction: Transaction
+) -> None:
+    """The message of `raise exception` is the reason."""
+    execute(
+        "create function refuse() returns trigger language plpgsql as $$ begin"
+        " if new.year = 1999 then raise exception 'no such year'; end if; return new; end $$;"
+        " create trigger refuse before insert on movies for each row execute function refuse()"
+    )
+
+    refusals = insert(transaction, [2001, 1999, 2001])
+
+    assert refusals == [(1, "no such year")]
+    assert years(transaction) == [2001, 2001]
+
+
+def test_a_column_without_a_value_stops_the_transaction(
+    execute: Execute, database: str, loaded: Mapping[str, Query]
+) -> None:
+    """No row is to blame for it."""
+    execute("alter table movies add column studio text not null")
+
+    with (
+        pytest.raises(OperatorError, match='the database refused: null value in column "studio"'),
+        transactions.begin(database, loaded) as transaction,
+    ):
+        insert(transaction, [2001])
+
+
+def test_a_statement_that_inserts_more_than_it_was_given_is_refused(
+    execute: Execute, database: str, loaded: Mapping[str, Query]
+) -> None:
+    """The limit of affected movies holds for imports as for requests."""
+    execute(
+        "create function twice() returns trigger language plpgsql as $$ begin"
+        " if new.year = 1999 then insert into movies (title, year, runtime, genres)"
+        " select 'b', 2000, 1, '{a}' from generate_series(1, 2); end if; return new; end $$;"
+        " create trigger twice before insert on movies for each row execute function twice()"
+    )
+
+    with (
+        pytest.raises(OperatorError, match="insert of 2 movies, but no more than 1 requested"),
+        transactions.begin(database, loaded) as transaction,
+    ):
+        insert(transaction, [1999])
+
+
+def test_a_connection_that_breaks_is_one_line(
+    execute: Execute, database: str, loaded: Mapping[str, Query]
+) -> None:
+    """The message names the reason that PostgreSQL gave."""
+    with (
+        pytest.raises(OperatorError, match=r"the connection to the database broke: .*terminating"),
+        transactions.begin(database, loaded) as transaction,
+    ):
+        insert(cut(execute, transaction), [2001])
+
+
+def test_an_end_without_commit_rolls_back(
+    execute: Execute, database: str, loaded: Mapping[str, Query]
+) -> None:
+    """Nothing of the transaction stays."""
+    with transactions.begin(database, loaded) as transaction:
+        insert(transaction, [2001])
+
+    assert execute("select count(*) from movies") == [(0,)]
+
+
+def test_a_statement_under_way_is_cancelled_at_the_end(
+    execute: Execute, database: str, loaded: Mapping[str, Query]
+) -> None:
+    """No backend goes on waiting for a lock, although the lock is still held."""
+    blocker = psycopg2.connect(database)
+    blocker.cursor().execute("lock table movies in access exclusive mode")
+
+    with transactions.begin(database, loaded) as transaction:
+        transaction.start_insert(*INSERT, movies([2001]))
+
+    waiting = execute(
+        f"select query from pg_stat_activity where wait_event_type = 'Lock' and {OTHERS}"
+    )
+    blocker.close()
+    assert waiting == []
+
+
+def test_a_lost_answer_to_the_commit_says_so(
+    execute: Execute, database: str, loaded: Mapping[str, Query]
+) -> None:
+    """The commit may have succeeded or not: the operator has to look."""
+    with (
+        pytest.raises(OperatorError, match="either all movies were imported or none"),
+        transactions.begin(database, loaded) as transaction,
+    ):
+        cut(execute, transaction).commit()
+
+
+def test_a_commit_that_is_refused_is_not_taken_for_lost(
+    execute: Execute, database: str, loaded: Mapping[str, Query]
+) -> None:
+    """PostgreSQL answered that nothing was committed."""
+    execute("create table years (year integer primary key)")
+    execute(
+        "alter table movies add constraint movies_rule"
+        " foreign key (year) references years deferrable initially deferred"
+    )
+
+    def insert_and_commit(transaction: Transaction) -> None:
+        transaction.execute("set constraints all deferred")
+        insert(transaction, [2001])
+        transaction.commit()
+
+    with (
+        pytest.raises(OperatorError, match=r'the database refused: .*"movies_rule"'),
+        transactions.begin(database, loaded) as transaction,
+    ):
+        insert_and_commit(transaction)
+
+
+def test_a_host_that_does_not_answer_is_passed_over(
+    database: str, loaded: Mapping[str, Query]
+) -> None:
+    """Each host has its own time limit; the next one is tried after it."""
+    folder = psycopg2.extensions.parse_dsn(database)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = (
+            f"postgresql://catalogue@/{folder['dbname']}?host=127.0.0.1,{folder['host']}"
+            f"&port={port},{folder['port']}&connect_timeout=1"
+        )
+        with transactions.begin(url, loaded) as transaction:
+            assert years(transaction) == []
+
+
+def test_no_host_that_answers_is_one_line(loaded: Mapping[str, Query]) -> None:
+    """The message says that the time is over."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a?connect_timeout=1"
+        with (
+            pytest.raises(OperatorError, match="the database is out of reach: timeout expired"),
+            transactions.begin(url, loaded),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("before", "highest", "drawn"),
+    [
+        (0, 1, 1),  # of a new sequence, whose last_value is 1 too
+        (0, 100, 100),
+        (50, 100, 50),
+        (1000, 100, 0),
+        (0, 0, 0),
+        (0, 10**18 - 1, 0),  # too far to draw each id
+    ],
+)
+def test_reserved_ids_are_passed_by_the_sequence(
+    execute: Execute, transaction: Transaction, before: int, highest: int, drawn: int
+) -> None:
+    """The sequence goes to the highest one, and never back."""
+    if before:
+        execute("select setval('movies_id_seq', %s)", before)
+
+    rows = transaction.run("reserve_movie_ids", highest=highest)
+
+    last_id = "select case when is_called then last_value else 0 end from movies_id_seq"
+    assert rows == [(drawn,)]
+    assert execute(last_id) == [(max(before, highest),)]
+
+
+def test_a_leap_never_sets_the_sequence_back(
+    execute: Execute, transaction: Transaction, database: str
+) -> None:
+    """It looks again once it has the lock: another import may have leapt further meanwhile."""
+    other = psycopg2.connect(database)
+    cursor = other.cursor()
+    cursor.execute("select pg_advisory_xact_lock(hashtextextended('reserve_movie_ids', 0))")
+    transaction.start("reserve_movie_ids", highest=3_000_000)
+    waiting = "select 1 from pg_locks where locktype = 'advisory' and not granted"
+    while not execute(waiting):
+        pass
+    cursor.execute("select setval('movies_id_seq', 5000000)")
+    other.commit()
+    other.close()
+
+    transaction.finish()
+
+    assert execute("select last_value from movies_id_seq") == [(5_000_000,)]
+
+
+def test_ids_are_reserved_beside_writers_who_draw_some(
+    execute: Execute, database: str, loaded: Mapping[str, Query]
+) -> None:
+    """Two imports and a writer at once: every id is beyond the one that was drawn before it."""
+    drawn: list[int] = []
+
+    def draw() -> None:
+        with psycopg2.connect(database) as writer, writer.cursor() as cursor:
+            for _ in range(300):
+                cursor.execute("select nextval('movies_id_seq')")
+                drawn.extend(cursor.fetchone() or ())
+        writer.close()
+
+    def reserve(step: int) -> None:
+        with transactions.begin(database, loaded) as transaction:
+            for highest in range(step, 100 * step, step):
+                transaction.run("reserve_movie_ids", highest=highest)
+
+    threads = [
+        threading.Thread(target=draw),
+        threading.Thread(target=reserve, args=(500,)),
+        threading.Thread(target=reserve, args=(700,)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert drawn == sorted(set(drawn))
+    assert execute("select last_value >= 99 * 700 from movies_id_seq") == [(True,)]
