@@ -8,6 +8,7 @@ import signal
 from math import ceil
 from pathlib import Path
 
+from aiohttp import GunicornWebWorker
 from gunicorn.arbiter import Arbiter
 
 from service.config import load
@@ -32,6 +33,13 @@ errorlog = "-"
 accesslog = None
 # It would be a socket in the home folder.
 control_socket_disable = True
+
+
+def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
+    """Tell a worker whether it replaces one that has ended."""
+    from service.app import Worker  # noqa: PLC0415 - in the worker, not in the master
+
+    Worker.replaces_another = worker.age > server.cfg.workers
 
 
 def when_ready(server: Arbiter) -> None:

@@ -3,19 +3,21 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import psycopg2
+import structlog
 from aiohttp import web
 from gunicorn.errors import AppImportError
 
 from service import config as settings
 from service import genres, idempotency, listing, logs, movies
 from service.config import Config
-from service.database import migration_files, queries, verification
+from service.database import migration_files, query_files, verification
 from service.database.pool import Pool, connect
 from service.database.queries import Query
 from service.database.reloading import Reloader
@@ -36,6 +38,9 @@ from service.web.routes import routes
 from service.web.server import TRAFFIC, Runner, settle_memory
 from service.web.traffic import Traffic
 
+log = structlog.get_logger()
+
+RESTART_PAUSE_S = 1.0  # before gunicorn starts the next worker
 POOL = web.AppKey("pool", Pool)
 RELOADER = web.AppKey("reloader", Reloader)
 ONCE_ONLY = web.AppKey("once_only", OnceOnly)
@@ -88,7 +93,7 @@ def create_app(config: Config) -> web.Application:
 
 def load_queries(config: Config) -> dict[str, Query]:
     """Load queries/*.sql and compare it with what the service expects."""
-    return queries.load(config.root / "queries", EXPECTED)
+    return query_files.load(config.root / "queries", EXPECTED)
 
 
 def _verification(config: Config, loaded: Mapping[str, Query]) -> Verification:
@@ -102,6 +107,7 @@ async def verify(config: Config, loaded: Mapping[str, Query]) -> bool:
     Returns False where the database is read-only, so that not all of it was possible.
     """
     verification = _verification(config, loaded)
+    suppress_timeout_reports(asyncio.get_running_loop())
     try:
         connection = await connect(config.database)
         try:
@@ -146,15 +152,15 @@ async def _try(pool: Pool) -> None:
 class Worker(Runner):
     """What each of gunicorn's workers runs; SIGHUP, which the master passes on, reloads queries."""
 
+    replaces_another = False  # set by gunicorn.conf.py
+
     async def setup(self) -> None:
-        """Start; gunicorn prints this kind of error as one line, and stops."""
-        try:
+        """Start; a worker that cannot start ends the master only if it is one of the first."""
+        with _ending_the_worker():
             await super().setup()
-            settle_memory()
-            reload = self.app[RELOADER].start
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-        except OperatorError as error:
-            raise AppImportError(str(error)) from error
+        settle_memory()
+        reload = self.app[RELOADER].start
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 async def gunicorn() -> Worker:
@@ -162,7 +168,23 @@ async def gunicorn() -> Worker:
     path = Path(os.environ.get("CATALOGUE_CONFIG", "config.toml"))
     config = settings.load(path, os.environ)
     logs.configure(config.log)
-    try:
+    with _ending_the_worker():
         return Worker(create_app(config), config.server)
+
+
+@contextmanager
+def _ending_the_worker() -> Iterator[None]:
+    """Turn a mistake of an operator into the end of the worker.
+
+    gunicorn prints AppImportError as one line and stops, with all other workers. So a worker that
+    replaces another one ends alone: the others go on with the queries that they have, and gunicorn
+    starts the next one.
+    """
+    try:
+        yield
     except OperatorError as error:
-        raise AppImportError(str(error)) from error
+        if not Worker.replaces_another:
+            raise AppImportError(str(error)) from error
+        log.error("worker not started", reason=str(error))  # noqa: TRY400 - one line says it all
+        time.sleep(RESTART_PAUSE_S)
+        raise SystemExit(1) from error

@@ -134,6 +134,27 @@ def test_wrong_queries_are_not_taken(  # noqa: PLR0913, PLR0917 - the cases
     assert f"{queries}:" in line["reason"]
 
 
+def test_a_worker_that_cannot_be_replaced_stops_no_other(
+    environment: Environment, queries: Path
+) -> None:
+    """With a mistake in the files, the others go on; without it, there is a new worker again."""
+    with logging(GUNICORN, environment, {"WEB_CONCURRENCY": "2"}) as (base, process, wait_for):
+        change(queries, "m.title", "m.titel")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        killed, other = map(int, children.read_text().split())
+        os.kill(killed, signal.SIGKILL)
+        reason = wait_for("worker not started")["reason"]
+        meanwhile = titles(base)
+
+        change(queries, "m.titel", "m.title")
+        until(lambda: len(children.read_text().split()) == 2)
+
+        assert titles(base) == {"Moana"}
+        assert str(other) in children.read_text().split()
+    assert meanwhile == {"Moana"}
+    assert "column m.titel does not exist" in reason
+
+
 def test_a_reload_under_load_fails_no_request(environment: Environment, queries: Path) -> None:
     """Requests before, meanwhile and after are answered, with one title or the other."""
     with (
