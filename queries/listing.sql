@@ -12,14 +12,8 @@
 -- \set runtime_from null \set runtime_to null \set sort '\'-year\''
 -- \set after null \set after_id null \set skip 0 \set size 20 \set most 10000
 -- set: transaction_read_only = on
--- set: seq_page_cost = 0.3
--- set: random_page_cost = 0.15
--- set: effective_cache_size = 1MB
--- set: cpu_tuple_cost = 0.05
--- set: cpu_index_tuple_cost = 0.03
--- set: max_parallel_workers_per_gather = 0
--- The number of matches, up to most + 1. If there are no more than most, also the page of them that
--- follows the movie after_id, whose sort key is after (as text). An empty page is one row of nulls.
+-- Returns the number of matches, at most most + 1. If it is at most `most`, it also returns a page: the
+-- movies behind the movie after_id, whose sort value is after (as text). An empty page is a row of nulls.
 with matching as materialized (
   select m.id, m.title, m.year, m.runtime
   from movies as m
@@ -103,15 +97,16 @@ from movies as m
 -- \set after null \set after_id null \set skip 0 \set size 20
 -- set: transaction_read_only = on
 -- set: statement_timeout = 100ms
+-- These costs are those of data in memory: of 2 million movies, the deepest pages by number took 156 ms
+-- instead of 247 at the 99th percentile, and all pages 121 instead of 143 (1,744 requests, in turns).
 -- set: seq_page_cost = 0.3
 -- set: random_page_cost = 0.15
 -- set: effective_cache_size = 1MB
--- set: cpu_tuple_cost = 0.05
--- set: cpu_index_tuple_cost = 0.03
+-- One page must not take all cores.
 -- set: max_parallel_workers_per_gather = 0
--- The same page without counting: along the index of the order, from the movie after_id on. Matches
--- that are clustered far from there make that long. After statement_timeout, sort_movies sorts all
--- matches instead, unless there are more than 100,000: then only the timeout of config.toml applies.
+-- The same page without counting: along the index of the order, from the movie after_id on. If the
+-- matches are far from there, the walk is slow. After statement_timeout, sort_movies sorts all matches
+-- instead, unless there are more than 100,000: then only the timeout of config.toml applies.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where (:title::text is null or m.search @@ title_query(:title::text))
