@@ -15,7 +15,7 @@ from service.errors import Unavailable
 
 QUERIES: Mapping[str, Expected] = {
     "count_genres": Expected(
-        {"genre": str, "movies": int, "total_records": int, "as_of": datetime},
+        {"genre": str, "movies": int, "total_records": int, "as_of": datetime, "seconds": float},
         [{}],
         "GET the genres",
     ),
@@ -71,13 +71,12 @@ class Genres:
         loop = asyncio.get_running_loop()
         try:
             rows = await self._fetch("count_genres", retry=True)
+            *_, total, as_of, seconds = rows[0]
+            genres = [(genre, movies) for genre, movies, *_ in rows if genre is not None]
+            self._counts = Counts(genres, total, as_of.astimezone(UTC))
+            pause = KEPT_TIMES * seconds
         except Exception as error:  # noqa: BLE001 - those who wait must learn it, whatever it is
             self._error = error
-            pause = max(KEPT_AT_LEAST_S, loop.time() - self._started_at)
-        else:
-            pause = max(KEPT_AT_LEAST_S, KEPT_TIMES * (loop.time() - self._started_at))
-            _, _, total, as_of = rows[0]
-            genres = [(genre, movies) for genre, movies, _, _ in rows if genre is not None]
-            self._counts = Counts(genres, total, as_of.astimezone(UTC))
-        self._kept_until = loop.time() + pause
+            pause = loop.time() - self._started_at
+        self._kept_until = loop.time() + max(KEPT_AT_LEAST_S, pause)
         self._counting = None
