@@ -1,15 +1,15 @@
--- What the service asks for POST /v1/movies with an Idempotency-Key: a movie is created once, and
--- who sends the same key again gets the answer of the first time.
+-- Creates for POST /v1/movies with an Idempotency-Key: a key creates one movie; the same key again
+-- returns the first answer.
 
 -- name: create_movies_once(requests)
 -- set: gin_pending_list_limit = 64kB
 -- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- Each row comes back with its position, the fingerprint that its key was first used with, and the
--- movie as it was then. One that does not come back has met another session that is using its key,
--- or was a moment ago, so that this statement cannot see the answer: ask again.
--- A movie is created for keys alone that this has put into the table, whose primary key lets only one
--- do so. The advisory locks just spare those who share this statement the wait for another session;
--- keys are put in order all the same, so that two of these can never wait for each other.
+-- Each request returns its position, the fingerprint that its key was first used with, and the movie
+-- as it was then. A request without a row: another session uses its key now, or did a moment ago, and
+-- this statement cannot see the answer. Send the request again.
+-- Only a key that this statement inserts gets a movie; the primary key lets one session insert it.
+-- The advisory locks only avoid waiting for another session. Keys are inserted in order, to prevent
+-- deadlocks.
 with requests as materialized (
   select r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres
   from jsonb_to_recordset(:requests) as r (
@@ -91,8 +91,8 @@ join answers as a on a.key = r.key;
 
 -- name: clear_idempotency_keys(at_most)
 -- \set at_most 1000
--- Deletes so many keys that have expired, their answers with them, and returns how many it was.
--- In portions, so that none of these takes long; one that somebody is just using is passed over.
+-- Deletes up to at_most expired keys with their answers, and returns the number. Locked keys are
+-- skipped.
 with expired as materialized (
   select k.key
   from idempotency_keys as k

@@ -5,18 +5,18 @@
 -- name: get_movies(ids)
 -- set: transaction_read_only = on
 -- \set ids '\'{1,2}\''
--- The movies with these ids; one that does not exist gives no row.
+-- The movies with these ids; an id that does not exist returns no row.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where m.id = any (:ids);
 
 -- name: create_movies(movies)
--- New words wait in a list until it is this long; then the statement at hand merges them into the
+-- New words wait in a list until it is this long; then the current statement merges them into the
 -- index movies_search. At the default of 4 MB that takes 0.15 s, at 64 kB 7 ms, and the same in all
 -- (https://www.postgresql.org/docs/current/gin.html#GIN-FAST-UPDATE).
 -- set: gin_pending_list_limit = 64kB
 -- \set movies '\'[{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- Each row comes back with the position that it came with: the id is drawn first, and ties the two.
+-- Each row returns with the position that it came with: its id is drawn first and connects the two.
 with new as materialized (
   select
     nextval('movies_id_seq') as id,
@@ -40,12 +40,12 @@ join new as n on n.id = c.id;
 -- name: update_movies(changes)
 -- set: gin_pending_list_limit = 64kB
 -- \set changes '\'[{"id": 1, "title": "Moana", "genres": ["animation", "adventure"], "versions": [1]}]\''
--- A field that is missing or null stays as it is. No id may stand in it twice. One that does not
--- exist gives no row. `locked`: somebody else holds the row's lock, so it is left alone; ask again.
--- To wait for it would hold up all others that share the statement.
--- What a change may depend on is looked at once the row is locked: that its version is one of
--- `versions` and none of `other_than`, and that nothing has happened since `unmodified_since`
--- (to the second). `held` is false for a movie that is left alone because of that.
+-- A field that is missing or null stays as it is. Each id may occur once. An id that does not exist
+-- returns no row. `locked`: another session holds the row's lock, so the movie was not changed; send
+-- the change again. Waiting for the lock would delay all requests that share the statement.
+-- Conditions are checked after the row is locked: its version is one of `versions` and none of
+-- `other_than`, and it has not changed since `unmodified_since` (to the second). `held` is false for
+-- a movie that was not changed because of a condition.
 with changes as materialized (
   select
     c.id, c.title, c.year, c.runtime, c.genres, c.versions, c.other_than, c.unmodified_since
@@ -87,8 +87,7 @@ left join updated as u on u.id = c.id;
 -- name: delete_movies(deletions)
 -- set: gin_pending_list_limit = 64kB
 -- \set deletions '\'[{"id": 1, "versions": [1, 2]}, {"id": 2}]\''
--- The movies that this deleted. One that does not exist, what a deletion may depend on, `held` and
--- `locked` are as in update_movies.
+-- Returns the deleted movies. Missing ids, conditions, `held` and `locked` are as in update_movies.
 with deletions as materialized (
   select d.id, d.versions, d.other_than, d.unmodified_since
   from jsonb_to_recordset(:deletions)

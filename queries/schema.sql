@@ -1,4 +1,4 @@
--- What the service asks about the schema itself.
+-- Queries about the schema.
 
 -- name: get_applied_migrations()
 -- set: transaction_read_only = on

@@ -20,7 +20,6 @@ from service.database.batching import Batcher, Row
 from service.database.queries import Expected
 from service.database.statements import Statements
 from service.errors import KeyInUse, KeyReused, RuleBroken
-from service.logs import Outage
 from service.movies import TYPES, Movie, invalid
 
 QUERIES: Mapping[str, Expected] = {
@@ -71,7 +70,6 @@ class OnceOnly:
         rows = min(sharing.max_rows, MAX_ROWS)
         self._creates = Batcher(self._create, replace(sharing, max_rows=rows), idempotent=True)
         self._under_way: dict[str, asyncio.Event] = {}  # set when that request is over
-        self._outage = Outage("idempotency keys not cleared", "idempotency keys cleared again")
 
     async def create(self, key: str, fields: Mapping[str, Any]) -> tuple[Movie, bool]:
         """Keep a new movie, or return the one that this key was used for and True.
@@ -106,16 +104,6 @@ class OnceOnly:
         ((cleared,),) = await self._fetch("clear_idempotency_keys", at_most=PORTION)
         return int(cleared)
 
-    async def try_clear(self) -> int:
-        """Clear, and log a failure unless the time before was one too."""
-        try:
-            cleared = await self.clear()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next time it may be gone
-            self._outage.failed(error)
-            return 0
-        self._outage.succeeded()
-        return cleared
-
     @asynccontextmanager
     async def cleared(self) -> AsyncIterator[None]:
         """Have expired keys cleared every `CLEAR_EVERY` seconds while inside.
@@ -132,7 +120,10 @@ class OnceOnly:
         more = False
         while True:
             await asyncio.sleep(PAUSE if more else CLEAR_EVERY)
-            more = await self.try_clear() == PORTION
+            try:
+                more = await self.clear() == PORTION
+            except Exception:  # noqa: BLE001 - the next time it may be gone; the statement logs it
+                more = False
 
     @asynccontextmanager
     async def _turn(self, key: str) -> AsyncIterator[None]:

@@ -99,26 +99,6 @@ class AccessLog:
 access = AccessLog()
 
 
-class Outage:
-    """Tells of what fails time after time by two lines: when it begins, and when it is over."""
-
-    def __init__(self, failed: str, again: str) -> None:
-        self._failed, self._again = failed, again
-        self.lasts = False
-
-    def failed(self, error: Exception) -> None:
-        """It has failed, for the first time or once more."""
-        if not self.lasts:
-            log.warning(self._failed, reason=" ".join(str(error).split()))
-        self.lasts = True
-
-    def succeeded(self) -> None:
-        """It has worked, as ever or again."""
-        if self.lasts:
-            log.info(self._again)
-        self.lasts = False
-
-
 class StdoutHandler(logging.Handler):
     """What the libraries log, to the same place."""
 
