@@ -67,6 +67,7 @@ def main(ctx: click.Context, path: Path) -> None:
 @click.pass_obj
 def serve(config: Config, *, migrate: bool) -> None:
     """Serve the API in one process."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are queries to reload
     with _database(config) as ready:
         if migrate:
             _upgrade(ready)

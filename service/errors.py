@@ -102,6 +102,7 @@ class Unavailable(CatalogueError):
     """
 
     retry_after = 1
+    query = ""  # whose failure the log already tells
 
 
 class Contended(Unavailable):
@@ -118,6 +119,7 @@ class StatementFailed(CatalogueError):
     def __init__(self, text: str, *, for_every_row: bool) -> None:
         super().__init__(text)
         self.for_every_row = for_every_row
+        self.query = ""
 
 
 class OperatorError(Exception):

@@ -5,7 +5,7 @@ from pathlib import Path
 from conftest import ROOT
 
 from service.app import EXPECTED
-from service.database import queries
+from service.database import query_files
 from service.transfer import formats
 from service.transfer.files import reading
 from service.transfer.importing import Outcome, import_rows
@@ -20,7 +20,7 @@ def import_file(
     with reading(str(path)) as source:
         return import_rows(
             url,
-            queries.load(ROOT / "queries", EXPECTED),
+            query_files.load(ROOT / "queries", EXPECTED),
             formats.rows(path.name, source, kind, {}, ()),
             Rejects(rejects),
             allow_rejects=allow_rejects,

@@ -13,7 +13,7 @@ from support import Execute, until
 import service.genres
 from service.app import EXPECTED
 from service.config import Config
-from service.database import queries
+from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements, suppress_timeout_reports
 from service.errors import StatementFailed, Unavailable
@@ -34,7 +34,7 @@ async def genres(settings: Callable[..., Config]) -> AsyncIterator[Genres]:
         return True
 
     pool = Pool(config.database, approve)
-    loaded = queries.load(config.root / "queries", EXPECTED)
+    loaded = query_files.load(config.root / "queries", EXPECTED)
     yield Genres(Statements(pool, loaded, config.database.statement_timeout))
     await pool.close(timeout=1)
 

@@ -12,7 +12,7 @@ from support import Execute
 from service import listing, paging
 from service.app import EXPECTED
 from service.config import Config
-from service.database import queries
+from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Row, Statements, suppress_timeout_reports
 from service.errors import Contended, Unavailable, WrongParameters
@@ -51,7 +51,7 @@ async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]
         return True
 
     pool = Pool(config.database, approve)
-    loaded = queries.load(config.root / "queries", EXPECTED)
+    loaded = query_files.load(config.root / "queries", EXPECTED)
     statements = Recorded(pool, loaded, config.database.statement_timeout)
     statements.sent = []
     yield statements

@@ -45,14 +45,7 @@ class Reloader:
             except OperatorError as error:
                 log.warning("queries not reloaded", reason=str(error))
                 return
-            changed = _changed(self._queries, found)
+            changed = [name for name in found if found[name] != self._queries.get(name)]
             self._queries.clear()
             self._queries.update(found)
             log.info("queries reloaded", changed=changed)
-
-
-def _changed(old: Mapping[str, Query], new: Mapping[str, Query]) -> list[str]:
-    def sent(query: Query | None) -> str | None:
-        return query.preamble(0) + query.sql if query else None
-
-    return sorted(name for name in {*old, *new} if sent(old.get(name)) != sent(new.get(name)))

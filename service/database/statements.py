@@ -1,7 +1,7 @@
 """Runs one named statement on a pooled connection, with errors in the catalogue's own words.
 
 An error of PostgreSQL or the driver becomes `Unavailable` (another try may help), `RuleBroken` (a
-client's doing) or `StatementFailed` (anything else), and is logged once, whoever shares it.
+client's doing) or `StatementFailed` (anything else), and is logged once per statement.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ class Statements:
     ) -> list[Row]:
         """Run the query `name` and return its rows.
 
-        `retry`: once more on a fresh connection where one broke, for statements that may be carried
-        out twice; of any other that writes, nobody can tell whether it was.
+        `retry`: once more on a fresh connection if one broke, if the statement is safe to repeat.
+        For other writes it is unknown whether they were executed.
         `shared`: other requests wait for this statement too, so it gives up soon on what somebody
         else has locked.
         `max_affected`: a statement that changes more movies is refused.
@@ -95,10 +95,10 @@ class Statements:
             return await self.fetch(
                 name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters
             )
-        log.warning(
-            "statement failed", **_about(query, started), reason=f"connection: {words(broken)}"
-        )
-        raise Unavailable(f"{name}: the connection broke: {words(broken)}") from broken
+        log.warning("statement failed", **_about(query, started), reason=words(broken))
+        lost = Unavailable(f"{name}: the connection broke: {words(broken)}")
+        lost.query = name
+        raise lost from broken
 
     def _log_if_slow(self, query: Query, started: float, rows: int) -> None:
         if self._slow and monotonic() - started > self._slow:
@@ -159,12 +159,9 @@ def translate(query: Query, error: BaseException) -> CatalogueError:
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
-    if isinstance(error, psycopg2.IntegrityError) and not isinstance(
-        error, postgres.NotNullViolation
-    ):
+    missing = isinstance(error, postgres.NotNullViolation)  # of a column that no client knows
+    if isinstance(error, CAUSED_BY_CLIENTS) and not missing and not query.reads:
         return RuleBroken(error.diag.constraint_name or "")
-    if isinstance(error, CAUSED_BY_CLIENTS):
-        return RuleBroken("")
     reason = f"{query.name}: {words(error)}"
     if isinstance(error, CONTENDED):
         return Contended(reason)
@@ -182,8 +179,9 @@ CONTENDED = (
     postgres.LockNotAvailable,
     psycopg2.extensions.TransactionRollbackError,
 )
-# Data that a column cannot hold, since a DBA narrowed its type say, or that a trigger refuses.
+# Rules of the database; data that a column cannot hold, or that a DBA's trigger refuses.
 CAUSED_BY_CLIENTS = (
+    psycopg2.IntegrityError,
     postgres.StringDataRightTruncation,
     postgres.NumericValueOutOfRange,
     postgres.UntranslatableCharacter,
@@ -195,9 +193,10 @@ def _logged(query: Query, error: BaseException | None, started: float) -> Catalo
     """Log why a statement failed, unless a named rule refused it, and translate the error."""
     error = error or RuntimeError()
     translated = translate(query, error)
-    if not isinstance(translated, RuleBroken):
+    if isinstance(translated, Unavailable | StatementFailed):
+        translated.query = query.name
         log.warning("statement failed", **_about(query, started), reason=words(error))
-    elif not translated.rule:
+    elif isinstance(translated, RuleBroken) and not translated.rule:
         log.warning("refused by the database", **_about(query, started), reason=words(error))
     return translated
 

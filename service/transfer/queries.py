@@ -6,8 +6,10 @@ from service.database.queries import Expected
 from service.movies import TYPES
 
 QUERIES: Mapping[str, Expected] = {
-    "reserve_movie_ids": Expected({"drawn": int}, [{"highest": 0}], "import", writes=True),
-    "import_movies": Expected({}, [{"movies": "[]"}], "import", writes=True),
-    "analyze_movies": Expected({}, [{}], "import", writes=True),
-    "export_movies": Expected(TYPES, [{"after_id": 2**62, "size": 0}], "export"),
+    "reserve_movie_ids": Expected(
+        {"drawn": int}, [{"highest": 0}], "import", writes=True, by_command=True
+    ),
+    "import_movies": Expected({}, [{"movies": "[]"}], "import", writes=True, by_command=True),
+    "analyze_movies": Expected({}, [{}], "import", writes=True, by_command=True),
+    "export_movies": Expected(TYPES, [{"after_id": 2**62, "size": 0}], "export", by_command=True),
 }

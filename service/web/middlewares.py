@@ -101,10 +101,10 @@ def _answer(request: web.Request, error: Exception, request_id: str) -> web.Resp
     request[REQUEST_ID] = request_id
     if isinstance(error, ClientGone):
         return web.Response(status=NGINX_CLIENT_CLOSED)
-    if isinstance(error, Unavailable):
-        log.warning("unavailable", request_id=request_id, reason=str(error))
-    if isinstance(error, StatementFailed):
-        log.error("request failed", request_id=request_id, path=request.path, reason=str(error))
+    if isinstance(error, Unavailable | StatementFailed):
+        event = "unavailable" if isinstance(error, Unavailable) else "request failed"
+        reason = {"query": error.query} if error.query else {"reason": str(error)}
+        log.warning(event, request_id=request_id, **reason)
     if not isinstance(error, web.HTTPException):
         return problems.respond(request, error)
     headers = {}

@@ -10,7 +10,7 @@ from conftest import ROOT
 from support import Execute
 
 from service import listing
-from service.database import queries
+from service.database import query_files
 from service.paging import ANY, SORTS, Filter, Key, Place, Range
 
 # 20,000 movies; of the filters below, each finds at most a few hundred.
@@ -45,7 +45,7 @@ def plan(database: str, execute: Execute) -> Plan:
     """Return PostgreSQL's plan, as text, for a query as the service sends it."""
     execute(FILL)
     execute("vacuum analyze movies")
-    loaded = queries.load(ROOT / "queries", listing.QUERIES)
+    loaded = query_files.load(ROOT / "queries", listing.QUERIES)
 
     def explain(name: str, *given: dict[str, Any], explain: str = "explain") -> str:
         query = loaded[name]

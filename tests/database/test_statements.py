@@ -14,8 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.config import Config
-from service.database import queries
+from service.database import query_files
 from service.database.pool import Pool
+from service.database.queries import Query
 from service.database.statements import Row, Statements
 from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
 
@@ -86,7 +87,7 @@ select :x, :y, '100%', '%s', '%(x)s', 7 % 4, ':x', 'it''s', 1::text, $$ $$;
 class Service:
     """A pool with statements that can be asked, and what it costs to be whole."""
 
-    def __init__(self, config: Config, loaded: dict[str, queries.Query]) -> None:
+    def __init__(self, config: Config, loaded: dict[str, Query]) -> None:
         self.pool = Pool(config.database, _approve)
         timeout = config.database.statement_timeout
         self.fetch = Statements(self.pool, loaded, timeout, config.log.slow_statement).fetch
@@ -117,7 +118,7 @@ async def make_service(
 ) -> AsyncIterator[MakeService]:
     """Make statements with these settings of [database]; their pool is closed at the end."""
     (tmp_path / "test.sql").write_text(QUERIES)
-    loaded = queries.load(tmp_path, {}) | queries.load(ROOT / "queries", {})
+    loaded = query_files.load(tmp_path, {}) | query_files.load(ROOT / "queries", {})
     services = []
 
     def make(**changes: Any) -> Service:
@@ -645,7 +646,9 @@ async def test_a_write_changes_no_more_than_was_requested(
     """A query that lost its condition is refused, and nothing is changed."""
     execute(THREE)
 
-    with pytest.raises(StatementFailed, match="update of 3 movies, but no more than 2 requested"):
+    with pytest.raises(
+        StatementFailed, match="update changed 3 movies, but at most 2 were requested"
+    ):
         await service.fetch("rename_movies", max_affected=2, title="x")
 
     assert titles(execute) == ["Moana 1", "Moana 2", "Moana 3"]
@@ -686,7 +689,7 @@ def test_each_kind_of_write_is_limited(execute: Execute, database: str, sql: str
     with closing(psycopg2.connect(database)) as session:
         cursor = session.cursor()
         cursor.execute("set local catalogue.max_affected = 2")
-        with pytest.raises(psycopg2.errors.CardinalityViolation, match="no more than 2 requested"):
+        with pytest.raises(psycopg2.errors.CardinalityViolation, match="at most 2 were requested"):
             cursor.execute(sql)
         session.rollback()
 

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 from service.app import EXPECTED
-from service.database import queries, transactions
+from service.database import query_files, transactions
 from service.database.queries import Query
 from service.database.transactions import Refusal, Transaction
 from service.errors import OperatorError
@@ -24,7 +25,7 @@ OTHERS = "pid <> pg_backend_pid() and datname = current_database()"
 @pytest.fixture(scope="module")
 def loaded() -> Mapping[str, Query]:
     """The queries of this checkout."""
-    return queries.load(ROOT / "queries", EXPECTED)
+    return query_files.load(ROOT / "queries", EXPECTED)
 
 
 @pytest.fixture
@@ -119,19 +120,16 @@ def test_a_column_without_a_value_stops_the_transaction(
 
 
 def test_a_statement_that_inserts_more_than_it_was_given_is_refused(
-    execute: Execute, database: str, loaded: Mapping[str, Query]
+    database: str, loaded: Mapping[str, Query]
 ) -> None:
     """The limit of affected movies holds for imports as for requests."""
-    execute(
-        "create function twice() returns trigger language plpgsql as $$ begin"
-        " if new.year = 1999 then insert into movies (title, year, runtime, genres)"
-        " select 'b', 2000, 1, '{a}' from generate_series(1, 2); end if; return new; end $$;"
-        " create trigger twice before insert on movies for each row execute function twice()"
-    )
+    query = loaded["import_movies"]
+    twice = query.sql + " cross join generate_series(1, 2)"
+    run_twice = {**loaded, "import_movies": replace(query, sql=twice)}
 
     with (
-        pytest.raises(OperatorError, match="insert of 2 movies, but no more than 1 requested"),
-        transactions.begin(database, loaded) as transaction,
+        pytest.raises(OperatorError, match="insert changed 2 movies, but at most 1 were requested"),
+        transactions.begin(database, run_twice) as transaction,
     ):
         insert(transaction, [1999])
 

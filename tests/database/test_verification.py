@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 
 from service.config import Config
-from service.database import migration_files, queries
+from service.database import migration_files, query_files
 from service.database.pool import connect
 from service.database.queries import Expected
 from service.database.verification import Verification
@@ -59,7 +59,7 @@ def verify(connection: aiopg.Connection, folder: Path) -> Verify:
     """Verify the test's database with the queries of the folder; `name=Expected(...)`."""
 
     async def run(**expected: Expected) -> bool:
-        loaded = queries.load(folder, expected)
+        loaded = query_files.load(folder, expected)
         return await Verification(VERSIONS, loaded, expected).verify(connection)
 
     return run
@@ -88,7 +88,7 @@ async def test_a_migrated_database_is_fit(connection: aiopg.Connection) -> None:
     """The service's own queries fit the schema of its own migrations."""
     from service.app import EXPECTED  # noqa: PLC0415 - the one test that looks beyond this module
 
-    loaded = queries.load(ROOT / "queries", EXPECTED)
+    loaded = query_files.load(ROOT / "queries", EXPECTED)
 
     await Verification(VERSIONS, loaded, EXPECTED).verify(connection)
 
@@ -100,13 +100,13 @@ async def test_an_empty_database_waits_for_its_migrations(
 ) -> None:
     """Where nothing was ever migrated, the first migration is named."""
     connection = await connect(replace(settings().database, url=empty_database))
-    verification = Verification(VERSIONS, queries.load(folder, {}), {})
+    verification = Verification(VERSIONS, query_files.load(folder, {}), {})
 
     with closing(connection), pytest.raises(Unavailable) as caught:
         await verification.verify(connection)
 
     assert str(caught.value) == (
-        "migration 20260105090000 has not been applied: run the migrations"
+        "migration 20260105090000 has not been applied: run python -m service migrate"
     )
 
 
@@ -403,7 +403,7 @@ async def test_a_write_that_lost_its_condition_is_refused(
         drop_a=writes("ids", id=int),
     )
 
-    assert reason.startswith("a.sql:1: delete of 1 movies, but no more than 0 requested")
+    assert reason.startswith("a.sql:1: delete changed 1 movies, but at most 0 were requested")
     assert execute("select title from movies") == [("Moana",)]
 
 
@@ -526,7 +526,7 @@ async def test_a_missing_privilege_is_told(
     execute(f"revoke {revoked} from clerk_{name}")
     names = ("get_applied_migrations", "get_movies", "create_movies", "create_movies_once")
     expected = {name: EXPECTED[name] for name in (*names, "delete_movies")}
-    loaded = queries.load(ROOT / "queries", expected)
+    loaded = query_files.load(ROOT / "queries", expected)
     verification = Verification(VERSIONS, {name: loaded[name] for name in expected}, expected)
 
     if reason is None:
@@ -601,7 +601,7 @@ async def test_verifying_changes_nothing(
     execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
     state = "select m::text, (select last_value from movies_id_seq) from movies as m"
     before = execute(state)
-    loaded = queries.load(ROOT / "queries", EXPECTED) | queries.load(folder, {})
+    loaded = query_files.load(ROOT / "queries", EXPECTED) | query_files.load(folder, {})
 
     await Verification(VERSIONS, loaded, EXPECTED).verify(connection)
 
@@ -653,7 +653,7 @@ async def test_a_read_only_database_is_verified_as_far_as_possible(
     """Nothing is written, so a standby serves reads; the rest is verified once it is writable."""
     from service.app import EXPECTED  # noqa: PLC0415 - as above
 
-    loaded = queries.load(ROOT / "queries", EXPECTED)
+    loaded = query_files.load(ROOT / "queries", EXPECTED)
 
     assert not await Verification(VERSIONS, loaded, EXPECTED).verify(read_only)
 
@@ -672,7 +672,7 @@ async def test_mistakes_are_found_in_a_read_only_database(
     """All that `explain` and reads show."""
     (folder / "a.sql").write_text(f"-- name: get_a()\n{text}")
     expected = {"get_a": reads(id=int)._replace(writes=READ not in text)}
-    loaded = queries.load(folder, expected)
+    loaded = query_files.load(folder, expected)
 
     with pytest.raises(OperatorError) as caught:
         await Verification(VERSIONS, loaded, expected).verify(read_only)
@@ -692,7 +692,8 @@ async def test_a_timeout_of_the_check_names_the_query(
             await verify()
 
     assert str(caught.value) == (
-        f"{folder.name}/a.sql:2: the check of get_a: canceling statement due to statement timeout"
+        f"{folder.name}/a.sql:2: get_a could not be checked:"
+        " canceling statement due to statement timeout"
     )
 
 
@@ -708,7 +709,7 @@ async def test_a_table_that_is_locked_blames_no_query(
     name = psycopg2.extensions.parse_dsn(database)["dbname"]
     execute(f"alter database {name} set lock_timeout = '{lock_timeout}'")
     (folder / "a.sql").write_text(TWO)
-    verification = Verification(VERSIONS, queries.load(folder, {}), {})
+    verification = Verification(VERSIONS, query_files.load(folder, {}), {})
     connection = await connect(settings(database__connect_timeout=0.5).database)
 
     with closing(psycopg2.connect(database)) as holder, closing(connection):

@@ -13,7 +13,7 @@ from conftest import MOANA, ROOT, Start
 from import_file import import_file
 
 from service.app import EXPECTED
-from service.database import queries, transactions
+from service.database import query_files, transactions
 from service.errors import OperatorError
 from service.movies import COLUMNS
 from service.transfer import exporting, formats
@@ -48,7 +48,7 @@ def empty_catalogue(new_database: Callable[[str], str], template: str) -> str:
 
 def export_movies(url: str, path: str, kind: str) -> Outcome:
     """Export with the queries of this checkout."""
-    return exporting.export_movies(url, queries.load(ROOT / "queries", EXPECTED), path, kind)
+    return exporting.export_movies(url, query_files.load(ROOT / "queries", EXPECTED), path, kind)
 
 
 def fill(execute: Execute) -> None:
@@ -154,7 +154,7 @@ def test_an_export_shows_one_moment(database: str, execute: Execute) -> None:
         "insert into movies (title, year, runtime, genres)"
         " select 'a', 1999, 90, '{a}' from generate_series(1, 5000)"
     )
-    loaded = queries.load(ROOT / "queries", EXPECTED)
+    loaded = query_files.load(ROOT / "queries", EXPECTED)
     with transactions.begin(database, loaded, read_only=True) as transaction:
         blocks = read_chunks(transaction)
         rows = list(next(blocks))

@@ -12,7 +12,7 @@ from conftest import MOANA, ROOT, Start
 from import_file import import_file
 
 from service.app import EXPECTED
-from service.database import queries
+from service.database import query_files
 from service.errors import OperatorError
 from service.transfer import importing
 from service.transfer.importing import Outcome, import_rows
@@ -332,7 +332,7 @@ def test_a_chunk_is_read_while_the_one_before_is_inserted(
 
     outcome = import_rows(
         database,
-        queries.load(ROOT / "queries", EXPECTED),
+        query_files.load(ROOT / "queries", EXPECTED),
         rows(),
         Rejects(rejects),
         allow_rejects=False,

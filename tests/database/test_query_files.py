@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.database import queries
+from service.database import query_files
 from service.database.queries import Expected, Query
 from service.errors import OperatorError
 
@@ -24,7 +24,7 @@ def expects(*parameters: str, writes: bool = True) -> Expected:
 
 def load(folder: Path, **expected: Expected) -> dict[str, Query]:
     """Load the folder; `name=Expected(...)` is what the service relies on."""
-    return queries.load(folder, expected)
+    return query_files.load(folder, expected)
 
 
 def refused(folder: Path, **expected: Expected) -> str:
@@ -65,7 +65,7 @@ def test_a_query_knows_its_name_its_parameters_and_its_place(folder: Path) -> No
 
 def test_a_missing_query_is_refused(folder: Path) -> None:
     """A query that the service needs is asked for by the line it begins with."""
-    (folder / "a.sql").write_text("-- name: get_a(x)\nselect :x;\n")
+    (folder / "a.sql").write_text("-- name: drop_all(x)\nselect :x;\n")
 
     with pytest.raises(OperatorError) as caught:
         load(folder, get_b=expects("ids", "names"))
@@ -144,7 +144,6 @@ def test_a_line_that_does_not_name_a_query_well_is_refused(folder: Path, line: s
         "-- name = get_b(x)",
         "-- name get_b(x)",
         "-- : get_b(x)",
-        "-- get_b(x)",
         "---- name: get_b(x);",
         "  -- nmae: get_b(x, y)",
     ],
@@ -162,17 +161,66 @@ def test_a_misspelt_name_line_is_refused(folder: Path, line: str) -> None:
     "line",
     [
         "-- see get_b(x)",
+        "-- get_b(x)",
+        "--   now()",
         "-- as get_b(x) does",
         "-- the name: of a movie",
         "-- unnamed (so far)",
         "-- \\set ids '{1}'",
         "-- set by the trigger",
         "-- nothing: 1",
+        "-- a\u2028line",
+        "/* on two\n lines */",
+        "/* it's /* nested */ isn't */",
     ],
 )
 def test_an_ordinary_comment_is_no_misspelt_line(folder: Path, line: str) -> None:
     """Comments may speak of names, queries and settings."""
     assert sql(folder, f"-- name: get_a()\n{line}\nselect 1;\n") == "select 1"
+
+
+def test_sql_may_follow_a_comment_on_its_line(folder: Path) -> None:
+    """What is sent begins behind the comment."""
+    assert sql(folder, "-- name: get_a()\n/* one\n two */ select 1;\n") == "select 1"
+
+
+@pytest.mark.parametrize(
+    "setting", ["timezone = CET", "datestyle = German", "catalogue.max_affected = 9", "role = x"]
+)
+def test_a_setting_that_the_service_relies_on_is_refused(folder: Path, setting: str) -> None:
+    """Answers would change, or protections go."""
+    text = f"-- name: get_a()\n-- set: {setting}\nselect 1;\n"
+
+    assert refused_sql(folder, text) == (
+        f"a.sql:2: {setting.partition(' ')[0]} cannot be set here: the service relies on it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [("'public, pg_catalog'", "public, pg_catalog"), ("'8 MB'", "8 MB"), ("1h;", "1h"), ("''", "")],
+)
+def test_a_value_may_be_quoted(folder: Path, value: str, sent: str) -> None:
+    """As in PostgreSQL, a value with blanks or commas stands in quotes."""
+    (folder / "a.sql").write_text(f"-- name: get_a()\n-- set: x = {value}\nselect 1;\n")
+
+    assert f"set local x = '{sent}'; " in load(folder)["get_a"].preamble(1)
+
+
+def test_a_nul_is_refused(folder: Path) -> None:
+    """PostgreSQL would take it for the end of the statement."""
+    text = "-- name: get_a()\nselect 1\nfrom movies \0 where false;\n"
+
+    assert refused_sql(folder, text) == "a.sql:3: a NUL character: remove it"
+
+
+def test_a_missing_query_of_a_similar_name_is_told_where_it_is(folder: Path) -> None:
+    """A misspelt name is the likely reason."""
+    (folder / "a.sql").write_text("\n-- name: get_movie(ids)\nselect :ids;\n")
+
+    assert refused(folder, get_movies=expects("ids")) == (
+        "a.sql:2: found get_movie, expected `-- name: get_movies(ids)`"
+    )
 
 
 @pytest.mark.parametrize("first", ["select 0;", "drop table movies;\n-- why", "- name: get_b()"])
@@ -225,6 +273,9 @@ def test_a_query_knows_its_own_timeout(folder: Path, value: str, seconds: float)
         ("-- set: a = 'b", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
         ("-- set: statement_timeout = soon", "a time like 500ms, 5s or 1min"),
         ("-- sett: work_mem = 8MB", "a line `-- set: name = value`"),
+        ("-- set work_mem = 8MB", "a line `-- set: name = value`"),
+        ("-- set local work_mem = 8MB;", "a line `-- set: name = value`"),
+        ("-- settings: work_mem = 8MB", "a line `-- set: name = value`"),
         ("-- Set: work_mem = 8MB", "a line `-- set: name = value`"),
         ("-- set : work_mem to 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
     ],
@@ -403,7 +454,7 @@ def test_a_file_that_is_not_utf8_is_refused(folder: Path) -> None:
     """A file in another encoding is named."""
     (folder / "a.sql").write_bytes("-- name: get_a()\nselect 'Amélie';\n".encode("latin-1"))
 
-    assert refused(folder).startswith("a.sql:1: cannot be read as UTF-8: ")
+    assert refused(folder).startswith("a.sql:2: not UTF-8")
 
 
 def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
@@ -522,6 +573,6 @@ def test_the_queries_of_the_service_load() -> None:
 
     root = Path(__file__).parents[2]
 
-    loaded = queries.load(root / "queries", EXPECTED)
+    loaded = query_files.load(root / "queries", EXPECTED)
 
     assert loaded.keys() == EXPECTED.keys()
