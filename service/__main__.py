@@ -78,8 +78,6 @@ async def _serve(config: Config) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    app = create_app(config)
-    runner = Runner(app, config.server)
     on_terminal = os.isatty(0)
 
     def hang_up() -> None:
@@ -89,8 +87,11 @@ async def _serve(config: Config) -> None:
         else:
             app[RELOADER].start()
 
-    await runner.setup()
+    # Before the files are read, to miss no change; the loop calls it once there is an app.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
+    app = create_app(config)
+    runner = Runner(app, config.server)
+    await runner.setup()
     try:
         site = web.TCPSite(
             runner, config.server.host, config.server.port, backlog=config.server.backlog

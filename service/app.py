@@ -159,8 +159,6 @@ class Worker(Runner):
         with _ending_the_worker():
             await super().setup()
         settle_memory()
-        reload = self.app[RELOADER].start
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 async def gunicorn() -> Worker:
@@ -168,8 +166,16 @@ async def gunicorn() -> Worker:
     path = Path(os.environ.get("CATALOGUE_CONFIG", "config.toml"))
     config = settings.load(path, os.environ)
     logs.configure(config.log)
+    worker: Worker
+
+    def reload() -> None:
+        worker.app[RELOADER].start()
+
+    # Before the files are read, to miss no change; the loop calls it once there is an app.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     with _ending_the_worker():
-        return Worker(create_app(config), config.server)
+        worker = Worker(create_app(config), config.server)
+    return worker
 
 
 @contextmanager
