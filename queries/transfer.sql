@@ -65,6 +65,6 @@ analyze movies;
 -- The next movies by id.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
-where m.id > :after_id
+where m.id > :after_id::bigint
 order by m.id
 limit :size;
