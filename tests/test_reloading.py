@@ -18,6 +18,11 @@ from test_process import GUNICORN, SERVE, Environment, checkout, serving, until
 
 __all__ = ["checkout"]  # a fixture
 
+WORKERS = """
+select count(distinct application_name)
+from pg_stat_activity
+where datname = current_database() and application_name like 'movie-catalogue %'
+"""
 COMMANDS = [
     pytest.param(SERVE, {}, id="serve"),
     pytest.param(GUNICORN, {"WEB_CONCURRENCY": "2"}, id="gunicorn with two workers"),
@@ -58,7 +63,7 @@ def titles(base: str) -> set[str]:
 
 @contextmanager
 def logging(
-    command: list[str], environment: Environment, changes: Environment
+    command: list[str], environment: Environment, changes: Environment, execute: Execute
 ) -> Iterator[tuple[str, subprocess.Popen[str], Callable[[str], dict[str, Any]]]]:
     """Start a service and yield its address, its process, and what waits for a line of its log."""
     with serving(command, environment, **changes) as (base, process), ThreadPoolExecutor(1) as one:
@@ -75,19 +80,25 @@ def logging(
             return next(line for line in lines if line.get("event") == event)
 
         one.submit(read)
+        workers = int(changes.get("WEB_CONCURRENCY", "1"))
+        until(lambda: execute(WORKERS) == [(workers,)])  # each has read the files by then
         try:
             yield base, process, wait_for
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(30)
 
 
 @pytest.mark.parametrize(("command", "changes"), COMMANDS)
 def test_sighup_reloads_changed_queries(
-    environment: Environment, queries: Path, command: list[str], changes: Environment
+    environment: Environment,
+    execute: Execute,
+    queries: Path,
+    command: list[str],
+    changes: Environment,
 ) -> None:
     """Every process sends the new ones, without a failed request."""
-    with logging(command, environment, changes) as (base, process, wait_for):
+    with logging(command, environment, changes, execute) as (base, process, wait_for):
         assert titles(base) == {"Moana"}
         change(queries, "select m.id, m.title,", "select m.id, upper(m.title) as title,")
         process.send_signal(signal.SIGHUP)
@@ -109,6 +120,7 @@ def test_sighup_reloads_changed_queries(
 )
 def test_wrong_queries_are_not_taken(  # noqa: PLR0913, PLR0917 - the cases
     environment: Environment,
+    execute: Execute,
     queries: Path,
     command: list[str],
     changes: Environment,
@@ -117,7 +129,7 @@ def test_wrong_queries_are_not_taken(  # noqa: PLR0913, PLR0917 - the cases
     reason: str,
 ) -> None:
     """The old ones stay, and the log says what is wrong, with file and line; then all goes on."""
-    with logging(command, environment, changes) as (base, process, wait_for):
+    with logging(command, environment, changes, execute) as (base, process, wait_for):
         change(queries, old, new)
         process.send_signal(signal.SIGHUP)
         line = wait_for("queries not reloaded")
@@ -135,10 +147,11 @@ def test_wrong_queries_are_not_taken(  # noqa: PLR0913, PLR0917 - the cases
 
 
 def test_a_worker_that_cannot_be_replaced_stops_no_other(
-    environment: Environment, queries: Path
+    environment: Environment, execute: Execute, queries: Path
 ) -> None:
     """With a mistake in the files, the others go on; without it, there is a new worker again."""
-    with logging(GUNICORN, environment, {"WEB_CONCURRENCY": "2"}) as (base, process, wait_for):
+    with logging(GUNICORN, environment, {"WEB_CONCURRENCY": "2"}, execute) as started:
+        base, process, wait_for = started
         change(queries, "m.title", "m.titel")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         killed, other = map(int, children.read_text().split())
