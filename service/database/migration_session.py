@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.migration_files import Section, locate
 from service.database.sessions import open_session, origin, words
-from service.database.urls import parameters
+from service.database.urls import application_name, parameters
 from service.errors import OperatorError
 
 # A migration that waits for a table makes everybody behind it wait, so it must not wait long; its
@@ -31,7 +31,7 @@ def connect(url: str, **options: Any) -> Iterator[Session]:
     session = open_session(
         url,
         options=f"{given.get('options', '')} {OPTIONS}",
-        fallback_application_name="movie-catalogue migrate",
+        fallback_application_name=f"{application_name()} migrate",
         **options,
     )
     try:

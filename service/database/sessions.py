@@ -1,4 +1,4 @@
-"""A plain connection of a command, for what aiopg has not (COPY, cursors of the server, DDL).
+"""A plain connection of a command, which blocks until PostgreSQL answers; for migrations and plans.
 
 Whatever goes wrong reaches operators as one line.
 """

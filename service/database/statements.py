@@ -95,8 +95,8 @@ class Statements:
             return await self.fetch(
                 name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters
             )
-        log.warning("statement failed", **_about(query, started), reason=words(broken))
-        lost = Unavailable(f"{name}: the connection broke: {words(broken)}")
+        log.warning("statement failed", **_about(query, started), reason=message_of(broken))
+        lost = Unavailable(f"{name}: the connection broke: {message_of(broken)}")
         lost.query = name
         raise lost from broken
 
@@ -162,14 +162,14 @@ def translate(query: Query, error: BaseException) -> CatalogueError:
     missing = isinstance(error, postgres.NotNullViolation)  # of a column that no client knows
     if isinstance(error, CAUSED_BY_CLIENTS) and not missing and not query.reads:
         return RuleBroken(error.diag.constraint_name or "")
-    reason = f"{query.name}: {words(error)}"
+    reason = f"{query.name}: {message_of(error)}"
     if isinstance(error, CONTENDED):
         return Contended(reason)
     standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads
     if standby or isinstance(error, psycopg2.OperationalError):
         return Unavailable(reason)
     return StatementFailed(
-        f"{query.name} ({query.place}): {words(error)}",
+        f"{query.name} ({query.place}): {message_of(error)}",
         for_every_row=isinstance(error, psycopg2.ProgrammingError),
     )
 
@@ -195,9 +195,9 @@ def _logged(query: Query, error: BaseException | None, started: float) -> Catalo
     translated = translate(query, error)
     if isinstance(translated, Unavailable | StatementFailed):
         translated.query = query.name
-        log.warning("statement failed", **_about(query, started), reason=words(error))
+        log.warning("statement failed", **_about(query, started), reason=message_of(error))
     elif isinstance(translated, RuleBroken) and not translated.rule:
-        log.warning("refused by the database", **_about(query, started), reason=words(error))
+        log.warning("refused by the database", **_about(query, started), reason=message_of(error))
     return translated
 
 
@@ -209,7 +209,7 @@ def _about(query: Query, started: float) -> dict[str, Any]:
     }
 
 
-def words(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """PostgreSQL's message in one line, without its details, which contain values."""
     message = error.diag.message_primary if isinstance(error, psycopg2.Error) else None
     return " ".join((message or str(error) or type(error).__name__).split())

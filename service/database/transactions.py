@@ -19,7 +19,7 @@ from psycopg2.extensions import connection as Session  # noqa: N812 (a class, wh
 from service.database.queries import Query
 from service.database.sessions import words
 from service.database.statements import limit_affected, translate
-from service.database.urls import parameters
+from service.database.urls import application_name, parameters
 from service.errors import OperatorError, RuleBroken
 
 Row = tuple[Any, ...]
@@ -166,7 +166,7 @@ def _connect(url: str) -> Session:
     lists = {name: given[name].split(",") for name in ("host", "hostaddr", "port") if name in given}
     for index in range(max(map(len, lists.values()), default=1)):
         host = {name: values[min(index, len(values) - 1)] for name, values in lists.items()}
-        fixed = {"application_name": "movie-catalogue", "client_encoding": "utf8", "async_": True}
+        fixed = {"application_name": application_name(), "client_encoding": "utf8", "async_": True}
         try:
             session: Session = psycopg2.connect(**given | host | fixed)
             _wait(session, seconds=float(given["connect_timeout"]) or inf)

@@ -15,7 +15,7 @@ import psycopg2
 from psycopg2 import errors as postgres
 
 from service.database.queries import Expected, Query
-from service.database.statements import is_timeout, limit_affected, words
+from service.database.statements import is_timeout, limit_affected, message_of
 from service.errors import Contended, Unavailable
 
 PATIENCE_S = 3  # of the driver; PostgreSQL is told to give up before
@@ -113,7 +113,7 @@ class Verification:
             raise  # the database is going away
         except postgres.InsufficientPrivilege as error:
             if not self._is_by_command(query):
-                raise query.refuse(words(error)) from error
+                raise query.refuse(message_of(error)) from error
         except psycopg2.Error as error:
             if isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads:
                 raise  # the database has just become a standby
@@ -134,7 +134,7 @@ class Verification:
             except psycopg2.Error as error:
                 if cursor.connection.closed:
                     raise
-                raise query.refuse(words(error), setting.line) from error
+                raise query.refuse(message_of(error), setting.line) from error
         await cursor.execute(f"set local statement_timeout = '{TIMEOUT}'")
 
     async def _verify_statement(
@@ -197,7 +197,9 @@ class Verification:
 
 
 def _blame(query: Query, error: BaseException | None) -> str:
-    return f"{query.place}: {query.name} could not be checked: {words(error or TimeoutError())}"
+    return (
+        f"{query.place}: {query.name} could not be checked: {message_of(error or TimeoutError())}"
+    )
 
 
 def _line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:

@@ -696,7 +696,7 @@ def test_two_upgrades_at_once_apply_each_file_once(empty_database: str, folder: 
     assert first == [f"applied {FIRST}", f"applied {SECOND}"]
     assert re.fullmatch(
         "another migration is running: waiting for up to 60 s for pid [0-9]+,"
-        ' application "movie-catalogue migrate", .*, query: .*',
+        ' application "movie-catalogue [^"]* migrate", .*, query: .*',
         second[0],
     )
     assert second[1:] == ["nothing to do: the newest migration is 20260102000000"]

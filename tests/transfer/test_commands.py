@@ -292,7 +292,7 @@ def test_a_connection_that_is_ended_within_a_statement(
 
 OTHERS = (
     " where datname = current_database() and pid <> pg_backend_pid()"
-    " and application_name = 'movie-catalogue'"
+    " and application_name like 'movie-catalogue %'"
 )
 
 
