@@ -27,9 +27,9 @@ import psycopg2
 from bench.database import ROOT
 from bench.machine import machine
 from bench.targets import SOAKED, started
+from service.catalogue.paging import SORTS, Filter, Key, Range
 from service.database import embedded
-from service.paging import SORTS, Filter, Key, Range
-from service.web import cursors
+from service.web.movies import cursors
 
 MEMORY = "1GB"  # shared_buffers, a quarter of a small server's memory
 FILTERS = ("title", "genres", "year", "runtime")

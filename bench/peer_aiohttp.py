@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from service.movies import Movie
-from service.web.responses import json_response, movie_json
+from service.catalogue.movie import Movie, movie_json
+from service.web.responses import json_response
 
 NOON = datetime(2026, 1, 5, 12, 0, 0, 123456, UTC)
 MOVIE = Movie(

@@ -15,28 +15,30 @@ from aiohttp import web
 from gunicorn.errors import AppImportError
 
 from service import config as settings
-from service import genres, idempotency, listing, logs, movies
+from service import logs
+from service.catalogue import genres, idempotency, listing, movies
+from service.catalogue.genres import Genres
+from service.catalogue.idempotency import OnceOnly
+from service.catalogue.listing import Listing
+from service.catalogue.movies import Catalogue
 from service.config import Config
-from service.database import migration_files, query_files, verification
+from service.database import query_files, verification
+from service.database.migrations import files as migration_files
 from service.database.pool import Pool, connect
 from service.database.queries import Query
 from service.database.reloading import Reloader
 from service.database.statements import Statements, suppress_timeout_reports
 from service.database.verification import Verification
 from service.errors import OperatorError, Unavailable
-from service.genres import Genres
-from service.idempotency import OnceOnly
-from service.listing import Listing
-from service.movies import Catalogue
 from service.transfer import queries as transfer
-from service.web.handlers.genres import Genres as GenresHandlers
-from service.web.handlers.health import Health
-from service.web.handlers.movies import Movies
-from service.web.handlers.reference import Reference
-from service.web.requests import BodyReader
+from service.web.bodies import BodyReader
+from service.web.genres import Genres as GenresHandlers
+from service.web.health import Health
+from service.web.movies.handlers import Movies
+from service.web.reference.handlers import Reference
+from service.web.request_cycle.deadlines import Traffic
+from service.web.request_cycle.server import TRAFFIC, Runner, settle_memory
 from service.web.routes import routes
-from service.web.server import TRAFFIC, Runner, settle_memory
-from service.web.traffic import Traffic
 
 log = structlog.get_logger()
 

@@ -20,8 +20,9 @@ from pytest_aiohttp import AiohttpClient
 from service import config
 from service.app import create_app
 from service.config import Config
-from service.database import embedded, migrations
-from service.web.server import Runner
+from service.database import embedded
+from service.database.migrations import runner as migrations
+from service.web.request_cycle.server import Runner
 
 ROOT = Path(__file__).parent.parent
 MOANA = {"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}

@@ -16,7 +16,8 @@ import pytest
 from conftest import MOANA, ROOT, Client, Start
 
 from service.app import POOL
-from service.database import embedded, migrations
+from service.database import embedded
+from service.database.migrations import runner as migrations
 from service.database.pool import Pool
 
 Execute = Callable[..., list[tuple[Any, ...]]]

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from service.catalogue.movie import Movie, movie_json
 from service.database import transactions
 from service.database.queries import Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
-from service.movies import Movie
 from service.transfer.files import Target
 from service.transfer.formats import writing
-from service.web.responses import movie_json
 
 Write = Callable[[bytes], object]
 GZIP = 16 + zlib.MAX_WBITS  # zlib's way to say that it is to look like gzip's

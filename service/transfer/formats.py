@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from service.catalogue.movie import COLUMNS
 from service.errors import OperatorError
-from service.movies import COLUMNS
 from service.transfer.files import Source, unreadable
 from service.transfer.json_rows import array, ndjson
 from service.transfer.rows import Broken, Row

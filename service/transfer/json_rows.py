@@ -7,10 +7,9 @@ from typing import BinaryIO
 
 import ijson  # type: ignore[import-untyped]
 
+from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import Malformed
 from service.transfer.rows import TOO_LONG, Broken, Row, lines, shown, too_long
-from service.web.requests import LIMIT
-from service.web.strict_json import parse_object
 
 CHUNK = 1 << 18  # bytes
 PIECE = re.compile(rb"[^}]*+\}|[^}]++")  # a movie can only end where a piece ends
@@ -47,7 +46,7 @@ def array(stream: BinaryIO) -> Iterator[Row]:
         except (ijson.JSONError, ValueError) as error:
             reason = re.split(r"\n|\\n", str(error))[0].removeprefix("b'")
             raise Broken(_line_of_movie(text, line), f"{EXPECTED}: {reason}") from error
-        if len(text) > LIMIT or pieces > MAX_PIECES:
+        if len(text) > MAX_BYTES or pieces > MAX_PIECES:
             what = f"{TOO_LONG} and {MAX_PIECES} braces; is a quote or bracket left open?"
             raise Broken(_line_of_movie(text, line), what)
         if is_movie:

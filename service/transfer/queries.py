@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from service.catalogue.movie import TYPES
 from service.database.queries import Expected
-from service.movies import TYPES
 
 QUERIES: Mapping[str, Expected] = {
     "reserve_movie_ids": Expected(

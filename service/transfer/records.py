@@ -7,8 +7,8 @@ from typing import Any
 
 from marshmallow import ValidationError
 
+from service.catalogue.rules import DIGITS, JSON, read_movie
 from service.errors import Failure, Invalid, Malformed
-from service.web.schemas import DIGITS, JSON, read_movie
 
 # Ids beyond are for new movies: one at the end of bigint would leave none.
 LARGEST_ID = 10**DIGITS - 1

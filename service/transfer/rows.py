@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, BinaryIO, NamedTuple
 
+from service.catalogue.strict_json import MAX_BYTES
 from service.errors import CatalogueError, Malformed
-from service.web.requests import LIMIT
 
 SHOWN = 1000  # characters of a row that is too long
-TOO_LONG = f"the row must be at most {LIMIT} bytes"
+TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
 
 
 class Row(NamedTuple):
@@ -42,11 +42,11 @@ class Line(NamedTuple):
 def lines(stream: BinaryIO) -> Iterator[Line]:
     """Cut a file into lines."""
     for number in count(1):
-        data = stream.readline(LIMIT + 1)
-        if len(data) > LIMIT:
+        data = stream.readline(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
             rest = data
             while rest and not rest.endswith(b"\n"):
-                rest = stream.readline(LIMIT)
+                rest = stream.readline(MAX_BYTES)
             yield Line(number, data[:SHOWN], too_long=True)
         elif data:
             yield Line(number, data)

@@ -8,12 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from service.catalogue.movie import COLUMNS, FIELDS
+from service.catalogue.rules import quoted
+from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import Malformed
-from service.movies import COLUMNS, FIELDS
 from service.transfer.rows import TOO_LONG, Broken, Row, lines, shown, too_long
-from service.web.requests import LIMIT
-from service.web.schemas import quoted
-from service.web.strict_json import parse_object
 
 WHOLE = re.compile(r"-?[0-9]{1,20}")
 RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
@@ -207,7 +206,7 @@ class _CsvLines:
         data = line.data.removeprefix(b"\xef\xbb\xbf") if line.number == 1 else line.data
         self.size += len(data)
         self._data.append(data)
-        if line.too_long or self.size > LIMIT:
+        if line.too_long or self.size > MAX_BYTES:
             raise Broken(self.first, f"{TOO_LONG}; is a quote left open?")
         try:
             return data.decode("utf-8")
@@ -218,7 +217,7 @@ class _CsvLines:
 
 
 def _csv_records(stream: BinaryIO) -> Iterator[Record]:
-    csv.field_size_limit(LIMIT)  # as long as a row, which is looked at above
+    csv.field_size_limit(MAX_BYTES)  # as long as a row, which is looked at above
     texts = _CsvLines(stream)
     reader = csv.reader(texts, strict=True)
     while True:

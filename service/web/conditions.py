@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
+from service.catalogue.movie import Movie
+from service.catalogue.movies import ALWAYS, Condition
+from service.catalogue.rules import quoted
 from service.errors import MalformedHeader, PreconditionRequired
-from service.movies import ALWAYS, Condition, Movie
-from service.web.compression import LargeResponse
-from service.web.schemas import quoted
+from service.web.request_cycle.compression import LargeResponse
 
 # RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). Possessive, or a few blanks and commas
 # would take days.

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from service.catalogue.movie import FIELDS
+from service.catalogue.strict_json import MAX_BYTES
 from service.errors import (
     CatalogueError,
     Failure,
@@ -26,9 +28,8 @@ from service.errors import (
     WrongKey,
     WrongParameters,
 )
-from service.movies import FIELDS
-from service.web.keys import EXPECTED
-from service.web.requests import LIMIT, REQUEST_ID, BodyTimedOut
+from service.web.bodies import REQUEST_ID, BodyTimedOut
+from service.web.movies.idempotency_keys import EXPECTED
 from service.web.responses import json_response
 
 # Where each `type` is described: the reference page has a section for every slug below.
@@ -74,7 +75,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Malformed request body",
         400,
         "The body cannot be read as a movie: it is not exactly one JSON object in UTF-8, a field is"
-        f" unknown, repeated or of another JSON type, or it has more than {LIMIT:,} bytes.",
+        f" unknown, repeated or of another JSON type, or it has more than {MAX_BYTES:,} bytes.",
         "The detail names the field or the character. Send numbers as numbers (`1942`, not"
         ' `"1942"`), a runtime as `"102 mins"`, and none of the fields that the service keeps'
         " itself.",

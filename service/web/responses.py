@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from service.movies import Movie
-from service.web.compression import LargeResponse
+from service.catalogue.movie import Movie, movie_json
 from service.web.conditions import content_headers
-from service.web.movie_response import MovieResponse
+from service.web.request_cycle.compression import LargeResponse
+from service.web.request_cycle.movie_response import MovieResponse
 
 PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
@@ -39,17 +39,3 @@ def content_response(
     body = orjson.dumps(payload, option=PRETTY)
     tagged = {**(headers or {}), **content_headers(body)}
     return LargeResponse(body=body, headers=tagged, content_type="application/json")
-
-
-def movie_json(movie: Movie) -> dict[str, Any]:
-    """The movie as clients see it: runtime as `<number> mins`, times in UTC."""
-    return {
-        "id": movie.id,
-        "title": movie.title,
-        "year": movie.year,
-        "runtime": f"{movie.runtime} mins",
-        "genres": movie.genres,
-        "version": movie.version,
-        "created_at": movie.created_at,
-        "updated_at": movie.updated_at,
-    }

@@ -9,13 +9,14 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from service.web import openapi, operations
-from service.web.handlers.genres import Genres
-from service.web.handlers.health import Health
-from service.web.handlers.movies import Movies
-from service.web.handlers.reference import Reference
-from service.web.openapi import Operation
-from service.web.requests import hold_continue
+from service.web.bodies import hold_continue
+from service.web.genres import Genres
+from service.web.health import Health
+from service.web.movies.handlers import Movies
+from service.web.reference import document as openapi
+from service.web.reference import operations
+from service.web.reference.document import Operation
+from service.web.reference.handlers import Reference
 
 # Canonical ids only, so that a movie has one path; `\d` would take digits of other scripts.
 MOVIE = "/v1/movies/{id:[1-9][0-9]{0,18}}"

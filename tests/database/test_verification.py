@@ -12,7 +12,8 @@ import psycopg2
 import pytest
 
 from service.config import Config
-from service.database import migration_files, query_files
+from service.database import query_files
+from service.database.migrations import files as migration_files
 from service.database.pool import connect
 from service.database.queries import Expected
 from service.database.verification import Verification

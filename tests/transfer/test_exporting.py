@@ -13,9 +13,9 @@ from conftest import MOANA, ROOT, Start
 from import_file import import_file
 
 from service.app import EXPECTED
+from service.catalogue.movie import COLUMNS
 from service.database import query_files, transactions
 from service.errors import OperatorError
-from service.movies import COLUMNS
 from service.transfer import exporting, formats
 from service.transfer.exporting import Outcome, read_chunks
 from service.transfer.files import reading

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from conftest import MOANA
 
+from service.catalogue.strict_json import MAX_BYTES
 from service.errors import CatalogueError, OperatorError
 from service.transfer import formats
 from service.transfer.files import reading
 from service.transfer.json_rows import CHUNK, array
 from service.transfer.rows import TOO_LONG, Row
 from service.transfer.table_rows import split_genres
-from service.web.requests import LIMIT
 
 Read = Callable[..., list[Row]]
 TEXT = json.dumps(MOANA)
@@ -123,7 +123,7 @@ def test_ndjson_is_a_movie_a_line(read: Read) -> None:
         (b'{"year": %b}' % (b"9" * 5000), "the row has a number that is too big"),
         (b"\xef\xbb\xbf{}", "the row starts with a byte order mark"),
         (b"\0", "the row is not one JSON object"),
-        (b"x" * (LIMIT + 1), f"the row must be at most {LIMIT} bytes"),
+        (b"x" * (MAX_BYTES + 1), f"the row must be at most {MAX_BYTES} bytes"),
     ],
     ids=range(10),
 )
@@ -226,12 +226,15 @@ def test_escapes_are_read_as_in_ndjson(read: Read, title: str) -> None:
             "movies:1: expected a JSON array of movies: lexical error: invalid by",
         ),
         (b"\xef\xbb\xbf[]", "movies:1: expected a JSON array of movies: lexical error: invalid"),
-        ('[\n{"title": "x' + "y" * 2 * LIMIT, f"movies:2: {TOO_LONG} and 5000 braces; is a quote"),
         (
-            "[\n" + "[" * 2 * LIMIT,
+            '[\n{"title": "x' + "y" * 2 * MAX_BYTES,
+            f"movies:2: {TOO_LONG} and 5000 braces; is a quote",
+        ),
+        (
+            "[\n" + "[" * 2 * MAX_BYTES,
             f"movies:2: {TOO_LONG} and 5000 braces; is a quote or bracket left open?",
         ),
-        ('[\n{"a": "' + "}" * 2 * LIMIT, f"movies:2: {TOO_LONG} and 5000 braces; is a quote"),
+        ('[\n{"a": "' + "}" * 2 * MAX_BYTES, f"movies:2: {TOO_LONG} and 5000 braces; is a quote"),
     ],
     ids=range(22),
 )
@@ -339,8 +342,14 @@ def test_a_long_cell_is_one(read: Read) -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ("x" * (LIMIT + 1), f"the row must be at most {LIMIT} bytes; is a quote left open?"),
-        ('"a' + "\nb,2001,1,c" * (LIMIT // 8), f"the row must be at most {LIMIT} bytes; is a"),
+        (
+            "x" * (MAX_BYTES + 1),
+            f"the row must be at most {MAX_BYTES} bytes; is a quote left open?",
+        ),
+        (
+            '"a' + "\nb,2001,1,c" * (MAX_BYTES // 8),
+            f"the row must be at most {MAX_BYTES} bytes; is a",
+        ),
         ('"a,2001,1,b', "the row is not CSV: unexpected end of data; a quote is left open"),
         ('x","a,2001,1,b', "the row is not CSV: unexpected end of data; a quote is left open"),
         ('"a "b" c\nd",2001,1,b', "the row is not CSV: ',' expected after '\"'; a quote is left"),
@@ -434,10 +443,10 @@ def test_imdb_titles(read: Read) -> None:
 
 def test_a_long_line_of_imdb_spoils_only_itself(read: Read) -> None:
     """As in the other formats."""
-    rows = told(read(IMDB + "x" * (LIMIT + 1) + "\ntt1\n", "imdb"))
+    rows = told(read(IMDB + "x" * (MAX_BYTES + 1) + "\ntt1\n", "imdb"))
 
     assert [line for line, _ in rows] == [2, 3]
-    assert rows[0][1] == f"the row must be at most {LIMIT} bytes"
+    assert rows[0][1] == f"the row must be at most {MAX_BYTES} bytes"
 
 
 @pytest.mark.parametrize(

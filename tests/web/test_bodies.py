@@ -19,7 +19,7 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from odd_bodies import GOOD, LIMIT, TEXT, movie, odd_bodies, raw
 
-from service.web.requests import BodyReader, ClientGone
+from service.web.bodies import BodyReader, ClientGone
 
 ODD = list(odd_bodies())
 

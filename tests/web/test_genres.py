@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
 
-import service.genres
+from service.catalogue import genres as genres_module
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
@@ -17,9 +17,9 @@ AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
 @pytest.fixture(autouse=True)
 def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the genres counted for each request."""
-    monkeypatch.setattr(service.genres, "KEPT_AT_LEAST_S", 0)
-    monkeypatch.setattr(service.genres, "KEPT_TIMES", 0)
-    monkeypatch.setattr(service.genres, "WAIT_S", 10)
+    monkeypatch.setattr(genres_module, "KEPT_AT_LEAST_S", 0)
+    monkeypatch.setattr(genres_module, "KEPT_TIMES", 0)
+    monkeypatch.setattr(genres_module, "WAIT_S", 10)
 
 
 async def genres(client: Client) -> list[dict[str, Any]]:

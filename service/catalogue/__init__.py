@@ -1,0 +1,1 @@
+"""What a movie is, and the operations on it; knows no HTTP."""

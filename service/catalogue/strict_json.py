@@ -1,0 +1,61 @@
+"""One strict JSON object, of a request's body or of a row that is imported.
+
+RFC 8259 leaves to the reader what this one refuses: duplicate keys, NaN, numbers out of range,
+a byte order mark. Always UTF-8.
+"""
+
+import json
+from typing import Any
+
+from service.catalogue.rules import quoted
+from service.errors import Malformed
+
+MAX_BYTES = 1_048_576  # of a body, or of a row that is imported
+
+
+class _NotANumber(ValueError):
+    """NaN, Infinity or -Infinity, which Python's reader takes."""
+
+
+def parse_object(data: bytes, called: str = "the body") -> dict[str, Any]:
+    """Return the one JSON object that these bytes are; `Malformed` says what is wrong and where."""
+    if not data.strip():
+        raise Malformed(f"{called} is empty; expected one JSON object")
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise Malformed(f"{called} starts with a byte order mark; expected UTF-8 without one")
+    try:
+        value = _decode(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Malformed(f"{called} is not UTF-8 at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        what = "expected nothing more" if error.msg == "Extra data" else error.msg.lower()
+        raise Malformed(
+            f"{called} is not one JSON object: {what}, at character {error.pos + 1}"
+        ) from error
+    except RecursionError as error:
+        raise Malformed(f"{called} is nested too deep") from error
+    except _NotANumber as error:
+        raise Malformed(f"{called} is not JSON: {error} is not a JSON number") from error
+    except ValueError as error:  # more digits than Python turns into an integer
+        raise Malformed(f"{called} has a number that is too big") from error
+    if not isinstance(value, dict):
+        raise Malformed(f"{called} must be one JSON object")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise Malformed(f"the field {quoted(name)} is repeated")
+            seen.add(name)
+    return members
+
+
+def _no_constant(name: str) -> Any:
+    raise _NotANumber(name)
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant).decode

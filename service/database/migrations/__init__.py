@@ -1,0 +1,1 @@
+"""Runs migrations/*.sql, through alembic."""

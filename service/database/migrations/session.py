@@ -1,0 +1,83 @@
+"""The connection that migrates a database; its errors, each in one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from psycopg2 import errorcodes
+from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
+from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.database.migrations.files import Section, locate
+from service.database.sessions import open_session, origin, words
+from service.database.urls import application_name, parameters
+from service.errors import OperatorError
+
+# A migration that waits for a table makes everybody behind it wait, so it must not wait long; its
+# work may take as long as it needs. These are options of the connection because `reset all` returns
+# to them, and because PgBouncer, which may hand the session's lock to another client, refuses them
+# by default: migrations need PostgreSQL itself.
+# https://www.postgresql.org/docs/current/runtime-config-client.html
+OPTIONS = "-c lock_timeout=5s -c statement_timeout=0"
+
+
+@contextmanager
+def connect(url: str, **options: Any) -> Iterator[Session]:
+    """Connect, under autocommit: while it waits, it has no transaction that others wait for."""
+    given = parameters(url)
+    session = open_session(
+        url,
+        options=f"{given.get('options', '')} {OPTIONS}",
+        fallback_application_name=f"{application_name()} migrate",
+        **options,
+    )
+    try:
+        session.autocommit = True
+        yield session
+    except (psycopg2.Error, SQLAlchemyError) as error:
+        raise OperatorError(f"the database refused: {words(error)}") from error
+    finally:
+        session.close()
+
+
+@contextmanager
+def alembic_connection(session: Session) -> Iterator[Connection]:
+    """Give the session to SQLAlchemy, which begins and ends the transactions from here on."""
+    session.autocommit = False
+    engine = create_engine("postgresql+psycopg2://", creator=lambda: session, poolclass=NullPool)
+    with engine.connect() as connection:
+        yield connection
+
+
+def explain(path: Path, section: Section, error: BaseException) -> str:
+    """Name the file and the line; where PostgreSQL names none, the first line of the section.
+
+    The position counts characters of all that was sent, also of several statements:
+    https://www.postgresql.org/docs/current/protocol-error-fields.html
+    """
+    error = origin(error)
+    line, said = section.line, words(error)
+    position = error.diag.statement_position if isinstance(error, psycopg2.Error) else None
+    if position:
+        line += section.sql.count("\n", 0, int(position) - 1)
+    else:
+        said = f"in this section: {said}"
+    if not section.transaction:
+        said += (
+            "; a transaction:false section holds one statement; a failed create index concurrently "
+            "leaves an invalid index: drop it before the next try"
+        )
+    elif is_lock_timeout(error):
+        said += (
+            "; nothing of this file was changed: run migrate again when the transaction that "
+            "holds the lock has ended"
+        )
+    return f"{locate(path, line)}: {said}"
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a statement gave up after `lock_timeout`."""
+    return getattr(origin(error), "pgcode", None) == errorcodes.LOCK_NOT_AVAILABLE

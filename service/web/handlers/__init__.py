@@ -1,1 +1,0 @@
-"""One module a resource; a handler reads as: parse, call the catalogue, respond."""

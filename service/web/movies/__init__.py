@@ -1,0 +1,1 @@
+"""/v1/movies: a handler parses the request, calls the catalogue and responds."""

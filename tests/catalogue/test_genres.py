@@ -1,0 +1,271 @@
+"""The counting of genres: what is counted, when, and what requests get meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing, suppress
+from datetime import datetime
+from typing import Any
+
+import psycopg2
+import pytest
+from support import Execute, until
+
+from service.app import EXPECTED
+from service.catalogue import genres as genres_module
+from service.catalogue.genres import Genres
+from service.config import Config
+from service.database import query_files
+from service.database.pool import Pool
+from service.database.statements import Statements, suppress_timeout_reports
+from service.errors import StatementFailed, Unavailable
+
+MOVIES = "insert into movies (title, year, runtime, genres) "
+ONE = MOVIES + "values ('Moana', 2016, 107, '{animation}')"
+LONG = 1000.0  # seconds
+
+
+@pytest.fixture
+async def genres(settings: Callable[..., Config]) -> AsyncIterator[Genres]:
+    """The genres of a process."""
+    config = settings()
+    suppress_timeout_reports(asyncio.get_running_loop())
+
+    async def approve(_: Any) -> bool:
+        return True
+
+    pool = Pool(config.database, approve)
+    loaded = query_files.load(config.root / "queries", EXPECTED)
+    yield Genres(Statements(pool, loaded, config.database.statement_timeout))
+    await pool.close(timeout=1)
+
+
+@pytest.fixture
+def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set for how long counts are kept, in seconds."""
+
+    def change(seconds: float) -> None:
+        monkeypatch.setattr(genres_module, "KEPT_AT_LEAST_S", seconds)
+        monkeypatch.setattr(genres_module, "KEPT_TIMES", 0)
+
+    return change
+
+
+Keep = Callable[[float], None]
+
+
+def count_running(execute: Execute) -> int:
+    """Tell how many counts the database is working on."""
+    return len(
+        execute(
+            "select pid from pg_stat_activity where datname = current_database()"
+            " and state = 'active' and query like '/* count_genres %'"
+        )
+    )
+
+
+# What is counted.
+
+
+async def test_most_movies_first_and_ties_by_code_point(genres: Genres, execute: Execute) -> None:
+    """The order is the same in every database, whatever its collation."""
+    execute(MOVIES + "values ('x', 2000, 90, '{war,é,a,Z,b}'), ('x', 2000, 90, '{war}')")
+
+    counts = await genres.get()
+
+    assert counts.genres == [("war", 2), ("Z", 1), ("a", 1), ("b", 1), ("é", 1)]
+
+
+async def test_an_empty_catalogue_has_no_genres(genres: Genres) -> None:
+    """No genre, and still the time of the count."""
+    counts = await genres.get()
+
+    assert (counts.genres, counts.total) == ([], 0)
+    assert isinstance(counts.as_of, datetime)
+
+
+async def test_the_most_frequent_are_listed_and_all_are_counted(
+    genres: Genres, execute: Execute
+) -> None:
+    """Whatever clients invent, no more than 1000 genres are listed."""
+    execute(MOVIES + "select 'x', 2000, 90, array['g' || n] from generate_series(1, 1003) as n")
+    execute(MOVIES + "select 'x', 2000, 90, array['g' || n] from generate_series(1001, 1003) as n")
+
+    counts = await genres.get()
+
+    assert counts.genres[:4] == [("g1001", 2), ("g1002", 2), ("g1003", 2), ("g1", 1)]
+    assert (len(counts.genres), counts.total) == (1000, 1003)
+
+
+async def test_a_genre_too_long_is_left_out(genres: Genres, execute: Execute) -> None:
+    """Of more than 500 bytes; the others are counted."""
+    execute(MOVIES + "select 'x', 2000, 90, array['drama', repeat('é', 251), repeat('é', 250)]")
+
+    assert dict((await genres.get()).genres) == {"drama": 1, "é" * 250: 1}
+
+
+async def test_every_change_before_as_of_is_counted(genres: Genres, execute: Execute) -> None:
+    """The time is that of the database, before the count began."""
+    ((before,),) = execute("select now()")
+    execute(ONE)
+    ((after,),) = execute("select now()")
+
+    counts = await genres.get()
+
+    assert before < after < counts.as_of
+    assert counts.genres == [("animation", 1)]
+
+
+# When it is counted.
+
+
+async def test_counts_are_kept(genres: Genres, execute: Execute, keep: Keep) -> None:
+    """Until then, nothing is asked of the database."""
+    keep(LONG)
+    first = await genres.get()
+    execute(ONE)
+
+    assert await genres.get() is first
+
+
+async def test_counts_that_are_too_old_are_counted_again(
+    genres: Genres, execute: Execute, keep: Keep
+) -> None:
+    """The request that finds them too old gets new ones: a small catalogue is always current."""
+    keep(0)
+    await genres.get()
+    execute(ONE)
+
+    assert (await genres.get()).genres == [("animation", 1)]
+
+
+async def test_counts_are_kept_a_hundred_times_as_long_as_the_count_took(
+    genres: Genres, execute: Execute, database: str
+) -> None:
+    """So counting takes at most 1 % of the time."""
+    with closing(psycopg2.connect(database)) as holder:
+        holder.cursor().execute("lock table movies")
+        first = asyncio.create_task(genres.get())
+        await until(lambda: count_running(execute) == 1)
+        await asyncio.sleep(0.1)  # the count takes as long
+    counts = await first
+    execute(ONE)
+    loop = asyncio.get_running_loop()
+    kept_from = loop.time()
+    await asyncio.sleep(1.1)  # longer than the least time, less than a hundred times 0.1 s
+
+    assert await genres.get() is counts
+    assert loop.time() < kept_from + 9
+
+
+async def test_requests_share_a_count(genres: Genres, execute: Execute, database: str) -> None:
+    """However many wait, the database counts once."""
+    with closing(psycopg2.connect(database)) as holder:
+        holder.cursor().execute("lock table movies")
+        waiting = [asyncio.create_task(genres.get()) for _ in range(50)]
+        await until(lambda: count_running(execute) > 0)
+        running = count_running(execute)
+
+    answers = await asyncio.gather(*waiting)
+
+    assert running == 1
+    assert all(answer is answers[0] for answer in answers)
+
+
+async def test_a_request_that_goes_away_ends_no_count(
+    genres: Genres, execute: Execute, database: str
+) -> None:
+    """Others wait for it, too."""
+    with closing(psycopg2.connect(database)) as holder:
+        holder.cursor().execute("lock table movies")
+        gone, waiting = (asyncio.create_task(genres.get()) for _ in range(2))
+        await until(lambda: count_running(execute) == 1)
+        gone.cancel()
+
+    assert (await waiting).genres == []
+
+
+async def test_the_old_counts_are_served_while_a_count_runs(
+    genres: Genres, execute: Execute, database: str, keep: Keep
+) -> None:
+    """A count that takes long delays nobody; the next request after it gets the new counts."""
+    keep(0)
+    old = await genres.get()
+    with closing(psycopg2.connect(database)) as holder:
+        cursor = holder.cursor()
+        cursor.execute("lock table movies")
+        cursor.execute(ONE)
+
+        served = [await asyncio.wait_for(genres.get(), 2) for _ in range(3)]
+
+        assert count_running(execute) == 1
+        holder.commit()
+
+    assert all(counts is old for counts in served)
+    async with asyncio.timeout(10):
+        while (new := await genres.get()) is old:  # noqa: ASYNC110 - as until
+            await asyncio.sleep(0.01)
+    assert new.genres == [("animation", 1)]
+
+
+# When counting fails.
+
+
+async def test_without_counts_a_failure_is_raised(
+    genres: Genres, execute: Execute, keep: Keep
+) -> None:
+    """And after as long as the count took, the next request counts again."""
+    keep(0)
+    execute("alter table movies rename to films")
+    with pytest.raises(StatementFailed):
+        await genres.get()
+    execute("alter table films rename to movies")
+
+    counts = None
+    async with asyncio.timeout(10):
+        while counts is None:
+            with suppress(StatementFailed):
+                counts = await genres.get()
+            await asyncio.sleep(0.01)
+    assert counts.genres == []
+
+
+async def test_a_failure_is_not_tried_again_at_once(
+    genres: Genres, execute: Execute, keep: Keep
+) -> None:
+    """A database in trouble is not asked for a long count by every request."""
+    keep(LONG)
+    execute("alter table movies rename to films")
+    with pytest.raises(StatementFailed):
+        await genres.get()
+    execute("alter table films rename to movies")
+
+    with pytest.raises(StatementFailed):
+        await genres.get()
+
+
+async def test_the_old_counts_are_served_if_a_count_fails(
+    genres: Genres, execute: Execute, keep: Keep
+) -> None:
+    """Their age is told by as_of."""
+    keep(0)
+    old = await genres.get()
+    execute("alter table movies rename to films")
+
+    assert await genres.get() is old
+
+
+async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
+    genres: Genres, execute: Execute, database: str
+) -> None:
+    """A DBA may stop it."""
+    with closing(psycopg2.connect(database)) as holder:
+        holder.cursor().execute("lock table movies")
+        waiting = asyncio.create_task(genres.get())
+        await until(lambda: count_running(execute) == 1)
+        execute(
+            "select pg_cancel_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and query like '/* count_genres %'"
+        )
+
+        with pytest.raises(Unavailable):
+            await waiting

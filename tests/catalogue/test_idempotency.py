@@ -1,0 +1,676 @@
+"""POST /v1/movies with an Idempotency-Key: one movie and one answer, however often it is sent."""
+
+import asyncio
+import os
+import signal
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from email.message import Message
+from typing import Any, NamedTuple
+
+import aiopg
+import orjson
+import psycopg2
+import pytest
+from conftest import MOANA, ROOT, Client, Start
+from structlog.testing import capture_logs
+from test_faults import assert_whole, pool_of, until
+from test_process import SERVE, Environment, serving
+from test_process import until as wait_until
+
+from service.app import EXPECTED
+from service.catalogue import idempotency
+from service.config import Config
+from service.database import query_files
+from service.database.migrations import files as migration_files
+from service.database.pool import Pool
+from service.database.statements import Statements
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+OTHER = {**MOANA, "title": "Another"}
+REPLAYED = "Idempotency-Replayed"
+# As if these keys had been sent a day ago.
+EXPIRE = "update idempotency_keys set expires_at = now()"
+# A DBA's trigger that lets every create take a while.
+DAWDLE = """
+create function dawdle() returns trigger language plpgsql as
+  $$ begin perform pg_sleep(1.5); return new; end $$;
+create trigger dawdle before insert on movies for each row execute function dawdle()
+"""
+
+
+class Got(NamedTuple):
+    """What a client gets that a repeat has to be like."""
+
+    status: int
+    location: str | None
+    body: bytes
+
+
+async def send(
+    client: Client, key: str, movie: dict[str, Any] = MOANA, *, replayed: bool | None = None
+) -> Got:
+    """POST a movie with this key; whether the answer must say that it is a repeat."""
+    response = await client.post("/v1/movies", json=movie, headers={"Idempotency-Key": key})
+    if replayed is not None:
+        assert response.headers.get(REPLAYED) == ("true" if replayed else None)
+    return Got(response.status, response.headers.get("Location"), await response.read())
+
+
+def problem(got: Got) -> tuple[int, str]:
+    """Status and kind."""
+    return got.status, orjson.loads(got.body)["type"].partition("#")[2]
+
+
+def movies(execute: Execute) -> int:
+    """How many movies there are."""
+    ((count,),) = execute("select count(*) from movies")
+    return int(count)
+
+
+# What a repeat gets.
+
+
+async def test_a_repeat_gets_the_first_answer(client: Client, execute: Execute) -> None:
+    """Status, Location and body are the same to the byte; a header tells them apart."""
+    first = await send(client, "a", replayed=False)
+
+    again = await send(client, "a", replayed=True)
+
+    assert first.status == 201
+    assert again == first
+    assert movies(execute) == 1
+
+
+async def test_a_repeat_on_another_service(start: Start, execute: Execute) -> None:
+    """The key is kept in the database, not in the process that took it."""
+    first = await send(await start(), "a")
+
+    again = await send(await start(), "a", replayed=True)
+
+    assert again == first
+    assert movies(execute) == 1
+
+
+async def test_a_repeat_after_the_movie_changed_or_went(client: Client) -> None:
+    """It is the answer of then, not the movie of now."""
+    first = await send(client, "a")
+    assert first.location
+
+    await client.patch(first.location, json={"title": "Vaiana"})
+    after_patch = await send(client, "a", replayed=True)
+    await client.delete(first.location)
+    after_delete = await send(client, "a", replayed=True)
+
+    assert after_patch == after_delete == first
+
+
+async def test_a_repeat_of_what_a_trigger_made_of_the_movie(
+    client: Client, execute: Execute
+) -> None:
+    """A DBA's trigger that changes what is kept changes no repeat."""
+    execute(
+        "create function shout() returns trigger language plpgsql as"
+        " $$ begin new.title := upper(new.title); new.version := 7; return new; end $$"
+    )
+    execute("create trigger shout before insert on movies for each row execute function shout()")
+
+    first = await send(client, "a")
+    again = await send(client, "a")
+
+    assert b'"MOANA"' in first.body
+    assert again == first
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+async def test_a_repeat_in_every_time_zone(
+    client: Client, execute: Execute, database: str, zone: str
+) -> None:
+    """Times are the same to the microsecond, and in UTC, whatever the database has set."""
+    name = psycopg2.extensions.parse_dsn(database)["dbname"]
+    execute(f"alter database {name} set timezone = '{zone}'")
+    await send(client, "first")
+    await assert_whole(client, 25)  # the first look at the genres is over
+    pool_of(client).distrust_idle()  # the setting is for new connections
+    odd = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
+
+    first = await send(client, "a", odd)
+    again = await send(client, "a", odd, replayed=True)
+
+    assert first.status == 201
+    assert again == first
+
+
+async def test_the_same_movie_in_other_words(client: Client, execute: Execute) -> None:
+    """Blanks, escapes and the order of the fields are not what makes a body another one."""
+    first = await send(client, "a", {**MOANA, "title": "Amélie"})
+    body = (
+        '{ "genres": ["animation"],\n "title": "Am\\u00e9lie", "runtime":"107 mins", "year":2016 }'
+    )
+
+    again = await client.post("/v1/movies", data=body, headers={"Idempotency-Key": "a"})
+
+    assert (again.status, await again.read()) == (201, first.body)
+    assert movies(execute) == 1
+
+
+async def test_another_movie_with_the_same_key(client: Client, execute: Execute) -> None:
+    """Neither created nor answered with the first one: 422, and the key keeps its answer."""
+    first = await send(client, "a")
+
+    other = await send(client, "a", OTHER, replayed=False)
+
+    assert problem(other) == (422, "idempotency-key-reused")
+    assert await send(client, "a") == first
+    assert movies(execute) == 1
+
+
+async def test_other_keys_are_other_movies(client: Client, execute: Execute) -> None:
+    """The same body with another key, or none, is a movie of its own. Keys have upper case."""
+    for key in ("a", "b", "A"):
+        assert (await send(client, key, replayed=False)).status == 201
+    for _ in range(2):
+        response = await client.post("/v1/movies", json=MOANA)
+        assert REPLAYED not in response.headers
+
+    assert movies(execute) == 5
+
+
+async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> None:
+    """The header is ignored there, whatever is in it."""
+    path = (await send(client, "a")).location
+    assert path
+    for key in ("a", ""):
+        headers = {"Idempotency-Key": key}
+        assert (await client.patch(path, json={"year": 2000}, headers=headers)).status == 200
+        assert (await client.get(path, headers=headers)).status == 200
+
+    assert execute("select key from idempotency_keys") == [("a",)]
+
+
+async def test_a_refusal_is_not_remembered(client: Client, execute: Execute) -> None:
+    """After a 400 or a 422 the same key is as good as new."""
+    for wrong, status in (({"titel": "x"}, 400), ({**MOANA, "year": 1800}, 422)):
+        assert (await send(client, "a", wrong)).status == status
+
+    assert (await send(client, "a", replayed=False)).status == 201
+    assert movies(execute) == 1
+
+
+# Many at once.
+
+
+@pytest.mark.parametrize("services", [1, 2])
+async def test_one_key_many_times_at_once(start: Start, execute: Execute, services: int) -> None:
+    """50 at once, on one service or two: one movie, and each gets its answer or a 409."""
+    clients = [await start() for _ in range(services)]
+
+    got = await asyncio.gather(*(send(clients[n % services], "a") for n in range(50)))
+
+    created = {each for each in got if each.status == 201}
+    assert len(created) == 1
+    assert {each.status for each in got} <= {201, 409}
+    assert movies(execute) == 1
+    assert await send(clients[0], "a", replayed=True) == created.pop()
+
+
+async def test_many_keys_at_once_on_two_services(start: Start, execute: Execute) -> None:
+    """100 keys, each sent to both, in opposite order: 100 movies, and no deadlock."""
+    first, second = await start(), await start()
+    keys = [str(number) for number in range(100)]
+
+    async def send_all(client: Client, keys: Iterable[str]) -> dict[str, Got]:
+        movies = ({**MOANA, "title": key} for key in keys)
+        return dict(
+            zip(keys, await asyncio.gather(*map(send, [client] * 100, keys, movies)), strict=True)
+        )
+
+    by_first, by_second = await asyncio.gather(send_all(first, keys), send_all(second, keys[::-1]))
+
+    for key in keys:
+        answers = {got for got in (by_first[key], by_second[key]) if got.status != 409}
+        assert {got.status for got in answers} == {201}
+        assert len(answers) == 1
+        assert f'"title": "{key}"'.encode() in answers.pop().body
+    assert movies(execute) == 100
+    assert execute("select deadlocks from pg_stat_database where datname = current_database()") == [
+        (0,)
+    ]
+
+
+async def test_requests_with_keys_share_statements(client: Client, execute: Execute) -> None:
+    """200 creates with a key each cost the database far fewer than 200 statements."""
+    count = "select xact_commit from pg_stat_database where datname = current_database()"
+    ((before,),) = execute(count)
+
+    got = await asyncio.gather(*(send(client, str(number)) for number in range(200)))
+
+    ((after,),) = execute(count)
+    assert {each.status for each in got} == {201}
+    assert after - before < 100
+
+
+async def test_two_movies_with_one_key_at_once(client: Client, execute: Execute) -> None:
+    """One of them is created; all who sent the other get 422."""
+    got = await asyncio.gather(
+        *(send(client, "a", movie) for _ in range(10) for movie in (MOANA, OTHER))
+    )
+
+    assert len({each for each in got if each.status == 201}) == 1
+    assert {each.status for each in got} <= {201, 409, 422}
+    assert {(await send(client, "a", movie)).status for movie in (MOANA, OTHER)} == {201, 422}
+    assert movies(execute) == 1
+
+
+async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
+    client: Client, execute: Execute
+) -> None:
+    """One bad row among many that share a statement: its key is not kept, the others' are."""
+    execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
+    years = [1999 if number % 10 == 0 else 2000 for number in range(40)]
+
+    got = await asyncio.gather(
+        *(send(client, str(n), {**MOANA, "year": year}) for n, year in enumerate(years))
+    )
+
+    assert [each.status for each in got] == [422 if year == 1999 else 201 for year in years]
+    assert execute("select count(*) from idempotency_keys") == [(36,)]
+    execute("alter table movies drop constraint movies_year_no_1999")
+    assert (await send(client, "0", {**MOANA, "year": 1999}, replayed=False)).status == 201
+
+
+# While the first one is under way.
+
+
+@pytest.mark.parametrize("services", [1, 2])
+async def test_a_repeat_while_the_first_is_under_way(
+    start: Start, execute: Execute, services: int
+) -> None:
+    """409 on either service before that is over, and its answer once there is one."""
+    clients = [await start() for _ in range(services)]
+    execute(DAWDLE)
+    first = asyncio.create_task(send(clients[0], "a"))
+    await until(lambda: asyncio.to_thread(dawdling, execute), 5)
+
+    response = await clients[-1].post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "a"})
+
+    assert not first.done()
+    got = await first
+    assert (response.status, response.headers["Retry-After"]) == (409, "1")
+    assert (await response.json())["type"].endswith("#idempotency-key-in-use")
+    assert got.status == 201
+    assert await send(clients[-1], "a", replayed=True) == got
+    assert movies(execute) == 1
+
+
+@pytest.mark.parametrize("services", [1, 2])
+async def test_a_repeat_shortly_before_the_first_is_over(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch, services: int
+) -> None:
+    """It waits a little, and gets the answer of the first one instead of a 409."""
+    monkeypatch.setattr(idempotency, "PATIENCE", 5)
+    monkeypatch.setattr(idempotency, "LOOKS", (0.05,) * 100)
+    clients = [await start() for _ in range(services)]
+    execute(DAWDLE.replace("1.5", "0.3"))
+    first = asyncio.create_task(send(clients[0], "a"))
+    await until(lambda: asyncio.to_thread(dawdling, execute), 5)
+
+    again = await send(clients[-1], "a", replayed=True)
+
+    assert again == await first
+    assert again.status == 201
+
+
+async def test_a_repeat_while_the_first_waits_for_the_table(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """It does not wait for the table as well: 409 at once, 201 for the first one in the end."""
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table movies in access exclusive mode")
+        first = asyncio.create_task(send(client, "a"))
+        await until(lambda: waiting(execute), 5)
+        got = await asyncio.gather(*(send(client, "a") for _ in range(20)))
+
+    assert {problem(each) for each in got} == {(409, "idempotency-key-in-use")}
+    assert (await first).status == 201
+    assert movies(execute) == 1
+
+
+async def waiting(execute: Execute) -> bool:
+    """Whether a create waits for a DBA's lock."""
+    sql = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+    return bool(await asyncio.to_thread(execute, sql))
+
+
+async def test_a_key_in_use_holds_up_nobody_else(start: Start, database: str) -> None:
+    """A session that has taken a key and does not end: others who share a statement go through."""
+    client = await start()
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute("select pg_advisory_xact_lock(hashtextextended('a', 0))")
+        async with asyncio.timeout(2):
+            got = await asyncio.gather(*(send(client, key) for key in ("x", "a", "y", "a", "z")))
+
+    assert [each.status for each in got] == [201, 409, 201, 409, 201]
+
+
+async def test_a_key_that_is_given_back(client: Client, execute: Execute, database: str) -> None:
+    """Another session takes the key, without the advisory lock, and rolls back: it is unused."""
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute("insert into idempotency_keys (key, fingerprint) values ('a', 'x')")
+        waits = asyncio.create_task(send(client, "a"))
+        await until(lambda: asyncio.to_thread(blocked, execute), 5)
+        other.rollback()
+
+        assert (await waits).status == 201
+
+    assert movies(execute) == 1
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["new", "expired"])
+async def test_a_key_that_another_one_gets_first(
+    client: Client, execute: Execute, database: str, *, old: bool
+) -> None:
+    """It commits what this statement cannot see: no movie is created, and its answer counts."""
+    if old:
+        await send(client, "a")
+        execute(EXPIRE)
+    before = movies(execute)
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute(
+            "insert into idempotency_keys (key, fingerprint) values ('a', 'x') on conflict (key)"
+            " do update set fingerprint = 'x', expires_at = excluded.expires_at"
+        )
+        cursor.execute(
+            "insert into idempotency_answers values ('a', 1, 'x', 2000, 9, '{x}', 1, now(), now())"
+            " on conflict do nothing"
+        )
+        waits = asyncio.create_task(send(client, "a"))
+        await until(lambda: asyncio.to_thread(blocked, execute), 5)
+        other.commit()
+
+        assert problem(await waits) == (422, "idempotency-key-reused")
+
+    assert movies(execute) == before
+
+
+def blocked(execute: Execute) -> bool:
+    """Whether a session waits for another one's transaction."""
+    return bool(execute("select 1 from pg_locks where locktype = 'transactionid' and not granted"))
+
+
+@asynccontextmanager
+async def held_up(
+    client: Client, execute: Execute, database: str
+) -> AsyncIterator[tuple[asyncio.Task[Got], Any]]:
+    """A create with the key a that waits for a DBA's lock, and the cursor of the DBA."""
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table movies in share mode")
+        first = asyncio.create_task(send(client, "a"))
+        await until(lambda: waiting(execute), 5)
+        yield first, cursor
+
+
+async def test_a_client_that_leaves_and_comes_again(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """A request that is given up is carried out all the same, and its repeat gets the answer."""
+    async with held_up(client, execute, database) as (first, _):
+        first.cancel()
+        await asyncio.wait([first])
+    await until(lambda: asyncio.to_thread(lambda: movies(execute) == 1), 5)
+
+    assert (await send(client, "a", replayed=True)).status == 201
+    assert movies(execute) == 1
+
+
+# When something dies.
+
+
+async def test_a_service_killed_between_the_commit_and_the_answer(
+    environment: Environment, execute: Execute
+) -> None:
+    """The repeat, to another process, gets the one movie that there is."""
+    execute(DAWDLE)
+    request = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
+
+    def post(base: str) -> urllib.request.Request:
+        return urllib.request.Request(  # noqa: S310 - ours
+            f"{base}/v1/movies", request, {"Idempotency-Key": "a"}
+        )
+
+    async def lost(base: str) -> None:
+        with pytest.raises(OSError):  # noqa: PT011 - reset or closed, as it happens
+            await asyncio.to_thread(fetch, post(base))
+
+    with serving(SERVE, environment) as (base, process):
+        answer = asyncio.create_task(lost(base))
+        await until(lambda: asyncio.to_thread(dawdling, execute), 5)
+        os.kill(process.pid, signal.SIGSTOP)  # the statement is sent; its result is not read
+        assert movies(execute) == 0
+        await asyncio.to_thread(wait_until, lambda: movies(execute) == 1)
+        process.kill()
+        await answer
+    execute("drop trigger dawdle on movies")
+
+    with serving(SERVE, environment) as (base, _):
+        status, headers, body = await asyncio.to_thread(fetch, post(base))
+        _, _, kept = await asyncio.to_thread(fetch, f"{base}{headers['Location']}")
+
+    assert (status, headers[REPLAYED]) == (201, "true")
+    assert body == kept
+    assert movies(execute) == 1
+
+
+def fetch(request: urllib.request.Request | str) -> tuple[int, Message, bytes]:
+    """Status, headers and body."""
+    with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 - ours
+        return response.status, response.headers, response.read()
+
+
+def dawdling(execute: Execute) -> bool:
+    """Whether a create is in the trigger that takes its time."""
+    return bool(execute("select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
+
+
+async def test_a_connection_that_breaks_under_a_create(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """It is sent again at once on another one: with a key that is safe."""
+    async with held_up(client, execute, database) as (first, cursor):
+        cursor.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_locks"
+            " where relation = 'movies'::regclass and not granted"
+        )
+
+    assert (await first).status == 201
+    assert movies(execute) == 1
+
+
+async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: str) -> None:
+    """What timed out left nothing behind: the same key creates the movie."""
+    client = await start(database__statement_timeout=0.3)
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table movies in share mode")
+        got = await asyncio.gather(*(send(client, str(number)) for number in range(5)))
+
+    assert {each.status for each in got} == {503}
+    assert (await send(client, "0", replayed=False)).status == 201
+    assert movies(execute) == 1
+
+
+async def test_a_read_only_database(client: Client, execute: Execute, database: str) -> None:
+    """During a failover it is 503, as for any other create."""
+    name = psycopg2.extensions.parse_dsn(database)["dbname"]
+    await send(client, "first")
+    execute(f"alter database {name} set default_transaction_read_only = on")
+    await assert_whole(client, 25)  # the first look at the genres is over
+    pool_of(client).distrust_idle()  # the setting is for new connections
+
+    assert (await send(client, "a")).status == 503
+
+
+# A day later.
+
+
+class Process:
+    """What one process of the service has of keys, without the task that clears them."""
+
+    def __init__(self, config: Config) -> None:
+        self.pool = Pool(config.database, _approve)
+        loaded = query_files.load(config.root / "queries", EXPECTED)
+        statements = Statements(self.pool, loaded, config.database.statement_timeout)
+        self.once_only = idempotency.OnceOnly(statements, config.sharing)
+        self.fetch = statements.fetch
+
+
+async def _approve(_: aiopg.Connection) -> bool:
+    """Find every database good."""
+    return True
+
+
+@pytest.fixture
+async def process(settings: Callable[..., Config]) -> AsyncIterator[Process]:
+    """What a process has, with the settings of config.toml."""
+    process = Process(settings())
+    yield process
+    await process.pool.close(timeout=0)
+
+
+FIELDS = {"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}
+
+
+async def test_a_key_is_kept_for_24_hours(process: Process, execute: Execute) -> None:
+    """As its column says from the start."""
+    await process.once_only.create("a", FIELDS)
+
+    assert execute(
+        "select expires_at - created_at from idempotency_keys join idempotency_answers using (key)"
+    ) == [(timedelta(hours=24),)]
+
+
+async def test_an_expired_key_is_unused(process: Process, execute: Execute) -> None:
+    """Not cleared yet, it takes another movie and keeps the answer of that one."""
+    await process.once_only.create("a", FIELDS)
+    execute(EXPIRE)
+
+    second = await process.once_only.create("a", {**FIELDS, "title": "Another"})
+    again = await process.once_only.create("a", {**FIELDS, "title": "Another"})
+
+    assert (second[1], again[1]) == (False, True)
+    assert second[0] == again[0]
+    assert second[0].title == "Another"
+    assert execute("select expires_at > now() + interval '23 hours' from idempotency_keys") == [
+        (True,)
+    ]
+
+
+async def test_expired_keys_are_cleared_in_portions(
+    process: Process, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest first, with their answers; a portion at once, and none that is valid."""
+    monkeypatch.setattr(idempotency, "PORTION", 2)
+    for key in "abcd":
+        await process.once_only.create(key, FIELDS)
+    execute(EXPIRE + " - interval '1 minute' where key in ('b', 'c')")
+    execute(EXPIRE + " where key = 'a'")
+
+    first = await process.once_only.clear()
+    left = execute("select key from idempotency_answers order by key")
+    second = await process.once_only.clear()
+    third = await process.once_only.clear()
+
+    assert (first, left, second, third) == (2, [("a",), ("d",)], 1, 0)
+    assert execute("select key from idempotency_keys") == [("d",)]
+    assert movies(execute) == 4
+
+
+async def test_clearing_waits_for_nobody(process: Process, execute: Execute, database: str) -> None:
+    """A key that another session holds is left for the next time."""
+    for key in "ab":
+        await process.once_only.create(key, FIELDS)
+    execute(EXPIRE)
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute("select 1 from idempotency_keys where key = 'a' for update")
+
+        assert await process.once_only.clear() == 1
+
+    assert execute("select key from idempotency_keys") == [("a",)]
+
+
+async def test_the_service_clears_them_by_itself(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Portion after portion, and ever again."""
+    monkeypatch.setattr(idempotency, "PORTION", 10)
+    monkeypatch.setattr(idempotency, "PAUSE", 0.001)
+    monkeypatch.setattr(idempotency, "CLEAR_EVERY", 0.3)
+
+    async def cleared() -> bool:
+        return not await asyncio.to_thread(execute, "select 1 from idempotency_keys")
+
+    keys = "insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n"
+    execute(keys)
+
+    await start()
+    await until(cleared, 2)
+    execute(keys)
+    await until(cleared, 2)
+
+
+async def test_a_clearing_that_fails_is_logged_and_tried_again(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are cleared again once that is possible."""
+    monkeypatch.setattr(idempotency, "CLEAR_EVERY", 0.01)
+    with capture_logs() as logged:
+        await start()
+        execute("alter table idempotency_keys rename to hidden")
+
+        async def failed() -> bool:
+            return "clear_idempotency_keys" in [entry.get("query") for entry in logged]
+
+        await until(failed, 5)
+    execute("alter table hidden rename to idempotency_keys")
+    execute("insert into idempotency_keys values ('a', 'f', now() - interval '1 s')")
+
+    async def cleared() -> bool:
+        return execute("select key from idempotency_keys") == []
+
+    await until(cleared, 5)
+
+
+async def test_the_check_of_the_queries_clears_nothing(process: Process, execute: Execute) -> None:
+    """It really runs them, with null for every parameter."""
+    await process.once_only.create("a", FIELDS)
+    execute(EXPIRE)
+
+    assert await process.fetch("clear_idempotency_keys", at_most=None) == [(0,)]
+    assert await process.fetch("create_movies_once", requests=None) == []
+
+
+# What a DBA does.
+
+
+async def test_a_key_that_a_dba_deletes_is_unused(client: Client, execute: Execute) -> None:
+    """Its answer goes with it."""
+    await send(client, "a")
+
+    execute("delete from idempotency_keys where key = 'a'")
+
+    assert execute("select * from idempotency_answers") == []
+    assert (await send(client, "a", replayed=False)).status == 201
+
+
+def test_the_migration_goes_down_and_up(execute: Execute) -> None:
+    """It leaves nothing behind."""
+    (file,) = (
+        m for m in migration_files.read(ROOT / "migrations") if m.name == "create_idempotency_keys"
+    )
+    assert file.down
+
+    execute(file.down.sql)
+    execute(file.up.sql)
+
+    assert execute("select count(*) from idempotency_keys") == [(0,)]

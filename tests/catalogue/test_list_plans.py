@@ -1,0 +1,138 @@
+"""How PostgreSQL carries out the queries of lists: along an index, for whatever is selective."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import psycopg2
+import pytest
+from conftest import ROOT
+from support import Execute
+
+from service.catalogue import listing
+from service.catalogue.paging import ANY, SORTS, Filter, Key, Place, Range
+from service.database import query_files
+
+# 20,000 movies; of the filters below, each finds at most a few hundred.
+FILL = """
+insert into movies (title, year, runtime, genres)
+select 'common ' || case when n % 100 = 0 then 'rare' else 'other' end || ' ' || n,
+  1900 + n % 120, 1 + n % 300, array['drama', case when n % 100 = 1 then 'seldom' else 'often' end]
+from generate_series(1, 20000) as n
+"""
+FILTERS = {
+    "title": (Filter(title="rare"), "movies_search"),
+    "prefix": (Filter(title="rar*"), "movies_search"),
+    "words": (Filter(title="common rare"), "movies_search"),
+    "genres": (Filter(genres=("seldom",)), "movies_search"),
+    "year": (Filter(year=Range(1950, 1950)), "movies_year"),
+    "runtime": (Filter(runtime=Range(7, 8)), "movies_runtime"),
+    "all": (
+        Filter(title="rare", genres=("drama",), year=Range(1950, None), runtime=Range(None, 200)),
+        "movies_(search|year|runtime)",
+    ),
+}
+KEYS = {"id": Key(10_000, 10_000), "title": Key("common other 5", 5)}
+KEYS |= {"year": Key(1950, 10_000), "runtime": Key(150, 10_000)}
+INDEXES = {"id": "movies_pkey", "title": "movies_title"}
+INDEXES |= {"year": "movies_year", "runtime": "movies_runtime"}
+
+Plan = Callable[..., Any]
+
+
+@pytest.fixture
+def plan(database: str, execute: Execute) -> Plan:
+    """Return PostgreSQL's plan, as text, for a query as the service sends it."""
+    execute(FILL)
+    execute("vacuum analyze movies")
+    loaded = query_files.load(ROOT / "queries", listing.QUERIES)
+
+    def explain(name: str, *given: dict[str, Any], explain: str = "explain") -> str:
+        query = loaded[name]
+        parameters = {name: value for some in given for name, value in some.items()}
+        with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute(f"{query.preamble(3)}{explain} {query.sql}", parameters)
+            return "\n".join([line for (line,) in cursor])
+
+    return explain
+
+
+def place(sort: str, key: Key | None = None, size: int = 21) -> dict[str, Any]:
+    """What the queries take of a page's place."""
+    return listing._place_parameters(sort, Place(key=key), size)  # noqa: SLF001 - what the listing itself sends
+
+
+def walk(wanted: Filter, sort: str, key: Key, size: int = 21) -> list[dict[str, Any]]:
+    """What walk_movies takes."""
+    filters, begin = listing._begin(wanted.parameters(), sort, key)  # noqa: SLF001 - as above
+    return [filters, place(sort, begin, size)]
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str) -> None:
+    """In every order, without reading the table through; the page is then fetched by id."""
+    wanted, index = FILTERS[name]
+    for sort in SORTS:
+        found = plan("sort_movies", wanted.parameters(), place(sort), {"most": 10_000})
+
+        assert re.search(rf" (on|using) {index}", found)
+        assert "movies_pkey" in found
+        assert "Seq Scan" not in found
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None:
+    """By cursor as well, where they are not counted: whatever the order, it is no walk past all."""
+    wanted, index = FILTERS[name]
+    for sort in SORTS:
+        found = plan("walk_movies", *walk(wanted, sort, KEYS[sort.removeprefix("-")], 101))
+
+        assert re.search(rf" (on|using) {index}", found)
+        assert "Seq Scan" not in found
+
+
+def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
+    """From the key on, without sorting anything."""
+    for sort in SORTS:
+        for key in (None, KEYS[sort.removeprefix("-")]):
+            found = plan("walk_movies", Filter().parameters(), place(sort, key))
+
+            direction = "Backward " if sort.startswith("-") else ""
+            assert f"Index Scan {direction}using {INDEXES[sort.removeprefix('-')]}" in found
+            assert "Sort" not in found
+            assert ("Index Cond" in found) == bool(key)
+
+
+@pytest.mark.parametrize("sort", ["year", "-year"])
+@pytest.mark.parametrize("year", [1890, 1910, 1960, 2010, 2030])
+def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, year: int) -> None:
+    """Or at the range, where the key is ahead of it: a page far from the first reads no more."""
+    wanted = Filter(year=Range(1905, 2015))
+    found = plan(
+        "walk_movies",
+        *walk(wanted, sort, Key(year, 10_000)),
+        explain="explain (analyze, buffers)",
+    )
+
+    assert re.search(r"Index Scan (Backward )?using movies_year", found)
+    read = re.search(r"Buffers: shared hit=(\d+)", found)
+    assert read
+    assert int(read[1]) < 50
+
+
+def test_an_estimate_reads_a_part_of_the_table(plan: Plan) -> None:
+    """Some 10,000 movies, however many there are."""
+    wanted = Filter(genres=("drama",))
+
+    found = plan("estimate_movies", wanted.parameters(), explain="explain analyze")
+
+    assert "Sample Scan on movies" in found
+    scanned = re.search(r"Sample Scan on movies.*actual .*rows=(\d+)", found)
+    assert scanned
+    assert 7_000 < int(scanned[1]) < 13_000
+
+
+def test_an_empty_filter_is_any_movie() -> None:
+    """Nothing is asked for, so nothing is sent but nulls."""
+    assert set(Filter().parameters().values()) == {None}
+    assert Filter().year is ANY

@@ -1,0 +1,193 @@
+"""Which statements a page of movies takes, and what becomes of one that takes too long."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+import pytest
+from support import Execute
+
+from service.app import EXPECTED
+from service.catalogue import listing, paging
+from service.catalogue.listing import Listing
+from service.catalogue.paging import Filter, Key, Page, Place, Range
+from service.config import Config
+from service.database import query_files
+from service.database.pool import Pool
+from service.database.statements import Row, Statements, suppress_timeout_reports
+from service.errors import Contended, Unavailable, WrongParameters
+
+EVERYTHING = Filter()
+RARE = Filter(year=Range(2000, 2000))
+FIRST = Place()
+SIZE = 3
+
+
+class Recorded(Statements):
+    """Statements that remember which were sent, and of which some time out."""
+
+    sent: list[str]
+    slow = ""
+
+    async def fetch(self, name: str, **options: Any) -> list[Row]:
+        """Run it, or have it take too long."""
+        self.sent.append(name)
+        if name == self.slow:
+            if options["timeout"] is None:  # the query's own
+                raise Contended("canceling statement due to statement timeout")
+            assert options["timeout"] == self.timeout
+        return await super().fetch(name, **options)
+
+
+@pytest.fixture
+async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]:
+    """Statements on the test's database."""
+    config = settings()
+    suppress_timeout_reports(asyncio.get_running_loop())
+
+    async def approve(_: Any) -> bool:
+        return True
+
+    pool = Pool(config.database, approve)
+    loaded = query_files.load(config.root / "queries", EXPECTED)
+    statements = Recorded(pool, loaded, config.database.statement_timeout)
+    statements.sent = []
+    yield statements
+    await pool.close(timeout=1)
+
+
+@pytest.fixture
+def catalogue(execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 movies, of which the even ones are of 2000; up to 12 are few, and 15 have numbers."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'x', 2000 + n % 2, 1, '{a}' from generate_series(1, 20) as n"
+    )
+    execute("vacuum analyze movies")
+    for module in (listing, paging):
+        monkeypatch.setattr(module, "EXACT_TOTAL", 12)
+        monkeypatch.setattr(module, "NUMBERED_MOVIES", 15)
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
+    """Ask for a page, and return it with the statements that it took."""
+
+    async def page(
+        wanted: Filter,
+        place: Place = FIRST,
+        sort: str = "id",
+    ) -> tuple[Page, list[str]]:
+        statements.sent.clear()
+        return await Listing(statements).page(wanted, sort, place, SIZE), [*statements.sent]
+
+    return page
+
+
+def ids(page: Page) -> list[int]:
+    """Name the movies of a page."""
+    return [movie.id for movie in page.movies]
+
+
+async def test_a_first_page_of_few_takes_one_statement(ask: Ask) -> None:
+    """It counts and sorts them."""
+    page, sent = await ask(RARE)
+
+    assert sent == ["sort_movies"]
+    assert (ids(page), page.total, page.total_is_estimate) == ([2, 4, 6], 10, False)
+
+
+async def test_a_first_page_of_many_takes_three(ask: Ask) -> None:
+    """It counts up to the limit, estimates the total and walks."""
+    page, sent = await ask(EVERYTHING)
+
+    assert sent == ["sort_movies", "estimate_movies", "walk_movies"]
+    assert (ids(page), page.total, page.total_is_estimate) == ([1, 2, 3], 20, True)
+
+
+@pytest.mark.parametrize("wanted", [RARE, EVERYTHING])
+async def test_a_page_by_cursor_takes_one(ask: Ask, wanted: Filter) -> None:
+    """Its total comes with the cursor."""
+    first, _ = await ask(wanted)
+
+    page, sent = await ask(wanted, Place(key=first.next, total=first.total))
+
+    assert sent == ["walk_movies"]
+    assert ids(page) == ([8, 10, 12] if wanted is RARE else [4, 5, 6])
+    assert page.total == first.total
+
+
+async def test_a_page_by_cursor_whose_movies_have_gone_counts_anew(ask: Ask) -> None:
+    """It is empty, and its total is one of now."""
+    page, sent = await ask(RARE, Place(key=Key(20, 20), total=99))
+
+    assert sent == ["walk_movies", "sort_movies"]
+    assert (ids(page), page.total) == ([], 10)
+
+
+async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
+    ask: Ask, statements: Recorded
+) -> None:
+    """The page is the same."""
+    statements.slow = "walk_movies"
+
+    first, sent = await ask(EVERYTHING, sort="-id")
+    page, sent_next = await ask(EVERYTHING, Place(key=first.next, total=first.total), sort="-id")
+
+    assert sent == ["sort_movies", "estimate_movies", "walk_movies", "sort_movies"]
+    assert sent_next == ["walk_movies", "sort_movies"]
+    assert (ids(first), first.total) == ([20, 19, 18], 20)
+    assert ids(page) == [17, 16, 15]
+
+
+async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
+    ask: Ask, statements: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timeout of config.toml, and not that of the query."""
+    monkeypatch.setattr(listing, "SORTABLE", 19)
+    statements.slow = "walk_movies"
+
+    page, sent = await ask(EVERYTHING)
+
+    assert sent == ["sort_movies", "estimate_movies", "walk_movies"]
+    assert ids(page) == [1, 2, 3]
+
+
+async def test_a_walk_of_more_than_can_be_sorted_may_time_out(
+    ask: Ask, database: str, statements: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing is sorted."""
+    monkeypatch.setattr(listing, "SORTABLE", 19)
+    monkeypatch.setattr(statements, "timeout", 0.05)
+    with closing(psycopg2.connect(database)) as holder:
+        holder.cursor().execute("lock table movies")
+
+        with pytest.raises(Unavailable):
+            await ask(EVERYTHING, Place(key=Key(1, 1), total=20))
+
+    assert statements.sent == ["walk_movies"]
+
+
+@pytest.mark.parametrize(("skip", "pages"), [(12, True), (13, False)])
+async def test_numbers_reach_so_far(ask: Ask, skip: int, *, pages: bool) -> None:
+    """Of many; a page further is refused before anything is walked."""
+    if pages:
+        page, _ = await ask(EVERYTHING, Place(skip=skip))
+        assert ids(page) == [13, 14, 15]
+        return
+    with pytest.raises(WrongParameters):
+        await ask(EVERYTHING, Place(skip=skip))
+
+
+async def test_of_few_numbers_reach_all(ask: Ask) -> None:
+    """The last page, and an empty one behind it."""
+    last, _ = await ask(RARE, Place(skip=9))
+    behind, _ = await ask(RARE, Place(skip=12))
+
+    assert (ids(last), last.next) == ([20], None)
+    assert ids(behind) == []

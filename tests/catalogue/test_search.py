@@ -1,0 +1,81 @@
+"""What a movie is found by: fold_text and movie_search of the migrations."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from conftest import ROOT
+
+from service.database.migrations import runner as migrations
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+
+# One character that is not ASCII, and folds to it, sends all of it the long way.
+BOTH_WAYS = "select fold_text(%s), fold_text(%s)"
+
+
+def test_ascii_is_folded_as_all_else(execute: Execute) -> None:
+    """Every character, alone and beside others."""
+    for code in range(1, 128):
+        text = f"A{chr(code)}b {chr(code)}{chr(code)}Cd{chr(code)}"
+
+        ((short, long),) = execute(BOTH_WAYS, f"{text}e", f"{text}é")
+
+        assert short == long
+
+
+@pytest.mark.parametrize("letters", [98, 99, 100, 101, 250])
+def test_a_word_is_known_by_its_first_100_characters(execute: Execute, letters: int) -> None:
+    """Also one of ASCII."""
+    ((short, long),) = execute(BOTH_WAYS, f"of {'A' * letters}", f"òf {'A' * letters}")
+
+    assert short == long == f"of {'a' * min(letters, 100)}"
+
+
+@pytest.mark.parametrize(
+    ("title", "genres", "found_by"),
+    [
+        ("Face/Off", ["Action", "sci fi"], [" Action", " sci fi", "face", "off"]),
+        ("  S.W.A.T. ", ["b", "a"], [" a", " b", "a", "s", "t", "w"]),
+        ("***", ["g" * 101], [" " + "g" * 100]),
+        ("Ten 10 ten", ["1", "2", "3", "4", "5"], [" 1", " 2", " 3", " 4", " 5", "10", "ten"]),
+    ],
+)
+def test_words_and_genres_are_told_apart(
+    execute: Execute, title: str, genres: list[str], found_by: list[str]
+) -> None:
+    """By the blank that every genre begins with."""
+    ((words,),) = execute("select tsvector_to_array(movie_search(%s, %s))", title, genres)
+
+    assert sorted(words) == sorted(found_by)
+
+
+def test_what_was_stored_before_is_found_after(empty_database: str, tmp_path: Path) -> None:
+    """By its genres and words, with the version that it had; and taken back, as before."""
+    before = tmp_path / "migrations"
+    before.mkdir()
+    for file in (ROOT / "migrations").glob("*.sql"):
+        if file.name < "20261120130000":
+            shutil.copy(file, before)
+    migrations.upgrade(empty_database, before, lambda _: None)
+    find = (
+        "select title, version from movies where search @@ title_query('οδυσσεας')"
+        " and search @@ genres_query('{drama}')"
+    )
+    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(
+            "insert into movies (title, year, runtime, genres)"
+            " values ('Οδυσσέας', 1997, 176, '{drama}'), ('Moana', 2016, 107, '{drama}')"
+        )
+        found = []
+        for move in (migrations.upgrade, migrations.downgrade, migrations.upgrade):
+            move(empty_database, ROOT / "migrations", lambda _: None)
+            cursor.execute(find)
+            found.append(cursor.fetchall())
+
+    assert found == [[("Οδυσσέας", 1)]] * 3

@@ -1,0 +1,118 @@
+"""The real dbmate and `migrate` in turns on one database, with the project's own migrations.
+
+Skipped without the program: `npm install dbmate`, and put it on PATH or name it in DBMATE.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.database.migrations import files as migration_files
+from service.database.migrations import runner as migrations
+
+OWN = Path(__file__).parents[3] / "migrations"
+VERSIONS = migration_files.versions(OWN)
+NEWEST = migration_files.read(OWN)[-1].path.name
+NOTHING_TO_DO = f"nothing to do: the newest migration is {VERSIONS[-1]}"
+
+Dbmate = Callable[[str], str]
+
+
+@pytest.fixture
+def dbmate(empty_database: str) -> Dbmate:
+    """Run a command of dbmate on the test's database and return what it prints."""
+    program = shutil.which(os.environ.get("DBMATE", "dbmate"))
+    if program is None:
+        pytest.skip("dbmate is neither on PATH nor named by DBMATE (npm install dbmate)")
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            [
+                program,
+                "--no-dump-schema",
+                "--migrations-dir",
+                OWN,
+                "--url",
+                empty_database,
+                command,
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def migrate(empty_database: str) -> Callable[[], list[str]]:
+    """Run `migrate` on the test's database and return what it reports."""
+
+    def run() -> list[str]:
+        lines: list[str] = []
+        migrations.upgrade(empty_database, OWN, lines.append)
+        return lines
+
+    return run
+
+
+def test_migrate_takes_over_from_dbmate(
+    empty_database: str, dbmate: Dbmate, migrate: Callable[[], list[str]]
+) -> None:
+    """What dbmate applied needs no second time and no manual step, and can be taken back."""
+    dbmate("up")
+    found = migrations.status(empty_database, OWN, pytest.fail)
+
+    assert [(entry.version, entry.is_applied) for entry in found] == [
+        (version, True) for version in VERSIONS
+    ]
+    assert migrate() == [NOTHING_TO_DO]
+    for _ in VERSIONS:
+        migrations.downgrade(empty_database, OWN, lambda _: None)
+    assert len(migrate()) == len(VERSIONS)
+
+
+def test_dbmate_applies_what_migrate_took_back(
+    empty_database: str, dbmate: Dbmate, migrate: Callable[[], list[str]]
+) -> None:
+    """After `migrate down`, dbmate's `up` goes on; after that, `migrate` finds nothing to do."""
+    migrate()
+    migrations.downgrade(empty_database, OWN, lambda _: None)
+
+    printed = dbmate("up")
+
+    assert f"Applied: {NEWEST}" in printed
+    assert migrate() == [NOTHING_TO_DO]
+    assert all(entry.applied_at for entry in migrations.status(empty_database, OWN, pytest.fail))
+
+
+def test_migrate_applies_what_dbmate_took_back(
+    dbmate: Dbmate, migrate: Callable[[], list[str]]
+) -> None:
+    """`migrate` goes on after dbmate's `rollback`, of one migration or of all."""
+    migrate()
+
+    dbmate("rollback")
+    assert migrate() == [f"applied {NEWEST}"]
+
+    for _ in VERSIONS:
+        dbmate("rollback")
+    assert len(migrate()) == len(VERSIONS)
+
+
+def test_dbmate_knows_what_migrate_applied(
+    dbmate: Dbmate, migrate: Callable[[], list[str]]
+) -> None:
+    """After `migrate`, dbmate's `status` shows all as applied and its `up` does nothing."""
+    migrate()
+
+    status = dbmate("status")
+
+    assert f"Applied: {len(VERSIONS)}\nPending: 0\n" in status
+    assert "Applied" not in dbmate("up")

@@ -1,0 +1,105 @@
+"""The Idempotency-Key header: which keys there are, and how they may be written."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import MOANA, Client
+from hypothesis import given
+from hypothesis import strategies as some
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
+
+from service.web.movies.idempotency_keys import KEY
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
+
+
+@pytest.mark.parametrize(
+    ("sent", "key"),
+    [
+        ("a", "a"),
+        ('"a"', "a"),
+        ("8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
+        (" a b ", "a b"),
+        ('" a b "', " a b "),
+        ('" "', " "),
+        (r'"a\"b\\c"', r'a"b\c'),
+        (r'a"b\c', r'a"b\c'),
+        ("x" * 255, "x" * 255),
+        (f'"{"x" * 255}"', "x" * 255),
+        ('"' + r"\"" * 255 + '"', '"' * 255),
+        ("!" + PRINTABLE + "~", "!" + PRINTABLE + "~"),
+        ("'; drop table movies; --%(key)s :a", "'; drop table movies; --%(key)s :a"),
+    ],
+)
+async def test_a_key_is_kept_as_it_is_meant(
+    client: Client, execute: Execute, sent: str, key: str
+) -> None:
+    """Bare or in double quotes; blanks around it belong to HTTP, those in quotes to the key."""
+    headers = {"Idempotency-Key": sent}
+
+    response = await client.post("/v1/movies", json=MOANA, headers=headers)
+
+    assert response.status == 201
+    assert execute("select key from idempotency_keys") == [(key,)]
+
+
+async def test_quotes_make_no_other_key(client: Client) -> None:
+    """Who starts to send the draft's form does not lose what was sent bare."""
+    first = await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "a"})
+    again = await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": '"a"'})
+
+    assert again.headers["Location"] == first.headers["Location"]
+    assert again.headers["Idempotency-Replayed"] == "true"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "",
+        " ",
+        "x" * 256,
+        f'"{"x" * 256}"',
+        '""',
+        '"',
+        '"a',
+        '"a"b',
+        '"a";p=1',
+        '"a", "b"',
+        r'"a\b"',
+        "é",
+        '"é"',
+        "a\tb",
+    ],
+)
+async def test_what_is_no_key_is_refused(client: Client, execute: Execute, sent: str) -> None:
+    """400 that says what is expected, before anything is done."""
+    headers = {"Idempotency-Key": sent}
+
+    response = await client.post("/v1/movies", json=MOANA, headers=headers)
+
+    assert response.status == 400
+    problem = await response.json()
+    assert problem["type"].endswith("#wrong-idempotency-key")
+    assert "1 to 255 printable ASCII characters" in problem["detail"]
+    assert execute("select 1 from movies") == []
+
+
+async def test_two_keys_are_refused(client: Client) -> None:
+    """Nobody can tell which of them is meant."""
+    headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "a")]
+
+    response = await client.post("/v1/movies", json=MOANA, headers=headers)
+
+    assert (response.status, (await response.json())["title"]) == (400, "Wrong Idempotency-Key")
+
+
+@given(some.text(some.characters(codec="ascii"), max_size=300) | some.text(PRINTABLE, max_size=8))
+def test_the_reference_has_the_very_rule(text: str) -> None:
+    """What the OpenAPI document allows is what is read, and nothing else."""
+    schema = {"type": "string", "pattern": f"^({KEY.pattern})$"}
+
+    allowed = Draft202012Validator(schema).is_valid(text) and not text.endswith("\n")
+
+    assert allowed == bool(KEY.fullmatch(text))

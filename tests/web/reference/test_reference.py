@@ -1,0 +1,259 @@
+"""The OpenAPI document and the page: nothing undocumented, no dead link, nothing from elsewhere."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from conftest import MOANA, Client
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from service.web import problems
+from service.web.bodies import REQUEST_ID
+
+# Headers of HTTP itself, which documents leave out, and those that only browsers need.
+PLAIN = {"content-encoding", "content-length", "content-type", "date", "server", "vary"}
+PLAIN |= {"content-security-policy", "referrer-policy", "x-content-type-options"}
+METHODS = {"get", "head", "post", "patch", "put", "delete"}
+
+
+@pytest.fixture
+async def document(client: Client) -> dict[str, Any]:
+    """The document as clients get it."""
+    return dict(await (await client.get("/v1/openapi.json")).json())
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Path, method and operation, one after the other."""
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+async def test_every_route_is_in_the_document_and_nothing_else(
+    client: Client, document: dict[str, Any]
+) -> None:
+    """Method by method, what the application serves is what the document says."""
+    served = {
+        (route.resource.canonical, route.method.lower())
+        for route in client.server.app.router.routes()  # type: ignore[attr-defined] # conftest's Service
+    }
+
+    described = {(path, method) for path, method, _ in operations(document)}
+
+    assert {pair for pair in described if pair[1] in METHODS} == served
+    assert {path for path, method in described if method == "options"} == set(document["paths"])
+
+
+async def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
+    """It is OpenAPI 3.1 to a validator that is not ours."""
+    assert document["openapi"].startswith("3.1.")
+
+    errors = list(OpenAPIV31SpecValidator(document).iter_errors())
+
+    assert errors == []
+
+
+async def test_every_operation_is_one_of_a_listed_group(document: dict[str, Any]) -> None:
+    """A misspelt tag would be a group of its own on the page."""
+    listed = {tag["name"] for tag in document["tags"]}
+
+    assert {tag for _, _, operation in operations(document) for tag in operation["tags"]} == listed
+
+
+async def test_every_answer_has_the_request_id_and_every_request_may(
+    document: dict[str, Any],
+) -> None:
+    """X-Request-Id goes both ways, whatever the route and the status."""
+    for path, method, operation in operations(document):
+        assert {"$ref": "#/components/parameters/X-Request-Id"} in operation["parameters"]
+        for status, given in operation["responses"].items():
+            name = given.get("$ref", "").split("/")[-1]
+            answer = document["components"]["responses"][name] if name else given
+            assert "X-Request-Id" in answer["headers"], (path, method, status)
+
+
+ID = "/v1/movies/{id}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent"),
+    [
+        ("GET", "/v1/healthcheck", None),
+        ("GET", "/v1/healthcheck/ready", None),
+        ("POST", "/v1/movies", MOANA),
+        ("POST", "/v1/movies", {"title": ""}),
+        *((method, ID, None) for method in ("GET", "HEAD", "OPTIONS", "DELETE")),
+        *((method, ID, MOANA) for method in ("PATCH", "PUT")),
+        ("GET", "/v1/openapi.json", None),
+    ],
+)
+async def test_no_answer_has_a_header_that_the_document_lacks(
+    client: Client, document: dict[str, Any], method: str, path: str, sent: Any
+) -> None:
+    """Who adds a header to an answer has to document it."""
+    movie = (await (await client.post("/v1/movies", json=MOANA)).json())["movie"]
+    response = await client.request(method, path.replace("{id}", str(movie["id"])), json=sent)
+
+    described = document["paths"][path][method.lower()]["responses"][str(response.status)]
+    if "$ref" in described:
+        described = document["components"]["responses"][described["$ref"].split("/")[-1]]
+
+    sent_back = {name.lower() for name in response.headers}
+    components = document["components"]["headers"]
+    required = {name.lower() for name in described["headers"] if components[name]["required"]}
+    assert required <= sent_back - PLAIN <= {name.lower() for name in described["headers"]}
+
+
+async def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
+    """What the page shows as an example is what the schema beside it allows."""
+    contents = [
+        *(r["content"] for r in document["components"]["responses"].values()),
+        *(o["requestBody"]["content"] for _, _, o in operations(document) if "requestBody" in o),
+        *(
+            answer["content"]
+            for _, _, operation in operations(document)
+            for answer in operation["responses"].values()
+            if "content" in answer
+        ),
+    ]
+    tried = 0
+    for content in (each for by_type in contents for each in by_type.values()):
+        validator = Draft202012Validator({**document, **content["schema"]})
+        examples = [content["example"]] if "example" in content else []
+        for example in content.get("examples", {}).values():
+            name = example.get("$ref", "").split("/")[-1]
+            examples.append(
+                (document["components"]["examples"][name] if name else example)["value"]
+            )
+        for example in examples:
+            validator.validate(example)
+            tried += 1
+    assert tried > 20
+
+
+async def test_the_body_of_a_movie_is_strict(document: dict[str, Any]) -> None:
+    """JSON types without leeway, no field beside the four, and the limits of the rules."""
+    validator = Draft202012Validator({**document, "$ref": "#/components/schemas/Movie"})
+
+    assert validator.is_valid(MOANA)
+    faults: tuple[dict[str, Any], ...] = (
+        {"year": "2016"},
+        {"year": 1887},
+        {"title": ""},
+        {"title": "x" * 501},
+        {"runtime": 107},
+        {"runtime": "107"},
+        {"runtime": "0 mins"},
+        {"genres": []},
+        {"genres": ["a", "a"]},
+        {"genres": ["a", "b", "c", "d", "e", "f"]},
+        {"version": 1},
+    )
+    for broken in faults:
+        assert not validator.is_valid({**MOANA, **broken}), broken
+
+
+async def test_every_kind_of_problem_is_on_the_page(client: Client) -> None:
+    """Each `type` leads to a section in the page as it is served, which needs no script."""
+    page = await (await client.get(problems.REFERENCE)).text()
+    kinds = [*problems.PROBLEMS.values(), *problems.HTTP.values(), problems.INTERNAL]
+
+    for kind in kinds:
+        assert f'id="{kind.slug}"' in page, kind.slug
+        assert f'href="#{kind.slug}"' in page, kind.slug
+        assert problems.example(kind)["detail"], kind.slug
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/nowhere", ""),
+        ("GET", "/v1/movies/1", ""),
+        ("DELETE", "/v1/movies", ""),
+        ("POST", "/v1/movies", "{"),
+        ("POST", "/v1/movies", "{}"),
+    ],
+)
+async def test_the_type_of_a_problem_leads_to_its_section(
+    client: Client, method: str, path: str, body: str
+) -> None:
+    """Follow the link of a real answer: the page is there, and so is the section."""
+    problem = await (await client.request(method, path, data=body)).json()
+    page, _, slug = problem["type"].partition("#")
+
+    assert f'id="{slug}"' in await (await client.get(page)).text()
+
+
+def test_a_status_without_a_section_has_no_dead_link() -> None:
+    """A kind of error that nobody described has the type for that (RFC 9457, 4.2.1)."""
+    request = make_mocked_request("GET", "/")
+    request[REQUEST_ID] = "1"
+
+    response = problems.respond_http(request, 403)
+
+    assert response.status == 403
+    assert b'"type": "about:blank"' in response.body  # type: ignore[operator] # bytes here
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/openapi.json", "application/json"),
+        ("/v1/docs", "text/html; charset=utf-8"),
+        ("/v1/docs/reference.css", "text/css; charset=utf-8"),
+        ("/v1/docs/reference.js", "text/javascript; charset=utf-8"),
+        ("/v1/docs/icon.svg", "image/svg+xml; charset=utf-8"),
+    ],
+)
+async def test_what_the_page_is_made_of_is_served_and_revalidated(
+    client: Client, path: str, kind: str
+) -> None:
+    """The right type, nothing to sniff, and a 304 without a body for who has it already."""
+    first = await client.get(path)
+    again = await client.get(path, headers={"If-None-Match": f'"old", {first.headers["ETag"]}'})
+    other = await client.get(path, headers={"If-None-Match": '"old"'})
+
+    assert (first.status, first.headers["Content-Type"]) == (200, kind)
+    assert first.headers["X-Content-Type-Options"] == "nosniff"
+    assert first.headers["Cache-Control"] == "no-cache"
+    assert (again.status, await again.read()) == (304, b"")
+    assert again.headers["ETag"] == first.headers["ETag"]
+    assert other.status == 200
+
+
+async def test_a_file_that_the_page_does_not_have_is_not_found(client: Client) -> None:
+    """Only what the page is made of: no path leads out of it."""
+    for name in ("reference.html", "nothing.js", "..%2Freference.py", "%2e%2e"):
+        assert (await client.get(f"/v1/docs/{name}")).status == 404
+
+
+async def test_the_page_loads_nothing_from_elsewhere_and_nothing_inline(client: Client) -> None:
+    """No CDN, no font, no inline script or style; and the policy would refuse them."""
+    response = await client.get("/v1/docs")
+    page = await response.text()
+    policy = response.headers["Content-Security-Policy"]
+
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script>", page)
+    loaded = re.findall(r'(?:<script|<link|<img)[^>]*(?:src|href)="([^"]+)"', page)
+    assert loaded
+    for address in loaded:
+        assert (await client.get(f"/v1/{address}")).status == 200
+    style = await (await client.get("/v1/docs/reference.css")).text()
+    assert not re.search(r"url\(|@import|@font-face", style)
+
+
+async def test_the_document_is_made_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, not for each request."""
+
+    def refuse(*_: Any) -> web.Response:
+        raise AssertionError
+
+    monkeypatch.setattr("service.web.reference.document.document", refuse)
+
+    assert (await client.get("/v1/openapi.json")).status == 200

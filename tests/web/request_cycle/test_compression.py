@@ -1,0 +1,211 @@
+"""Which answers are compressed, for whom, and what their entity tags promise then."""
+
+import gzip
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Client
+from wire import exchange
+
+from service.web.request_cycle import compression
+from service.web.request_cycle.compression import prefers_gzip, weakened
+
+Execute = Callable[..., list[tuple[Any, ...]]]
+DOCUMENT = "/v1/openapi.json"
+GZIP = {"Accept-Encoding": "gzip"}
+PLAIN = {"Accept-Encoding": "identity"}
+
+
+@pytest.fixture
+def catalogue(execute: Execute) -> None:
+    """A hundred movies: a page of them is some 30 kB."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'Movie ' || n, 2000, 100, array['drama', 'war'] from generate_series(1, 100) n"
+    )
+
+
+async def raw(client: Client, path: str, *lines: str, method: str = "GET") -> Any:
+    """The answer as it goes over the wire."""
+    head = "".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "Host: a", *lines))
+    return await exchange(client, head.encode() + b"\r\n")
+
+
+@pytest.mark.usefixtures("catalogue")
+async def test_a_page_of_movies_is_compressed(client: Client) -> None:
+    """The client who accepts gzip gets the same page in a few bytes."""
+    path = "/v1/movies?page_size=100"
+    _, plain, body = await raw(client, path)
+    status, headers, compressed = await raw(client, path, "Accept-Encoding: gzip, deflate, br")
+
+    assert status == 200
+    assert headers["Content-Encoding"] == "gzip"
+    assert headers["Content-Type"] == "application/json"
+    assert gzip.decompress(compressed) == body
+    assert len(compressed) < len(body) / 5
+    assert "Content-Encoding" not in plain
+    assert headers["Vary"] == plain["Vary"] == "Accept-Encoding"
+
+
+async def test_the_genres_are_compressed(client: Client, execute: Execute) -> None:
+    """A catalogue of many genres has a long list of them."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'a', 2000, 100, array['genre ' || n] from generate_series(1, 100) n"
+    )
+
+    _, headers, compressed = await raw(client, "/v1/genres", "Accept-Encoding: gzip")
+
+    assert headers["Content-Encoding"] == "gzip"
+    assert b'"genre 99"' in gzip.decompress(compressed)
+
+
+@pytest.mark.parametrize("path", [DOCUMENT, "/v1/docs", "/v1/docs/reference.js"])
+async def test_documents_are_compressed_at_the_start(
+    client: Client, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Not for each request: they never change."""
+    monkeypatch.setattr(compression, "gzip", None)
+
+    _, headers, compressed = await raw(client, path, "Accept-Encoding: gzip")
+    _, _, body = await raw(client, path)
+
+    assert headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(compressed) == body
+
+
+@pytest.mark.parametrize("path", ["/v1/movies", "/v1/genres", "/v1/healthcheck", "/nowhere"])
+async def test_what_is_small_is_not_compressed(client: Client, path: str) -> None:
+    """It would save no packet and cost time on both sides."""
+    _, headers, _ = await raw(client, path, "Accept-Encoding: gzip")
+
+    assert "Content-Encoding" not in headers
+
+
+async def test_a_movie_is_not_compressed_however_large(client: Client) -> None:
+    """Its entity tag stays strong, or no If-Match would hold (RFC 9110, 13.1.1)."""
+    movie = {"title": "a", "year": 2000, "runtime": "1 mins", "genres": ["a" * 2000]}
+    await client.post("/v1/movies", json=movie)
+
+    _, headers, _ = await raw(client, "/v1/movies/1", "Accept-Encoding: gzip")
+
+    assert "Content-Encoding" not in headers
+    assert not headers.get("ETag", "").startswith("W/")
+
+
+@pytest.mark.usefixtures("catalogue")
+@pytest.mark.parametrize("path", ["/v1/movies?page_size=100", DOCUMENT])
+async def test_head_has_the_headers_of_get(client: Client, path: str) -> None:
+    """With the length of the compressed body."""
+    lines = "Accept-Encoding: gzip", "X-Request-Id: same"
+    _, got, _ = await raw(client, path, *lines)
+    _, told, _ = await raw(client, path, *lines, method="HEAD")
+
+    assert {**told, "Date": ""} == {**got, "Date": ""}
+    assert told["Content-Encoding"] == "gzip"
+
+
+async def test_the_entity_tag_is_weak_in_every_encoding(client: Client) -> None:
+    """One tag for the document, compressed or not, promising no bytes (RFC 9110, 8.8.3.3)."""
+    compressed = await client.get(DOCUMENT, headers=GZIP)
+    plain = await client.get(DOCUMENT, headers=PLAIN)
+
+    tag = compressed.headers["ETag"]
+    assert tag == plain.headers["ETag"]
+    assert tag.startswith('W/"')
+
+
+async def test_a_304_has_the_tag_and_vary_of_the_200(client: Client) -> None:
+    """So that a cache knows which of its copies is meant (RFC 9110, 15.4.5)."""
+    full = await client.get(DOCUMENT, headers=GZIP)
+    tag = full.headers["ETag"]
+    for accepted in (GZIP, PLAIN):
+        for known in (tag, tag.removeprefix("W/")):
+            again = await client.get(DOCUMENT, headers={**accepted, "If-None-Match": known})
+
+            assert again.status == 304
+            for name in ("ETag", "Vary", "Cache-Control"):
+                assert again.headers[name] == full.headers[name]
+            assert "Content-Encoding" not in again.headers
+
+
+async def test_a_huge_answer_leaves_the_loop_to_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch, execute: Execute
+) -> None:
+    """It is compressed in a thread, and is the same."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'a', 2000, 100, array[repeat('b', 5000)] from generate_series(1, 100)"
+    )
+    threads = []
+
+    def watched(body: bytes) -> bytes:
+        threads.append(threading.current_thread())
+        return gzip.compress(body)
+
+    monkeypatch.setattr(compression, "gzip", watched)
+    response = await client.get("/v1/movies?page_size=100", headers=GZIP)
+
+    assert len((await response.json())["movies"]) == 100
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize(
+    ("accepted", "expected"),
+    [
+        ("", False),
+        ("gzip", True),
+        ("GZip", True),
+        ("x-gzip", True),
+        ("br, zstd, gzip", True),
+        ("*", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000", False),
+        ("gzip;q=0.001", True),
+        ("gzip ; q=1.0", True),
+        ("*;q=0", False),
+        ("gzip;q=0, *", False),
+        ("*;q=0, gzip", True),
+        ("identity", False),
+        ("identity;q=0", False),
+        ("identity;q=0, *", True),
+        ("gzip;q=0.5, identity;q=0", True),
+        ("gzip;q=0.5, identity;q=0.5", True),
+        ("gzip;q=0.5, identity", False),
+        ("gzip;q=0.5, *", False),
+        ("br;q=1, gzip;q=0.2", True),
+        ("gzip;q=2", False),
+        ("gzip;q=-1", False),
+        ("gzip;q=0.1234", False),
+        ("gzip;level=9", False),
+        ("not-gzip", False),
+        (",,gzip,", True),
+        ("," * 8000, False),
+    ],
+)
+def test_who_prefers_gzip(accepted: str, expected: bool) -> None:  # noqa: FBT001 - a parameter of the table
+    """Names and qualities as in RFC 9110, 12.5.3."""
+    assert prefers_gzip(accepted) is expected
+
+
+async def test_whoever_refuses_everything_is_answered_all_the_same(client: Client) -> None:
+    """Uncompressed; a 406 would help nobody."""
+    status, headers, _ = await raw(client, DOCUMENT, "Accept-Encoding: identity;q=0")
+
+    assert status == 200
+    assert "Content-Encoding" not in headers
+
+
+async def test_several_lines_are_one_header(client: Client) -> None:
+    """RFC 9110, 5.3."""
+    _, headers, _ = await raw(client, DOCUMENT, "Accept-Encoding: br", "Accept-Encoding: gzip")
+
+    assert headers["Content-Encoding"] == "gzip"
+
+
+def test_a_weak_tag_stays_as_it_is() -> None:
+    """And a strong one becomes weak."""
+    assert weakened('"a"') == weakened('W/"a"') == 'W/"a"'

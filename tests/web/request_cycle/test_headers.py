@@ -1,0 +1,78 @@
+"""The headers that every answer carries, whoever answers."""
+
+from collections.abc import Mapping
+
+import pytest
+from conftest import MOANA, Client, Start
+from wire import exchange
+
+from service.web.request_cycle.headers import CONSTANT
+
+POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+
+async def answers(client: Client) -> list[Mapping[str, str]]:
+    """The headers of one answer of each kind: success, errors, and what the parser refuses."""
+    responses = [
+        await client.get("/v1/healthcheck"),
+        await client.get("/v1/movies"),
+        await client.post("/v1/movies", json=MOANA),
+        await client.get("/v1/movies/1"),
+        await client.head("/v1/movies/1"),
+        await client.post("/v1/movies", data=b"{"),
+        await client.get("/v1/movies?page=0"),
+        await client.get("/nowhere"),
+        await client.put("/v1/movies"),
+        await client.options("/v1/movies"),
+    ]
+    _, refused, _ = await exchange(client, b"NONSENSE\r\n\r\n")
+    return [*(response.headers for response in responses), refused]
+
+
+async def test_every_answer_is_safe_in_a_browser(client: Client) -> None:
+    """Nothing is guessed, run, framed or told to other sites; no software is named."""
+    for headers in await answers(client):
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Content-Security-Policy"] == POLICY
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Server"] == "movie-catalogue"
+        assert headers["Cache-Control"]
+        assert "Strict-Transport-Security" not in headers
+        assert "Set-Cookie" not in headers
+
+
+async def test_an_answer_keeps_what_it_says_itself(client: Client) -> None:
+    """The page has a policy of its own and may be kept; each header is there once."""
+    response = await client.get("/v1/docs")
+
+    assert response.headers.getall("Cache-Control") == ["no-cache"]
+    (policy,) = response.headers.getall("Content-Security-Policy")
+    assert "script-src 'self'" in policy
+    for name in CONSTANT:
+        assert len(response.headers.getall(name)) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/movies/1", None),
+        ("GET", "/nowhere", None),
+        ("POST", "/v1/movies", "{}"),
+        ("TRACE", "/v1/movies", None),
+    ],
+)
+async def test_errors_are_not_kept(
+    client: Client, method: str, path: str, body: str | None
+) -> None:
+    """A 404 could be there in a moment, and 404 and 405 may be kept by rule (RFC 9111, 4.2.2)."""
+    response = await client.request(method, path, data=body)
+
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+async def test_hsts_is_sent_where_it_is_configured(start: Start) -> None:
+    """On every answer, for as many seconds."""
+    client = await start(server__hsts=31536000)
+
+    for headers in await answers(client):
+        assert headers["Strict-Transport-Security"] == "max-age=31536000"

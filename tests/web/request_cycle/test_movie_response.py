@@ -1,0 +1,144 @@
+"""A movie's answer is the same for all, whether it leaves in one piece or aiohttp's way."""
+
+import asyncio
+import socket
+
+import pytest
+from conftest import MOANA, Client, Start
+from wire import Answer, send
+
+from service.web.request_cycle.server import TRAFFIC
+
+GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\n"
+VARYING = ("connection", "date")
+
+
+@pytest.fixture
+async def client(start: Start) -> Client:
+    """A client of a service with one movie."""
+    client = await start()
+    await client.post("/v1/movies", json=MOANA)
+    return client
+
+
+def said(answer: Answer) -> set[tuple[str, str]]:
+    """Its headers without what has to differ."""
+    return {(name.lower(), value) for name, value in answer.headers if name.lower() not in VARYING}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        GET + b"Connection: close\r\n",
+        GET.replace(b"1.1", b"1.0"),
+        GET.replace(b"1.1", b"1.0") + b"Connection: keep-alive\r\n",
+        GET.replace(b"GET", b"HEAD"),
+        GET.replace(b"GET", b"HEAD") + b"Connection: close\r\n",
+    ],
+)
+async def test_everyone_gets_the_same_headers(client: Client, asked: bytes) -> None:
+    """Each once, with the same values, and the date."""
+    usual, other = await send(client, GET + b"\r\n"), await send(client, asked + b"\r\n")
+
+    assert other.status_line.split(" ", 1)[1] == usual.status_line.split(" ", 1)[1] == "200 OK"
+    assert said(other) == said(usual)
+    for answer in (usual, other):
+        names = [name.lower() for name, _ in answer.headers]
+        assert len(names) == len(set(names))
+        assert "date" in names
+    assert other.body == (b"" if asked.startswith(b"HEAD") else usual.body)
+
+
+async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None:
+    """And goes on otherwise (RFC 9112, 9.3)."""
+    closing = await send(client, GET + b"Connection: close\r\n\r\n")
+    going_on = await send(client, GET + b"\r\n")
+
+    assert ("Connection", "close") in closing.headers
+    assert "Connection" not in dict(going_on.headers)
+
+
+async def test_a_connection_that_will_end_says_so(client: Client) -> None:
+    """While the process drains, and where the rest of a body is not wanted (RFC 9112, 9.6)."""
+    unfinished = await send(client, GET + b"Content-Length: 6\r\n\r\nabc")
+    client.server.app[TRAFFIC].draining = True  # type: ignore[attr-defined] # conftest's Service
+    draining = await send(client, GET + b"\r\n")
+
+    for answer in (unfinished, draining):
+        assert answer.status_line == "HTTP/1.1 200 OK"
+        assert ("Connection", "close") in answer.headers
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH", "PUT", "DELETE"])
+async def test_writes_are_answered_alike(client: Client, method: str) -> None:
+    """Also where the connection ends with the answer."""
+    path = b"/v1/movies" if method == "POST" else b"/v1/movies/1"
+    body = (
+        b""
+        if method == "DELETE"
+        else b'{"title":"A","year":2000,"runtime":"1 mins","genres":["a"]}'
+    )
+    head = b"%s %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n" % (
+        method.encode(),
+        path,
+        len(body),
+    )
+
+    usual = await send(client, head + b"\r\n" + body)
+    if method == "DELETE":
+        await client.post("/v1/movies", json=MOANA)
+        head = head.replace(b"/1 ", b"/2 ")
+    closing = await send(client, head + b"Connection: close\r\n\r\n" + body)
+
+    assert {name for name, _ in said(closing)} == {name for name, _ in said(usual)}
+    assert closing.status_line == usual.status_line
+
+
+async def test_who_does_not_read_is_not_answered_without_end(client: Client) -> None:
+    """Answers wait in the sockets' buffers and in some 64 kB of ours; then no more are made."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect((client.host, client.port))
+    _, writer = await asyncio.open_connection(sock=sock)
+    writer.write((GET + b"\r\n") * 30_000)  # 2 MB, whose answers would be 20
+    runner = client.server.runner
+    assert runner
+    server = runner.server
+    assert server
+
+    def waiting() -> int:
+        """Bytes of the fullest buffer."""
+        return max(c.transport.get_write_buffer_size() for c in server.connections if c.transport)
+
+    while not waiting():
+        await client.get("/v1/healthcheck")
+    for _ in range(500):  # in which it would be answered as often, at least
+        await client.get("/v1/healthcheck")
+    assert waiting() < 70_000
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/movies/%31", 200),  # RFC 3986, 6.2.2.2: the same path
+        ("/v1/movies/01", 404),
+        ("/v1/movies/0", 404),
+        ("/v1/movies/", 404),
+        ("/v1/movies/1/", 404),
+        ("/v1/movies/x", 404),
+        ("/v1/movies/{id}", 404),
+        ("/v1/docs/{file}", 404),
+        ("/v1/movies/%C2%B2", 404),
+        ("/v1/movies/%D9%A3", 404),
+        ("/v1/movies/999999999999999999", 404),
+        ("/v1/movies/9223372036854775807", 404),
+        ("/v1/movies/9999999999999999999", 404),
+        ("/v1//movies/1", 404),
+    ],
+)
+async def test_an_id_is_digits(client: Client, path: str, status: int) -> None:
+    """However it is written, and however large."""
+    _, (_, *_), _ = answer = await send(client, f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+
+    assert int(answer.status_line.split()[1]) == status
