@@ -32,7 +32,7 @@ from service.transfer.exporting import export_movies
 from service.transfer.files import reading
 from service.transfer.importing import import_rows
 from service.transfer.rejects import Rejects
-from service.web.request_cycle.server import Runner, settle_memory
+from service.web.request_cycle.server import Runner, exempt_from_collection
 
 
 class Commands(click.Group):
@@ -104,7 +104,7 @@ async def _serve(config: Config) -> None:
                 f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror};"
                 " HOST and PORT change where"
             ) from error
-        settle_memory()
+        exempt_from_collection()
         _greet(config, runner)
         await stop.wait()
     finally:
@@ -305,7 +305,7 @@ def import_(  # noqa: PLR0913 - its options
     with _stoppable(), reading(file) as source:
         rows = formats.rows(name, source, kind, dict(columns), where)
         with _database(config) as ready, progress.shown(source) as report:
-            settle_memory()
+            exempt_from_collection()
             outcome = import_rows(
                 ready.database.url,
                 load_queries(config),

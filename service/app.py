@@ -36,8 +36,15 @@ from service.web.genres import Genres as GenresHandlers
 from service.web.health import Health
 from service.web.movies.handlers import Movies
 from service.web.reference.handlers import Reference
-from service.web.request_cycle.deadlines import Traffic
-from service.web.request_cycle.server import TRAFFIC, Runner, settle_memory
+from service.web.request_cycle.draining import InFlight
+from service.web.request_cycle.headers import CommonHeaders
+from service.web.request_cycle.middlewares import middlewares
+from service.web.request_cycle.server import (
+    COMMON_HEADERS,
+    IN_FLIGHT,
+    Runner,
+    exempt_from_collection,
+)
 from service.web.routes import routes
 
 log = structlog.get_logger()
@@ -64,20 +71,23 @@ def create_app(config: Config) -> web.Application:
     statements = Statements(
         pool, loaded, config.database.statement_timeout, config.log.slow_statement
     )
-    traffic = Traffic(config.server.request_timeout)
+    in_flight = InFlight()
+    headers = CommonHeaders(config.server)
 
     async def require_database() -> None:
         applied = await statements.fetch("get_applied_migrations", retry=True)
         verification.require_migrations(applied)
 
-    app = web.Application()
+    app = web.Application(middlewares=middlewares(in_flight, config.server.request_timeout))
+    app.on_response_prepare.append(headers.on_response_prepare)
     app[POOL] = pool
-    app[TRAFFIC] = traffic
+    app[IN_FLIGHT] = in_flight
+    app[COMMON_HEADERS] = headers
     app[RELOADER] = Reloader(loaded, partial(load_queries, config), partial(verify, config))
     app[ONCE_ONLY] = OnceOnly(statements, config.sharing)
     app.add_routes(
         routes(
-            Health(config.service.environment, require_database, traffic),
+            Health(config.service.environment, require_database, in_flight),
             Movies(
                 Catalogue(statements, config.sharing),
                 app[ONCE_ONLY],
@@ -125,7 +135,7 @@ async def verify(config: Config, loaded: Mapping[str, Query]) -> bool:
 async def _database(app: web.Application) -> AsyncIterator[None]:
     """Verify the database before the first request, if it is there; close the pool at the end.
 
-    In between, deadlines of requests are enforced and old idempotency keys cleared.
+    In between, old idempotency keys are cleared.
 
     Where it is away, or waits for its migrations, the service starts all the same and answers 503
     until it is there. A query that does not fit the schema stops the start.
@@ -135,7 +145,7 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     try:
         with suppress(Unavailable):
             await _try(pool)
-        async with app[TRAFFIC].watched(), app[ONCE_ONLY].cleared():
+        async with app[ONCE_ONLY].cleared():
             yield
     finally:
         await pool.close(timeout=2)
@@ -160,7 +170,7 @@ class Worker(Runner):
         """Start; a worker that cannot start ends the master only if it is one of the first."""
         with _ending_the_worker():
             await super().setup()
-        settle_memory()
+        exempt_from_collection()
 
 
 async def gunicorn() -> Worker:

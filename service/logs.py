@@ -8,7 +8,7 @@ import atexit
 import json
 import logging
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -70,35 +70,6 @@ class Stdout:
             sys.stdout.buffer.flush()
 
 
-log = structlog.get_logger()
-
-
-class AccessLog:
-    """The line that every request writes; `write(event, **fields)`.
-
-    JSON goes past structlog's chain of processors, which costs a read 6 % more.
-    """
-
-    def __init__(self) -> None:
-        self.write: Callable[..., None] = self._as_others
-
-    def _as_others(self, event: str, **fields: object) -> None:
-        log.info(event, **fields)  # looked up for each: what is bound early is not configured
-
-    def to_json(self, stdout: Stdout) -> None:
-        """Write the same as structlog would as JSON."""
-
-        def write(event: str, **fields: object) -> None:
-            fields["event"] = event
-            fields["level"] = "info"
-            stdout.write(_json(_stamp(None, "info", fields)))
-
-        self.write = write
-
-
-access = AccessLog()
-
-
 class StdoutHandler(logging.Handler):
     """What the libraries log, to the same place."""
 
@@ -129,8 +100,6 @@ def configure(settings: Log) -> None:
         else [structlog.processors.format_exc_info, _rendered]
     )
     stdout = Stdout()
-    if level <= logging.INFO and not as_text:
-        access.to_json(stdout)
     atexit.register(stdout.flush)
     structlog.configure(
         processors=[*common, *final],

@@ -1,4 +1,4 @@
-"""Reads a body as one strict JSON object, whatever its Content-Type; nothing else reads one."""
+"""Reads the body of a request as one strict JSON object, whatever its Content-Type."""
 
 import asyncio
 import zlib
@@ -10,16 +10,15 @@ from service.catalogue.rules import quoted
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import Malformed
 
-# What a body may be packed in, and zlib's name for it. aiohttp would unpack all there is of any
-# body, wanted or not: 200 KB that unpack to 200 MB stop everybody for half a second.
-CODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+# The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
+# without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.
+WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 UNREADABLE = "the body is not what its Content-Encoding or Transfer-Encoding says"
 TOO_LARGE = f"the body must be at most {MAX_BYTES} bytes"
-REQUEST_ID = web.RequestKey("request_id", str)
 
 
 class BodyTimedOut(Exception):
-    """The body had not arrived in time."""
+    """The body did not arrive in time."""
 
 
 class ClientGone(Exception):
@@ -36,8 +35,7 @@ class BodyReader:
         """Return the JSON object in the body; `Malformed`, `BodyTimedOut` or `ClientGone`."""
         try:
             if request.content.is_eof() and "Expect" not in request.headers:
-                # All of it came with its head, as most bodies do: nothing to wait for.
-                body = _received(request)
+                body = _read_received(request)  # it came with the head, as most do: do not wait
             else:
                 async with asyncio.timeout(self._timeout):
                     body = await _read(request)
@@ -46,15 +44,15 @@ class BodyReader:
         except ConnectionError as error:
             raise ClientGone from error
         if coding := request.headers.get("Content-Encoding"):
-            body = _unpacked(body, coding.strip().lower())
+            body = _decompress(body, coding.strip().lower())
         return parse_object(body)
 
 
 async def hold_continue(_: web.Request) -> None:
-    """For the routes: `100 Continue` is sent when the body is wanted, not before."""
+    """Send no `100 Continue` yet: `_read` does, when a handler reads the body."""
 
 
-def _received(request: web.Request) -> bytes:
+def _read_received(request: web.Request) -> bytes:
     try:
         body = request.content.read_nowait()
     except web.RequestPayloadError as error:
@@ -68,7 +66,7 @@ async def _read(request: web.Request) -> bytes:
     if (request.content_length or 0) > MAX_BYTES:
         raise Malformed(TOO_LARGE)
     if "Expect" in request.headers:
-        await _continue(request)
+        await _send_continue(request)
     body = bytearray()
     try:
         async for chunk in request.content.iter_any():
@@ -80,26 +78,28 @@ async def _read(request: web.Request) -> bytes:
     return bytes(body)
 
 
-def _unpacked(body: bytes, coding: str) -> bytes:
-    """Undo a Content-Encoding (RFC 9110, 8.4), up to the limit and no further."""
+def _decompress(body: bytes, coding: str) -> bytes:
+    """Decode a Content-Encoding (RFC 9110, 8.4), up to the limit and no further."""
     if coding == "identity":
         return body
-    if coding not in CODINGS:
-        known = ", ".join(CODINGS)
-        raise Malformed(f"the Content-Encoding {quoted(coding)} is unknown; there are {known}")
-    unpacker = zlib.decompressobj(CODINGS[coding])
+    if coding not in WBITS:
+        known = ", ".join(WBITS)
+        raise Malformed(
+            f"the Content-Encoding {quoted(coding)} is unknown; expected one of {known}"
+        )
+    decompressor = zlib.decompressobj(WBITS[coding])
     try:
-        unpacked = unpacker.decompress(body, MAX_BYTES + 1)
+        decompressed = decompressor.decompress(body, MAX_BYTES + 1)
     except zlib.error as error:
         raise Malformed(UNREADABLE) from error
-    if len(unpacked) > MAX_BYTES:
+    if len(decompressed) > MAX_BYTES:
         raise Malformed(TOO_LARGE)
-    if not unpacker.eof or unpacker.unused_data:  # cut short, or more behind it
+    if not decompressor.eof or decompressor.unused_data:  # cut short, or followed by more
         raise Malformed(UNREADABLE)
-    return unpacked
+    return decompressed
 
 
-async def _continue(request: web.Request) -> None:
+async def _send_continue(request: web.Request) -> None:
     # https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
     if request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

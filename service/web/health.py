@@ -1,7 +1,6 @@
-"""Liveness and readiness.
+"""/v1/healthcheck: liveness and readiness.
 
-A process that is alive but not ready must be left alone, not restarted: it comes back by itself
-when the database does.
+Do not restart a process that is alive but not ready: it recovers by itself when the database does.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,7 +9,7 @@ from aiohttp import web
 
 from service import __version__
 from service.errors import Unavailable
-from service.web.request_cycle.deadlines import Traffic
+from service.web.request_cycle.draining import InFlight
 from service.web.responses import json_response
 
 
@@ -21,22 +20,22 @@ class Health:
         self,
         environment: str,
         require_database: Callable[[], Awaitable[None]],
-        traffic: Traffic,
+        in_flight: InFlight,
     ) -> None:
         self._answer = {
             "status": "available",
             "system_info": {"environment": environment, "version": __version__},
         }
         self._require_database = require_database
-        self._traffic = traffic
+        self._in_flight = in_flight
 
     async def show(self, _: web.Request) -> web.Response:
-        """200 while the process answers at all; asks nothing of the database."""
+        """200 while the process can answer; does not use the database."""
         return json_response(self._answer)
 
     async def ready(self, _: web.Request) -> web.Response:
-        """200, or 503 while the database is away or behind, or the process is on its way out."""
-        if self._traffic.draining:
+        """200; 503 while the database is unreachable or lacks migrations, or the process stops."""
+        if self._in_flight.draining:
             raise Unavailable("draining")
         await self._require_database()
         return json_response({"status": "ready"})

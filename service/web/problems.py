@@ -28,8 +28,9 @@ from service.errors import (
     WrongKey,
     WrongParameters,
 )
-from service.web.bodies import REQUEST_ID, BodyTimedOut
+from service.web.bodies import BodyTimedOut
 from service.web.movies.idempotency_keys import EXPECTED
+from service.web.request_cycle.request_ids import get_request_id
 from service.web.responses import json_response
 
 # Where each `type` is described: the reference page has a section for every slug below.
@@ -270,7 +271,7 @@ def _response(
     errors: Sequence[dict[str, str]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    instance, request_id = request.rel_url.raw_path, request[REQUEST_ID]
+    instance, request_id = request.rel_url.raw_path, get_request_id(request)
     return json_response(
         _payload(problem, detail, instance, request_id, errors),
         status=problem.status,

@@ -9,7 +9,6 @@ from aiohttp import web
 from service.catalogue.movie import Movie, movie_json
 from service.web.conditions import content_headers
 from service.web.request_cycle.compression import LargeResponse
-from service.web.request_cycle.movie_response import MovieResponse
 
 PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 
@@ -26,10 +25,9 @@ def json_response(
     return web.Response(body=body, status=status, headers=headers, content_type=content_type)
 
 
-def movie_response(movie: Movie, *, status: int = 200, headers: Mapping[str, str]) -> MovieResponse:
+def movie_response(movie: Movie, *, status: int = 200, headers: Mapping[str, str]) -> web.Response:
     """Answer with `{"movie": {...}}`."""
-    body = orjson.dumps({"movie": movie_json(movie)}, option=PRETTY)
-    return MovieResponse(body, status=status, headers=headers)
+    return json_response({"movie": movie_json(movie)}, status=status, headers=headers)
 
 
 def content_response(

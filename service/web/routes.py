@@ -1,7 +1,6 @@
-"""The whole surface, as one table under /v1.
+"""All routes in one table, each with its handler and its description in the reference.
 
-Each route comes with what the reference says of it. HEAD works wherever GET does; OPTIONS and wrong
-methods are answered by the middlewares.
+HEAD works wherever GET does; the middlewares answer OPTIONS and wrong methods.
 """
 
 from typing import NamedTuple
@@ -18,12 +17,12 @@ from service.web.reference import operations
 from service.web.reference.document import Operation
 from service.web.reference.handlers import Reference
 
-# Canonical ids only, so that a movie has one path; `\d` would take digits of other scripts.
+# No leading zeros, so that a movie has one path; `\d` would match digits of other scripts.
 MOVIE = "/v1/movies/{id:[1-9][0-9]{0,18}}"
 
 
 class Route(NamedTuple):
-    """A method of a path, what handles it, and what the reference says of it."""
+    """A method of a path, its handler, and its description in the reference."""
 
     method: str
     path: str
@@ -34,7 +33,7 @@ class Route(NamedTuple):
 def routes(
     health: Health, movies: Movies, genres: Genres, reference: Reference
 ) -> list[web.RouteDef]:
-    """Every route and its handler; `reference` gets the document of them."""
+    """Return every route; give `reference` the OpenAPI document of them."""
     table = [
         Route("GET", "/v1/healthcheck", health.show, operations.SHOW_HEALTH),
         Route("GET", "/v1/healthcheck/ready", health.ready, operations.SHOW_READINESS),

@@ -18,7 +18,6 @@ from service.web.conditions import (
 from service.web.movies.idempotency_keys import read_key
 from service.web.movies.pages import page_response
 from service.web.movies.parameters import read_nothing, read_wanted
-from service.web.request_cycle.movie_response import MovieResponse
 from service.web.responses import movie_response
 
 LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL
@@ -49,7 +48,7 @@ class Movies:
         page = await self._listing.page(wanted.filter, wanted.sort, wanted.place, wanted.size)
         return unless_known(request, page_response(request.rel_url, wanted, page))
 
-    async def create(self, request: web.Request) -> MovieResponse:
+    async def create(self, request: web.Request) -> web.Response:
         """201 and where the new movie is, or the same once more for a key that was sent before."""
         read_nothing(request.rel_url.raw_query_string)
         key = read_key(request)
@@ -73,15 +72,15 @@ class Movies:
             return web.Response(status=304, headers=not_modified(headers))
         return movie_response(movie, headers=headers)
 
-    async def update(self, request: web.Request) -> MovieResponse:
+    async def update(self, request: web.Request) -> web.Response:
         """200 and the movie, of which only the fields sent have changed (RFC 7396)."""
         return await self._write(request, partial=True)
 
-    async def replace(self, request: web.Request) -> MovieResponse:
+    async def replace(self, request: web.Request) -> web.Response:
         """200 and the movie with all of its fields replaced."""
         return await self._write(request, partial=False)
 
-    async def _write(self, request: web.Request, *, partial: bool) -> MovieResponse:
+    async def _write(self, request: web.Request, *, partial: bool) -> web.Response:
         movie_id = _id(request)
         read_nothing(request.rel_url.raw_query_string)
         fields = read_movie(await self._bodies.read_object(request), partial=partial)
@@ -91,7 +90,7 @@ class Movies:
         headers = {"Content-Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
         return movie_response(movie, headers=headers)
 
-    async def delete(self, request: web.Request) -> MovieResponse:
+    async def delete(self, request: web.Request) -> web.Response:
         """200 and the movie that was deleted."""
         movie_id = _id(request)
         read_nothing(request.rel_url.raw_query_string)

@@ -18,7 +18,7 @@ from service.errors import Unavailable
 from service.web import problems
 from service.web.problems import Problem
 from service.web.reference.schemas import PROBLEM
-from service.web.request_cycle.middlewares import SANE_ID
+from service.web.request_cycle.request_ids import WELL_FORMED
 
 DESCRIPTION = """\
 A catalogue of movies over JSON and HTTP. Bodies and answers are JSON in UTF-8. Every error is a \
@@ -85,14 +85,14 @@ ALWAYS = (
 REQUEST_ID = Parameter(
     "X-Request-Id",
     "header",
-    f"Kept for the answer and the log if it matches `{SANE_ID.pattern}`; else another is made.",
+    f"Kept for the answer and the log if it matches `{WELL_FORMED.pattern}`; else another is made.",
     {"type": "string"},
 )
 # Every header that an answer may have to note: description and schema.
 HEADERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "X-Request-Id": (
         "Under which the log has all about this request.",
-        {"type": "string", "pattern": f"^{SANE_ID.pattern}$"},
+        {"type": "string", "pattern": f"^{WELL_FORMED.pattern}$"},
     ),
     "Location": (
         "The path of what was created.",

@@ -1,7 +1,7 @@
-"""Compresses large answers for clients that want it (RFC 9110, 8.4 and 12.5.3).
+"""Compresses large responses for clients that accept it (RFC 9110, 8.4 and 12.5.3).
 
-Only what handlers answer with `LargeResponse`: lists and documents. A movie alone is small, and its
-entity tag has to stay strong, or `If-Match` would never hold (RFC 9110, 13.1.1).
+Only a `LargeResponse`, which lists and documents are. A single movie is small, and its entity tag
+must stay strong, because `If-Match` compares strong tags only (RFC 9110, 13.1.1).
 """
 
 import asyncio
@@ -10,15 +10,13 @@ import zlib
 
 from aiohttp import web
 
-# bytes; less fits one packet of Ethernet with its headers, compressed or not.
-LEAST = 1400
-# zlib's; a page of 100 movies (32 kB) takes 0.2 ms and comes to a seventh. 9 takes three times as
-# long and saves a twentieth more.
+MIN_BYTES = 1400  # less fits into one Ethernet packet with its headers, compressed or not
+# A page of 100 movies (32 kB) takes 0.2 ms and shrinks to a seventh. Level 9 takes three times as
+# long and saves 5 % more.
 LEVEL = 6
-LONGEST = 8190  # characters of all lines of Accept-Encoding; what is longer counts as not there
-# bytes; what takes longer than about a millisecond leaves the event loop to others.
-IN_A_THREAD = 200_000
-GZIP_FORMAT = 16 + zlib.MAX_WBITS  # https://docs.python.org/3/library/zlib.html#zlib.compressobj
+MAX_HEADER_LENGTH = 8190  # characters of all Accept-Encoding lines; a longer one is ignored
+THREAD_BYTES = 200_000  # more is compressed in a thread: it takes longer than about 1 ms
+GZIP_WBITS = 16 + zlib.MAX_WBITS  # https://docs.python.org/3/library/zlib.html#zlib.compressobj
 
 _CODING = re.compile(
     r"[ \t]*([!#$%&'*+.^_`|~0-9a-z-]+)[ \t]*(?:;[ \t]*q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)[ \t]*)?"
@@ -26,55 +24,55 @@ _CODING = re.compile(
 
 
 class LargeResponse(web.Response):
-    """An answer with a body that may be worth compressing; `gzipped`, if that is done already."""
+    """A response that may be worth compressing; `gzipped` is its compressed body, if known."""
 
     gzipped: bytes | None = None
 
 
 async def compress(request: web.BaseRequest, response: LargeResponse) -> None:
-    """Compress the body if the client prefers that, and set the headers that follow from it.
+    """Compress the body if the client prefers that, and set the headers that go with it.
 
-    HEAD comes by here with the body of GET, and so gets the same headers; so does a 304.
+    A response to HEAD still has the body of GET here, so both get the same headers.
     """
     headers = response.headers
     headers.add("Vary", "Accept-Encoding")
     if tag := headers.get("ETag"):
-        headers["ETag"] = weakened(tag)
+        headers["ETag"] = weaken_tag(tag)
     body = response.body
-    if not isinstance(body, bytes) or len(body) < LEAST:
+    if not isinstance(body, bytes) or len(body) < MIN_BYTES:
         return
     accepted = ",".join(request.headers.getall("Accept-Encoding", ()))
-    if len(accepted) > LONGEST or not prefers_gzip(accepted):
+    if len(accepted) > MAX_HEADER_LENGTH or not prefers_gzip(accepted):
         return
     gzipped = response.gzipped
     if gzipped is None:
-        inline = len(body) < IN_A_THREAD
+        inline = len(body) < THREAD_BYTES
         gzipped = gzip(body) if inline else await asyncio.to_thread(gzip, body)
     response.body = gzipped
     headers["Content-Encoding"] = "gzip"
 
 
-def weakened(tag: str) -> str:
-    """Return the entity tag for an answer that goes by several encodings, whichever it has now.
+def weaken_tag(tag: str) -> str:
+    """Make an entity tag weak, as a response with several encodings needs.
 
-    A strong one would promise the same bytes (RFC 9110, 8.8.1 and 8.8.3.3), and one for each
-    encoding would not match once the client's `Accept-Encoding` has changed. Lists and documents
-    know If-None-Match alone, which takes weak ones.
+    A strong tag promises the same bytes (RFC 9110, 8.8.1 and 8.8.3.3), and a tag for each encoding
+    would no longer match when the client's `Accept-Encoding` changes. Lists and documents are only
+    asked for with If-None-Match, which compares weak tags.
     """
     return tag if tag.startswith("W/") else f"W/{tag}"
 
 
 def gzip(body: bytes) -> bytes:
-    """Compress, without a time in it: the same bytes give the same."""
-    compressor = zlib.compressobj(LEVEL, wbits=GZIP_FORMAT)
+    """Compress without a timestamp: the same input gives the same output."""
+    compressor = zlib.compressobj(LEVEL, wbits=GZIP_WBITS)
     return compressor.compress(body) + compressor.flush()
 
 
 def prefers_gzip(accepted: str) -> bool:
-    """Whether `Accept-Encoding` has gzip, at least as much as no compression at all.
+    """Return whether `Accept-Encoding` prefers gzip to no compression, or likes both the same.
 
-    Whoever refuses everything gets it uncompressed, and no 406 (RFC 9110, 12.1 leaves the choice).
-    What is not of the form of the header counts as not there.
+    A client that refuses everything gets no compression, and no 406 (RFC 9110, 12.1 allows that).
+    Malformed elements are ignored.
     """
     qualities: dict[str, float] = {}
     for element in accepted.lower().split(","):

@@ -1,8 +1,8 @@
-"""Which pages of other origins may use the API from a browser.
+"""Lets pages of other origins use the API from a browser (CORS).
 
-https://fetch.spec.whatwg.org/#http-cors-protocol. A browser asks before most requests (a preflight,
-which is an OPTIONS) and shows a page no more of an answer than is exposed here. The service knows
-no cookies or passwords, so none are allowed (`Access-Control-Allow-Credentials`).
+https://fetch.spec.whatwg.org/#http-cors-protocol. Before most requests a browser sends a preflight,
+an OPTIONS request. It shows a page only the response headers that are exposed here. The service
+uses no cookies or passwords, so `Access-Control-Allow-Credentials` is never sent.
 """
 
 from collections.abc import Collection
@@ -10,9 +10,9 @@ from collections.abc import Collection
 from aiohttp import web
 from multidict import CIMultiDict
 
-EVERY_ORIGIN = "*"
-# What a page may send; what browsers send by themselves, or let every page send, needs no leave.
-ALLOWED = (
+ANY_ORIGIN = "*"
+# Request headers that a page may set, beside those that every page may set.
+ALLOWED_HEADERS = (
     "Content-Type",
     "Idempotency-Key",
     "If-Match",
@@ -23,8 +23,8 @@ ALLOWED = (
     "traceparent",  # https://www.w3.org/TR/trace-context/
     "tracestate",
 )
-# What a page may read of an answer, beside Cache-Control, Content-Type, Last-Modified and the like.
-EXPOSED = (
+# Response headers that a page may read, beside Cache-Control, Content-Type, Last-Modified and such.
+EXPOSED_HEADERS = (
     "Allow",
     "Content-Location",
     "Deprecation",
@@ -36,35 +36,35 @@ EXPOSED = (
     "Sunset",
     "X-Request-Id",
 )
-MAX_AGE = 7200  # seconds for which a preflight holds; Chromium takes no more
+PREFLIGHT_MAX_AGE_S = 7200  # Chromium keeps a preflight no longer
 
-_PREFLIGHT = {
-    "Access-Control-Allow-Headers": ", ".join(ALLOWED),
-    "Access-Control-Max-Age": str(MAX_AGE),
+_PREFLIGHT_HEADERS = {
+    "Access-Control-Allow-Headers": ", ".join(ALLOWED_HEADERS),
+    "Access-Control-Max-Age": str(PREFLIGHT_MAX_AGE_S),
 }
-_EXPOSING = {"Access-Control-Expose-Headers": ", ".join(EXPOSED)}
+_EXPOSE_HEADERS = {"Access-Control-Expose-Headers": ", ".join(EXPOSED_HEADERS)}
 
 
 class CORS:
-    """Adds the headers of the protocol for these origins, as browsers write them; `*`: for all.
+    """Adds the CORS headers for these origins, written as browsers write them; `*`: for all.
 
-    Any other origin gets its answer without them, which its browser then keeps from the page.
+    For any other origin they are missing, and its browser hides the response from the page.
     """
 
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(origins)
-        self._every = EVERY_ORIGIN in self._origins
+        self._any = ANY_ORIGIN in self._origins
 
     def add(self, request: web.BaseRequest, headers: CIMultiDict[str]) -> None:
-        """Add them to the headers of an answer; of OPTIONS, `Allow` has to be among them."""
-        headers.add("Vary", "Origin")  # also of what has no Origin: a cache may keep that as well
+        """Add them to the headers of a response; one to OPTIONS already has `Allow`."""
+        headers.add("Vary", "Origin")  # also without Origin: a cache may keep that response, too
         origin = request.headers.get("Origin")
-        if not origin or not (self._every or origin in self._origins):
+        if not origin or not (self._any or origin in self._origins):
             return
-        headers["Access-Control-Allow-Origin"] = EVERY_ORIGIN if self._every else origin
+        headers["Access-Control-Allow-Origin"] = ANY_ORIGIN if self._any else origin
         if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
-            headers.update(_PREFLIGHT)
+            headers.update(_PREFLIGHT_HEADERS)
             if methods := headers.get("Allow"):
                 headers["Access-Control-Allow-Methods"] = methods
         else:
-            headers.update(_EXPOSING)
+            headers.update(_EXPOSE_HEADERS)

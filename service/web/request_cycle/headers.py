@@ -1,61 +1,45 @@
-"""The headers that every answer carries, made once a process."""
-
-import time
-from datetime import UTC, datetime
-from functools import lru_cache
+"""The headers of every response."""
 
 from aiohttp import web
-from multidict import CIMultiDict, istr
+from multidict import CIMultiDict
 
 from service.config import Server as Settings
-from service.web.conditions import http_date
 from service.web.request_cycle.cors import CORS
-from service.web.request_cycle.movie_response import MovieResponse
+from service.web.request_cycle.request_ids import REQUEST_ID, get_request_id
 
-REQUEST_ID = istr("X-Request-Id")
 CONSTANT = {
-    "Server": "movie-catalogue",  # or aiohttp tells versions
-    # Whoever opens an answer as a page gets text: nothing in it runs, loads or is framed.
+    # A browser that opens a response as a page runs and loads nothing of it, and frames it nowhere.
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
-    # Errors above all: a 404 may be kept by rule (RFC 9111, 4.2.2), although the movie may be there
-    # in a moment. What may be kept says so itself.
+    # Unless the handler says otherwise. A cache may keep a 404 (RFC 9111, 4.2.2), although the
+    # movie may exist a moment later.
     "Cache-Control": "no-store",
 }
 
 
 class CommonHeaders:
-    """Adds them, by the settings of section [server]."""
+    """Adds the headers, with the settings of section [server]."""
 
     def __init__(self, settings: Settings) -> None:
         self._constant = CIMultiDict(CONSTANT)
         if settings.hsts:  # RFC 6797
             self._constant["Strict-Transport-Security"] = f"max-age={settings.hsts}"
         self._cors = CORS(settings.cors_origins) if settings.cors_origins else None
-        # A movie's answer says itself how it may be kept.
-        self._lines = "".join(
-            [f"{k}: {v}\r\n" for k, v in self._constant.items() if k != "Cache-Control"]
-        )
 
-    def add(self, request: web.BaseRequest, response: web.StreamResponse, request_id: str) -> None:
-        """Add what the answer does not say itself."""
-        if (
-            type(response) is MovieResponse
-            and not self._cors
-            and response.leave_at_once(request, self._as_lines(request_id))
-        ):
-            return
+    async def on_response_prepare(
+        self, request: web.BaseRequest, response: web.StreamResponse
+    ) -> None:
+        """Add the headers to a response of the application."""
+        self.add(request, response)
+
+    def add(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Add the headers that the response does not have."""
         headers = response.headers
-        headers[REQUEST_ID] = request_id
+        if REQUEST_ID in headers:  # added by the server
+            return
+        headers["Server"] = "movie-catalogue"  # aiohttp's own default names versions
+        headers[REQUEST_ID] = get_request_id(request)
         headers.merge(self._constant)
         if self._cors:
             self._cors.add(request, headers)
-
-    def _as_lines(self, request_id: str) -> str:
-        return f"{self._lines}Date: {_date(int(time.time()))}\r\n{REQUEST_ID}: {request_id}\r\n"
-
-
-@lru_cache(maxsize=1)
-def _date(seconds: int) -> str:
-    return http_date(datetime.fromtimestamp(seconds, UTC))

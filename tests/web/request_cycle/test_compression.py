@@ -10,7 +10,7 @@ from conftest import Client
 from wire import exchange
 
 from service.web.request_cycle import compression
-from service.web.request_cycle.compression import prefers_gzip, weakened
+from service.web.request_cycle.compression import prefers_gzip, weaken_tag
 
 Execute = Callable[..., list[tuple[Any, ...]]]
 DOCUMENT = "/v1/openapi.json"
@@ -208,4 +208,4 @@ async def test_several_lines_are_one_header(client: Client) -> None:
 
 def test_a_weak_tag_stays_as_it_is() -> None:
     """And a strong one becomes weak."""
-    assert weakened('"a"') == weakened('W/"a"') == 'W/"a"'
+    assert weaken_tag('"a"') == weaken_tag('W/"a"') == 'W/"a"'

@@ -59,21 +59,6 @@ async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
     assert "Connection" not in first.headers
 
 
-@pytest.mark.parametrize("returned", [None, "text"])
-async def test_a_handler_that_returns_no_response_is_500(failing: Any, returned: Any) -> None:
-    """Not even a programming error of this kind leaves the one shape."""
-
-    async def handler(_: web.Request) -> Any:
-        return returned
-
-    client = await failing(handler)
-
-    response = await client.get("/handler")
-
-    assert response.status == 500
-    assert response.headers["Content-Type"] == "application/problem+json"
-
-
 async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
     """Whatever a handler waits for, the client is answered at the request's deadline."""
 

@@ -1,4 +1,4 @@
-"""A movie's answer is the same for all, whether it leaves in one piece or aiohttp's way."""
+"""Responses are the same on every kind of connection."""
 
 import asyncio
 import socket
@@ -7,7 +7,7 @@ import pytest
 from conftest import MOANA, Client, Start
 from wire import Answer, send
 
-from service.web.request_cycle.server import TRAFFIC
+from service.web.request_cycle.server import IN_FLIGHT
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\n"
 VARYING = ("connection", "date")
@@ -61,7 +61,7 @@ async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None
 async def test_a_connection_that_will_end_says_so(client: Client) -> None:
     """While the process drains, and where the rest of a body is not wanted (RFC 9112, 9.6)."""
     unfinished = await send(client, GET + b"Content-Length: 6\r\n\r\nabc")
-    client.server.app[TRAFFIC].draining = True  # type: ignore[attr-defined] # conftest's Service
+    client.server.app[IN_FLIGHT].draining = True  # type: ignore[attr-defined] # conftest's Service
     draining = await send(client, GET + b"\r\n")
 
     for answer in (unfinished, draining):

@@ -1,0 +1,42 @@
+"""The access log: one line per response."""
+
+import structlog
+from aiohttp import web
+from aiohttp.abc import AbstractAccessLogger
+
+from service.web.request_cycle.request_ids import get_request_id
+
+PARSER_ERROR = web.RequestKey("parser_error", str)
+
+log = structlog.get_logger()
+
+
+class AccessLogger(AbstractAccessLogger):
+    """Writes the line when the response has been sent, or its client has gone."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Log one response; `time` is in seconds."""
+        error = request.get(PARSER_ERROR)
+        if error is not None:  # neither method nor path is known
+            log.info(
+                "request", request_id=get_request_id(request), status=response.status, error=error
+            )
+            return
+        log.info(
+            "request",
+            request_id=get_request_id(request),
+            method=request.method,
+            route=_get_route(request),
+            path=request.rel_url.raw_path,
+            status=response.status,
+            duration_ms=round(time * 1000, 2),
+        )
+
+
+def _get_route(request: web.BaseRequest) -> str | None:
+    """Return the path as it is in the table of routes; None for any other path."""
+    try:
+        resource = request.match_info.route.resource  # type: ignore[attr-defined] # of web.Request
+    except (AssertionError, AttributeError):  # no route was looked up
+        return None
+    return resource.canonical if resource else None
