@@ -20,7 +20,7 @@ run: $(VENV)/.installed ## migrate and serve on http://127.0.0.1:8000 (HOST and 
 
 test: lint ## lint, types and the whole test suite
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage run -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -261,10 +261,16 @@ async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
     with closing(psycopg2.connect(database)) as holder:
         holder.cursor().execute("lock table movies")
         waiting = asyncio.create_task(genres.get())
-        await until(lambda: count_running(execute) == 1)
-        execute(
-            "select pg_cancel_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and query like '/* count_genres %'"
+        # A cancellation of a statement that has just begun is taken for a late one: it is retried.
+        await until(
+            lambda: (
+                execute(
+                    "select pg_cancel_backend(pid) from pg_stat_activity"
+                    " where datname = current_database() and query like '/* count_genres %'"
+                    " and state = 'active' and clock_timestamp() - query_start > '0.1 s'"
+                )
+                == [(True,)]
+            )
         )
 
         with pytest.raises(Unavailable):
