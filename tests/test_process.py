@@ -10,20 +10,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 import pytest
 from conftest import ROOT
-from support import Execute
+from support import Environment, Execute, wait_until
 
 from service.database import embedded
 
-Environment = dict[str, str]
 BIN = Path(sys.executable).parent
 SERVE = [sys.executable, "-m", "service", "serve"]
 GUNICORN = [str(BIN / "gunicorn"), "service.app:gunicorn"]
@@ -60,14 +58,6 @@ def get(url: str) -> int:
         return 0
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
-
-
 @contextmanager
 def serving(
     command: list[str], environment: Environment, **changes: str
@@ -84,7 +74,9 @@ def serving(
     ) as process:
         try:
             base = f"http://127.0.0.1:{port}"
-            until(lambda: process.poll() is not None or get(f"{base}/v1/healthcheck/ready") == 200)
+            wait_until(
+                lambda: process.poll() is not None or get(f"{base}/v1/healthcheck/ready") == 200
+            )
             assert process.poll() is None, process.communicate()
             yield base, process
         finally:
@@ -166,7 +158,7 @@ def test_a_request_under_way_is_finished(environment: Environment) -> None:
         )
         await reader.readuntil(b"\r\n\r\n")  # it waits for the body now
         process.terminate()
-        await asyncio.to_thread(until, lambda: get(f"{base}/v1/healthcheck") == 0)
+        await asyncio.to_thread(wait_until, lambda: get(f"{base}/v1/healthcheck") == 0)
         writer.write(body)
         answer = await reader.read()
         writer.close()
@@ -184,7 +176,7 @@ def test_not_ready_while_it_drains(environment: Environment) -> None:
     """After SIGTERM it reports 503 for drain_delay, serves all the same, and then ends."""
     with serving(SERVE, environment, CATALOGUE_SERVER_DRAIN_DELAY="2") as (base, process):
         process.terminate()
-        until(lambda: get(f"{base}/v1/healthcheck/ready") == 503)
+        wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 503)
         alive = get(f"{base}/v1/healthcheck")
         process.wait(10)
 
@@ -206,7 +198,7 @@ def test_serve_with_a_postgresql_of_its_own(environment: Environment, checkout: 
         kept = get(f"{base}/v1/movies/1")
 
     assert kept == 200
-    until(lambda: not (checkout / ".postgres" / "data" / "postmaster.pid").exists())
+    wait_until(lambda: not (checkout / ".postgres" / "data" / "postmaster.pid").exists())
 
 
 def test_serve_without_a_terminal_logs_json(environment: Environment) -> None:

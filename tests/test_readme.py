@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from conftest import ROOT, Client
 from pytest_aiohttp import AiohttpServer
+from support import Execute
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 # What runs a script that comes on stdin, by the language of its block.
 RUNNERS = {
     "sh": ["sh", "-eu", "-s"],

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Execute
-from test_process import GUNICORN, SERVE, Environment, checkout, serving, until
+from support import Environment, Execute, wait_until
+from test_process import GUNICORN, SERVE, checkout, serving
 
 __all__ = ["checkout"]  # a fixture
 
@@ -76,12 +76,12 @@ def logging(
                     lines.append(json.loads(line))
 
         def wait_for(event: str) -> dict[str, Any]:
-            until(lambda: event in [line.get("event") for line in lines])
+            wait_until(lambda: event in [line.get("event") for line in lines])
             return next(line for line in lines if line.get("event") == event)
 
         one.submit(read)
         workers = int(changes.get("WEB_CONCURRENCY", "1"))
-        until(lambda: execute(WORKERS) == [(workers,)])  # each has read the files by then
+        wait_until(lambda: execute(WORKERS) == [(workers,)])  # each has read the files by then
         try:
             yield base, process, wait_for
         finally:
@@ -103,7 +103,7 @@ def test_sighup_reloads_changed_queries(
         change(queries, "select m.id, m.title,", "select m.id, upper(m.title) as title,")
         process.send_signal(signal.SIGHUP)
 
-        until(lambda: titles(base) == {"MOANA"})
+        wait_until(lambda: titles(base) == {"MOANA"})
 
         line = wait_for("queries reloaded")
     assert line["changed"] == ["get_movies"]
@@ -160,7 +160,7 @@ def test_a_worker_that_cannot_be_replaced_stops_no_other(
         meanwhile = titles(base)
 
         change(queries, "m.titel", "m.title")
-        until(lambda: len(children.read_text().split()) == 2)
+        wait_until(lambda: len(children.read_text().split()) == 2)
 
         assert titles(base) == {"Moana"}
         assert str(other) in children.read_text().split()
@@ -180,7 +180,7 @@ def test_a_reload_under_load_fails_no_request(environment: Environment, queries:
                 queries, "select m.id, m.title,", f"select m.id, m.title || '{number}' as title,"
             )
             process.send_signal(signal.SIGHUP)
-            until(lambda: title(base) == f"Moana{number}")  # noqa: B023 - called at once
+            wait_until(lambda: title(base) == f"Moana{number}")  # noqa: B023 - called at once
             change(queries, f"m.title || '{number}' as title,", "m.title,")
         answers = {future.result() for future in asked}
 

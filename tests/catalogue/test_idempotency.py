@@ -16,9 +16,9 @@ import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
-from test_faults import assert_whole, pool_of, until
-from test_process import SERVE, Environment, serving
-from test_process import until as wait_until
+from support import Environment, Execute, until, wait_until
+from test_faults import assert_whole, pool_of
+from test_process import SERVE, serving
 
 from service.app import EXPECTED
 from service.catalogue import idempotency
@@ -28,7 +28,6 @@ from service.database.migrations import files as migration_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 OTHER = {**MOANA, "title": "Another"}
 REPLAYED = "Idempotency-Replayed"
 # As if these keys had been sent a day ago.
@@ -292,7 +291,7 @@ async def test_a_repeat_while_the_first_is_under_way(
     clients = [await start() for _ in range(services)]
     execute(DAWDLE)
     first = asyncio.create_task(send(clients[0], "a"))
-    await until(lambda: asyncio.to_thread(dawdling, execute), 5)
+    await until(lambda: asyncio.to_thread(dawdling, execute))
 
     response = await clients[-1].post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "a"})
 
@@ -315,7 +314,7 @@ async def test_a_repeat_shortly_before_the_first_is_over(
     clients = [await start() for _ in range(services)]
     execute(DAWDLE.replace("1.5", "0.3"))
     first = asyncio.create_task(send(clients[0], "a"))
-    await until(lambda: asyncio.to_thread(dawdling, execute), 5)
+    await until(lambda: asyncio.to_thread(dawdling, execute))
 
     again = await send(clients[-1], "a", replayed=True)
 
@@ -330,7 +329,7 @@ async def test_a_repeat_while_the_first_waits_for_the_table(
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in access exclusive mode")
         first = asyncio.create_task(send(client, "a"))
-        await until(lambda: waiting(execute), 5)
+        await until(lambda: waiting(execute))
         got = await asyncio.gather(*(send(client, "a") for _ in range(20)))
 
     assert {problem(each) for each in got} == {(409, "idempotency-key-in-use")}
@@ -360,7 +359,7 @@ async def test_a_key_that_is_given_back(client: Client, execute: Execute, databa
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         cursor.execute("insert into idempotency_keys (key, fingerprint) values ('a', 'x')")
         waits = asyncio.create_task(send(client, "a"))
-        await until(lambda: asyncio.to_thread(blocked, execute), 5)
+        await until(lambda: asyncio.to_thread(blocked, execute))
         other.rollback()
 
         assert (await waits).status == 201
@@ -387,7 +386,7 @@ async def test_a_key_that_another_one_gets_first(
             " on conflict do nothing"
         )
         waits = asyncio.create_task(send(client, "a"))
-        await until(lambda: asyncio.to_thread(blocked, execute), 5)
+        await until(lambda: asyncio.to_thread(blocked, execute))
         other.commit()
 
         assert problem(await waits) == (422, "idempotency-key-reused")
@@ -408,7 +407,7 @@ async def held_up(
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in share mode")
         first = asyncio.create_task(send(client, "a"))
-        await until(lambda: waiting(execute), 5)
+        await until(lambda: waiting(execute))
         yield first, cursor
 
 
@@ -419,7 +418,7 @@ async def test_a_client_that_leaves_and_comes_again(
     async with held_up(client, execute, database) as (first, _):
         first.cancel()
         await asyncio.wait([first])
-    await until(lambda: asyncio.to_thread(lambda: movies(execute) == 1), 5)
+    await until(lambda: asyncio.to_thread(lambda: movies(execute) == 1))
 
     assert (await send(client, "a", replayed=True)).status == 201
     assert movies(execute) == 1
@@ -446,7 +445,7 @@ async def test_a_service_killed_between_the_commit_and_the_answer(
 
     with serving(SERVE, environment) as (base, process):
         answer = asyncio.create_task(lost(base))
-        await until(lambda: asyncio.to_thread(dawdling, execute), 5)
+        await until(lambda: asyncio.to_thread(dawdling, execute))
         os.kill(process.pid, signal.SIGSTOP)  # the statement is sent; its result is not read
         assert movies(execute) == 0
         await asyncio.to_thread(wait_until, lambda: movies(execute) == 1)
@@ -614,9 +613,9 @@ async def test_the_service_clears_them_by_itself(
     execute(keys)
 
     await start()
-    await until(cleared, 2)
+    await until(cleared)
     execute(keys)
-    await until(cleared, 2)
+    await until(cleared)
 
 
 async def test_a_clearing_that_fails_is_logged_and_tried_again(
@@ -631,14 +630,14 @@ async def test_a_clearing_that_fails_is_logged_and_tried_again(
         async def failed() -> bool:
             return "clear_idempotency_keys" in [entry.get("query") for entry in logged]
 
-        await until(failed, 5)
+        await until(failed)
     execute("alter table hidden rename to idempotency_keys")
     execute("insert into idempotency_keys values ('a', 'f', now() - interval '1 s')")
 
     async def cleared() -> bool:
         return execute("select key from idempotency_keys") == []
 
-    await until(cleared, 5)
+    await until(cleared)
 
 
 async def test_the_check_of_the_queries_clears_nothing(process: Process, execute: Execute) -> None:

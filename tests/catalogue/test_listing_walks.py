@@ -1,6 +1,5 @@
 """Walks through random catalogues, page by page, while movies come and go."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,10 +7,9 @@ from conftest import Client
 from hypothesis import HealthCheck, given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
+from support import Execute
 
 from service.catalogue import listing, paging
-
-Execute = Callable[..., list[tuple[Any, ...]]]
 
 # Few different values, so that there are many ties.
 movies = st.tuples(

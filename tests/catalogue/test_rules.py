@@ -3,14 +3,12 @@
 All of it in plain SQL, as a DBA would write it in psql.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg2
 import pytest
-
-Execute = Callable[..., list[tuple[Any, ...]]]
+from support import Execute
 
 MOVIE: dict[str, Any] = {
     "title": "Moana",

@@ -1,18 +1,15 @@
 """What a movie is found by: fold_text and movie_search of the migrations."""
 
 import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import pytest
 from conftest import ROOT
+from support import Execute
 
 from service.database.migrations import runner as migrations
-
-Execute = Callable[..., list[tuple[Any, ...]]]
 
 # One character that is not ASCII, and folds to it, sends all of it the long way.
 BOTH_WAYS = "select fold_text(%s), fold_text(%s)"

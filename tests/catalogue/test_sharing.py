@@ -2,15 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
-
-Execute = Callable[..., list[tuple[Any, ...]]]
+from support import Execute
 
 
 async def test_creates_at_once_get_their_own_movies(client: Client) -> None:

@@ -1,15 +1,18 @@
 """The mechanism by which requests share statements; its statements here are the test's own."""
 
 import asyncio
-from collections.abc import Callable
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import until
 
 from service.config import Sharing
 from service.database.batching import PATIENCE, Batcher, Row
 from service.errors import Contended, RuleBroken, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SETTINGS = Sharing(enabled=True, max_rows=10, max_bytes=100, max_under_way=3, max_waiting=50)
 
@@ -53,13 +56,6 @@ def statements() -> Statements:
 def together(batcher: Batcher[str], *keys: int) -> list[asyncio.Task[str | None]]:
     """Requests that arrive in the same turn."""
     return [asyncio.create_task(batcher.submit(key)) for key in keys]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something to become true."""
-    async with asyncio.timeout(2):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)
 
 
 async def test_each_request_gets_its_own_result(statements: Statements) -> None:
@@ -153,10 +149,10 @@ async def test_a_stuck_statement_is_waited_for_only_so_long(statements: Statemen
     """After PATIENCE others leave beside it, and are not held up from then on."""
     batcher = Batcher(statements.run, SETTINGS)
     statements.stuck = {1}
-    stuck = together(batcher, 1, -1, -2, -3, -4)
-    await until(lambda: statements.under_way)
     loop = asyncio.get_running_loop()
     started = loop.time()
+    stuck = together(batcher, 1, -1, -2, -3, -4)
+    await until(lambda: statements.under_way)
 
     second = await asyncio.wait_for(batcher.submit(3), 1)
     waited = loop.time() - started

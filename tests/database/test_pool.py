@@ -13,13 +13,13 @@ import psycopg2
 import pytest
 from psycopg2.extensions import parse_dsn
 from structlog.testing import capture_logs
+from support import Execute, until
 
 from service.config import Config
 from service.database import pool as pool_module
 from service.database.pool import Pool
 from service.errors import OperatorError, Unavailable
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 Verify = Callable[[aiopg.Connection], Awaitable[bool]]
 MakePool = Callable[..., Pool]
 
@@ -30,13 +30,6 @@ SOON = 2.0
 async def approve(_: aiopg.Connection) -> bool:
     """Find every database good."""
     return True
-
-
-async def eventually(holds: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until something holds, and fail if it does not within so long."""
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - no event tells of what the server does
-            await asyncio.sleep(0.005)
 
 
 async def ask(connection: aiopg.Connection, sql: str = "select 1") -> Any:
@@ -415,7 +408,7 @@ async def test_a_connection_that_broke_while_idle_is_not_lent(
         broken = [first, second]
     for connection in broken:
         terminate(execute, backend(connection))
-    await eventually(lambda: all(connection.closed for connection in broken))
+    await until(lambda: all(connection.closed for connection in broken))
 
     async with pool.connection() as lent:
         answer = await ask(lent)
@@ -540,7 +533,7 @@ async def test_max_idle_closes_what_is_too_much(make_pool: MakePool, execute: Ex
         pass
 
     assert (pool.size, pool.idle) == (1, 1)
-    await eventually(lambda: len(backends(execute)) == 1)
+    await until(lambda: len(backends(execute)) == 1)
 
 
 async def test_max_idle_may_be_none(make_pool: MakePool, execute: Execute) -> None:
@@ -550,7 +543,7 @@ async def test_max_idle_may_be_none(make_pool: MakePool, execute: Execute) -> No
     await borrow(pool)
 
     assert (pool.size, pool.idle) == (0, 0)
-    await eventually(lambda: backends(execute) == [])
+    await until(lambda: backends(execute) == [])
 
 
 async def test_a_connection_beyond_max_idle_still_goes_to_a_waiter(make_pool: MakePool) -> None:
@@ -577,10 +570,10 @@ async def test_max_idle_time_closes_what_is_idle_too_long(
     pool = make_pool(max_idle_time=0.05)
     await asyncio.gather(*(borrow(pool) for _ in range(3)))
 
-    await eventually(lambda: pool.size == 0)
+    await until(lambda: pool.size == 0)
 
     assert pool.idle == 0
-    await eventually(lambda: backends(execute) == [])
+    await until(lambda: backends(execute) == [])
 
 
 async def test_max_idle_time_spares_what_is_used(make_pool: MakePool) -> None:
@@ -593,7 +586,7 @@ async def test_max_idle_time_spares_what_is_used(make_pool: MakePool) -> None:
     while asyncio.get_running_loop().time() < half:
         await borrow(pool)  # the one that came back last
         await asyncio.sleep(0.01)
-    await eventually(lambda: pool.size < 2)
+    await until(lambda: pool.size < 2)
 
     assert unused.closed
     assert not used.closed
@@ -612,7 +605,7 @@ async def test_connecting_keeps_nobody_from_a_connection_that_became_free(
     async with pool.connection() as lent:
         link.stall()
         waiters = [asyncio.create_task(borrow(pool)) for _ in range(3)]
-        await eventually(lambda: link.connects == 4)
+        await until(lambda: link.connects == 4)
     await asyncio.wait_for(asyncio.gather(*waiters), SOON)
 
     async with asyncio.timeout(SOON), pool.connection() as again:
@@ -643,10 +636,10 @@ async def test_a_late_connection_is_kept_for_the_next(make_pool: MakePool, link:
     """A connection that was opened for a user that has gone is there for others."""
     pool = make_pool(url=link.url)
     user = asyncio.create_task(borrow(pool))
-    await eventually(lambda: link.connects == 1)
+    await until(lambda: link.connects == 1)
 
     user.cancel()
-    await eventually(lambda: pool.idle == 1)
+    await until(lambda: pool.idle == 1)
     await borrow(pool)
 
     assert link.connects == 1
@@ -684,7 +677,7 @@ async def test_a_database_that_is_back_serves_again(make_pool: MakePool, link: L
     async with pool.connection() as before:
         pass
     await link.cut()
-    await eventually(lambda: bool(before.closed))
+    await until(lambda: bool(before.closed))
     with pytest.raises(Unavailable):
         await borrow(pool)
 
@@ -755,7 +748,7 @@ async def test_a_connect_that_fails_leaves_waiters_to_what_is_in_use(
     async with pool.connection() as lent:
         link.stall()
         waiter = asyncio.create_task(borrow(pool))
-        await eventually(lambda: link.connects == 2 and pool.size == 1)
+        await until(lambda: link.connects == 2 and pool.size == 1)
         waiting = not waiter.done()
     await asyncio.wait_for(waiter, SOON)
 
@@ -780,7 +773,7 @@ async def test_a_full_server_leaves_waiters_to_what_is_in_use(
         waiters = [asyncio.create_task(use()) for _ in range(4)]
         await asyncio.sleep(0)
         connecting = pool.size
-        await eventually(lambda: pool.size == 1)
+        await until(lambda: pool.size == 1)
     await asyncio.wait_for(asyncio.gather(*waiters), SOON)
 
     assert connecting == 3
@@ -808,7 +801,7 @@ async def test_the_last_one_to_break_takes_the_waiters_elsewhere(
         waiter = asyncio.create_task(borrow(pool))
         await asyncio.sleep(0)
         await link.cut()
-        await eventually(lambda: bool(lent.closed))
+        await until(lambda: bool(lent.closed))
     with pytest.raises(Unavailable):
         await asyncio.wait_for(waiter, SOON)
 
@@ -908,7 +901,7 @@ async def test_a_connection_that_is_not_fit_is_closed(
         await borrow(pool)
 
     assert (pool.size, pool.idle) == (0, 0)
-    await eventually(lambda: backends(execute) == [])
+    await until(lambda: backends(execute) == [])
 
 
 async def test_why_verifying_failed_is_kept(make_pool: MakePool) -> None:
@@ -938,7 +931,7 @@ async def test_closing_closes_what_is_idle(make_pool: MakePool, execute: Execute
     await close(pool)
 
     assert (pool.size, pool.idle) == (0, 0)
-    await eventually(lambda: backends(execute) == [])
+    await until(lambda: backends(execute) == [])
 
 
 async def test_closing_waits_for_what_is_in_use(make_pool: MakePool) -> None:
@@ -1003,7 +996,7 @@ async def test_closing_ends_connects_that_hang(make_pool: MakePool, link: Link) 
     link.stall()
     pool = make_pool(url=link.url, connect_timeout=30, acquire_timeout=30)
     user = asyncio.create_task(borrow(pool))
-    await eventually(lambda: link.connects == 1)
+    await until(lambda: link.connects == 1)
 
     await close(pool)
 
@@ -1097,4 +1090,4 @@ async def test_the_pool_is_whole_after_everything(make_pool: MakePool, execute: 
     assert answer == 1
     assert shared == []
     assert pool.size == pool.idle == 4
-    await eventually(lambda: len(backends(execute)) == 4)
+    await until(lambda: len(backends(execute)) == 4)

@@ -12,6 +12,7 @@ import aiopg
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
+from support import Execute
 
 from service.config import Config
 from service.database import query_files
@@ -23,7 +24,6 @@ from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
 ROOT = Path(__file__).parents[2]
 SOON = 2.0  # seconds; for what should happen at once
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 
 # What the tests ask beside the service's own queries.
 QUERIES = r"""

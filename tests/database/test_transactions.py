@@ -2,14 +2,14 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import orjson
 import psycopg2
 import pytest
 from conftest import ROOT
+from support import Execute
 
 from service.app import EXPECTED
 from service.database import query_files, transactions
@@ -17,7 +17,6 @@ from service.database.queries import Query
 from service.database.transactions import Refusal, Transaction
 from service.errors import OperatorError
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 INSERT = ("import_movies", "movies")
 OTHERS = "pid <> pg_backend_pid() and datname = current_database()"
 

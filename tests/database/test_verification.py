@@ -10,6 +10,7 @@ from typing import Any
 import aiopg
 import psycopg2
 import pytest
+from support import Execute
 
 from service.config import Config
 from service.database import query_files
@@ -22,7 +23,6 @@ from service.errors import Contended, OperatorError, Unavailable
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.versions(ROOT / "migrations")
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 Verify = Callable[..., Awaitable[bool]]
 
 

@@ -9,8 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -18,9 +17,8 @@ from typing import IO, Any
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT
+from support import Environment, Execute, wait_until
 
-Execute = Callable[..., list[tuple[Any, ...]]]
-Environment = dict[str, str]
 SERVICE = [sys.executable, "-m", "service"]
 LINE = json.dumps(MOANA).encode() + b"\n"
 MAPS = ("--map", "year=year_", "--map", "runtime=length", "--map", "genres=tags")
@@ -66,7 +64,7 @@ def half_way(environment: Environment, rejects: Path) -> Iterator[subprocess.Pop
         stdin = pipe(process.stdin)
         stdin.write(b"{\n" + LINE * 40_000)  # four chunks; the third is sent after the first
         stdin.flush()
-        until(lambda: list(rejects.parent.glob(".rejects.*.part")))
+        wait_until(lambda: list(rejects.parent.glob(".rejects.*.part")))
         yield process
 
 
@@ -74,14 +72,6 @@ def pipe(stream: IO[bytes] | None) -> IO[bytes]:
     """It is one."""
     assert stream
     return stream
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
 
 
 def test_import_sums_up(environment: Environment, tmp_path: Path) -> None:
@@ -260,7 +250,9 @@ def test_an_import_whose_database_goes_away(
 ) -> None:
     """One line, status 1; nothing imported."""
     with half_way(environment, tmp_path / "rejects") as process:
-        until(lambda: execute("select pg_terminate_backend(pid) from pg_stat_activity" + OTHERS))
+        wait_until(
+            lambda: execute("select pg_terminate_backend(pid) from pg_stat_activity" + OTHERS)
+        )
         _, err = process.communicate(LINE * 20_000, timeout=20)
 
     assert process.returncode == 1
@@ -305,7 +297,7 @@ def test_a_command_that_waits_for_a_lock_can_be_interrupted(
     blocker.cursor().execute("lock table movies in access exclusive mode")
     with started(environment, *words) as process:
         waiting = f"select 1 from pg_stat_activity{OTHERS} and wait_event_type = 'Lock'"
-        until(lambda: execute(waiting))
+        wait_until(lambda: execute(waiting))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=10)
     blocker.close()

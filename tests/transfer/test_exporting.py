@@ -5,12 +5,12 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
 from import_file import import_file
+from support import Execute
 
 from service.app import EXPECTED
 from service.catalogue.movie import COLUMNS
@@ -19,8 +19,6 @@ from service.errors import OperatorError
 from service.transfer import exporting, formats
 from service.transfer.exporting import Outcome, read_chunks
 from service.transfer.files import reading
-
-Execute = Callable[..., list[tuple[Any, ...]]]
 
 # Titles, and genres, that CSV or JSON could take for something else.
 ODD = [

@@ -10,6 +10,7 @@ import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
 from import_file import import_file
+from support import Execute
 
 from service.app import EXPECTED
 from service.database import query_files
@@ -19,7 +20,6 @@ from service.transfer.importing import Outcome, import_rows
 from service.transfer.rejects import Rejects
 from service.transfer.rows import Row
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 Import = Callable[..., Outcome]
 
 OWN = {

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any
 
 import pytest
 from conftest import MOANA, Client, Start
-
-Execute = Callable[..., list[tuple[Any, ...]]]
+from support import Execute
 
 WRITES = {
     "PATCH": {"title": "Vaiana"},

@@ -1,16 +1,15 @@
 """What GET /v1/genres promises."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
+from support import Execute
 
 from service.catalogue import genres as genres_module
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
 
 

@@ -1,17 +1,14 @@
 """The Idempotency-Key header: which keys there are, and how they may be written."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from conftest import MOANA, Client
 from hypothesis import given
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
+from support import Execute
 
 from service.web.movies.idempotency_keys import KEY
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
 

@@ -2,17 +2,16 @@
 
 import gzip
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from conftest import Client
+from support import Execute
 from wire import exchange
 
 from service.web.request_cycle import compression
 from service.web.request_cycle.compression import prefers_gzip, weaken_tag
 
-Execute = Callable[..., list[tuple[Any, ...]]]
 DOCUMENT = "/v1/openapi.json"
 GZIP = {"Accept-Encoding": "gzip"}
 PLAIN = {"Accept-Encoding": "identity"}
