@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,11 +16,13 @@ from typing import Any
 
 import psycopg2
 import pytest
+from support import wait_until
 
 from service.database.embedded.place import installed_programs
 from service.database.migrations import files as migration_files
 from service.database.migrations import lock as migration_lock
 from service.database.migrations import runner as migrations
+from service.database.migrations import session as migration_session
 from service.errors import OperatorError
 
 ROOT = Path(__file__).parents[3]
@@ -566,13 +567,28 @@ def test_a_connection_lost_on_the_way_is_one_line(
     assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
 
 
-def test_a_lock_that_is_not_had_in_time_is_refused(empty_database: str, folder: Path) -> None:
+def test_a_migration_waits_five_seconds_for_a_lock(empty_database: str, folder: Path) -> None:
+    """Then it gives up, as everybody else who wants that table waits behind it."""
+    fill(
+        folder,
+        {FIRST: "-- migrate:up\ncreate table a as select current_setting('lock_timeout');\n"},
+    )
+
+    migrations.upgrade(empty_database, folder, ignore)
+
+    assert query(empty_database, "select * from a") == [("5s",)]
+
+
+def test_a_lock_that_is_not_had_in_time_is_refused(
+    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A migration gives up before it stops all traffic, and names the transaction in its way."""
+    monkeypatch.setattr(migration_session, "OPTIONS", "-c lock_timeout=1s")
+    monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
     fill(folder, {FIRST: CREATE_A})
     migrations.upgrade(empty_database, folder, ignore)
     fill(folder, {SECOND: "-- migrate:up\nselect 1;\nalter table a add column b text;\n"})
     lines: list[str] = []
-    started = time.monotonic()
 
     with (
         transaction(f"{empty_database}&application_name=report", "select *\n  from a") as pid,
@@ -581,7 +597,6 @@ def test_a_lock_that_is_not_had_in_time_is_refused(empty_database: str, folder: 
         migrations.upgrade(empty_database, folder, lines.append)
 
     holder = f'pid {pid}, application "report", idle in transaction, query: select * from a'
-    assert 4 < time.monotonic() - started < 9
     assert str(caught.value) == (
         f"migrations/{SECOND}:2: in this section: canceling statement due to lock timeout; nothing"
         " of this file was changed: run migrate again when the transaction that holds the lock has"
@@ -630,8 +645,11 @@ def test_an_index_is_built_concurrently_under_traffic(empty_database: str, folde
     assert recorded(empty_database)[1] == ["20260101000000", "20260102000000"]
 
 
-def test_a_concurrent_index_waits_longer_than_a_lock_may(empty_database: str, folder: Path) -> None:
+def test_a_concurrent_index_waits_longer_than_a_lock_may(
+    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An index that waits for an old transaction holds up nobody, and is not left invalid."""
+    monkeypatch.setattr(migration_session, "OPTIONS", "-c lock_timeout=100ms")
     fill(folder, {FIRST: CREATE_A})
     migrations.upgrade(empty_database, folder, ignore)
     fill(folder, {SECOND: INDEX})
@@ -639,7 +657,8 @@ def test_a_concurrent_index_waits_longer_than_a_lock_may(empty_database: str, fo
     with ThreadPoolExecutor() as pool:
         with transaction(empty_database, "insert into a values (1)"):
             upgrade = pool.submit(migrations.upgrade, empty_database, folder, ignore)
-            time.sleep(6)
+            sql = "select 1 from pg_locks where not granted and now() - waitstart > '0.5 s'"
+            wait_until(lambda: query(empty_database, sql) or upgrade.done())
             waited = not upgrade.done()
             query(empty_database, "insert into a values (2)")
         upgrade.result(timeout=10)
