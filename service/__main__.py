@@ -20,10 +20,11 @@ from aiohttp import web
 
 from service import config as settings
 from service import logs
-from service.app import EXPECTED, RELOADER, create_app, load_queries, verify
+from service.app import EXPECTED, RELOAD_QUERIES, create_app, load_queries, verify
 from service.catalogue.movie import COLUMNS
 from service.config import Config
-from service.database import embedded, urls
+from service.database import embedded
+from service.database.connections import hide_password
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
 from service.errors import OperatorError
@@ -86,7 +87,7 @@ async def _serve(config: Config) -> None:
         if on_terminal and not os.isatty(0):
             stop.set()
         else:
-            app[RELOADER].start()
+            app[RELOAD_QUERIES]()
 
     # Before the files are read, to miss no change; the loop calls it once there is an app.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
@@ -116,7 +117,7 @@ def _greet(config: Config, runner: Runner) -> None:
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     movie = '{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
     click.echo(f"listening on {base}", err=True)
-    click.echo(f"database: {urls.shown(config.database.url)}", err=True)
+    click.echo(f"database: {hide_password(config.database.url)}", err=True)
     click.echo(f"try: curl -i -d '{movie}' {base}/v1/movies", err=True)
 
 

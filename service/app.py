@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,11 @@ from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.config import Config
 from service.database import query_files, verification
+from service.database.connections import connect
 from service.database.migrations import files as migration_files
-from service.database.pool import Pool, connect
+from service.database.pool import Pool
 from service.database.queries import Query
-from service.database.reloading import Reloader
+from service.database.reloading import make_reloader
 from service.database.statements import Statements, suppress_timeout_reports
 from service.database.verification import Verification
 from service.errors import OperatorError, Unavailable
@@ -51,7 +52,7 @@ log = structlog.get_logger()
 
 RESTART_PAUSE_S = 1.0  # before gunicorn starts the next worker
 POOL = web.AppKey("pool", Pool)
-RELOADER = web.AppKey("reloader", Reloader)
+RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
 ONCE_ONLY = web.AppKey("once_only", OnceOnly)
 EXPECTED = {
     **genres.QUERIES,
@@ -83,7 +84,9 @@ def create_app(config: Config) -> web.Application:
     app[POOL] = pool
     app[IN_FLIGHT] = in_flight
     app[COMMON_HEADERS] = headers
-    app[RELOADER] = Reloader(loaded, partial(load_queries, config), partial(verify, config))
+    app[RELOAD_QUERIES] = make_reloader(
+        loaded, partial(load_queries, config), partial(verify, config)
+    )
     app[ONCE_ONLY] = OnceOnly(statements, config.sharing)
     app.add_routes(
         routes(
@@ -181,7 +184,7 @@ async def gunicorn() -> Worker:
     worker: Worker
 
     def reload() -> None:
-        worker.app[RELOADER].start()
+        worker.app[RELOAD_QUERIES]()
 
     # Before the files are read, to miss no change; the loop calls it once there is an app.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)

@@ -6,9 +6,9 @@ from contextlib import closing
 import psycopg2
 
 from service.config import Database
+from service.database.connections import application_name, open_session
+from service.database.driver_errors import describe_error
 from service.database.queries import Query
-from service.database.sessions import open_session
-from service.database.urls import application_name
 
 
 def explain_query(
@@ -17,7 +17,7 @@ def explain_query(
     """Yield the lines of the plan; `analyze`: run the query, too.
 
     `parameters`: text as in SQL literals; those that are missing are null. The transaction is
-    rolled back. `OperatorError` where PostgreSQL refuses it.
+    rolled back. `OperatorError` if PostgreSQL refuses it.
     """
     timeout = settings.statement_timeout if query.timeout is None else query.timeout
     options = "analyze, buffers" if analyze else "costs"
@@ -27,6 +27,6 @@ def explain_query(
         try:
             cursor.execute(message, dict.fromkeys(query.parameters) | dict(parameters))
         except psycopg2.Error as error:
-            raise query.refuse(f"{query.name}: {error.diag.message_primary or error}") from error
+            raise query.refuse(f"{query.name}: {describe_error(error)}") from error
         for (line,) in cursor:
             yield line

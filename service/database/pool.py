@@ -19,7 +19,8 @@ import structlog
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from service.config import Database
-from service.database.urls import application_name, parameters
+from service.database.connections import connect
+from service.database.driver_errors import describe_error
 from service.errors import Unavailable
 
 log = structlog.get_logger()
@@ -27,22 +28,6 @@ log = structlog.get_logger()
 # After a failed connect with no connection left, requests are refused at once for so long
 # (seconds): an outage costs a few connects every 250 ms and a line in the log, not one a request.
 REFUSE_FOR = 0.25
-
-
-async def connect(settings: Database) -> aiopg.Connection:
-    """Open one connection, without the catalogue queries that aiopg's type support costs."""
-    connection: aiopg.Connection = await aiopg.connect(
-        timeout=settings.connect_timeout,
-        enable_json=False,
-        enable_hstore=False,
-        enable_uuid=False,
-        **(
-            {"application_name": application_name()}
-            | parameters(settings.url)
-            | {"client_encoding": "UTF8"}
-        ),
-    )
-    return connection
 
 
 class Pool:
@@ -209,7 +194,7 @@ class Pool:
             # Another connection, in use or on its way, may still come to the waiters' help.
             return
         if not self._refusal:
-            log.error("no database", reason=_reason(error))
+            log.error("no database", reason=describe_error(error))
         self._refusal = (asyncio.get_running_loop().time() + REFUSE_FOR, error)
         self._fail_waiters(error)
 
@@ -236,10 +221,6 @@ STOPPING = RuntimeError("the service is stopping")
 
 
 def _no_database(error: BaseException) -> Unavailable:
-    unavailable = Unavailable(f"no database: {_reason(error)}")
+    unavailable = Unavailable(f"no database: {describe_error(error)}")
     unavailable.__cause__ = error
     return unavailable
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

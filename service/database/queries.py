@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import aiopg
 from aiosql.adapters.apyformat import AsyncPyFormatAdapter
 
+from service.database.sql_files import locate
 from service.errors import OperatorError
 
 TIMEOUT = "statement_timeout"
@@ -57,7 +58,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a file: `run(session, **parameters)` iterates over its rows."""
+    """One query of a file: `run(execution, **parameters)` iterates over its rows."""
 
     name: str
     parameters: tuple[str, ...]
@@ -71,7 +72,7 @@ class Query:
     @property
     def place(self) -> str:
         """The file and line, as logs and comments show them: `queries/movies.sql:9`."""
-        return place(self.path, self.line)
+        return locate(self.path, self.line)
 
     @cached_property
     def timeout(self) -> float | None:
@@ -99,19 +100,19 @@ class Query:
         return OperatorError(f"{self.path}:{line or self.line}: {what.partition(chr(10))[0]}")
 
 
-class Session(NamedTuple):
-    """A connection, the settings that go in front of a statement, and the driver's time limit.
+class Execution(NamedTuple):
+    """A connection, the SQL in front of a statement, and the driver's time limit in seconds.
 
-    `patience` in seconds: in case the server no longer answers, not even with a timeout.
+    The driver's limit is for a server that no longer responds, not even with a timeout.
     """
 
     connection: aiopg.Connection
-    preamble: str = ""
-    patience: float | None = 10
+    preamble: str
+    driver_timeout: float
 
 
 class AiopgAdapter(AsyncPyFormatAdapter):
-    """Runs one statement of aiosql's on a `Session`; `sql` is what the driver gets."""
+    """Runs one statement of aiosql's as an `Execution`; `sql` is what the driver gets."""
 
     def __init__(self, sql: str) -> None:
         super().__init__()
@@ -123,19 +124,14 @@ class AiopgAdapter(AsyncPyFormatAdapter):
 
     async def select(
         self,
-        conn: Session,
+        conn: Execution,
         query_name: str,  # noqa: ARG002 - aiosql's protocol
         sql: str,
         parameters: Any,
         record_class: Any = None,  # noqa: ARG002 - aiosql's protocol
     ) -> AsyncGenerator[Any, None]:
         """Run it and yield its rows, as tuples."""
-        async with conn.connection.cursor(timeout=conn.patience) as cursor:
+        async with conn.connection.cursor(timeout=conn.driver_timeout) as cursor:
             await cursor.execute(conn.preamble + sql, parameters)
             for row in await cursor.fetchall():
                 yield row
-
-
-def place(path: Path, line: int) -> str:
-    """Name a line of a query file: `queries/movies.sql:9`."""
-    return f"{path.parent.name}/{path.name}:{line}"

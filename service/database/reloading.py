@@ -11,41 +11,35 @@ from service.errors import OperatorError
 log = structlog.get_logger()
 
 
-class Reloader:
-    """Reloads `queries`, the mapping that statements are sent from.
+def make_reloader(
+    queries: dict[str, Query],
+    load: Callable[[], dict[str, Query]],
+    verify: Callable[[Mapping[str, Query]], Awaitable[object]],
+) -> Callable[[], None]:
+    """Return a function that starts a reload of `queries`, from which statements are sent.
 
-    `load` reads the files and `verify` compares them with the database; either raises
-    `OperatorError` where something is wrong, and then the old queries stay.
+    `load` reads the files and `verify` compares them with the database. If either raises
+    `OperatorError`, the old queries stay. Statements under way end as they began.
     """
+    lock = asyncio.Lock()  # of two reloads, the later one must win
+    tasks: set[asyncio.Task[None]] = set()  # the loop holds no strong reference to a task
 
-    def __init__(
-        self,
-        queries: dict[str, Query],
-        load: Callable[[], dict[str, Query]],
-        verify: Callable[[Mapping[str, Query]], Awaitable[object]],
-    ) -> None:
-        self._queries = queries
-        self._load = load
-        self._verify = verify
-        self._lock = asyncio.Lock()  # of two reloads, the later one must win
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self) -> None:
-        """Reload in a task of its own."""
-        task = asyncio.create_task(self.reload())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def reload(self) -> None:
-        """Reload, and log the result. Statements under way end as they began."""
-        async with self._lock:
+    async def reload() -> None:
+        async with lock:
             try:
-                found = self._load()
-                await self._verify(found)
+                found = load()
+                await verify(found)
             except OperatorError as error:
                 log.warning("queries not reloaded", reason=str(error))
                 return
-            changed = [name for name in found if found[name] != self._queries.get(name)]
-            self._queries.clear()
-            self._queries.update(found)
+            changed = [name for name in found if found[name] != queries.get(name)]
+            queries.clear()
+            queries.update(found)
             log.info("queries reloaded", changed=changed)
+
+    def start() -> None:
+        task = asyncio.create_task(reload())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    return start

@@ -13,14 +13,19 @@ import psycopg2
 import structlog
 from psycopg2 import errors as postgres
 
+from service.database.driver_errors import (
+    describe_error,
+    is_statement_timeout,
+    translate_error,
+)
 from service.database.pool import Pool
-from service.database.queries import Query, Session
-from service.errors import CatalogueError, Contended, RuleBroken, StatementFailed, Unavailable
+from service.database.queries import Execution, Query
+from service.errors import CatalogueError, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
 
 SHARED_LOCK_TIMEOUT_MS = 250  # of a statement that many wait for; its rows are then sent apart
-EARLY_S = 0.02  # a cancellation that comes sooner was meant for the statement before
+STRAY_CANCEL_MAX_S = 0.02  # a cancellation that comes sooner was meant for the statement before
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
 
 log = structlog.get_logger()
@@ -60,8 +65,8 @@ class Statements:
 
         `retry`: once more on a fresh connection if one broke, if the statement is safe to repeat.
         For other writes it is unknown whether they were executed.
-        `shared`: other requests wait for this statement too, so it gives up soon on what somebody
-        else has locked.
+        `shared`: other requests wait for this statement too, so it waits for a lock for at most
+        `SHARED_LOCK_TIMEOUT_MS`.
         `max_affected`: a statement that changes more movies is refused.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
@@ -75,17 +80,17 @@ class Statements:
         if max_affected is not None:
             preamble += limit_affected(max_affected)
         async with self._pool.connection() as connection:
-            session = Session(connection, preamble, timeout + 1 if timeout else UNLIMITED_S)
+            execution = Execution(connection, preamble, timeout + 1 if timeout else UNLIMITED_S)
             started = monotonic()
             try:
-                rows = await _send(query, session, timeout, parameters)
+                rows = await _send(query, execution, timeout, parameters)
             except asyncio.CancelledError as error:
-                if not is_timeout(error):
+                if not is_statement_timeout(error):
                     raise
-                raise _logged(query, error.__context__, started) from error
+                raise _log_failure(query, error.__context__, started) from error
             except (psycopg2.Error, TimeoutError) as error:
                 if not connection.closed:
-                    raise _logged(query, error, started) from error
+                    raise _log_failure(query, error, started) from error
                 broken = error
             else:
                 self._log_if_slow(query, started, len(rows))
@@ -95,19 +100,20 @@ class Statements:
             return await self.fetch(
                 name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters
             )
-        log.warning("statement failed", **_about(query, started), reason=message_of(broken))
-        lost = Unavailable(f"{name}: the connection broke: {message_of(broken)}")
+        reason = describe_error(broken)
+        log.warning("statement failed", **_describe(query, started), reason=reason)
+        lost = Unavailable(f"{name}: the connection broke: {reason}")
         lost.query = name
         raise lost from broken
 
     def _log_if_slow(self, query: Query, started: float, rows: int) -> None:
         if self._slow and monotonic() - started > self._slow:
-            log.warning("slow statement", **_about(query, started), rows=rows)
+            log.warning("slow statement", **_describe(query, started), rows=rows)
 
 
 async def _send(
     query: Query,
-    session: Session,
+    execution: Execution,
     timeout: float,  # noqa: ASYNC109 - the server's
     parameters: dict[str, Any],
 ) -> list[Row]:
@@ -118,17 +124,19 @@ async def _send(
     """
     started = monotonic()
     try:
-        return [row async for row in query.run(session, **parameters)]
+        return [row async for row in query.run(execution, **parameters)]
     except asyncio.CancelledError as error:
-        if not is_timeout(error) or monotonic() - started > min(EARLY_S, timeout / 2):
+        is_stray = monotonic() - started <= min(STRAY_CANCEL_MAX_S, timeout / 2)
+        if not is_statement_timeout(error) or not is_stray:
             raise
-    return [row async for row in query.run(session, **parameters)]
+    return [row async for row in query.run(execution, **parameters)]
 
 
 def limit_affected(movies: int) -> str:
-    """Have a statement refused that changes more movies (migrations/*limit_affected_movies.sql).
+    """Return SQL that has a statement refused that changes more movies.
 
-    Not by `set local`: before version 16, pg_stat_statements would list it once for each number.
+    The trigger is in migrations/*limit_affected_movies.sql. Not by `set local`: before version 16,
+    pg_stat_statements would list it once for each number.
     """
     return f"select set_config('catalogue.max_affected', '{movies}', true); "
 
@@ -146,70 +154,19 @@ def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_exception_handler(report)
 
 
-def is_timeout(error: asyncio.CancelledError) -> bool:
-    """Whether this is how aiopg reports a statement timeout.
-
-    It would pass for a cancelled request, which gets no answer.
-    """
-    return isinstance(error.__context__, postgres.QueryCanceled)
-
-
-def translate(query: Query, error: BaseException) -> CatalogueError:
-    """Say in the catalogue's words why a statement failed on a connection that works.
-
-    https://www.postgresql.org/docs/current/errcodes-appendix.html
-    """
-    missing = isinstance(error, postgres.NotNullViolation)  # of a column that no client knows
-    if isinstance(error, CAUSED_BY_CLIENTS) and not missing and not query.reads:
-        return RuleBroken(error.diag.constraint_name or "")
-    reason = f"{query.name}: {message_of(error)}"
-    if isinstance(error, CONTENDED):
-        return Contended(reason)
-    standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads
-    if standby or isinstance(error, psycopg2.OperationalError):
-        return Unavailable(reason)
-    return StatementFailed(
-        f"{query.name} ({query.place}): {message_of(error)}",
-        for_every_row=isinstance(error, psycopg2.ProgrammingError),
-    )
-
-
-CONTENDED = (
-    postgres.QueryCanceled,  # a timeout, or by hand
-    postgres.LockNotAvailable,
-    psycopg2.extensions.TransactionRollbackError,
-)
-# Rules of the database; data that a column cannot hold, or that a DBA's trigger refuses.
-CAUSED_BY_CLIENTS = (
-    psycopg2.IntegrityError,
-    postgres.StringDataRightTruncation,
-    postgres.NumericValueOutOfRange,
-    postgres.UntranslatableCharacter,
-    postgres.RaiseException,
-)
-
-
-def _logged(query: Query, error: BaseException | None, started: float) -> CatalogueError:
+def _log_failure(query: Query, error: BaseException | None, started: float) -> CatalogueError:
     """Log why a statement failed, unless a named rule refused it, and translate the error."""
     error = error or RuntimeError()
-    translated = translate(query, error)
+    translated = translate_error(query, error)
+    details = {**_describe(query, started), "reason": describe_error(error)}
     if isinstance(translated, Unavailable | StatementFailed):
         translated.query = query.name
-        log.warning("statement failed", **_about(query, started), reason=message_of(error))
+        log.warning("statement failed", **details)
     elif isinstance(translated, RuleBroken) and not translated.rule:
-        log.warning("refused by the database", **_about(query, started), reason=message_of(error))
+        log.warning("refused by the database", **details)
     return translated
 
 
-def _about(query: Query, started: float) -> dict[str, Any]:
-    return {
-        "query": query.name,
-        "file": query.place,
-        "duration_ms": round((monotonic() - started) * 1000, 1),
-    }
-
-
-def message_of(error: BaseException) -> str:
-    """PostgreSQL's message in one line, without its details, which contain values."""
-    message = error.diag.message_primary if isinstance(error, psycopg2.Error) else None
-    return " ".join((message or str(error) or type(error).__name__).split())
+def _describe(query: Query, started: float) -> dict[str, Any]:
+    duration_ms = round((monotonic() - started) * 1000, 1)
+    return {"query": query.name, "file": query.place, "duration_ms": duration_ms}

@@ -1,31 +1,26 @@
 """A transaction on a connection of its own, whose statements run while Python does other work.
 
-Imports and exports use it, without threads: `start` sends a statement, `finish` waits for the
-answer in select(), where Ctrl-C takes effect. Within libpq's blocking calls it would not.
+Imports and exports use it, without threads: `start` sends a statement, `finish` waits for its rows
+in select(), where Ctrl-C takes effect. Within libpq's blocking calls it would not.
 """
 
-import select
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
 import psycopg2
 from psycopg2 import errors as postgres
 from psycopg2.extensions import POLL_OK, POLL_READ
-from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 
+from service.database.connections import Session, open_polled_session, wait
+from service.database.driver_errors import describe_error, translate_error
 from service.database.queries import Query
-from service.database.sessions import words
-from service.database.statements import limit_affected, translate
-from service.database.urls import application_name, parameters
+from service.database.statements import limit_affected
 from service.errors import OperatorError, RuleBroken
 
 Row = tuple[Any, ...]
 
-CONNECT_TIMEOUT_S = 10.0  # for each host
-SIGNAL_CHECK_S = 1.0  # a signal just before select() does not wake it
 CANCEL_RETRY_S = 0.1  # a cancellation that comes before its statement is lost
 CANCEL_TIMEOUT_S = 5.0
 
@@ -63,7 +58,7 @@ class Transaction:
         self._error = None
         try:
             self._cursor.execute(query.preamble(query.timeout or 0) + limit + query.sql, parameters)
-            _wait(self._session, (POLL_READ, POLL_OK))
+            wait(self._session, (POLL_READ, POLL_OK))
         except psycopg2.Error as error:
             self._error = error
 
@@ -71,7 +66,7 @@ class Transaction:
         """Wait for the rows of the query that was started."""
         if self._error:
             raise self._error
-        _wait(self._session)
+        wait(self._session)
         return self._cursor.fetchall() if self._cursor.description else []
 
     def run(self, name: str, **parameters: Any) -> list[Row]:
@@ -82,7 +77,7 @@ class Transaction:
     def execute(self, sql: str) -> None:
         """Run a statement that begins, ends or divides the transaction."""
         self._cursor.execute(sql)
-        _wait(self._session)
+        wait(self._session)
 
     def start_insert(self, name: str, parameter: str, rows: Sequence[str]) -> None:
         """Send the query with these rows, each a JSON object, as its parameter."""
@@ -97,11 +92,11 @@ class Transaction:
         try:
             self.finish()
         except psycopg2.Error as error:
-            if not isinstance(translate(self._queries[name], error), RuleBroken):
+            if not isinstance(translate_error(self._queries[name], error), RuleBroken):
                 raise
             self.execute("rollback to savepoint insert_rows; release savepoint insert_rows")
             if len(rows) == 1:
-                return [Refusal(0, words(error))]
+                return [Refusal(0, describe_error(error, details=True))]
         else:
             self.execute("release savepoint insert_rows")
             return []
@@ -114,7 +109,7 @@ class Transaction:
         return refusals
 
     def commit(self) -> None:
-        """Commit; `OperatorError` if the answer is lost, as the commit may have succeeded."""
+        """Commit; `OperatorError` if the response is lost, as the commit may have succeeded."""
         try:
             self.execute("commit")
         except (KeyboardInterrupt, psycopg2.Error) as error:
@@ -130,7 +125,7 @@ class Transaction:
         try:
             self.run(name)
         except psycopg2.Error as error:
-            return words(error)
+            return describe_error(error, details=True)
         except KeyboardInterrupt:
             return "interrupted"
         return None
@@ -144,52 +139,18 @@ def begin(
 
     `read_only`: all its statements see the same moment. A failure is an `OperatorError`.
     """
-    session = _connect(url)
+    session = open_polled_session(url)
     try:
         transaction = Transaction(session, queries)
         transaction.execute(BEGIN_READING if read_only else BEGIN_WRITING)
         yield transaction
-    except (postgres.UndefinedTable, postgres.UndefinedColumn) as error:
-        raise OperatorError(
-            f"the database refused: {words(error)}; is it migrated? python -m service migrate"
-        ) from error
     except psycopg2.Error as error:
         lost = "the connection to the database broke" if session.closed else "the database refused"
-        raise OperatorError(f"{lost}: {words(error)}") from error
+        is_behind = isinstance(error, postgres.UndefinedTable | postgres.UndefinedColumn)
+        hint = "; is it migrated? python -m service migrate" if is_behind else ""
+        raise OperatorError(f"{lost}: {describe_error(error, details=True)}{hint}") from error
     finally:
         _close(session)
-
-
-def _connect(url: str) -> Session:
-    """Try each host in turn; an asynchronous connect of libpq would wait for the first for ever."""
-    given: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S} | parameters(url)
-    lists = {name: given[name].split(",") for name in ("host", "hostaddr", "port") if name in given}
-    for index in range(max(map(len, lists.values()), default=1)):
-        host = {name: values[min(index, len(values) - 1)] for name, values in lists.items()}
-        fixed = {"application_name": application_name(), "client_encoding": "utf8", "async_": True}
-        try:
-            session: Session = psycopg2.connect(**given | host | fixed)
-            _wait(session, seconds=float(given["connect_timeout"]) or inf)
-        except (psycopg2.Error, TimeoutError, ValueError) as error:
-            failure = error
-        else:
-            return session
-    raise OperatorError(f"the database is out of reach: {words(failure)}") from None
-
-
-def _wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: float = inf) -> None:
-    """Wait until the connection is in one of these states.
-
-    select() gets the connection anew each time: to connect to the next address, libpq opens
-    another socket.
-    """
-    deadline = monotonic() + seconds
-    while (state := session.poll()) not in states:
-        if monotonic() >= deadline:
-            raise TimeoutError("timeout expired")
-        reading = [session] if state == POLL_READ else []
-        writing = [] if reading else [session]
-        select.select(reading, writing, [], min(SIGNAL_CHECK_S, seconds))
 
 
 def _close(session: Session) -> None:
@@ -199,5 +160,5 @@ def _close(session: Session) -> None:
         while session.isexecuting() and monotonic() < deadline:
             session.cancel()
             with suppress(TimeoutError):
-                _wait(session, seconds=CANCEL_RETRY_S)
+                wait(session, seconds=CANCEL_RETRY_S)
     session.close()

@@ -14,12 +14,13 @@ import aiopg
 import psycopg2
 from psycopg2 import errors as postgres
 
+from service.database.driver_errors import describe_error, is_statement_timeout
 from service.database.queries import Expected, Query
-from service.database.statements import is_timeout, limit_affected, message_of
+from service.database.statements import limit_affected
 from service.errors import Contended, Unavailable
 
-PATIENCE_S = 3  # of the driver; PostgreSQL is told to give up before
-TIMEOUT = "1s"  # of PostgreSQL, for each statement of the check
+DRIVER_TIMEOUT_S = 3
+STATEMENT_TIMEOUT_S = 1  # for each statement of the check
 
 QUERIES: Mapping[str, Expected] = {
     "get_applied_migrations": Expected({"version": str}, [{}], "readiness and start-up"),
@@ -38,8 +39,6 @@ OIDS: Mapping[Any, Mapping[str, int]] = {
 # Nodes of a plan that write, and calls of functions that need a privilege on a sequence.
 WRITE = re.compile(r"^\s*(?:->\s+)?(Insert|Update|Delete|Merge) on (?:\w+\.)?(\w+)", re.MULTILINE)
 SEQUENCE = re.compile(r"\b(nextval|setval|currval)\('((?:[^']|'')+)'::regclass")
-
-
 # PostgreSQL cannot explain it, and running it takes a while.
 ANALYZE = re.compile(r"analyze\s+/\*.*?\*/\s+([\w.]+)\s*", re.IGNORECASE)
 
@@ -69,7 +68,7 @@ class Verification:
         Returns False where that is not possible for the columns of writes, as the database is read
         only for now. A query that waits for a lock or takes longer than a second is `Contended`.
         """
-        async with connection.cursor(timeout=PATIENCE_S) as cursor:
+        async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
             await cursor.execute("select to_regclass('schema_migrations') is null")
             if await cursor.fetchone() == (True,):  # it comes with the first migration
                 self.require_migrations([])
@@ -79,11 +78,11 @@ class Verification:
                 return False
             # First: a query may need a migration that is missing.
             migrations = self._queries["get_applied_migrations"]
-            await self._verify(cursor, migrations, writable=writable)
+            await self._verify_query(cursor, migrations, writable=writable)
             await cursor.execute(migrations.sql, {})
             self.require_migrations(await cursor.fetchall())
             for query in self._queries.values():
-                await self._verify(cursor, query, writable=writable)
+                await self._verify_query(cursor, query, writable=writable)
         self._reads_verified = True
         return writable
 
@@ -98,112 +97,108 @@ class Verification:
                 f"migration {missing[0]} has not been applied: run python -m service migrate"
             )
 
-    async def _verify(self, cursor: aiopg.Cursor, query: Query, *, writable: bool) -> None:
+    async def _verify_query(self, cursor: aiopg.Cursor, query: Query, *, writable: bool) -> None:
+        expected = self._expected.get(query.name)
         try:
             await cursor.execute("begin")
-            await self._verify_settings(cursor, query)
-            await self._verify_statement(cursor, query, writable=writable)
+            await _verify_settings(cursor, query)
+            await _verify_statement(cursor, query, expected, writable=writable)
         except asyncio.CancelledError as error:
-            if not is_timeout(error):
+            if not is_statement_timeout(error):
                 raise
-            raise Contended(_blame(query, error.__context__)) from error
+            raise _contended(query, error.__context__ or error) from error
         except postgres.LockNotAvailable as error:
-            raise Contended(_blame(query, error)) from error
+            raise _contended(query, error) from error
         except psycopg2.OperationalError:
             raise  # the database is going away
-        except postgres.InsufficientPrivilege as error:
-            if not self._is_by_command(query):
-                raise query.refuse(message_of(error)) from error
         except psycopg2.Error as error:
             if isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads:
                 raise  # the database has just become a standby
-            line = _line(error, query, cursor)
-            raise query.refuse(error.diag.message_primary or str(error), line) from error
+            is_denied = isinstance(error, postgres.InsufficientPrivilege)
+            if not (is_denied and expected and expected.by_command):
+                raise query.refuse(describe_error(error), _line(error, query, cursor)) from error
         finally:
             if not cursor.connection.closed:
                 await cursor.execute("rollback")
 
-    def _is_by_command(self, query: Query) -> bool:
-        expected = self._expected.get(query.name)
-        return expected is not None and expected.by_command
 
-    async def _verify_settings(self, cursor: aiopg.Cursor, query: Query) -> None:
-        for setting in query.settings:
-            try:
-                await cursor.execute(setting.sql)
-            except psycopg2.Error as error:
-                if cursor.connection.closed:
-                    raise
-                raise query.refuse(message_of(error), setting.line) from error
-        await cursor.execute(f"set local statement_timeout = '{TIMEOUT}'")
+async def _verify_settings(cursor: aiopg.Cursor, query: Query) -> None:
+    for setting in query.settings:
+        try:
+            await cursor.execute(setting.sql)
+        except psycopg2.Error as error:
+            if cursor.connection.closed:
+                raise
+            raise query.refuse(describe_error(error), setting.line) from error
 
-    async def _verify_statement(
-        self, cursor: aiopg.Cursor, query: Query, *, writable: bool
-    ) -> None:
-        if match := ANALYZE.fullmatch(query.sql):
-            await cursor.execute("select %s::regclass", (match[1],))
-            return
-        expected = self._expected.get(query.name)
-        samples = expected.samples if expected else [dict.fromkeys(query.parameters)]
-        for sample in samples:
-            await cursor.execute(f"explain (verbose) {query.sql}", sample)
-            plan = "\n".join([line async for (line,) in cursor])
-            if expected and not expected.writes and (write := WRITE.search(plan)):
-                raise query.refuse(
-                    f"{query.name} must only read: it contains {write[1].lower()} on {write[2]}"
-                )
-            if not self._is_by_command(query):
-                await self._require_sequences(cursor, query, plan)
-        if not expected:  # a query of the DBA's own
-            return
-        if not expected.writes:
-            # A cursor, of which no row is fetched: a read may find many.
-            await cursor.execute(f"declare verified cursor for {query.sql}", samples[0])
-            await cursor.execute("fetch 0 from verified")
-        elif writable:
-            # The limit refuses a write that changes movies whatever its parameters are.
-            await cursor.execute(limit_affected(0) + query.sql, samples[0])
-        else:
-            return
-        await self._require_columns(cursor, query, expected)
 
-    async def _require_sequences(self, cursor: aiopg.Cursor, query: Query, plan: str) -> None:
-        for function, sequence in sorted(set(SEQUENCE.findall(plan))):
-            privilege = {"nextval": "usage, update", "setval": "update"}.get(function, "usage")
-            name = sequence.replace("''", "'")
-            await cursor.execute("select has_sequence_privilege(%s, %s)", (name, privilege))
-            if await cursor.fetchone() != (True,):
-                raise query.refuse(
-                    f"{query.name} needs the privilege {privilege.partition(',')[0].upper()}"
-                    f" on the sequence {name}"
-                )
+async def _verify_statement(
+    cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, writable: bool
+) -> None:
+    await cursor.execute(f"set local statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
+    if match := ANALYZE.fullmatch(query.sql):
+        await cursor.execute("select %s::regclass", (match[1],))
+        return
+    await _verify_plans(cursor, query, expected)
+    if expected and (writable or not expected.writes):
+        await _verify_columns(cursor, query, expected)
 
-    async def _require_columns(
-        self, cursor: aiopg.Cursor, query: Query, expected: Expected
-    ) -> None:
-        found = [(column.name, column.type_code) for column in cursor.description or ()]
-        if [name for name, _ in found] != [*expected.columns]:
+
+async def _verify_plans(cursor: aiopg.Cursor, query: Query, expected: Expected | None) -> None:
+    for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
+        await cursor.execute(f"explain (verbose) {query.sql}", sample)
+        plan = "\n".join([line async for (line,) in cursor])
+        if expected and not expected.writes and (write := WRITE.search(plan)):
             raise query.refuse(
-                f"{query.name} must return the columns {', '.join(expected.columns)};"
-                f" it returns {', '.join(name for name, _ in found) or 'none'}"
+                f"{query.name} must only read: it contains {write[1].lower()} on {write[2]}"
             )
-        for (name, oid), kind in zip(found, expected.columns.values(), strict=True):
-            if oid not in OIDS[kind].values():
-                await cursor.execute("select format_type(%s, null)", (oid,))
-                ((wrong,),) = await cursor.fetchall()
-                raise query.refuse(
-                    f"{query.name} must return {name} as {' or '.join(OIDS[kind])}, not {wrong}"
-                )
+        if not (expected and expected.by_command):
+            await _require_sequences(cursor, query, plan)
 
 
-def _blame(query: Query, error: BaseException | None) -> str:
-    return (
-        f"{query.place}: {query.name} could not be checked: {message_of(error or TimeoutError())}"
-    )
+async def _require_sequences(cursor: aiopg.Cursor, query: Query, plan: str) -> None:
+    for function, sequence in sorted(set(SEQUENCE.findall(plan))):
+        privilege = {"nextval": "usage, update", "setval": "update"}.get(function, "usage")
+        name = sequence.replace("''", "'")
+        await cursor.execute("select has_sequence_privilege(%s, %s)", (name, privilege))
+        if await cursor.fetchone() != (True,):
+            raise query.refuse(
+                f"{query.name} needs the privilege {privilege.partition(',')[0].upper()}"
+                f" on the sequence {name}"
+            )
+
+
+async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected) -> None:
+    """Run the query and compare the columns that it returns; it finds and changes nothing."""
+    if expected.writes:
+        # The limit refuses a write that changes movies whatever its parameters are.
+        await cursor.execute(limit_affected(0) + query.sql, expected.samples[0])
+    else:
+        # A cursor, of which no row is fetched: a read may find many.
+        await cursor.execute(f"declare verified cursor for {query.sql}", expected.samples[0])
+        await cursor.execute("fetch 0 from verified")
+    found = [(column.name, column.type_code) for column in cursor.description or ()]
+    if [name for name, _ in found] != [*expected.columns]:
+        raise query.refuse(
+            f"{query.name} must return the columns {', '.join(expected.columns)};"
+            f" it returns {', '.join(name for name, _ in found) or 'none'}"
+        )
+    for (name, oid), kind in zip(found, expected.columns.values(), strict=True):
+        if oid not in OIDS[kind].values():
+            await cursor.execute("select format_type(%s, null)", (oid,))
+            ((wrong,),) = await cursor.fetchall()
+            raise query.refuse(
+                f"{query.name} must return {name} as {' or '.join(OIDS[kind])}, not {wrong}"
+            )
+
+
+def _contended(query: Query, error: BaseException) -> Contended:
+    reason = describe_error(error)
+    return Contended(f"{query.place}: {query.name} could not be checked: {reason}")
 
 
 def _line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:
-    """The line in the file of the place that PostgreSQL points at."""
+    """Return the line in the file that PostgreSQL points at."""
     position = int(error.diag.statement_position or 0)
     sent = cursor.raw.query.decode()[: position - 1] if position else ""
     return query.first_line + sent.count("\n") if position else query.line

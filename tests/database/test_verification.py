@@ -14,8 +14,8 @@ from support import Execute
 
 from service.config import Config
 from service.database import query_files
+from service.database.connections import connect
 from service.database.migrations import files as migration_files
-from service.database.pool import connect
 from service.database.queries import Expected
 from service.database.verification import Verification
 from service.errors import Contended, OperatorError, Unavailable

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from service.database.sql_files import locate, read_sql_file
 from service.errors import OperatorError
 
 Report = Callable[[str], None]  # takes one line for the operator
@@ -71,11 +72,6 @@ class _Marker(NamedTuple):
     direction: str
     line: int
     transaction: bool
-
-
-def locate(path: Path, line: int = 1) -> str:
-    """Name a line of a file in a message: `migrations/<file>:<line>`; 1 for the file itself."""
-    return f"{path.parent.name}/{path.name}:{line}"
 
 
 def read(folder: Path) -> list[Migration]:
@@ -140,7 +136,7 @@ def _is_well_named(name: str) -> bool:
 
 
 def _parse(path: Path) -> Migration:
-    text = _read_text(path)
+    text = read_sql_file(path, _refuse)
     lines = text.split("\n")
     markers = [
         _parse_marker(path, number, line)
@@ -155,21 +151,6 @@ def _parse(path: Path) -> Migration:
     up, *down = (_cut_section(lines, *pair) for pair in zip(markers, ends, strict=True))
     checksum = hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
     return Migration(path.name[:14], path.stem[15:], path, checksum, up, down[0] if down else None)
-
-
-def _read_text(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise OperatorError(f"{locate(path)}: cannot be read: {error.strerror}") from error
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        _refuse(path, raw.count(b"\n", 0, error.start) + 1, "not UTF-8: save the file as UTF-8")
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        _refuse(path, line, "a NUL character: PostgreSQL takes none; save the file as UTF-8")
-    return text
 
 
 def _parse_marker(path: Path, number: int, line: str) -> _Marker:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
-
-from service.database.migrations.files import Migration, Report, locate
+from service.database.connections import Session
+from service.database.migrations.files import Migration, Report
+from service.database.sql_files import locate
 from service.errors import OperatorError
 
 # dbmate inserts a version and nothing else: the time is the default's.

@@ -1,14 +1,13 @@
 """One migration of a database at a time, and a report of who holds a lock that it waits for."""
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 
 import psycopg2
-from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
+from psycopg2.extensions import set_wait_callback
 
+from service.database.connections import Session, open_polled_session, wait
 from service.database.migrations.files import Report
 from service.database.migrations.session import connect, is_lock_timeout
 from service.errors import OperatorError
@@ -30,31 +29,26 @@ select pid
    and (classid::bigint << 32) | objid::bigint = %s"""
 
 
-def run_locked(url: str, report: Report, work: Callable[[Session], None]) -> None:
-    """Run `work` as the only migration of this database; the lock ends with the session.
+@contextmanager
+def locked_session(url: str, report: Report) -> Iterator[Session]:
+    """Connect as the only migration of this database; the lock ends with the session.
 
-    It runs in a thread, because libpq blocks its thread until PostgreSQL answers, Ctrl-C or not.
-    This thread meanwhile reports who holds a lock that `work` waits for, and takes Ctrl-C.
+    While a statement waits for a lock, `report` is told who holds it. Ctrl-C cancels a statement.
     """
-    with connect(url) as session, ThreadPoolExecutor(max_workers=1) as pool:
+    with connect(url) as session:
         _wait_for_lock(session, report)
-        server = {"host": session.info.host, "port": session.info.port}  # the URL may list several
-        connect_again = partial(connect, url, **server, connect_timeout=2)
-        pid = session.info.backend_pid
-        running = pool.submit(work, session)
+        watch = _Watch(url, session, report)
+        set_wait_callback(watch.wait)
         try:
-            blockers = _report_blockers(connect_again, pid, running, report)
-        except KeyboardInterrupt:
-            while not wait([running], LOCK_POLL_S).done:
-                with suppress(psycopg2.Error):
-                    session.cancel()
+            yield session
+        except Exception as error:
+            if watch.is_interrupted:
+                raise KeyboardInterrupt from error
+            if watch.blockers and is_lock_timeout(error):
+                raise OperatorError(f"{error}; the lock was held by {watch.blockers}") from error
             raise
-        try:
-            running.result()
-        except OperatorError as error:
-            if blockers and is_lock_timeout(error):
-                raise OperatorError(f"{error}; the lock was held by {blockers}") from error
-            raise
+        finally:
+            set_wait_callback(None)
 
 
 def _wait_for_lock(session: Session, report: Report) -> None:
@@ -66,7 +60,11 @@ def _wait_for_lock(session: Session, report: Report) -> None:
     """
     give_up = time.monotonic() + LOCK_WAIT_S
     reported: set[int] = set()
-    while not _take_lock(session):
+    cursor = session.cursor()
+    while True:
+        cursor.execute("select pg_try_advisory_lock(%s)", (LOCK_KEY,))
+        if cursor.fetchone() == (True,):
+            return
         time.sleep(LOCK_POLL_S)  # a session that was closed just now has the lock a little longer
         holders = _describe_processes(session, KEY_HOLDERS, LOCK_KEY)
         for pid in holders.keys() - reported:
@@ -82,47 +80,59 @@ def _wait_for_lock(session: Session, report: Report) -> None:
             )
 
 
-def _take_lock(session: Session) -> bool:
-    with session.cursor() as cursor:
-        cursor.execute("select pg_try_advisory_lock(%s)", (LOCK_KEY,))
-        return cursor.fetchone() == (True,)
+class _Watch:
+    """Waits for the statements of `session`, and reports who holds a lock that they wait for."""
 
+    def __init__(self, url: str, session: Session, report: Report) -> None:
+        self._url = url
+        self._session = session
+        self._report = report
+        self._reported: set[int] = set()
+        self.blockers = ""  # the last ones, described
+        self.is_interrupted = False
 
-def _report_blockers(
-    connect_again: Callable[[], AbstractContextManager[Session]],
-    pid: int,
-    running: Future[None],
-    report: Report,
-) -> str:
-    """Report, once each, who holds a lock that `pid` waits for; return the last ones.
+    def wait(self, session: Session) -> None:
+        """Wait in place of libpq, which blocks until PostgreSQL responds, Ctrl-C or not.
 
-    Without a second connection it reports nothing: the migration does not depend on it.
-    """
-    reported: set[int] = set()
-    last = ""
-    if wait([running], BLOCKER_POLL_S).done:
-        return last
-    with suppress(OperatorError), connect_again() as session:
-        while not running.done():
-            blockers = _describe_processes(session, BLOCKERS, pid)
-            for blocker in blockers.keys() - reported:
-                report(f"waiting for a lock that is held by {blockers[blocker]}")
-            reported |= blockers.keys()
-            last = "; ".join(blockers.values()) or last
-            wait([running], BLOCKER_POLL_S)
-    wait([running])
-    return last
+        https://www.psycopg.org/docs/advanced.html#support-for-coroutine-libraries
+        """
+        while True:
+            try:
+                with suppress(TimeoutError):
+                    wait(session, seconds=BLOCKER_POLL_S)
+                    break
+                if session is self._session:
+                    self._report_blockers()
+            except KeyboardInterrupt:
+                self.is_interrupted = True
+            if self.is_interrupted:
+                session.cancel()
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+
+    def _report_blockers(self) -> None:
+        """Report each once; nothing without a second connection, which may not be had."""
+        info = self._session.info  # the URL may list several hosts
+        server = {"host": info.host, "port": str(info.port), "connect_timeout": 2}
+        with suppress(OperatorError, psycopg2.Error):
+            with closing(open_polled_session(self._url, **server)) as second:
+                blockers = _describe_processes(second, BLOCKERS, info.backend_pid)
+            for pid in blockers.keys() - self._reported:
+                self._report(f"waiting for a lock that is held by {blockers[pid]}")
+            self._reported |= blockers.keys()
+            self.blockers = "; ".join(blockers.values()) or self.blockers
 
 
 def _describe_processes(session: Session, pids: str, key: int) -> dict[int, str]:
     """Describe the processes that the query `pids` finds, each in one line, by pid."""
-    with session.cursor() as cursor:
-        cursor.execute(
-            f"select pid, application_name, state, query from ({pids}) as found (pid)"
-            " left join pg_stat_activity using (pid)",
-            (key,),
-        )
-        return {pid: _describe(pid, *rest) for pid, *rest in cursor}
+    cursor = session.cursor()
+    cursor.execute(
+        f"select pid, application_name, state, query from ({pids}) as found (pid)"
+        " left join pg_stat_activity using (pid)",
+        (key,),
+    )
+    wait(session)
+    return {pid: _describe(pid, *rest) for pid, *rest in cursor}
 
 
 def _describe(pid: int, application: str | None, state: str | None, query: str | None) -> str:

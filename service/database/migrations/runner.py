@@ -11,7 +11,6 @@ recorded in `schema_migrations`, in the same transaction: `migration_history` ha
 import io
 import re
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -21,11 +20,10 @@ from alembic.runtime.migration import MigrationContext, MigrationInfo, Migration
 from alembic.script import Script
 from alembic.script.revision import RevisionMap
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
-from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.migrations.files import Migration, Report, Section, locate, read
+from service.database.migrations.files import Migration, Report, Section, read
 from service.database.migrations.history import (
     CREATE_LEDGER,
     adopt,
@@ -35,9 +33,14 @@ from service.database.migrations.history import (
     read_ledger,
     report_edits,
 )
-from service.database.migrations.lock import run_locked
-from service.database.migrations.session import alembic_connection, connect, explain
-from service.database.sessions import words
+from service.database.migrations.lock import locked_session
+from service.database.migrations.session import (
+    alembic_connection,
+    connect,
+    describe_failure,
+    explain,
+)
+from service.database.sql_files import locate
 from service.errors import OperatorError
 
 
@@ -52,35 +55,31 @@ class Status(NamedTuple):
 
 def upgrade(url: str, folder: Path, report: Report) -> None:
     """Apply all that is pending, each file in its own transaction; stop at the first failure."""
-    run_locked(url, report, partial(_upgrade, read(folder), report))
-
-
-def _upgrade(migrations: list[Migration], report: Report, session: Session) -> None:
-    ledger = read_ledger(session)
-    pending = find_pending(migrations, ledger)
-    adopt(session, migrations, ledger)
-    report_edits(migrations, ledger, report)
-    with alembic_connection(session) as connection:
-        for migration in pending:
-            _move(connection, migrations, migration, up=True)
-            report(f"applied {migration.path.name}")
-    if not pending:
-        report(explain_nothing_to_do(migrations, ledger))
+    migrations = read(folder)
+    with locked_session(url, report) as session:
+        ledger = read_ledger(session)
+        pending = find_pending(migrations, ledger)
+        adopt(session, migrations, ledger)
+        report_edits(migrations, ledger, report)
+        with alembic_connection(session) as connection:
+            for migration in pending:
+                _move(connection, migrations, migration, up=True)
+                report(f"applied {migration.path.name}")
+        if not pending:
+            report(explain_nothing_to_do(migrations, ledger))
 
 
 def downgrade(url: str, folder: Path, report: Report) -> None:
     """Take back the newest that is applied, by the `-- migrate:down` of its file."""
-    run_locked(url, report, partial(_downgrade, read(folder), report))
-
-
-def _downgrade(migrations: list[Migration], report: Report, session: Session) -> None:
-    ledger = read_ledger(session)
-    migration = find_newest_applied(migrations, ledger)
-    adopt(session, migrations, ledger)
-    report_edits(migrations, ledger, report)
-    with alembic_connection(session) as connection:
-        _move(connection, migrations, migration, up=False)
-    report(f"took back {migration.path.name}")
+    migrations = read(folder)
+    with locked_session(url, report) as session:
+        ledger = read_ledger(session)
+        migration = find_newest_applied(migrations, ledger)
+        adopt(session, migrations, ledger)
+        report_edits(migrations, ledger, report)
+        with alembic_connection(session) as connection:
+            _move(connection, migrations, migration, up=False)
+        report(f"took back {migration.path.name}")
 
 
 def status(url: str, folder: Path, report: Report) -> list[Status]:
@@ -123,7 +122,9 @@ def _move(
         context.run_migrations(context=context)
     except SQLAlchemyError as error:  # at the commit, or of the bookkeeping's tables
         section = migration.up if up or not migration.down else migration.down
-        raise OperatorError(f"{locate(migration.path, section.line)}: {words(error)}") from error
+        raise OperatorError(
+            f"{locate(migration.path, section.line)}: {describe_failure(error)}"
+        ) from error
 
 
 def _make_steps(migrations: list[Migration], *, up: bool) -> dict[str, MigrationStep]:
@@ -144,8 +145,7 @@ def _make_module(migration: Migration, before: Migration | None) -> ModuleType:
         _run(context, migration, migration.up)
 
     def downgrade(context: MigrationContext) -> None:
-        if migration.down:
-            _run(context, migration, migration.down)
+        _run(context, migration, migration.down)
 
     module = ModuleType(migration.version, migration.name)
     vars(module).update(
@@ -179,8 +179,8 @@ def _record(ctx: MigrationContext, step: MigrationInfo, **_: Any) -> None:
         ctx.execute(f"delete from schema_migrations where version = '{version}'")
 
 
-def _run(context: MigrationContext, migration: Migration, section: Section) -> None:
-    if section.empty:
+def _run(context: MigrationContext, migration: Migration, section: Section | None) -> None:
+    if not section or section.empty:
         return
     try:
         if section.transaction:

@@ -7,13 +7,13 @@ from typing import Any
 
 import psycopg2
 from psycopg2 import errorcodes
-from psycopg2.extensions import connection as Session  # noqa: N812 (a class, whatever its case)
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.migrations.files import Section, locate
-from service.database.sessions import open_session, origin, words
-from service.database.urls import application_name, parameters
+from service.database.connections import Session, application_name, open_session, parse_url
+from service.database.driver_errors import describe_error
+from service.database.migrations.files import Section
+from service.database.sql_files import locate
 from service.errors import OperatorError
 
 # A migration that waits for a table makes everybody behind it wait, so it must not wait long; its
@@ -27,7 +27,7 @@ OPTIONS = "-c lock_timeout=5s -c statement_timeout=0"
 @contextmanager
 def connect(url: str, **options: Any) -> Iterator[Session]:
     """Connect, under autocommit: while it waits, it has no transaction that others wait for."""
-    given = parameters(url)
+    given = parse_url(url)
     session = open_session(
         url,
         options=f"{given.get('options', '')} {OPTIONS}",
@@ -38,7 +38,7 @@ def connect(url: str, **options: Any) -> Iterator[Session]:
         session.autocommit = True
         yield session
     except (psycopg2.Error, SQLAlchemyError) as error:
-        raise OperatorError(f"the database refused: {words(error)}") from error
+        raise OperatorError(f"the database refused: {describe_failure(error)}") from error
     finally:
         session.close()
 
@@ -58,8 +58,8 @@ def explain(path: Path, section: Section, error: BaseException) -> str:
     The position counts characters of all that was sent, also of several statements:
     https://www.postgresql.org/docs/current/protocol-error-fields.html
     """
-    error = origin(error)
-    line, said = section.line, words(error)
+    error = find_driver_error(error)
+    line, said = section.line, describe_failure(error)
     position = error.diag.statement_position if isinstance(error, psycopg2.Error) else None
     if position:
         line += section.sql.count("\n", 0, int(position) - 1)
@@ -80,4 +80,16 @@ def explain(path: Path, section: Section, error: BaseException) -> str:
 
 def is_lock_timeout(error: BaseException) -> bool:
     """Whether a statement gave up after `lock_timeout`."""
-    return getattr(origin(error), "pgcode", None) == errorcodes.LOCK_NOT_AVAILABLE
+    return getattr(find_driver_error(error), "pgcode", None) == errorcodes.LOCK_NOT_AVAILABLE
+
+
+def describe_failure(error: BaseException) -> str:
+    """Say in one line what PostgreSQL or the driver said, with its details."""
+    return describe_error(find_driver_error(error), details=True)
+
+
+def find_driver_error(error: BaseException) -> BaseException:
+    """Find what the driver said: cleaning up after a lost connection fails in words of its own."""
+    while not isinstance(error, psycopg2.Error) and (inner := error.__cause__ or error.__context__):
+        error = inner
+    return error

@@ -2,13 +2,15 @@
 
 import pytest
 
-from service.database import urls
+from service.database import connections
 from service.errors import OperatorError
 
 
 def test_a_url_is_read_as_libpq_reads_it() -> None:
     """Every part of a URL gets libpq's name, with percent signs decoded."""
-    given = urls.parameters("postgres://me:p%40ss%2Fw%25@db.example:5433/movies?sslmode=require")
+    given = connections.parse_url(
+        "postgres://me:p%40ss%2Fw%25@db.example:5433/movies?sslmode=require"
+    )
 
     assert given == {
         "user": "me",
@@ -22,14 +24,14 @@ def test_a_url_is_read_as_libpq_reads_it() -> None:
 
 def test_a_socket_is_a_host() -> None:
     """A URL without a host may name a socket's folder."""
-    given = urls.parameters("postgresql:///movies?host=/run/postgresql")
+    given = connections.parse_url("postgresql:///movies?host=/run/postgresql")
 
     assert given == {"dbname": "movies", "host": "/run/postgresql"}
 
 
 def test_a_user_may_hold_an_at_sign() -> None:
     """Some platforms name users user@server."""
-    given = urls.parameters("postgresql://me%40server:x@host/movies")
+    given = connections.parse_url("postgresql://me%40server:x@host/movies")
 
     assert given["user"] == "me@server"
 
@@ -37,7 +39,7 @@ def test_a_user_may_hold_an_at_sign() -> None:
 @pytest.mark.parametrize("password", ["sec:ret", "sec?ret", "sec#ret", "sec?r=t"])
 def test_what_libpq_takes_is_taken(password: str) -> None:
     """Signs in a password that libpq does not trip over are taken as they stand."""
-    given = urls.parameters(f"postgresql://me:{password}@host:5432/movies")
+    given = connections.parse_url(f"postgresql://me:{password}@host:5432/movies")
 
     assert (given["password"], given["host"]) == (password, "host")
 
@@ -56,7 +58,7 @@ def test_what_libpq_takes_is_taken(password: str) -> None:
 def test_a_url_that_cannot_be_read_does_not_show(url: str) -> None:
     """A password that is not escaped is refused with advice, and is not repeated."""
     with pytest.raises(OperatorError) as caught:
-        urls.parameters(url)
+        connections.parse_url(url)
 
     message = str(caught.value)
     assert "expected postgresql://user:password@host:port/name" in message
@@ -66,7 +68,7 @@ def test_a_url_that_cannot_be_read_does_not_show(url: str) -> None:
 
 def test_the_password_does_not_show() -> None:
     """What is shown says which database it is, and leaves the password out."""
-    text = urls.shown("postgresql://me:s3cret@db.example:5433/movies")
+    text = connections.hide_password("postgresql://me:s3cret@db.example:5433/movies")
 
     assert "s3cret" not in text
     assert set(text.split()) == {
@@ -76,14 +78,14 @@ def test_the_password_does_not_show() -> None:
 
 def test_a_password_among_the_options_does_not_show() -> None:
     """A URL may carry the password behind its question mark too."""
-    text = urls.shown("postgresql://me@db.example/movies?password=s3cret")
+    text = connections.hide_password("postgresql://me@db.example/movies?password=s3cret")
 
     assert "s3cret" not in text
 
 
 def test_the_password_of_a_key_does_not_show() -> None:
     """The password of the client's TLS key is one as well."""
-    text = urls.shown("postgresql://me@db.example/movies?sslpassword=s3cret")
+    text = connections.hide_password("postgresql://me@db.example/movies?sslpassword=s3cret")
 
     assert "s3cret" not in text
     assert "host=db.example" in text
@@ -91,6 +93,6 @@ def test_the_password_of_a_key_does_not_show() -> None:
 
 def test_no_password_is_not_made_up() -> None:
     """Where there is none, none is shown."""
-    text = urls.shown("postgresql://me@db.example/movies")
+    text = connections.hide_password("postgresql://me@db.example/movies")
 
     assert "password" not in text

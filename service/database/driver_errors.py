@@ -1,0 +1,61 @@
+"""Errors of PostgreSQL and the driver, as one line and in the catalogue's words."""
+
+import asyncio
+
+import psycopg2
+from psycopg2 import errors as postgres
+
+from service.database.queries import Query
+from service.errors import CatalogueError, Contended, RuleBroken, StatementFailed, Unavailable
+
+CONTENDED = (
+    postgres.QueryCanceled,  # a timeout, or by hand
+    postgres.LockNotAvailable,
+    psycopg2.extensions.TransactionRollbackError,
+)
+# Rules of the database; data that a column cannot hold, or that a DBA's trigger refuses.
+CAUSED_BY_CLIENTS = (
+    psycopg2.IntegrityError,
+    postgres.StringDataRightTruncation,
+    postgres.NumericValueOutOfRange,
+    postgres.UntranslatableCharacter,
+    postgres.RaiseException,
+)
+
+
+def describe_error(error: BaseException, *, details: bool = False) -> str:
+    """Describe it in one line; `details`: with PostgreSQL's, which contain values of the row."""
+    diagnosis = error.diag if isinstance(error, psycopg2.Error) else None
+    parts = [diagnosis.message_primary if diagnosis else None]
+    if diagnosis and details:
+        parts += [diagnosis.message_detail, diagnosis.message_hint]
+    text = "; ".join(part.rstrip(".\n") for part in parts if part)
+    return " ".join((text or str(error) or type(error).__name__).split()).rstrip(".")
+
+
+def is_statement_timeout(error: asyncio.CancelledError) -> bool:
+    """Whether this is how aiopg reports a statement timeout.
+
+    It would pass for a cancelled request, which gets no response.
+    """
+    return isinstance(error.__context__, postgres.QueryCanceled)
+
+
+def translate_error(query: Query, error: BaseException) -> CatalogueError:
+    """Return why a statement failed on a connection that works, in the catalogue's words.
+
+    https://www.postgresql.org/docs/current/errcodes-appendix.html
+    """
+    missing = isinstance(error, postgres.NotNullViolation)  # of a column that no client knows
+    if isinstance(error, CAUSED_BY_CLIENTS) and not missing and not query.reads:
+        return RuleBroken(error.diag.constraint_name or "")
+    reason = f"{query.name}: {describe_error(error)}"
+    if isinstance(error, CONTENDED):
+        return Contended(reason)
+    standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads
+    if standby or isinstance(error, psycopg2.OperationalError):
+        return Unavailable(reason)
+    return StatementFailed(
+        f"{query.name} ({query.place}): {describe_error(error)}",
+        for_every_row=isinstance(error, psycopg2.ProgrammingError),
+    )
