@@ -9,14 +9,31 @@ BIN    := $(VENV)/bin
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-# The environment is made anew whenever a lock file changes.
-$(VENV)/.installed: requirements.txt requirements-dev.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+# The stamps below carry this number in their names, so that another Python gets a new environment.
+# It is empty for a Python older than 3.11.
+PYTHON_ID := $(shell { $(PYTHON) -c 'import sys, zlib; \
+    sys.version_info >= (3, 11) and print(zlib.crc32((sys.version + sys.base_prefix).encode()))'; \
+    } 2>/dev/null | grep -x '[0-9]*')
+REQUIRE_PYTHON = $(if $(PYTHON_ID),,$(error Python 3.11 or later is needed; $(PYTHON) is \
+    $(or $(shell { $(PYTHON) --version; } 2>&1),not found). Name another: PYTHON=python3.12))
+PIP_INSTALL := -m pip install --disable-pip-version-check --require-hashes -r
+
+$(VENV)/python-$(PYTHON_ID):
+	$(REQUIRE_PYTHON)
+	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-run: $(VENV)/.installed ## migrate and serve on http://127.0.0.1:8000 (HOST and PORT change it)
-	@exec $(BIN)/python -m service serve --migrate
+$(VENV)/run-$(PYTHON_ID): requirements-run.txt | $(VENV)/python-$(PYTHON_ID)
+	$(BIN)/python $(PIP_INSTALL) $<
+	@touch $@
+
+$(VENV)/dev-$(PYTHON_ID): requirements-dev.txt | $(VENV)/python-$(PYTHON_ID)
+	$(BIN)/python $(PIP_INSTALL) $<
+	@touch $@
+
+# 130 is Ctrl-C, after which the service has said "stopped".
+run: $(VENV)/run-$(PYTHON_ID) ## migrate and serve on http://127.0.0.1:8000 (HOST and PORT change it)
+	@trap : INT; $(BIN)/python -m service serve --migrate || [ $$? = 130 ]
 
 test: lint ## lint, types and the whole test suite
 	$(BIN)/coverage erase
@@ -24,36 +41,39 @@ test: lint ## lint, types and the whole test suite
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-lint: $(VENV)/.installed ## ruff, mypy and the direction of imports
+lint: $(VENV)/dev-$(PYTHON_ID) ## ruff, mypy and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 BENCH := .venv-bench
-$(BENCH)/.installed: bench/requirements.txt
-	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
+$(BENCH)/bench-$(PYTHON_ID): bench/requirements.txt
+	$(REQUIRE_PYTHON)
+	$(PYTHON) -m venv --clear $(BENCH)
+	$(BENCH)/bin/python $(PIP_INSTALL) $<
 	@touch $@
 
-bench: $(BENCH)/.installed ## measure the service and its peers (20 minutes; needs wrk; ARGS=--quick)
+bench: $(BENCH)/bench-$(PYTHON_ID) ## measure the service and its peers (20 minutes; needs wrk; ARGS=--quick)
 	$(BENCH)/bin/python -m bench.run $(ARGS)
 
-bench-listing: $(BENCH)/.installed ## pages of 2 million movies, in every combination (5 minutes)
+bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in every combination (5 minutes)
 	$(BENCH)/bin/python -m bench.listing $(ARGS)
 
-chart: $(BENCH)/.installed ## draw bench/chart.svg again from the last run
+chart: $(BENCH)/bench-$(PYTHON_ID) ## draw bench/chart.svg again from the last run
 	$(BENCH)/bin/python -m bench.chart
 
-soak: $(BENCH)/.installed ## 2 million requests to one process, whose memory must not grow
+soak: $(BENCH)/bench-$(PYTHON_ID) ## 2 million requests to one process, whose memory must not grow
 	$(BENCH)/bin/python -m bench.soak $(ARGS)
 
-COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header \
-           --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
-lock: ## make requirements*.txt anew from pyproject.toml
-	$(COMPILE) --upgrade --output-file requirements.txt pyproject.toml
-	$(COMPILE) --upgrade --extra dev --constraint requirements.txt --output-file requirements-dev.txt pyproject.toml
-	$(COMPILE) --upgrade --extra bench --constraint requirements.txt --output-file bench/requirements.txt pyproject.toml
+COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header --generate-hashes \
+           --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+           --no-emit-options $(ARGS)
+lock: $(VENV)/dev-$(PYTHON_ID) ## make the lock files anew from pyproject.toml (ARGS=--upgrade)
+	$(COMPILE) --output-file requirements.txt pyproject.toml
+	$(COMPILE) --constraint requirements.txt --extra embedded --output-file requirements-run.txt pyproject.toml
+	$(COMPILE) --constraint requirements.txt --extra embedded,dev --output-file requirements-dev.txt pyproject.toml
+	$(COMPILE) --constraint requirements.txt --extra embedded,bench --output-file bench/requirements.txt pyproject.toml
 
 clean: ## remove what make built (the embedded database stays in .postgres)
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* .venv-bench
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* $(BENCH)
