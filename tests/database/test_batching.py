@@ -8,7 +8,7 @@ import pytest
 from support import until
 
 from service.config import Sharing
-from service.database.batching import PATIENCE, Batcher, Row
+from service.database.batching import WAIT_FOR_STATEMENT_S, Batcher, Row
 from service.errors import Contended, RuleBroken, Unavailable
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ async def test_one_of_two_clients_does_not_wait_for_the_other(statements: Statem
 
 
 async def test_a_stuck_statement_is_waited_for_only_so_long(statements: Statements) -> None:
-    """After PATIENCE others leave beside it, and are not held up from then on."""
+    """After WAIT_FOR_STATEMENT_S others leave beside it, and are not held up from then on."""
     batcher = Batcher(statements.run, SETTINGS)
     statements.stuck = {1}
     loop = asyncio.get_running_loop()
@@ -169,7 +169,7 @@ async def test_a_stuck_statement_is_waited_for_only_so_long(statements: Statemen
         await asyncio.sleep(0)
 
     assert second == "result 3"
-    assert waited >= PATIENCE * 0.9
+    assert waited >= WAIT_FOR_STATEMENT_S * 0.9
     assert all(request.done() for request in rest)
     assert not stuck[0].done()
     for request in stuck:
@@ -177,12 +177,12 @@ async def test_a_stuck_statement_is_waited_for_only_so_long(statements: Statemen
 
 
 async def test_what_did_not_fit_leaves_beside_a_stuck_statement(statements: Statements) -> None:
-    """Rows that were too many for a stuck statement leave after PATIENCE, with nobody arriving."""
+    """Rows that were too many for a stuck statement leave although no more arrive."""
     batcher = Batcher(statements.run, SETTINGS)
     statements.stuck = {0}
 
     requests = together(batcher, *range(15))
-    results = await asyncio.wait_for(asyncio.gather(*requests[10:]), PATIENCE * 20)
+    results = await asyncio.wait_for(asyncio.gather(*requests[10:]), WAIT_FOR_STATEMENT_S * 20)
 
     assert results == [f"result {key}" for key in range(10, 15)]
     for request in requests[:10]:
@@ -230,7 +230,7 @@ async def test_statements_under_way_are_bounded(statements: Statements) -> None:
     requests = []
     for key in range(6):
         requests += together(batcher, key)
-        await asyncio.sleep(PATIENCE * 1.5)
+        await asyncio.sleep(WAIT_FOR_STATEMENT_S * 1.5)
 
     statements.gate.set()
     await asyncio.gather(*requests)
@@ -382,7 +382,7 @@ async def test_those_who_all_left_while_waiting_hold_no_place(statements: Statem
         leaver = asyncio.create_task(batcher.submit(key))
         await asyncio.sleep(0)
         leaver.cancel()
-        await asyncio.sleep(PATIENCE * 1.5)
+        await asyncio.sleep(WAIT_FOR_STATEMENT_S * 1.5)
 
     assert await asyncio.wait_for(batcher.submit(100), 1) == "result 100"
     assert statements.sent == [[100]]
