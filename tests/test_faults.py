@@ -198,7 +198,7 @@ async def test_a_read_only_database(client: Client, execute: Execute, database: 
     name = psycopg2.extensions.parse_dsn(database)["dbname"]
     execute(f"alter database {name} set default_transaction_read_only = on")
     await assert_whole(client, 25)  # the first look at the genres is over
-    pool_of(client).distrust_idle()  # the setting is for new connections
+    pool_of(client).close_idle()  # the setting is for new connections
 
     read = await client.get(path)
     write = await client.post("/v1/movies", json=MOANA)

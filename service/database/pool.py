@@ -1,12 +1,9 @@
-"""aiopg connections under `max_open`, `max_idle` and `max_idle_time`.
+"""aiopg connections under `max_open`, `max_idle` and `max_idle_time`, with a queue of waiters.
 
-Not aiopg's own pool: that one leaves waiters asleep when a connection breaks, holds its lock while
-it connects (so that a stalled connect keeps users from free connections) and has no `max_idle`.
-
-Here nobody waits behind a connect: whoever finds no idle connection queues as a waiter, connects
-run in tasks of their own, and whatever becomes free first, a new connection or a returned one,
-goes to the waiter that has waited longest. The semantics are those of Go's database/sql
-(https://pkg.go.dev/database/sql#DB.SetMaxOpenConns).
+The semantics are those of Go's database/sql (https://pkg.go.dev/database/sql#DB.SetMaxOpenConns):
+connects run in tasks of their own, and whatever becomes free first, a new connection or a returned
+one, goes to the waiter that has waited longest. aiopg's own pool has no `max_idle`, leaves waiters
+asleep when a connection breaks, and holds its lock while it connects.
 """
 
 import asyncio
@@ -25,9 +22,9 @@ from service.errors import Unavailable
 
 log = structlog.get_logger()
 
-# After a failed connect with no connection left, requests are refused at once for so long
-# (seconds): an outage costs a few connects every 250 ms and a line in the log, not one a request.
-REFUSE_FOR = 0.25
+# After a failed connect with no connection left, requests are refused at once for so long: an
+# outage costs a few connects and one line in the log.
+REFUSE_S = 0.25
 
 
 class Pool:
@@ -42,15 +39,11 @@ class Pool:
     ) -> None:
         self._settings = settings
         self._verify = verify
-        self._max_open = settings.max_open
-        self._max_idle = settings.max_idle
-        self._max_idle_time = settings.max_idle_time
-        self._acquire_timeout = settings.acquire_timeout
-        self._verified = False
+        self._is_verified = False
         self._closing = False
-        self._refusal: tuple[float, BaseException] | None = None  # since an outage: until, why
+        self._refusal: tuple[float, BaseException] | None = None  # in an outage: until when, why
         self._connections: set[aiopg.Connection] = set()
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[aiopg.Connection]] = set()
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
         self._reaper: asyncio.TimerHandle | None = None
@@ -63,32 +56,32 @@ class Pool:
 
     @property
     def idle(self) -> int:
-        """Open connections that nobody uses."""
+        """Open connections that are not in use."""
         return len(self._idle)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[aiopg.Connection]:
-        """Lend a connection; `Unavailable` when none is to be had within `acquire_timeout`."""
+        """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`."""
         connection = await self._acquire()
         try:
             yield connection
         finally:
             self._release(connection)
 
-    def distrust_idle(self) -> None:
-        """Close all idle connections: one just broke, so those opened before it may have too."""
+    def close_idle(self) -> None:
+        """Close all idle connections: if one has broken, those opened before may have too."""
         while self._idle:
             self._discard(self._idle.pop()[0])
 
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
-        """Close: waiters fail, connections in use get `timeout` seconds to come back."""
+        """Close; waiters fail, connections in use have `timeout` seconds to be returned."""
         self._closing = True
         if self._reaper:
             self._reaper.cancel()
         self._fail_waiters(STOPPING)
         for task in list(self._connecting):
             task.cancel()
-        self.distrust_idle()
+        self.close_idle()
         try:
             async with asyncio.timeout(timeout):
                 while self.size:
@@ -113,17 +106,17 @@ class Pool:
         self._waiters.append(waiter)
         self._open_more()
         try:
-            async with asyncio.timeout(self._acquire_timeout):
+            async with asyncio.timeout(self._settings.acquire_timeout):
                 return await waiter
         except BaseException as error:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif waiter.done() and not waiter.cancelled() and not waiter.exception():
-                # Handed over in the moment of giving up: somebody else can use it.
+                # Lent in the moment of giving up: the next waiter can use it.
                 self._release(waiter.result())
             if isinstance(error, TimeoutError):
                 raise Unavailable(
-                    f"no database connection became free in {self._acquire_timeout:g} s"
+                    f"no database connection became free in {self._settings.acquire_timeout:g} s"
                 ) from error
             raise
 
@@ -132,15 +125,15 @@ class Pool:
         if self._closing or connection.raw.info.transaction_status != TRANSACTION_STATUS_IDLE:
             self._discard(connection)
         else:
-            self._hand_over(connection)
+            self._lend_or_keep(connection)
 
-    def _hand_over(self, connection: aiopg.Connection) -> None:
+    def _lend_or_keep(self, connection: aiopg.Connection) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(connection)
                 return
-        if len(self._idle) < self._max_idle:
+        if len(self._idle) < self._settings.max_idle:
             self._idle.append((connection, asyncio.get_running_loop().time()))
             self._schedule_reaper()
         else:
@@ -156,46 +149,41 @@ class Pool:
         self._open_more()
 
     def _open_more(self) -> None:
-        while self.size < self._max_open and len(self._connecting) < len(self._waiters):
-            task = asyncio.create_task(self._open())
+        while self.size < self._settings.max_open and len(self._connecting) < len(self._waiters):
+            task = asyncio.create_task(self._connect_and_verify())
             self._connecting.add(task)
-            task.add_done_callback(self._settle)  # also of one that is cancelled before it began
-
-    async def _open(self) -> None:
-        try:
-            connection = await self._connect_and_verify()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for it
-            self._settle(asyncio.current_task())
-            self._could_not_open(error)
-        else:
-            self._settle(asyncio.current_task())
-            self._connections.add(connection)
-            self._refusal = None
-            self._release(connection)
-
-    def _settle(self, task: asyncio.Task[None] | None) -> None:
-        self._connecting.discard(task)
-        self._emptied.set()
+            task.add_done_callback(self._add_connection)
 
     async def _connect_and_verify(self) -> aiopg.Connection:
         connection = await connect(self._settings)
-        if not self._verified:
-            try:
-                self._verified = await self._verify(connection)
-            except BaseException:
-                connection.close()
-                raise
-        if self._refusal:
-            log.info("database reached again")
+        try:
+            self._is_verified = self._is_verified or await self._verify(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
-    def _could_not_open(self, error: BaseException) -> None:
+    def _add_connection(self, task: asyncio.Task[aiopg.Connection]) -> None:
+        self._connecting.discard(task)
+        self._emptied.set()
+        if task.cancelled():
+            self._refuse_without_connection(asyncio.CancelledError())
+        elif error := task.exception():
+            self._refuse_without_connection(error)
+        else:
+            if self._refusal:
+                log.info("database reached again")
+                self._refusal = None
+            self._connections.add(task.result())
+            self._release(task.result())
+
+    def _refuse_without_connection(self, error: BaseException) -> None:
+        """Refuse requests for a while, unless another connection may still serve the waiters."""
         if self._closing or self.size:
-            # Another connection, in use or on its way, may still come to the waiters' help.
             return
         if not self._refusal:
             log.error("no database", reason=describe_error(error))
-        self._refusal = (asyncio.get_running_loop().time() + REFUSE_FOR, error)
+        self._refusal = (asyncio.get_running_loop().time() + REFUSE_S, error)
         self._fail_waiters(error)
 
     def _fail_waiters(self, error: BaseException) -> None:
@@ -206,12 +194,12 @@ class Pool:
 
     def _schedule_reaper(self) -> None:
         if self._idle and not self._reaper:
-            when = self._idle[0][1] + self._max_idle_time
+            when = self._idle[0][1] + self._settings.max_idle_time
             self._reaper = asyncio.get_running_loop().call_at(when, self._reap)
 
     def _reap(self) -> None:
         self._reaper = None
-        expired = asyncio.get_running_loop().time() - self._max_idle_time
+        expired = asyncio.get_running_loop().time() - self._settings.max_idle_time
         while self._idle and self._idle[0][1] <= expired:
             self._discard(self._idle.popleft()[0])
         self._schedule_reaper()

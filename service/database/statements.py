@@ -95,7 +95,7 @@ class Statements:
             else:
                 self._log_if_slow(query, started, len(rows))
                 return rows
-        self._pool.distrust_idle()
+        self._pool.close_idle()
         if retry:
             return await self.fetch(
                 name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters

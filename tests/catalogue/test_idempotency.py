@@ -132,7 +132,7 @@ async def test_a_repeat_in_every_time_zone(
     execute(f"alter database {name} set timezone = '{zone}'")
     await send(client, "first")
     await assert_whole(client, 25)  # the first look at the genres is over
-    pool_of(client).distrust_idle()  # the setting is for new connections
+    pool_of(client).close_idle()  # the setting is for new connections
     odd = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
 
     first = await send(client, "a", odd)
@@ -505,7 +505,7 @@ async def test_a_read_only_database(client: Client, execute: Execute, database: 
     await send(client, "first")
     execute(f"alter database {name} set default_transaction_read_only = on")
     await assert_whole(client, 25)  # the first look at the genres is over
-    pool_of(client).distrust_idle()  # the setting is for new connections
+    pool_of(client).close_idle()  # the setting is for new connections
 
     assert (await send(client, "a")).status == 503
 

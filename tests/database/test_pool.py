@@ -515,7 +515,7 @@ async def test_distrust_closes_the_idle_and_no_other(make_pool: MakePool) -> Non
     async with pool.connection() as lent:
         async with pool.connection() as idle:
             pass
-        pool.distrust_idle()
+        pool.close_idle()
 
         assert idle.closed
         assert not lent.closed
@@ -691,19 +691,19 @@ async def test_an_outage_is_told_once(
     make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of each outage the log has its begin and its end, however many connects it costs."""
-    monkeypatch.setattr(pool_module, "REFUSE_FOR", 0)
+    monkeypatch.setattr(pool_module, "REFUSE_S", 0)
     pool = make_pool(url=link.url)
 
     with capture_logs() as logged:
         for _ in range(2):
             await link.cut()
-            pool.distrust_idle()
+            pool.close_idle()
             for _ in range(20):
                 with pytest.raises(Unavailable):
                     await borrow(pool)
             await link.open()
             await served(pool)
-            pool.distrust_idle()
+            pool.close_idle()
             await borrow(pool)
 
     assert [event["event"] for event in logged] == ["no database", "database reached again"] * 2
@@ -712,8 +712,8 @@ async def test_an_outage_is_told_once(
 async def test_an_outage_costs_few_connects(
     make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failed connect, users are refused without another one for `REFUSE_FOR`."""
-    monkeypatch.setattr(pool_module, "REFUSE_FOR", 60)
+    """After a failed connect, users are refused without another one for `REFUSE_S`."""
+    monkeypatch.setattr(pool_module, "REFUSE_S", 60)
     link.stall()
     pool = make_pool(url=link.url, connect_timeout=0.05)
 
@@ -727,8 +727,8 @@ async def test_an_outage_costs_few_connects(
 async def test_a_refusal_ends(
     make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When `REFUSE_FOR` is over, the next user has a connect tried."""
-    monkeypatch.setattr(pool_module, "REFUSE_FOR", 0)
+    """When `REFUSE_S` is over, the next user has a connect tried."""
+    monkeypatch.setattr(pool_module, "REFUSE_S", 0)
     link.stall()
     pool = make_pool(url=link.url, connect_timeout=0.05)
 
@@ -847,7 +847,7 @@ async def test_connections_are_verified_until_one_is_fit(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that is not yet fit is refused, verified again, and then never more."""
-    monkeypatch.setattr(pool_module, "REFUSE_FOR", 0)
+    monkeypatch.setattr(pool_module, "REFUSE_S", 0)
     numbers = itertools.count(1)
     asked = 0
 
@@ -865,7 +865,7 @@ async def test_connections_are_verified_until_one_is_fit(
             await borrow(pool)
     async with pool.connection(), pool.connection():
         pass
-    pool.distrust_idle()
+    pool.close_idle()
     await borrow(pool)
 
     assert asked == 3
@@ -882,7 +882,7 @@ async def test_a_read_only_database_is_verified_again(make_pool: MakePool) -> No
 
     for _ in range(4):
         await borrow(pool)
-        pool.distrust_idle()
+        pool.close_idle()
 
     assert answers == []
 

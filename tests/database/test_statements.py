@@ -330,7 +330,7 @@ async def test_a_statement_is_repeated_that_is_cancelled_as_it_begins(
 ) -> None:
     """PostgreSQL now and then cancels the next statement, if one ends just at its timeout."""
     execute("create sequence attempts")
-    monkeypatch.setattr(statements, "EARLY_S", 2.0)  # on a loaded machine, too
+    monkeypatch.setattr(statements, "STRAY_CANCEL_MAX_S", 2.0)  # on a loaded machine, too
 
     assert await service.fetch("cancel_first_attempt") == [("repeated",)]
 
