@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 
 class Failure(NamedTuple):
-    """One broken rule: the field (`""` for the movie as a whole) and what is expected of it.
-
-    Of a query string: the parameter.
-    """
+    """One broken rule: the field or query parameter (`""`: all of it) and what is expected."""
 
     field: str
     detail: str
 
 
 class CatalogueError(Exception):
-    """What a client is told about; its text is the detail they read."""
+    """An error that clients are told about.
+
+    `Malformed`, `MalformedHeader` and `WrongKey` have a text, which clients read.
+    """
 
 
 class Malformed(CatalogueError):
@@ -28,36 +28,30 @@ class Invalid(CatalogueError):
     """A readable movie that breaks rules: every failure at once."""
 
     def __init__(self, failures: list[Failure]) -> None:
-        super().__init__("the movie breaks a rule of the catalogue; see errors")
+        super().__init__(failures)
         self.failures = failures
 
 
 class WrongParameters(CatalogueError):
-    """A query string that asks for what there is not: every failure at once, by parameter."""
+    """A query string with wrong parameters: every failure at once."""
 
     def __init__(self, failures: list[Failure]) -> None:
-        super().__init__("a query parameter is wrong; see errors")
+        super().__init__(failures)
         self.failures = failures
 
 
 class WrongKey(CatalogueError):
-    """An Idempotency-Key that is none."""
+    """The Idempotency-Key header does not have the form of a key."""
 
 
 class KeyReused(CatalogueError):
-    """An Idempotency-Key was used before, for something else."""
-
-    def __init__(self) -> None:
-        super().__init__("this Idempotency-Key was first sent with another movie")
+    """The Idempotency-Key was already used with another movie."""
 
 
 class KeyInUse(CatalogueError):
-    """Another request with the same Idempotency-Key is being carried out (`retry_after` in s)."""
+    """Another request with the same Idempotency-Key is running (`retry_after` in seconds)."""
 
     retry_after = 1
-
-    def __init__(self) -> None:
-        super().__init__("another request with this Idempotency-Key is still being carried out")
 
 
 class RuleBroken(CatalogueError):
@@ -72,27 +66,20 @@ class MalformedHeader(CatalogueError):
     """A header of the request cannot be read."""
 
 
-class PreconditionFailed(CatalogueError):
-    """The movie is no longer, or not yet, what the request depends on; it was left alone."""
+class BodyTimedOut(CatalogueError):
+    """The request body did not arrive in time."""
 
-    def __init__(self) -> None:
-        super().__init__("the movie is not what the conditions of this request say; see its ETag")
+
+class PreconditionFailed(CatalogueError):
+    """The movie does not match the conditions of the request; it was not changed."""
 
 
 class PreconditionRequired(CatalogueError):
-    """A change has to say which version it is of."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "a change needs If-Match with the ETag of the movie that it is a change of"
-        )
+    """This deployment requires If-Match for updates and deletes."""
 
 
 class MovieNotFound(CatalogueError):
     """No movie has this id."""
-
-    def __init__(self) -> None:
-        super().__init__("there is no movie with this id")
 
 
 class Unavailable(CatalogueError):

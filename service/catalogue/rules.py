@@ -212,5 +212,5 @@ MOVIE = Schema.from_dict(
         "runtime": Runtime(),
         "genres": Genres(),
     },
-    name="Movie",
+    name="MovieInput",
 )()

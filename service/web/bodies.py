@@ -8,17 +8,13 @@ from aiohttp import HttpVersion11, web
 
 from service.catalogue.rules import quoted
 from service.catalogue.strict_json import MAX_BYTES, parse_object
-from service.errors import Malformed
+from service.errors import BodyTimedOut, Malformed
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
 # without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.
 WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 UNREADABLE = "the body is not what its Content-Encoding or Transfer-Encoding says"
 TOO_LARGE = f"the body must be at most {MAX_BYTES} bytes"
-
-
-class BodyTimedOut(Exception):
-    """The body did not arrive in time."""
 
 
 class ClientGone(Exception):

@@ -1,4 +1,4 @@
-"""Envelopes and the JSON encoder."""
+"""Builds the responses: JSON bodies, and 304 for clients that have the body already."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,14 @@ import orjson
 from aiohttp import web
 
 from service.catalogue.movie import Movie, movie_json
-from service.web.conditions import content_headers
+from service.web.conditions import content_headers, is_not_modified, not_modified_headers
 from service.web.request_cycle.compression import LargeResponse
 
-PRETTY = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
+
+def encode_json(payload: Mapping[str, Any]) -> bytes:
+    """Encode with two spaces of indentation and a final newline; datetimes as RFC 3339."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
+    return orjson.dumps(payload, option=options)
 
 
 def json_response(
@@ -20,20 +24,24 @@ def json_response(
     headers: Mapping[str, str] | None = None,
     content_type: str = "application/json",
 ) -> web.Response:
-    """Answer with `payload`, pretty-printed; datetimes as RFC 3339."""
-    body = orjson.dumps(payload, option=PRETTY)
+    """Return a response with `payload` as JSON."""
+    body = encode_json(payload)
     return web.Response(body=body, status=status, headers=headers, content_type=content_type)
 
 
 def movie_response(movie: Movie, *, status: int = 200, headers: Mapping[str, str]) -> web.Response:
-    """Answer with `{"movie": {...}}`."""
+    """Return a response with `{"movie": {...}}`."""
     return json_response({"movie": movie_json(movie)}, status=status, headers=headers)
 
 
-def content_response(
-    payload: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
+def cacheable_response(
+    request: web.Request,
+    body: bytes,
+    content_type: str = "application/json",
+    headers: Mapping[str, str] | None = None,
 ) -> LargeResponse:
-    """Answer with `payload`, which may be worth compressing, and a tag made of its bytes."""
-    body = orjson.dumps(payload, option=PRETTY)
+    """Return 200 with the body and an entity tag of it, or 304 if the client has it already."""
     tagged = {**(headers or {}), **content_headers(body)}
-    return LargeResponse(body=body, headers=tagged, content_type="application/json")
+    if is_not_modified(request, tagged):
+        return LargeResponse(status=304, headers=not_modified_headers(tagged))
+    return LargeResponse(body=body, headers={**tagged, "Content-Type": content_type})

@@ -48,7 +48,7 @@ def routes(
         Route("GET", "/v1/docs", reference.page, operations.SHOW_PAGE),
         Route("GET", "/v1/docs/{file}", reference.file, operations.SHOW_FILE),
     ]
-    reference.publish(openapi.document((r.method, r.path, r.operation) for r in table))
+    reference.publish(openapi.build_document((r.method, r.path, r.operation) for r in table))
     heads = [route._replace(method="HEAD") for route in table if route.method == "GET"]
     return [
         web.route(route.method, route.path, route.handler, expect_handler=hold_continue)

@@ -1,8 +1,8 @@
-"""Cursors: where a page begins and how many movies pass, as one opaque word in a URL.
+"""Cursors: the position of a page and the total, as one opaque word for a URL.
 
-A cursor holds for the filter and the sort that it came with, and for no other: a digest of all
-three is part of it, which also finds what was cut off or mistyped. It is no secret and protects
-nothing: whoever makes one of their own gets the page that they ask for.
+A cursor is only valid for the filters and the sort order that it was made for: a digest of all
+three is part of it, which also detects truncation and typing errors. It is not a secret. A client
+that forges a cursor gets the page that it asks for.
 """
 
 import base64
@@ -13,45 +13,45 @@ import orjson
 
 from service.catalogue.paging import Filter, Key, Place
 
-DIGEST = 8  # bytes
-LARGEST_ID = 2**63 - 1  # a bigint of PostgreSQL
-LARGEST_NUMBER = 2**31 - 1  # an integer
+DIGEST_BYTES = 8
+MAX_ID = 2**63 - 1  # PostgreSQL's bigint
+MAX_INTEGER = 2**31 - 1  # PostgreSQL's integer
 
 
-def encode(key: Key, total: int, wanted: Filter, sort: str, *, backwards: bool) -> str:
-    """Make the cursor of the page, of `total` movies, next to a key: ahead or `backwards`."""
+def encode(key: Key, total: int, filters: Filter, sort: str, *, backwards: bool) -> str:
+    """Make the cursor of the page after the key, or before it if `backwards`."""
     content = orjson.dumps([backwards, total, *key])
-    return _text(_digest(content, wanted, sort) + content)
+    return _to_base64(_digest(content, filters, sort) + content)
 
 
-def decode(cursor: str, wanted: Filter, sort: str) -> Place:
-    """Return the place; `ValueError` if it is not a cursor of this filter and sort."""
+def decode(cursor: str, filters: Filter, sort: str) -> Place:
+    """Return the place; `ValueError` if it is not a cursor of these filters and this sort."""
     padded = cursor.encode() + b"=" * (-len(cursor) % 4)
     raw = base64.b64decode(padded, b"-_", validate=True)
-    digest, content = raw[:DIGEST], raw[DIGEST:]
-    if digest != _digest(content, wanted, sort) or cursor != _text(raw):
-        raise ValueError("of another filter or sort, or damaged")
-    return _place(orjson.loads(content), sort)
+    digest, content = raw[:DIGEST_BYTES], raw[DIGEST_BYTES:]
+    if digest != _digest(content, filters, sort) or cursor != _to_base64(raw):
+        raise ValueError("damaged, or made for another filter or sort")
+    return _parse_place(orjson.loads(content), sort)
 
 
-def _text(raw: bytes) -> str:
+def _to_base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _digest(content: bytes, wanted: Filter, sort: str) -> bytes:
-    tie = hashlib.sha256(f"{sort} {wanted}".encode()).digest()
-    return hashlib.blake2b(content, digest_size=DIGEST, key=tie).digest()
+def _digest(content: bytes, filters: Filter, sort: str) -> bytes:
+    key = hashlib.sha256(f"{sort} {filters}".encode()).digest()
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES, key=key).digest()
 
 
-def _place(content: Any, sort: str) -> Place:
-    """Nothing that the database could stumble over, whoever made the cursor."""
+def _parse_place(content: Any, sort: str) -> Place:
+    """Check every value, so that no forged cursor causes an error in the database."""
     field = sort.removeprefix("-")
     kind = str if field == "title" else int
     if not isinstance(content, list) or [type(part) for part in content] != [bool, int, kind, int]:
         raise ValueError("not a place")
     backwards, total, value, movie_id = content
-    if not 0 <= movie_id <= LARGEST_ID or not 0 < total <= LARGEST_ID or "\0" in str(value):
+    if not 0 <= movie_id <= MAX_ID or not 0 < total <= MAX_ID or "\0" in str(value):
         raise ValueError("out of range")
-    if field != "title" and abs(value) > (LARGEST_ID if field == "id" else LARGEST_NUMBER):
+    if field != "title" and abs(value) > (MAX_ID if field == "id" else MAX_INTEGER):
         raise ValueError("out of range")
     return Place(key=Key(value, movie_id), backwards=backwards, total=total)

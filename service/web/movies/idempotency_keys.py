@@ -1,7 +1,7 @@
-"""Reads the Idempotency-Key header.
+"""Parses the Idempotency-Key header.
 
-The draft has it as a structured field (RFC 9651, 3.3.3): a string in double quotes. Most clients
-send it bare. Both are taken, and are the same key: `"a"` and `a`.
+The draft defines it as a structured field (RFC 9651, 3.3.3): a string in double quotes. Most
+clients send it without quotes. Both forms are accepted: `"a"` and `a` are the same key.
 https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
 """
 
@@ -12,21 +12,21 @@ from aiohttp import web
 from service.errors import WrongKey
 
 NAME = "Idempotency-Key"
-# In quotes, where `\` goes before a quote or another `\`; or bare, without a quote at its start.
+# In quotes, where `\` precedes a quote or another `\`; or bare, without a quote at its start.
 KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"|([!#-~](?:[ -~]{0,253}[!-~])?)')
 
 EXPECTED = (
     "expected one Idempotency-Key of 1 to 255 printable ASCII characters,"
-    ' which may be in double quotes: abc or "abc"'
+    ' optionally in double quotes: abc or "abc"'
 )
 
 
-def read_key(request: web.Request) -> str | None:
-    """Return the key without its quotes, None where there is none; `WrongKey`."""
-    given = request.headers.getall(NAME, None)
-    if given is None:
+def parse_key(request: web.Request) -> str | None:
+    """Return the key without its quotes, None if it was not sent; `WrongKey`."""
+    lines = request.headers.getall(NAME, None)
+    if lines is None:
         return None
-    match = KEY.fullmatch(given[0]) if len(given) == 1 else None
+    match = KEY.fullmatch(lines[0]) if len(lines) == 1 else None
     if not match:
         raise WrongKey(EXPECTED)
     quoted, bare = match.groups()

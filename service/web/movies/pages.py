@@ -1,58 +1,60 @@
-"""A page of movies as an answer: the list, its metadata, and links to the pages next to it."""
+"""The response with a page of movies: the list, its metadata, and links to the pages around it."""
 
 from typing import Any
 
+from aiohttp import web
 from yarl import URL
 
 from service.catalogue.movie import movie_json
 from service.catalogue.paging import Key, Page
 from service.web.movies import cursors
-from service.web.movies.parameters import Wanted
-from service.web.request_cycle.compression import LargeResponse
-from service.web.responses import content_response
+from service.web.movies.parameters import ListQuery
+from service.web.responses import cacheable_response, encode_json
 
 
-def page_response(url: URL, wanted: Wanted, page: Page) -> LargeResponse:
-    """Answer with `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288)."""
-    previous = _cursor(page.previous, page.total, wanted, backwards=True)
-    following = _cursor(page.next, page.total, wanted, backwards=False)
-    last_page = page.last_page(wanted.size)
+def page_response(request: web.Request, query: ListQuery, page: Page) -> web.Response:
+    """Return `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288), or 304."""
+    url = request.rel_url
+    previous_cursor = _cursor(page.previous, page.total, query, backwards=True)
+    next_cursor = _cursor(page.next, page.total, query, backwards=False)
+    last_page = page.last_page(query.page_size)
     metadata: dict[str, Any] = {
-        "page_size": wanted.size,
+        "page_size": query.page_size,
         "total_records": page.total,
         "total_is_estimate": page.total_is_estimate,
-        "next_cursor": following,
-        "previous_cursor": previous,
+        "next_cursor": next_cursor,
+        "previous_cursor": previous_cursor,
     }
-    if wanted.page:
-        metadata["current_page"] = wanted.page
+    if query.page:
+        metadata["current_page"] = query.page
         metadata["last_page"] = last_page
+    current = query.page or 1
     links = {
         "first": _without_place(url),
-        "prev": _link(url, wanted, previous, min((wanted.page or 1) - 1, last_page), last_page),
-        "next": _link(url, wanted, following, (wanted.page or 1) + 1, last_page),
+        "prev": _link(url, query, previous_cursor, min(current - 1, last_page), last_page),
+        "next": _link(url, query, next_cursor, current + 1, last_page),
     }
-    return content_response(
-        {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata},
-        headers={
-            "Link": ", ".join(f'<{link}>; rel="{rel}"' for rel, link in links.items() if link)
-        },
-    )
+    link = ", ".join(f'<{target}>; rel="{rel}"' for rel, target in links.items() if target)
+    payload = {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata}
+    return cacheable_response(request, encode_json(payload), headers={"Link": link})
 
 
-def _cursor(key: Key | None, total: int, wanted: Wanted, *, backwards: bool) -> str | None:
-    return key and cursors.encode(key, total, wanted.filter, wanted.sort, backwards=backwards)
+def _cursor(key: Key | None, total: int, query: ListQuery, *, backwards: bool) -> str | None:
+    return key and cursors.encode(key, total, query.filter, query.sort, backwards=backwards)
 
 
-def _link(url: URL, wanted: Wanted, cursor: str | None, number: int, last_page: int) -> URL | None:
-    """The page before or after, by number as long as numbers are asked for and reach that far."""
+def _link(
+    url: URL, query: ListQuery, cursor: str | None, number: int, last_page: int
+) -> URL | None:
+    """Link by number if the client asked by number and numbers reach that far, else by cursor."""
     base = _without_place(url)
-    behind_all = wanted.page and 0 < number < wanted.page  # of which an empty page has no cursor
-    if wanted.page and (cursor or behind_all) and number <= last_page:
+    # A page behind the last one is empty and has no cursor; it links back by number.
+    is_before = query.page is not None and 0 < number < query.page
+    if query.page and (cursor or is_before) and number <= last_page:
         return base.update_query(page=number)
     return base.update_query(cursor=cursor) if cursor else None
 
 
 def _without_place(url: URL) -> URL:
-    """The query anew, as yarl quotes it: nothing that a client sent can end the link early."""
+    """Remove page and cursor; yarl quotes the query anew, so that no value can end the link."""
     return url.with_query([pair for pair in url.query.items() if pair[0] not in ("page", "cursor")])

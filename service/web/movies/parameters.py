@@ -1,196 +1,211 @@
-"""Reads a query string as strictly as a body: nothing unknown, nothing twice, nothing empty.
+"""Parses query strings as strictly as bodies: nothing unknown, repeated or empty.
 
-All failures at once, each with its parameter and what that takes. Percent-encoded UTF-8, `+` or
-`%20` for a blank (https://url.spec.whatwg.org/#application/x-www-form-urlencoded).
+Reports all failures at once. Values are percent-encoded UTF-8, with `+` or `%20` for a space
+(https://url.spec.whatwg.org/#application/x-www-form-urlencoded).
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 
+from aiohttp import web
 from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
-from marshmallow.validate import OneOf
 
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
 from service.catalogue.rules import GENRES, TITLE_BYTES, quoted
 from service.errors import Failure, WrongParameters
 from service.web.movies import cursors
+from service.web.movies.cursors import MAX_INTEGER
 
-PAGE_SIZE = 20
-LARGEST_PAGE_SIZE = 100
-LARGEST_NUMBER = 2**31 - 1  # an integer of PostgreSQL
+DEFAULT_PAGE_SIZE = 20
+MAX_PAGE_SIZE = 100
+MAX_BYTES = 8000  # of genres and cursors: about what fits in a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
 
 
-class Wanted(NamedTuple):
-    """What a client asks of GET /v1/movies; `page` is None unless they ask for one."""
+class ListQuery(NamedTuple):
+    """The query of GET /v1/movies; `page` is None unless the client asked for a page number."""
 
     filter: Filter
     sort: str
     place: Place
-    size: int
+    page_size: int
     page: int | None
 
 
-class Text(Field[str]):
-    """Some text, of at most `limit` bytes.
+class QueryParameter(Field[Any]):
+    """A parameter whose text `parse` converts, or refuses with `ValueError`.
 
-    `expected` is what a refusal says, and `schema` (JSON Schema) what the reference says, here and
-    in the fields below.
+    `expected` is what errors and the reference say; `schema` is its JSON Schema.
     """
 
-    def __init__(self, expected: str, limit: int, **schema: Any) -> None:
-        super().__init__()
-        self.expected = f"{expected}, at most {limit} bytes"
-        self.schema = {"type": "string", "minLength": 1, "maxLength": limit, **schema}
-        self._limit = limit
+    def __init__(self, expected: str, parse: Callable[[str], Any], **schema: Any) -> None:
+        super().__init__(error_messages={"invalid": f"must be {expected}"})
+        self.expected = expected
+        self.schema = schema
+        self._parse = parse
 
-    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> str:  # noqa: ARG002 - marshmallow's signature
-        if not value or len(value.encode()) > self._limit:
-            raise ValidationError("")
-        return value
-
-
-class Genres(Text):
-    """Genres, with commas between; each is exactly what it is, blanks included."""
-
-    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:
-        text = super()._deserialize(value, attr, data, **kwargs)
-        genres = tuple(text.split(","))
-        if len(genres) > GENRES or not all(genre.strip() for genre in genres):
-            raise ValidationError("")
-        return genres
+    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - marshmallow's signature
+        if "\0" in value:  # PostgreSQL does not store it
+            raise self.make_error("invalid")
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            raise self.make_error("invalid") from error
 
 
-class Number(Field[int]):
-    """A whole number."""
+def _text(
+    expected: str, max_bytes: int, parse: Callable[[str], Any] = str, **schema: Any
+) -> QueryParameter:
+    def parse_text(text: str) -> Any:
+        if not 0 < len(text.encode()) <= max_bytes:
+            raise ValueError("empty or too long")
+        return parse(text)
 
-    def __init__(self, least: int, most: int) -> None:
-        super().__init__()
-        self.expected = f"a number from {least} to {most}"
-        self.schema = {"type": "integer", "minimum": least, "maximum": most}
-        self._range = range(least, most + 1)
-
-    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> int:  # noqa: ARG002 - marshmallow's signature
-        if not NUMBER.fullmatch(value) or int(value) not in self._range:
-            raise ValidationError("")
-        return int(value)
-
-
-class Span(Field[Range]):
-    """One number, or two with `..` between, of which one may be missing."""
-
-    def __init__(self, example: str, low: int, high: int) -> None:
-        super().__init__()
-        self.schema = {
-            "type": "string",
-            "pattern": rf"^({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})$",
-            "examples": [f"{low}..{high}"],
-        }
-        self.expected = f"{example} like {low}, {low}..{high}, {low}.. or ..{high}"
-
-    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Range:  # noqa: ARG002 - marshmallow's signature
-        low, dots, high = value.partition("..")
-        ends = [low, high] if dots else [low, low]
-        if not any(ends) or not all(NUMBER.fullmatch(end) for end in ends if end):
-            raise ValidationError("")
-        span = Range(*(int(end) if end else None for end in ends))
-        if max(span.low or 0, span.high or 0) > LARGEST_NUMBER:
-            raise ValidationError("")
-        if span.low is not None and span.high is not None and span.low > span.high:
-            raise ValidationError("")
-        return span
+    return QueryParameter(
+        f"{expected}, at most {max_bytes} bytes",
+        parse_text,
+        **{"type": "string", "minLength": 1, "maxLength": max_bytes, **schema},
+    )
 
 
-class Choice(Field[str]):
-    """One of some words."""
+def _number(maximum: int) -> QueryParameter:
+    return QueryParameter(
+        f"a number from 1 to {maximum}",
+        partial(_parse_number, minimum=1, maximum=maximum),
+        type="integer",
+        minimum=1,
+        maximum=maximum,
+    )
 
-    def __init__(self, choices: tuple[str, ...]) -> None:
-        super().__init__(validate=OneOf(choices))
-        self.expected = f"one of {', '.join(choices)}"
-        self.schema = {"type": "string", "enum": [*choices]}
+
+def _range(unit: str, low: int, high: int) -> QueryParameter:
+    return QueryParameter(
+        f"{unit} like {low}, {low}..{high}, {low}.. or ..{high}",
+        _parse_range,
+        type="string",
+        pattern=rf"^({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})$",
+        examples=[f"{low}..{high}"],
+    )
+
+
+def _parse_number(text: str, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:
+    if not NUMBER.fullmatch(text) or not minimum <= int(text) <= maximum:
+        raise ValueError("not a number in the range")
+    return int(text)
+
+
+def _parse_range(text: str) -> Range:
+    low_text, dots, high_text = text.partition("..")
+    low = _parse_number(low_text) if low_text else None
+    high = _parse_number(high_text) if high_text else None
+    if not dots:
+        high = low
+    if low is None and high is None:
+        raise ValueError("no number")
+    if low is not None and high is not None and low > high:
+        raise ValueError("an empty range")
+    return Range(low, high)
+
+
+def _parse_genres(text: str) -> tuple[str, ...]:
+    """Split at commas; blanks are part of a genre."""
+    genres = tuple(text.split(","))
+    if len(genres) > GENRES or not all(genre.strip() for genre in genres):
+        raise ValueError("too many genres, or a blank one")
+    return genres
+
+
+def _parse_sort(text: str) -> str:
+    if text not in SORTS:
+        raise ValueError("unknown")
+    return text
 
 
 class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
-    title = Text(
-        "words of the title, `cas*` for any word that begins so", TITLE_BYTES, examples=["cas*"]
+    title = _text(
+        "words of the title, or beginnings of words like `cas*`", TITLE_BYTES, examples=["cas*"]
     )
-    genres = Genres(f"1 to {GENRES} genres with commas between", 8000, examples=["drama,romance"])
-    year = Span("years", 1990, 1999)
-    runtime = Span("minutes", 90, 120)
-    sort = Choice(SORTS)
-    page_size = Number(1, LARGEST_PAGE_SIZE)
-    page = Number(1, LARGEST_NUMBER)
-    cursor = Text("a cursor from the metadata of an answer with the same filters and sort", 8000)
+    genres = _text(
+        f"1 to {GENRES} genres separated by commas",
+        MAX_BYTES,
+        _parse_genres,
+        examples=["drama,romance"],
+    )
+    year = _range("years", 1990, 1999)
+    runtime = _range("minutes", 90, 120)
+    sort = QueryParameter(f"one of {', '.join(SORTS)}", _parse_sort, type="string", enum=[*SORTS])
+    page_size = _number(MAX_PAGE_SIZE)
+    page = _number(MAX_INTEGER)
+    cursor = _text(
+        "a cursor from the metadata of a response with the same filters and sort", MAX_BYTES
+    )
 
 
-PARAMETERS: Mapping[str, Any] = MoviesQuery().fields
+PARAMETERS = cast("Mapping[str, QueryParameter]", MoviesQuery().fields)
 
 
-def read_wanted(query: str) -> Wanted:
-    """Read the query string of GET /v1/movies, as it was sent; `WrongParameters`."""
-    values = _values(query, PARAMETERS)
-    wanted = Filter(
+def parse_list_query(request: web.Request) -> ListQuery:
+    """Return the query of GET /v1/movies; `WrongParameters`."""
+    values = _parse(request, PARAMETERS)
+    filters = Filter(
         title=values.get("title"),
         genres=values.get("genres"),
         year=values.get("year", ANY),
         runtime=values.get("runtime", ANY),
     )
-    sort, size = values.get("sort", "id"), values.get("page_size", PAGE_SIZE)
+    sort, page_size = values.get("sort", "id"), values.get("page_size", DEFAULT_PAGE_SIZE)
     page, place = values.get("page"), Place()
     if page and "cursor" in values:
-        raise WrongParameters([Failure("cursor", "page says already where the page begins")])
+        raise WrongParameters([Failure("cursor", "must not be combined with page")])
     if page:
-        if (page - 1) * size >= EXACT_TOTAL:
-            last = -(-EXACT_TOTAL // size)
+        if (page - 1) * page_size >= EXACT_TOTAL:
+            last = -(-EXACT_TOTAL // page_size)
             raise WrongParameters([Failure("page", f"must be at most {last}; use a cursor")])
-        place = Place(skip=(page - 1) * size)
+        place = Place(skip=(page - 1) * page_size)
     if "cursor" in values:
         try:
-            place = cursors.decode(values["cursor"], wanted, sort)
+            place = cursors.decode(values["cursor"], filters, sort)
         except ValueError as error:
-            raise WrongParameters([_failure("cursor")]) from error
-    return Wanted(wanted, sort, place, size, page)
+            expected = PARAMETERS["cursor"].expected
+            raise WrongParameters([Failure("cursor", f"must be {expected}")]) from error
+    return ListQuery(filters, sort, place, page_size, page)
 
 
-def read_nothing(query: str) -> None:
-    """Read the query string of a path that takes no parameters; `WrongParameters`."""
-    if query:
-        _values(query, {})
+def reject_query_string(request: web.Request) -> None:
+    """Raise `WrongParameters` if there is a query string, on paths without parameters."""
+    if request.rel_url.raw_query_string:
+        _parse(request, {})
 
 
-def _values(query: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _parse(request: web.Request, parameters: Mapping[str, QueryParameter]) -> dict[str, Any]:
+    query = request.rel_url.raw_query_string
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
         detail = "the query string is not percent-encoded UTF-8"
         raise WrongParameters([Failure("", detail)]) from error
     values: dict[str, Any] = {}
-    failures: list[Failure] = []
-    times = Counter(name for name, _ in pairs)
+    failures: dict[str, str] = {}
+    count = Counter(name for name, _ in pairs)
     for name, text in pairs:
-        if name not in fields:
-            known = ", ".join(fields) or "none here"
-            failures.append(Failure(name, f"unknown parameter {quoted(name)}; there are {known}"))
-        elif "\0" in text:  # which PostgreSQL cannot take
-            failures.append(_failure(name))
-        elif times[name] > 1:
-            failures.append(Failure(name, "must not be repeated"))
+        if name not in parameters:
+            known = ", ".join(parameters) or "none here"
+            failures[name] = f"unknown parameter {quoted(name)}; there are {known}"
+        elif count[name] > 1:
+            failures[name] = "must not be repeated"
         else:
             try:
-                values[name] = fields[name].deserialize(text)
-            except ValidationError:
-                failures.append(_failure(name))
+                values[name] = parameters[name].deserialize(text)
+            except ValidationError as error:
+                failures[name] = str(error.messages[0])
     if failures:
-        raise WrongParameters(list(dict.fromkeys(failures)))
+        raise WrongParameters([Failure(*failure) for failure in failures.items()])
     return values
-
-
-def _failure(name: str) -> Failure:
-    return Failure(name, f"must be {PARAMETERS[name].expected}")

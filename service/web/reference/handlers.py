@@ -1,37 +1,29 @@
-"""The reference: the OpenAPI document, and the page that renders it.
+"""Serves the OpenAPI document and the page that shows it.
 
-Everything is made once, at the start, and answered from memory. The page loads nothing from
-elsewhere, and its Content-Security-Policy allows nothing inline.
+All files are made at the start. The page loads nothing from other hosts, and its
+Content-Security-Policy allows no inline scripts or styles.
 """
 
-import hashlib
 import html
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
-import orjson
 from aiohttp import web
 
-from service.web import problems
-from service.web.conditions import unless_known
-from service.web.problems import Problem
-from service.web.request_cycle.compression import LargeResponse, gzip
-from service.web.responses import PRETTY
+from service.web.problems import BY_SLUG, Problem
+from service.web.reference.problem_texts import PROBLEM_TEXTS, example_json
+from service.web.responses import cacheable_response, encode_json
 
 FOLDER = Path(__file__).parent / "page"
-# What the page is made of, and as what it is served.
+# The files that the page loads, and their Content-Type.
 FILES = {
-    "reference.css": "text/css",
-    "reference.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-}
-HEADERS = {
-    # Kept, but asked for each time: a deploy shows at once, and costs a 304 else.
-    "Cache-Control": "no-cache",
+    "reference.css": "text/css; charset=utf-8",
+    "reference.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml; charset=utf-8",
 }
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -41,95 +33,68 @@ PAGE_HEADERS = {
 }
 
 
-class Asset(NamedTuple):
-    """What is answered, as what, and its entity tag (RFC 9110, 8.8.3) without quotes."""
-
-    body: bytes
-    gzipped: bytes
-    content_type: str
-    tag: str
-    headers: Mapping[str, str]
-
-
 class Reference:
     """The handlers of /v1/openapi.json and /v1/docs."""
 
     def __init__(self) -> None:
-        self._files = {
-            name: _asset((FOLDER / name).read_bytes(), kind) for name, kind in FILES.items()
-        }
-        self._page = _asset(_page(), "text/html", PAGE_HEADERS)
-        self._document = _asset(b"", "application/json")
+        self._files = {name: (FOLDER / name).read_bytes() for name in FILES}
+        self._page = _render_page()
+        self._document = b""
 
     def publish(self, document: Mapping[str, Any]) -> None:
         """Serve this OpenAPI document."""
-        self._document = _asset(orjson.dumps(document, option=PRETTY), "application/json")
+        self._document = encode_json(document)
 
     async def document(self, request: web.Request) -> web.Response:
         """200 and the OpenAPI document."""
-        return _answer(request, self._document)
+        return cacheable_response(request, self._document)
 
     async def page(self, request: web.Request) -> web.Response:
         """200 and the page."""
-        return _answer(request, self._page)
+        return cacheable_response(request, self._page, "text/html; charset=utf-8", PAGE_HEADERS)
 
     async def file(self, request: web.Request) -> web.Response:
-        """200 and what the page is made of."""
-        asset = self._files.get(request.match_info["file"])
-        if not asset:
+        """200 and a file that the page loads."""
+        name = request.match_info["file"]
+        if name not in self._files:
             raise web.HTTPNotFound
-        return _answer(request, asset)
+        return cacheable_response(request, self._files[name], FILES[name])
 
 
-def _asset(body: bytes, content_type: str, headers: Mapping[str, str] | None = None) -> Asset:
-    tag = hashlib.sha256(body).hexdigest()[:16]
-    return Asset(body, gzip(body), content_type, tag, {**HEADERS, **(headers or {})})
-
-
-def _answer(request: web.Request, asset: Asset) -> web.Response:
-    response = LargeResponse(
-        body=asset.body,
-        content_type=asset.content_type,
-        charset=None if asset.content_type == "application/json" else "utf-8",
-        headers=asset.headers,
-    )
-    response.gzipped = asset.gzipped
-    response.etag = asset.tag
-    return unless_known(request, response)
-
-
-def _page() -> bytes:
-    """Return the page with a section for every kind of problem: without JavaScript too."""
-    kinds = sorted(problems.KINDS.values(), key=lambda kind: kind.status)
+def _render_page() -> bytes:
+    """Return the page with a section for every kind of problem; these need no JavaScript."""
+    problems = sorted(BY_SLUG.values(), key=lambda problem: problem.status)
     page = Template((FOLDER / "reference.html").read_text("utf-8"))
     return page.substitute(
-        links="\n".join(_link(kind) for kind in kinds),
-        problems="\n".join(_section(kind) for kind in kinds),
+        links="\n".join(_render_link(problem) for problem in problems),
+        problems="\n".join(_render_section(problem) for problem in problems),
     ).encode()
 
 
-def _link(kind: Problem) -> str:
+def _render_link(problem: Problem) -> str:
     return (
-        f'        <li><a href="#{kind.slug}">{_badge(kind)}'
-        f" <span>{html.escape(kind.title)}</span></a></li>"
+        f'        <li><a href="#{problem.slug}">{_render_status(problem)}'
+        f" <span>{html.escape(problem.title)}</span></a></li>"
     )
 
 
-def _badge(kind: Problem) -> str:
-    return f'<span class="status s{kind.status // 100}">{kind.status}</span>'
+def _render_status(problem: Problem) -> str:
+    return f'<span class="status s{problem.status // 100}">{problem.status}</span>'
 
 
-def _section(kind: Problem) -> str:
-    example = json.dumps(problems.example(kind), indent=2, ensure_ascii=False)
+def _render_section(problem: Problem) -> str:
+    slug = problem.slug
+    text = PROBLEM_TEXTS[slug]
+    example = json.dumps(example_json(slug), indent=2, ensure_ascii=False)
     return f"""\
-      <section class="problem" id="{kind.slug}" aria-labelledby="{kind.slug}-title">
-        <h3 id="{kind.slug}-title">
-          {_badge(kind)} {html.escape(kind.title)}
-          <a class="anchor" href="#{kind.slug}" aria-label="Link to {kind.slug}">#</a>
+      <section class="problem" id="{slug}" aria-labelledby="{slug}-title">
+        <h3 id="{slug}-title">
+          {_render_status(problem)} {html.escape(problem.title)}
+          <a class="anchor" href="#{slug}" aria-label="Link to {slug}">#</a>
         </h3>
         <dl>
-          <dt>What happened</dt><dd>{_prose(kind.happened)}</dd>
-          <dt>How to mend it</dt><dd>{_prose(kind.mend)}</dd>
+          <dt>What happened</dt><dd>{_render_text(text.what_happened)}</dd>
+          <dt>How to fix it</dt><dd>{_render_text(text.how_to_fix)}</dd>
         </dl>
         <details>
           <summary>Example</summary>
@@ -138,5 +103,5 @@ def _section(kind: Problem) -> str:
       </section>"""
 
 
-def _prose(text: str) -> str:
+def _render_text(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))

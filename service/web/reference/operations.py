@@ -1,6 +1,6 @@
-"""What the reference says of each route: `routes.py` names one of these for every route.
+"""What the reference says about each route; `routes.py` gives every route one of these.
 
-A parameter or a header more is one line here (a header nobody had yet, one more in `HEADERS`).
+A new parameter or header of a request is added here, a new header of responses in `document.py`.
 """
 
 from collections.abc import Mapping
@@ -9,36 +9,19 @@ from typing import Any
 from service import __version__
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MOVIE
-from service.errors import (
-    Invalid,
-    KeyInUse,
-    KeyReused,
-    Malformed,
-    MalformedHeader,
-    MovieNotFound,
-    PreconditionFailed,
-    PreconditionRequired,
-    WrongKey,
-    WrongParameters,
-)
-from service.web.bodies import BodyTimedOut
-from service.web.movies.handlers import LARGEST_ID
+from service.web.movies.cursors import MAX_ID
 from service.web.movies.idempotency_keys import KEY, NAME
 from service.web.movies.parameters import PARAMETERS
-from service.web.problems import HTTP, PROBLEMS
-from service.web.reference.document import Answer, Body, Operation, Parameter
+from service.web.reference.document import Json, Operation, parameter, request_body, response
 from service.web.reference.handlers import FILES
 from service.web.reference.schemas import (
-    GENRES_ANSWER,
-    HEALTH,
-    MOVIE_ANSWER,
-    MOVIES_ANSWER,
-    READINESS,
+    MOVIE_PATCH,
+    GenreListSchema,
+    HealthSchema,
+    MovieListSchema,
+    MovieResponseSchema,
+    ReadinessSchema,
 )
-
-MOVIES = "Movies"
-HEALTHCHECKS = "Health"
-REFERENCE = "Reference"
 
 CASABLANCA: Mapping[str, Any] = {
     "title": "Casablanca",
@@ -46,126 +29,110 @@ CASABLANCA: Mapping[str, Any] = {
     "runtime": "102 mins",
     "genres": ["drama", "romance", "war"],
 }
-KEPT: Mapping[str, Any] = {
+STORED: Mapping[str, Any] = {
     "id": 7,
     **CASABLANCA,
     "version": 1,
     "created_at": "2026-01-05T09:00:00.000000Z",
     "updated_at": "2026-01-05T09:00:00.000000Z",
 }
-ID = Parameter(
+ID = parameter(
     "id",
     "path",
     "The movie's id, in digits.",
-    {
-        "type": "integer",
-        "format": "int64",
-        "minimum": 1,
-        "maximum": LARGEST_ID,
-        "examples": [7],
-    },
+    {"type": "integer", "format": "int64", "minimum": 1, "maximum": MAX_ID, "examples": [7]},
 )
-FILE = Parameter("file", "path", "The name of the file.", {"type": "string", "enum": sorted(FILES)})
-IF_NONE_MATCH = Parameter(
-    "If-None-Match",
-    "header",
-    "The `ETag` that the client has; 304 if it is still so.",
-    {"type": "string"},
+FILE = parameter("file", "path", "The name of the file.", {"type": "string", "enum": sorted(FILES)})
+QUERY = tuple(
+    parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", field.schema)
+    for name, field in PARAMETERS.items()
 )
-CONDITIONS = (
-    Parameter(
-        "If-Match",
-        "header",
-        "`ETag`s, or `*`: change the movie only if it still has one of them; else 412.",
-        {"type": "string"},
-    ),
-    Parameter(
-        "If-None-Match",
-        "header",
-        "`ETag`s, or `*`: change the movie only if it has none of them; else 412.",
-        {"type": "string"},
-    ),
-    Parameter(
-        "If-Unmodified-Since",
-        "header",
-        "A `Last-Modified`: as `If-Match`, but blind within a second. Not looked at beside that.",
-        {"type": "string"},
-    ),
-)
-IF_MODIFIED_SINCE = Parameter(
-    "If-Modified-Since",
-    "header",
-    "A `Last-Modified`; 304 if nothing has changed since. Not looked at beside `If-None-Match`.",
-    {"type": "string"},
-)
-REFUSALS = tuple(
-    PROBLEMS[kind] for kind in (MalformedHeader, PreconditionFailed, PreconditionRequired)
-)
-TAGGED = ("ETag", "Cache-Control")
-TAGGED_MOVIE = ("ETag", "Last-Modified", "Cache-Control")
-KNOWN = Answer("The client has it already.", headers=TAGGED)
-IDEMPOTENCY_KEY = Parameter(
+IDEMPOTENCY_KEY = parameter(
     NAME,
     "header",
-    "Makes it safe to send the request again: a text of your own, such as a UUID. In double quotes"
-    " or without them, it is the same key.",
+    "Makes retries safe. Any text that you choose, such as a UUID. Double quotes around it are"
+    " optional and not part of the key.",
     {
         "type": "string",
         "pattern": f"^({KEY.pattern})$",
         "examples": ["8e03978e-40d5-43dd-bc93-6894a57f9324"],
     },
 )
-# What only a request with a key can meet.
-OF_KEYS = (PROBLEMS[WrongKey], PROBLEMS[KeyInUse], PROBLEMS[KeyReused])
-WHOLE_MOVIE = Body(MOVIE, {"a movie": CASABLANCA})
-CHANGES = Body(
-    type(MOVIE)(partial=True),
+IF_NONE_MATCH = parameter(
+    "If-None-Match", "header", "The `ETag` of the response that you have; 304 if it is unchanged."
+)
+IF_MODIFIED_SINCE = parameter(
+    "If-Modified-Since",
+    "header",
+    "A `Last-Modified`; 304 if the movie has not changed since. Ignored when `If-None-Match` is"
+    " sent.",
+)
+PRECONDITIONS = (
+    parameter(
+        "If-Match",
+        "header",
+        "`ETag`s or `*`: change the movie only if one of them is its current one; otherwise 412.",
+    ),
+    parameter(
+        "If-None-Match",
+        "header",
+        "`ETag`s or `*`: change the movie only if none of them is its current one; otherwise 412.",
+    ),
+    parameter(
+        "If-Unmodified-Since",
+        "header",
+        "A `Last-Modified`: change the movie only if it has not changed since; otherwise 412."
+        " One-second precision; ignored when `If-Match` is sent.",
+    ),
+)
+WHOLE_MOVIE = request_body(MOVIE, {"a movie": CASABLANCA})
+PATCH = request_body(
+    MOVIE_PATCH,
     {
         "another title": {"title": "Casablanca (restored)"},
         "two fields": {"year": 1943, "genres": ["war"]},
     },
     ("application/json", "application/merge-patch+json"),
 )
-# A query string that is not taken, or wrong.
-IN_QUERIES = (PROBLEMS[WrongParameters],)
-NOT_FOUND = (PROBLEMS[MovieNotFound], *IN_QUERIES)
-# What only a request with a body can meet.
-OF_BODIES = (PROBLEMS[Malformed], PROBLEMS[BodyTimedOut], PROBLEMS[Invalid])
+
+CACHED = ("ETag", "Cache-Control")
+CACHED_MOVIE = ("ETag", "Last-Modified", "Cache-Control")
+NOT_MODIFIED = response("The response that the client has is current.", headers=CACHED)
+
+BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
+KEY_PROBLEMS = ("wrong-idempotency-key", "idempotency-key-in-use", "idempotency-key-reused")
+MOVIE_PROBLEMS = ("not-found", "wrong-parameters")
+PRECONDITION_PROBLEMS = ("malformed-header", "precondition-failed", "precondition-required")
 
 
-def _movie(description: str, *, headers: tuple[str, ...] = (), **fields: Any) -> Answer:
-    return Answer(description, MOVIE_ANSWER, {"movie": {**KEPT, **fields}}, headers)
+def _movie(description: str, *, headers: tuple[str, ...] = (), **fields: Any) -> Json:
+    return response(description, MovieResponseSchema, {"movie": {**STORED, **fields}}, headers)
 
 
-def _file(description: str, media_type: str) -> Mapping[int, Answer]:
-    return {
-        200: Answer(description, {"type": "string"}, None, TAGGED, media_type),
-        304: KNOWN,
-    }
+def _file(description: str, media_type: str) -> Mapping[int, Json]:
+    file = response(description, {"type": "string"}, headers=CACHED, media_type=media_type)
+    return {200: file, 304: NOT_MODIFIED}
 
-
-QUERY = tuple(
-    Parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", field.schema)
-    for name, field in PARAMETERS.items()
-)
 
 LIST_MOVIES = Operation(
     "list_movies",
-    MOVIES,
+    "Movies",
     "Find movies",
-    "A page of the movies that pass every filter. `title` finds words in any order, without regard"
-    " to case and accents; `genres` wants all of them; ranges include both ends. `sort` with `-` is"
-    " the exact reverse. Follow the cursors, or `Link`, from page to page: they cost the same at"
-    " any depth, and no movie that stays is missed or seen twice. `page` takes numbers instead: of"
-    f" all pages if at most {EXACT_TOTAL:,} movies match, otherwise of the first"
-    f" {NUMBERED_MOVIES:,} movies. The total is exact up to {EXACT_TOTAL:,} and an estimate beyond;"
-    " a cursor keeps the total of its first page.",
+    "Returns a page of the movies that match all filters. `title` finds words in any order and"
+    " ignores case and accents. `genres` finds movies that have all of the given genres. Ranges"
+    " include both ends. `-` before a `sort` field reverses the order.\n\n"
+    "Follow the cursors, or the `Link` header, from page to page. A page by cursor takes the same"
+    " time at any depth. While other movies are added or deleted, a movie that stays is neither"
+    " skipped nor repeated. You can use `page` numbers instead. They reach all pages if at most"
+    f" {EXACT_TOTAL:,} movies match; otherwise they reach the first {NUMBERED_MOVIES:,} movies.\n\n"
+    f"The total is exact up to {EXACT_TOTAL:,} and an estimate beyond that. A cursor keeps the"
+    " total of its first page.",
     {
-        200: Answer(
+        200: response(
             "The page.",
-            MOVIES_ANSWER,
+            MovieListSchema,
             {
-                "movies": [KEPT],
+                "movies": [STORED],
                 "metadata": {
                     "page_size": 20,
                     "total_records": 1,
@@ -174,113 +141,108 @@ LIST_MOVIES = Operation(
                     "previous_cursor": None,
                 },
             },
-            ("Link", *TAGGED),
+            ("Link", *CACHED),
         ),
-        304: KNOWN,
+        304: NOT_MODIFIED,
     },
     (*QUERY, IF_NONE_MATCH),
-    problems=(*IN_QUERIES, PROBLEMS[MalformedHeader]),
+    problems=("wrong-parameters", "malformed-header"),
 )
 LIST_GENRES = Operation(
     "list_genres",
-    MOVIES,
-    "All genres",
-    "Each with its number of movies, the most frequent first; 1,000 at most. A process counts them"
-    " when asked, and keeps the answer for 100 times as long as the count took, at least 1 s: that"
-    " is 1 s for a small catalogue and about a minute for 2 million movies. `as_of` tells its age.",
+    "Movies",
+    "List the genres",
+    "Returns the genres with their numbers of movies, the most frequent first, at most 1,000. A"
+    " process counts them on request and reuses the result for 100 times as long as the count"
+    " took, but for at least 1 s: about a minute for 2 million movies. `as_of` is the time of the"
+    " count.",
     {
-        200: Answer(
+        200: response(
             "The genres.",
-            GENRES_ANSWER,
+            GenreListSchema,
             {
                 "genres": [{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
                 "metadata": {"total_records": 2, "as_of": "2026-01-05T09:00:00.000000Z"},
             },
-            TAGGED,
+            CACHED,
         ),
-        304: KNOWN,
+        304: NOT_MODIFIED,
     },
     (IF_NONE_MATCH,),
-    problems=(*IN_QUERIES, PROBLEMS[MalformedHeader]),
+    problems=("wrong-parameters", "malformed-header"),
 )
 CREATE_MOVIE = Operation(
     "create_movie",
-    MOVIES,
+    "Movies",
     "Add a movie",
-    "The catalogue gives it an id and the version 1, and says in `Location` where it is. No"
-    " `Content-Type` is demanded. With an `Idempotency-Key` it can be sent again when an answer got"
-    " lost: for 24 hours the same key gets the answer of the first time, and adds no other movie."
-    " Refusals are not remembered.",
+    "Stores the movie with a new id and version 1; `Location` is its path. A `Content-Type` is not"
+    " required. If you send an `Idempotency-Key`, you can repeat the request when a response is"
+    " lost: for 24 hours, the same key gets the first response and adds no second movie. Error"
+    " responses are not stored.",
     {
-        201: _movie(
-            "The movie as it is kept.", headers=("Location", "Idempotency-Replayed", *TAGGED_MOVIE)
-        )
+        201: _movie("The new movie.", headers=("Location", "Idempotency-Replayed", *CACHED_MOVIE)),
     },
     (IDEMPOTENCY_KEY,),
     WHOLE_MOVIE,
-    (*OF_BODIES, *OF_KEYS, *IN_QUERIES),
+    (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
 )
 SHOW_MOVIE = Operation(
     "show_movie",
-    MOVIES,
+    "Movies",
     "Show a movie",
-    "It has every change that was answered before this request came.",
-    {200: _movie("The movie.", headers=TAGGED_MOVIE), 304: KNOWN},
+    "Returns the movie with every change that was acknowledged before this request arrived.",
+    {200: _movie("The movie.", headers=CACHED_MOVIE), 304: NOT_MODIFIED},
     (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
-    problems=(*NOT_FOUND, PROBLEMS[MalformedHeader]),
+    problems=(*MOVIE_PROBLEMS, "malformed-header"),
 )
 UPDATE_MOVIE = Operation(
     "update_movie",
-    MOVIES,
+    "Movies",
     "Change fields of a movie",
-    "A JSON merge patch (RFC 7396): the fields sent change, all at once, and the others stay as"
-    " they are. `null` is refused, as a movie has no field to spare. A patch that changes nothing"
-    " keeps the version.",
+    "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once. `null` is"
+    " refused, because no field of a movie can be removed. A patch that changes nothing does not"
+    " increase the version.",
     {
         200: _movie(
-            "The movie with its changes.",
-            headers=("Content-Location", *TAGGED_MOVIE),
+            "The changed movie.",
+            headers=("Content-Location", *CACHED_MOVIE),
             title="Casablanca (restored)",
             version=2,
         )
     },
-    (ID, *CONDITIONS),
-    CHANGES,
-    (*NOT_FOUND, *OF_BODIES, *REFUSALS),
+    (ID, *PRECONDITIONS),
+    PATCH,
+    (*MOVIE_PROBLEMS, *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
 )
 REPLACE_MOVIE = Operation(
     "replace_movie",
-    MOVIES,
+    "Movies",
     "Replace a movie",
-    "All fields are replaced. It creates nothing: the movie has to exist.",
-    {
-        200: _movie(
-            "The movie as it is now.", headers=("Content-Location", *TAGGED_MOVIE), version=2
-        )
-    },
-    (ID, *CONDITIONS),
+    "Replaces all fields of an existing movie. It does not create movies.",
+    {200: _movie("The changed movie.", headers=("Content-Location", *CACHED_MOVIE), version=2)},
+    (ID, *PRECONDITIONS),
     WHOLE_MOVIE,
-    (*NOT_FOUND, *OF_BODIES, *REFUSALS),
+    (*MOVIE_PROBLEMS, *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
 )
 DELETE_MOVIE = Operation(
     "delete_movie",
-    MOVIES,
+    "Movies",
     "Delete a movie",
-    "Answers with what was deleted. A second time it is not found.",
-    {200: _movie("The movie that was deleted.")},
-    (ID, *CONDITIONS),
-    problems=(*NOT_FOUND, PROBLEMS[Invalid], *REFUSALS),
+    "Deletes the movie and returns it. Deleting it again is answered 404.",
+    {200: _movie("The deleted movie.")},
+    (ID, *PRECONDITIONS),
+    problems=(*MOVIE_PROBLEMS, "validation-failed", *PRECONDITION_PROBLEMS),
 )
 SHOW_HEALTH = Operation(
     "show_health",
-    HEALTHCHECKS,
-    "Is the process alive?",
-    "For liveness probes. Asks nothing of the database, so that nobody restarts a process because"
-    " its database is away.",
+    "Health",
+    "Check that the process is alive",
+    "For liveness probes. Does not use the database, so that a process is not restarted because"
+    " its database is unreachable.",
     {
-        200: Answer(
-            "It is.",
-            HEALTH,
+        200: response(
+            "The process is alive.",
+            HealthSchema,
             {
                 "status": "available",
                 "system_info": {"environment": "production", "version": __version__},
@@ -290,42 +252,41 @@ SHOW_HEALTH = Operation(
 )
 SHOW_READINESS = Operation(
     "show_readiness",
-    HEALTHCHECKS,
-    "Can it serve now?",
-    "For readiness probes. 503 while the database is out of reach or behind on migrations, or the"
-    " process is on its way out.",
-    {200: Answer("It can.", READINESS, {"status": "ready"})},
+    "Health",
+    "Check that the process can serve requests",
+    "For readiness probes. 503 while the database is unreachable, migrations are missing, or the"
+    " process is shutting down.",
+    {200: response("The process can serve requests.", ReadinessSchema, {"status": "ready"})},
 )
 SHOW_DOCUMENT = Operation(
     "show_document",
-    REFERENCE,
-    "This API in OpenAPI 3.1",
-    "For tools: client generators, gateways, tests.",
+    "Reference",
+    "Get this API in OpenAPI 3.1",
+    "For tools such as client generators, gateways and tests.",
     {
-        200: Answer(
+        200: response(
             "The document.",
             {"type": "object", "required": ["openapi", "info", "paths"]},
-            None,
-            ("ETag", "Cache-Control"),
+            headers=CACHED,
         ),
-        304: Answer("The client has it already.", headers=("ETag", "Cache-Control")),
+        304: NOT_MODIFIED,
     },
     (IF_NONE_MATCH,),
 )
 SHOW_PAGE = Operation(
     "show_page",
-    REFERENCE,
-    "This API for people",
-    "The reference page, which renders the document and can try every request.",
+    "Reference",
+    "Show the reference page",
+    "Shows the document to people, with a form to send each request.",
     _file("The page.", "text/html"),
     (IF_NONE_MATCH,),
 )
 SHOW_FILE = Operation(
     "show_file",
-    REFERENCE,
-    "What the page is made of",
-    "Its style, its script and its icon.",
+    "Reference",
+    "Get a file of the reference page",
+    "Its style sheet, script or icon.",
     _file("The file.", "*/*"),
     (FILE, IF_NONE_MATCH),
-    problems=(HTTP[404],),
+    problems=("not-found",),
 )

@@ -1,133 +1,156 @@
-"""What the service answers, in marshmallow, for the reference alone: nothing is made of these.
+"""The schemas of responses and bodies, for the reference only.
 
-`responses.py` builds the answers themselves; the tests hold the two together.
+`responses.py` builds the responses without them; the tests compare the two. In the document, the
+names are those of the classes without `Schema`.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from marshmallow import Schema
 from marshmallow.fields import Boolean, DateTime, Field, Integer, List, Nested, String
 
+from service.catalogue.paging import EXACT_TOTAL
 from service.catalogue.rules import MOVIE
 from service.web.problems import REFERENCE
 
-
-def _object(
-    name: str, members: Mapping[str, Field[Any]], *, optional: tuple[str, ...] = ()
-) -> Schema:
-    for key, member in members.items():
-        member.required = key not in optional
-    return Schema.from_dict(dict(members), name=name)()
+MOVIE_PATCH = type(MOVIE)(partial=True)  # the body of PATCH
 
 
-def _text(description: str, example: str) -> String:
-    return String(metadata={"description": description, "examples": [example]})
+class ResponseSchema(Schema):
+    """A schema whose fields are always present, except those in `optional`."""
+
+    optional: ClassVar[tuple[str, ...]] = ()
+
+    def on_bind_field(self, field_name: str, field_obj: Field[Any]) -> None:
+        """Mark the field as required, or not."""
+        field_obj.required = field_name not in self.optional
 
 
-def _time(description: str) -> DateTime:
+def _string(description: str, example: str, **metadata: Any) -> String:
+    return String(metadata={"description": description, "examples": [example], **metadata})
+
+
+def _integer(description: str, example: int, minimum: int, **options: Any) -> Integer:
+    metadata = {"description": description, "examples": [example], "minimum": minimum}
+    return Integer(metadata=metadata, **options)
+
+
+def _time(description: str, **options: Any) -> DateTime:
     example = "2026-01-05T09:00:00.000000Z"
-    return DateTime(metadata={"description": description, "examples": [example]})
+    return DateTime(metadata={"description": description, "examples": [example]}, **options)
 
 
-KEPT_MOVIE = _object(
-    "KeptMovie",
-    {
-        "id": Integer(metadata={"minimum": 1, "examples": [7], "description": "never given again"}),
-        **MOVIE.fields,
-        "version": Integer(
-            metadata={"minimum": 1, "examples": [1], "description": "one more with every change"}
-        ),
-        "created_at": _time("RFC 3339, in UTC"),
-        "updated_at": _time("when the version was raised"),
-    },
-)
-MOVIE_ANSWER = _object("MovieAnswer", {"movie": Nested(KEPT_MOVIE)})
+def _cursor(page: str) -> String:
+    text = f"the cursor of the {page} page; null if there is none"
+    return String(allow_none=True, metadata={"description": text})
 
-_CURSOR = "where the {} page begins; null: there is none"
-_METADATA: Mapping[str, Field[Any]] = {
-    "page_size": Integer(metadata={"examples": [20]}),
-    "total_records": Integer(metadata={"minimum": 0, "examples": [1]}),
-    "total_is_estimate": Boolean(metadata={"description": "beyond 10,000"}),
-    "next_cursor": String(allow_none=True, metadata={"description": _CURSOR.format("next")}),
-    "previous_cursor": String(
-        allow_none=True, metadata={"description": _CURSOR.format("previous")}
-    ),
-    "current_page": Integer(metadata={"minimum": 1, "description": "with `page` alone"}),
-    "last_page": Integer(metadata={"minimum": 1, "description": "with `page` alone"}),
-}
-MOVIES_ANSWER = _object(
-    "MoviesAnswer",
-    {
-        "movies": List(Nested(KEPT_MOVIE)),
-        "metadata": Nested(
-            _object("PageMetadata", _METADATA, optional=("current_page", "last_page"))
-        ),
-    },
-)
-GENRE = _object(
-    "Genre", {"genre": _text("the genre", "drama"), "movies": Integer(metadata={"minimum": 1})}
-)
-GENRES_METADATA = _object(
-    "GenresMetadata",
-    {
-        "total_records": Integer(metadata={"minimum": 0, "description": "of all genres"}),
-        "as_of": _time("every change before it is counted"),
-    },
-)
-GENRES_ANSWER = _object(
-    "GenresAnswer", {"genres": List(Nested(GENRE)), "metadata": Nested(GENRES_METADATA)}
-)
 
-SYSTEM_INFO = _object(
-    "SystemInfo",
-    {
-        "environment": _text("what this deployment is called", "production"),
-        "version": _text("the version of the service", "1.0.0"),
-    },
-)
-HEALTH = _object(
-    "Health",
-    {
-        "status": String(metadata={"enum": ["available"], "examples": ["available"]}),
-        "system_info": Nested(SYSTEM_INFO),
-    },
-)
-READINESS = _object(
-    "Readiness", {"status": String(metadata={"enum": ["ready"], "examples": ["ready"]})}
-)
+class MovieSchema(ResponseSchema):
+    """A movie in a response; `dump_only` becomes `readOnly` in the document."""
 
-BROKEN_RULE = _object(
-    "BrokenRule",
-    {
-        "pointer": _text(
-            "a JSON Pointer (RFC 6901) into what was sent; `#` for all of it", "#/year"
-        ),
-        "parameter": _text("of a query string, in place of the pointer", "year"),
-        "detail": _text("what is expected", "must not be in the future"),
-    },
-    optional=("pointer", "parameter"),
-)
-PROBLEM = _object(
-    "Problem",
-    {
-        "type": _text("where this kind of problem is described", f"{REFERENCE}#validation-failed"),
-        "title": _text("the kind in words", "Validation failed"),
-        "status": Integer(
-            metadata={
-                "minimum": 400,
-                "maximum": 599,
-                "examples": [422],
-                "description": "the HTTP status",
-            }
-        ),
-        "detail": _text("what was wrong here, and what is expected", 'unknown field "titel"'),
-        "instance": _text("the path that was asked for", "/v1/movies/7"),
-        "errors": List(
-            Nested(BROKEN_RULE),
-            metadata={"description": "the broken rules, where it is about rules"},
-        ),
-        "request_id": _text("under which the log has all about it", "5a1d8b0a7c9e4f21-5"),
-    },
-    optional=("errors",),
-)
+    id = _integer("read-only; never used again for another movie", 7, 1, dump_only=True)
+    title = MOVIE.fields["title"]
+    year = MOVIE.fields["year"]
+    runtime = MOVIE.fields["runtime"]
+    genres = MOVIE.fields["genres"]
+    version = _integer("read-only; increases by 1 with every change", 1, 1, dump_only=True)
+    created_at = _time("read-only; RFC 3339, in UTC", dump_only=True)
+    updated_at = _time("read-only; the time of the last change", dump_only=True)
+
+
+class MovieResponseSchema(ResponseSchema):
+    """The response with one movie."""
+
+    movie = Nested(MovieSchema)
+
+
+class PageMetadataSchema(ResponseSchema):
+    """The metadata of a page of movies."""
+
+    optional = ("current_page", "last_page")
+    page_size = _integer("the largest number of movies on a page", 20, 1)
+    total_records = _integer("the number of movies that match", 1, 0)
+    total_is_estimate = Boolean(metadata={"description": f"true if more than {EXACT_TOTAL:,}"})
+    next_cursor = _cursor("next")
+    previous_cursor = _cursor("previous")
+    current_page = _integer("only with the parameter `page`", 1, 1)
+    last_page = _integer("only with the parameter `page`", 1, 1)
+
+
+class MovieListSchema(ResponseSchema):
+    """The response with a page of movies."""
+
+    movies = List(Nested(MovieSchema))
+    metadata = Nested(PageMetadataSchema)
+
+
+class GenreSchema(ResponseSchema):
+    """A genre and its number of movies."""
+
+    genre = _string("the name of the genre", "drama")
+    movies = _integer("the number of movies of this genre", 120, 1)
+
+
+class GenreMetadataSchema(ResponseSchema):
+    """The metadata of the list of genres."""
+
+    total_records = _integer("the number of all genres", 2, 0)
+    as_of = _time("every change before this time is counted")
+
+
+class GenreListSchema(ResponseSchema):
+    """The response with all genres."""
+
+    genres = List(Nested(GenreSchema))
+    metadata = Nested(GenreMetadataSchema)
+
+
+class SystemInfoSchema(ResponseSchema):
+    """What runs."""
+
+    environment = _string("the name of this deployment", "production")
+    version = _string("the version of the service", "1.0.0")
+
+
+class HealthSchema(ResponseSchema):
+    """The response of the liveness check."""
+
+    status = _string("always `available`", "available", enum=["available"])
+    system_info = Nested(SystemInfoSchema)
+
+
+class ReadinessSchema(ResponseSchema):
+    """The response of the readiness check."""
+
+    status = _string("always `ready`", "ready", enum=["ready"])
+
+
+class FieldErrorSchema(ResponseSchema):
+    """One failure of a request."""
+
+    optional = ("pointer", "parameter")
+    pointer = _string("a JSON Pointer (RFC 6901) to the field; `#`: the whole body", "#/year")
+    parameter = _string("the query parameter, instead of a pointer", "year")
+    detail = _string("what is expected", "must not be in the future")
+
+
+class ProblemSchema(ResponseSchema):
+    """The response to every error."""
+
+    optional = ("errors",)
+    type = _string("a link to the description of the problem", f"{REFERENCE}#validation-failed")
+    title = _string("the kind of problem", "Validation failed")
+    status = Integer(
+        metadata={
+            "description": "the HTTP status",
+            "minimum": 400,
+            "maximum": 599,
+            "examples": [422],
+        }
+    )
+    detail = _string("what was wrong and what is expected", 'unknown field "titel"')
+    instance = _string("the path of the request", "/v1/movies/7")
+    errors = List(
+        Nested(FieldErrorSchema), metadata={"description": "the failures of fields or parameters"}
+    )
+    request_id = _string("the id of the request in the log", "5a1d8b0a7c9e4f21-5")

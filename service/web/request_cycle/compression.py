@@ -24,9 +24,7 @@ _CODING = re.compile(
 
 
 class LargeResponse(web.Response):
-    """A response that may be worth compressing; `gzipped` is its compressed body, if known."""
-
-    gzipped: bytes | None = None
+    """A response that may be worth compressing."""
 
 
 async def compress(request: web.BaseRequest, response: LargeResponse) -> None:
@@ -44,11 +42,8 @@ async def compress(request: web.BaseRequest, response: LargeResponse) -> None:
     accepted = ",".join(request.headers.getall("Accept-Encoding", ()))
     if len(accepted) > MAX_HEADER_LENGTH or not prefers_gzip(accepted):
         return
-    gzipped = response.gzipped
-    if gzipped is None:
-        inline = len(body) < THREAD_BYTES
-        gzipped = gzip(body) if inline else await asyncio.to_thread(gzip, body)
-    response.body = gzipped
+    inline = len(body) < THREAD_BYTES
+    response.body = gzip(body) if inline else await asyncio.to_thread(gzip, body)
     headers["Content-Encoding"] = "gzip"
 
 

@@ -84,5 +84,5 @@ async def test_a_503_keeps_the_reason_for_the_log(
     problem = await response.json()
 
     assert response.status == 503
-    assert problem["detail"] == "this cannot be served right now; try again"
+    assert problem["detail"] == "the service is temporarily unavailable; try again later"
     assert "no database: Connection refused" in capsys.readouterr().out

@@ -1,0 +1,59 @@
+"""The entity tag of a movie, and the conditions that a change of it depends on (RFC 9110, 13).
+
+The tag is the movie's id and version. It stands for the bytes of the response: a change to the
+format of the response must also change the format of the tag.
+"""
+
+import re
+from email.utils import format_datetime
+
+from aiohttp import hdrs, web
+
+from service.catalogue.movie import Movie
+from service.catalogue.movies import ALWAYS, Condition
+from service.errors import PreconditionRequired
+from service.web.conditions import Tag, parse_date, parse_tags
+from service.web.movies.cursors import MAX_INTEGER
+
+MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
+
+
+def movie_headers(movie: Movie) -> dict[str, str]:
+    """Return the headers of a response with this movie; caches must revalidate it."""
+    return {
+        "ETag": f'"{movie.id}-{movie.version}"',
+        "Last-Modified": format_datetime(movie.updated_at, usegmt=True),
+        "Cache-Control": "no-cache",
+    }
+
+
+def parse_preconditions(
+    request: web.Request, movie_id: int, *, if_match_required: bool
+) -> Condition:
+    """Return the conditions for changing this movie.
+
+    Raises `MalformedHeader`, or `PreconditionRequired` if a required If-Match is missing.
+    """
+    if if_match_required and hdrs.IF_MATCH not in request.headers:
+        raise PreconditionRequired
+    match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
+    since = None
+    if match is None:  # If-Match takes precedence (13.2.2)
+        since = parse_date(request.headers.get(hdrs.IF_UNMODIFIED_SINCE))
+    if match is None and none_match is None and since is None:
+        return ALWAYS
+    versions = _versions(match, movie_id, strong=True) if match else None
+    if none_match == []:
+        versions = []  # `*`: the movie must not exist; if it does not, the response is 404 anyway
+    return Condition(
+        versions=versions,
+        other_than=_versions(none_match, movie_id, strong=False) if none_match else None,
+        unmodified_since=since,
+    )
+
+
+def _versions(tags: list[Tag], movie_id: int, *, strong: bool) -> list[int]:
+    """Return the versions in those tags that this movie can have had."""
+    matches = [MOVIE_TAG.fullmatch(tag.opaque) for tag in tags if not (strong and tag.weak)]
+    versions = [int(match[2]) for match in matches if match and int(match[1]) == movie_id]
+    return [version for version in versions if version <= MAX_INTEGER]
