@@ -22,6 +22,7 @@ from odd_bodies import GOOD, LIMIT, TEXT, movie, odd_bodies, raw
 from service.web.bodies import BodyReader, ClientGone
 
 ODD = list(odd_bodies())
+GZIPPED = gzip.compress(TEXT.encode())
 
 
 def test_there_are_more_than_300_odd_bodies() -> None:
@@ -307,13 +308,24 @@ async def test_a_compressed_body_is_read(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"no gzip", gzip.compress(TEXT.encode())[:-12], gzip.compress(b" " * 50_000_000)]
+    ("packed", "detail"),
+    [
+        pytest.param(b"no gzip", "not what its Content-Encoding", id="no gzip"),
+        pytest.param(GZIPPED[:-12], "not what its Content-Encoding", id="cut short"),
+        pytest.param(GZIPPED + b"x", "not what its Content-Encoding", id="followed by more"),
+        pytest.param(gzip.compress(b" " * (LIMIT + 1)), "at most 1048576 bytes", id="too large"),
+        pytest.param(gzip.compress(b" " * 50_000_000), "at most 1048576 bytes", id="huge"),
+        pytest.param(gzip.compress(b" " * LIMIT), "JSON", id="just not too large"),
+    ],
 )
-async def test_a_broken_or_huge_compressed_body_is_400(client: Client, body: bytes) -> None:
+async def test_a_broken_or_huge_compressed_body_is_400(
+    client: Client, packed: bytes, detail: str
+) -> None:
     """Broken gzip, or what unpacks to more than the limit, cannot be read."""
-    answer = await problem(client, body, **{"Content-Encoding": "gzip"})
+    answer = await problem(client, packed, **{"Content-Encoding": "gzip"})
 
     assert answer["status"] == 400
+    assert detail in answer["detail"]
 
 
 @pytest.mark.parametrize(

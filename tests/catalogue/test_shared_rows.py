@@ -1,0 +1,153 @@
+"""Rows that share a statement, as the catalogue asks for them: in one turn, without HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import psycopg2
+import pytest
+from conftest import MOANA, ROOT
+from support import Execute, until
+
+from service.app import EXPECTED
+from service.catalogue.idempotency import OnceOnly
+from service.catalogue.movie import Movie
+from service.catalogue.movies import Catalogue, Condition
+from service.config import Config, Sharing
+from service.database import query_files
+from service.database.pool import Pool
+from service.database.statements import Statements
+from service.errors import MovieNotFound, PreconditionFailed
+
+FIELDS = {**MOANA, "runtime": 107}
+WAITING = "select 1 from pg_stat_activity where wait_event = 'advisory'"
+Make = Callable[..., Statements]
+
+
+@pytest.fixture
+async def make(settings: Callable[..., Config], tmp_path: Path) -> AsyncIterator[Make]:
+    """Make statements, with `old` replaced by `new` in the service's queries."""
+    pools = []
+
+    async def approve(_: Any) -> bool:
+        return True
+
+    def begin(old: str = ";", new: str = ";") -> Statements:
+        folder = copytree(ROOT / "queries", tmp_path / "queries")
+        file = folder / "movies.sql"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+        config = settings()
+        pools.append(Pool(config.database, approve))
+        return Statements(pools[-1], query_files.load(folder, EXPECTED), 3, 0)
+
+    yield begin
+    for pool in pools:
+        await pool.close(timeout=0)
+
+
+@pytest.fixture
+def sharing(settings: Callable[..., Config]) -> Sharing:
+    """How requests share statements."""
+    return settings().sharing
+
+
+async def test_of_two_deletes_of_a_movie_one_finds_it(make: Make, sharing: Sharing) -> None:
+    """They never share a statement, in which both would find it."""
+    catalogue = Catalogue(make(), sharing)
+    movie = await catalogue.create(FIELDS)
+
+    first, second = await asyncio.gather(
+        *(catalogue.delete(movie.id) for _ in range(2)), return_exceptions=True
+    )
+
+    assert first == movie
+    assert isinstance(second, MovieNotFound)
+
+
+async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -> None:
+    """PostgreSQL may return the rows of a statement in any order."""
+    joined = "join new as n on n.id = c.id"
+    catalogue = Catalogue(make(f"{joined};", f"{joined} order by n.position desc;"), sharing)
+
+    movies = await asyncio.gather(
+        *(catalogue.create({**FIELDS, "title": title}) for title in ("a", "b", "c"))
+    )
+
+    assert [movie.title for movie in movies] == ["a", "b", "c"]
+
+
+async def test_creates_that_fail_unexpectedly_are_not_sent_again(
+    make: Make, sharing: Sharing, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have been carried out: here they were."""
+    statements = make()
+    fetch = statements.fetch
+
+    async def fetch_and_fail(*args: Any, **kwargs: Any) -> Any:
+        await fetch(*args, **kwargs)
+        raise RuntimeError
+
+    monkeypatch.setattr(statements, "fetch", fetch_and_fail)
+    catalogue = Catalogue(statements, sharing)
+
+    failed = await asyncio.gather(
+        *(catalogue.create(FIELDS) for _ in range(2)), return_exceptions=True
+    )
+
+    assert [type(error) for error in failed] == [RuntimeError] * 2
+    assert execute("select count(*) from movies") == [(2,)]
+
+
+async def test_keys_are_inserted_in_order(make: Make, sharing: Sharing, execute: Execute) -> None:
+    """So that two sessions that insert the same keys cannot wait for each other."""
+    execute(
+        "create table inserted (number serial, key text);"
+        "create function note() returns trigger language plpgsql as"
+        " $$ begin insert into inserted (key) values (new.key); return new; end $$;"
+        "create trigger note before insert on idempotency_keys for each row execute function note()"
+    )
+    once_only = OnceOnly(make(), sharing)
+
+    await asyncio.gather(*(once_only.create(key, FIELDS) for key in "cadb"))
+
+    assert execute("select string_agg(key, '' order by number) from inserted") == [("abcd",)]
+
+
+@pytest.mark.parametrize("method", ["update", "delete"])
+@pytest.mark.parametrize(
+    ("theirs", "condition", "error"),
+    [
+        ("update movies set year = 2000", Condition(versions=[1]), PreconditionFailed),
+        ("update movies set year = 2000", Condition(versions=[2]), None),
+        ("update movies set year = 2000", Condition(other_than=[1]), None),
+        ("delete from movies", Condition(versions=[1]), MovieNotFound),
+        ("select from movies", Condition(versions=[1]), None),
+    ],
+)
+async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 - the cases
+    make: Make,
+    sharing: Sharing,
+    execute: Execute,
+    database: str,
+    method: str,
+    theirs: str,
+    condition: Condition,
+    error: type[Exception] | None,
+) -> None:
+    """Not as of the statement's snapshot, after which somebody else has changed the movie."""
+    gate = "from pg_advisory_xact_lock_shared(1), jsonb_to_recordset(:"
+    catalogue = Catalogue(make("from jsonb_to_recordset(:", gate), sharing)
+    execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")
+    changes = [{"runtime": 2}] if method == "update" else []
+
+    with closing(psycopg2.connect(database)) as holder, holder.cursor() as cursor:
+        cursor.execute("select pg_advisory_lock(1)")
+        outcome = asyncio.create_task(getattr(catalogue, method)(1, *changes, condition))
+        await until(lambda: execute(f"{WAITING} and datname = current_database()"))
+        execute(theirs)
+
+    assert type((await asyncio.gather(outcome, return_exceptions=True))[0]) is (error or Movie)
