@@ -1,6 +1,6 @@
 -- Movies: read, create, change and delete. Requests that arrive together share one statement, so
 -- each statement takes and returns many rows. The service sends parameters as literals. To run a
--- query in psql, set its parameters first, as the line under its name does. docs: README, "For DBAs".
+-- query in psql, set its parameters first, as the line under its name does. See docs/dbas.md.
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on

@@ -1,0 +1,184 @@
+"""The documents: their commands print what they show, and what they name exists."""
+
+import asyncio
+import os
+import re
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Client
+from psycopg2.extensions import adapt
+
+from service import config
+from service.app import EXPECTED, create_app
+from service.config import PLATFORM_NAMES, SECTIONS, Config
+from service.database import query_files
+
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench" / "README.md"]
+)
+WITH_CONSOLES = [
+    ROOT / name for name in ("README.md", "docs/clients.md", "docs/dbas.md", "docs/operators.md")
+]
+# Folders that a path in a document begins with.
+FOLDERS = "bench|docs|migrations|ops|queries|samples|service|tests"
+
+
+def name_document(path: Path) -> str:
+    """Name a document in the report of the tests."""
+    return str(path.relative_to(ROOT))
+
+
+def mask(text: str) -> str:
+    """Hide what differs from run to run."""
+    text = re.sub(r'"\d{4}-\d\d-\d\dT[^"]*Z"', '"<time>"', text)
+    text = re.sub(r'"request_id": "[^"]*"', '"request_id": "<id>"', text)
+    text = re.sub(r"in \d+\.\d s(?: \([\d,]+ rows/s\))?", "in <time>", text)
+    return re.sub(r"\d+ queries in \d+ files", "<number> queries", text)
+
+
+def read_console(path: Path) -> list[tuple[str, str]]:
+    """Return the commands of a document's console blocks, each with the output that it shows."""
+    blocks = "".join(
+        re.findall(r"^```console\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    )
+    steps = re.findall(r"^\$ (.*\n(?:> .*\n)*)((?:(?!\$ ).*\n)*)", blocks, re.MULTILINE)
+    return [(re.sub(r"^> ", "", command, flags=re.MULTILINE), output) for command, output in steps]
+
+
+def read_sections(path: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a document."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", WITH_CONSOLES, ids=name_document)
+async def test_commands_print_what_the_document_shows(
+    client: Client, environment: dict[str, str], tmp_path: Path, path: Path
+) -> None:
+    """All commands of a document, run one after the other on an empty catalogue."""
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    address = str(client.make_url("")).rstrip("/")
+    steps = read_console(path)
+    wrong = []
+    for command, expected in steps:
+        process = await asyncio.create_subprocess_exec(
+            *("sh", "-c", command.replace("http://127.0.0.1:8000", address)),
+            cwd=tmp_path,
+            env={
+                **environment,
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
+                "PYTHONPATH": str(ROOT),
+                "CATALOGUE_CONFIG": str(ROOT / "config.toml"),
+            },
+            stdout=PIPE,
+            stderr=STDOUT,
+        )
+        printed, _ = await asyncio.wait_for(process.communicate(), 20)
+        if mask(printed.decode()) != mask(expected):
+            wrong.append((command, printed.decode()))
+
+    assert steps
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_document)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Links to files of this repository, and to their sections."""
+    broken = []
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text()):
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists() or (anchor and anchor not in read_sections(file)):
+            broken.append(target)
+
+    assert broken == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_document)
+def test_files_that_are_named_exist(path: Path) -> None:
+    """Paths in backticks, as in the code tour; `*` stands for any name."""
+    paths = re.findall(rf"`((?:{FOLDERS})/[\w./*-]+)`", path.read_text())
+
+    assert [named for named in paths if not list(ROOT.glob(named.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_document)
+def test_settings_that_are_named_exist(path: Path) -> None:
+    """`[section] key` and environment variables are settings."""
+    keys = {(section, key.name) for section, kind in SECTIONS.items() for key in fields(kind)}
+    text = path.read_text()
+    named = set(re.findall(r"`\[(\w+)\] (\w+)", text))
+    variables = set(re.findall(r"CATALOGUE_([A-Z_]+)", text)) - {"CONFIG"}
+
+    assert named - keys == set()
+    assert variables - {f"{section}_{key}".upper() for section, key in keys} == set()
+
+
+def test_operators_read_the_defaults_of_the_timeouts() -> None:
+    """The table of timeouts says what config.toml says."""
+    defaults = config.load(ROOT / "config.toml", {})
+    rows = re.findall(
+        r"^\| `\[(\w+)\] (\w+)` \| ([\d.]+) \|",
+        (ROOT / "docs/operators.md").read_text(),
+        re.MULTILINE,
+    )
+
+    assert len(rows) == 6
+    assert [
+        (section, key)
+        for section, key, value in rows
+        if getattr(getattr(defaults, section), key) != float(value)
+    ] == []
+
+
+def test_operators_read_of_every_variable_of_platforms() -> None:
+    """The table of second names has all of them."""
+    text = (ROOT / "docs/operators.md").read_text()
+
+    assert [name for name in PLATFORM_NAMES if f"`{name}`" not in text] == []
+
+
+def test_the_readme_lists_every_route(settings: Callable[..., Config]) -> None:
+    """The table has every method and path, but the files of the reference page and HEAD."""
+    app = create_app(settings())
+    routes = {
+        (route.method, route.resource.canonical)
+        for route in app.router.routes()
+        if route.resource and route.method != "HEAD"
+    }
+    listed = re.findall(r"^\| `([A-Z]+) (/\S*)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+    assert sorted(listed) == sorted(routes - {("GET", "/v1/docs/{file}")})
+
+
+def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
+    """The statement of docs/dbas.md is the one that the service sends."""
+    section = (ROOT / "docs/dbas.md").read_text().split("## What the database sees")[1]
+    shown = re.search(r"```sql\n(.*?)```", section, re.DOTALL)
+    query = query_files.load(ROOT / "queries", EXPECTED)["get_movies"]
+
+    sent = query.preamble(settings().database.statement_timeout) + query.sql
+    ids = adapt("{1}").getquoted().decode()  # as psycopg2 writes it
+
+    assert shown
+    assert shown[1].split() == (sent % {"ids": ids}).split()
+
+
+def test_the_index_lists_every_decision() -> None:
+    """With the titles of the pages."""
+    folder = ROOT / "docs" / "decisions"
+    titles = {
+        path.name: path.read_text().partition("\n")[0].partition(". ")[2]
+        for path in folder.glob("[0-9]*.md")
+    }
+    listed = re.findall(
+        r"^\| \[\d+\]\((.*?)\) \| (.*) \|$", (folder / "README.md").read_text(), re.MULTILINE
+    )
+
+    assert dict(listed) == titles
