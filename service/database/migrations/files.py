@@ -1,8 +1,7 @@
 """migrations/*.sql: names and format of the files, without a database.
 
 The format is dbmate's (https://github.com/amacneil/dbmate#creating-migrations): both tools run the
-same files. This is not in migrations.py because a process that only serves needs the `versions`,
-and neither alembic nor SQLAlchemy.
+same files. A process that only serves needs `versions`, but neither alembic nor SQLAlchemy.
 """
 
 import hashlib
@@ -49,7 +48,7 @@ class Section(NamedTuple):
     transaction: bool
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the section has no statement: the driver refuses to send an empty one."""
         return not COMMENT.sub("", self.sql).strip("; \t\r\n\f\v")
 
@@ -68,20 +67,14 @@ class Migration(NamedTuple):
     down: Section | None
 
 
-class _Marker(NamedTuple):
-    direction: str
-    line: int
-    transaction: bool
-
-
 def read(folder: Path) -> list[Migration]:
     """Read all migrations in their order; raise `OperatorError` for the first fault."""
-    return [_parse(path) for path in _files(folder)]
+    return [_parse_file(path) for path in _list_files(folder)]
 
 
 def versions(folder: Path) -> list[str]:
     """Return the versions of all migrations in their order, from the names alone."""
-    return [path.name[:14] for path in _files(folder)]
+    return [path.name[:14] for path in _list_files(folder)]
 
 
 def create(folder: Path, name: str) -> Path:
@@ -104,7 +97,7 @@ def create(folder: Path, name: str) -> Path:
     return path
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     try:
         paths = sorted(
             path
@@ -116,11 +109,8 @@ def _files(folder: Path) -> list[Path]:
         raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
     for path in paths:
         if not _is_well_named(path.name):
-            _refuse(
-                path,
-                1,
-                "expected the name <14 digits: UTC timestamp>_<lower-case words joined by _>.sql",
-            )
+            form = "<14 digits: UTC timestamp>_<lower-case words joined by _>.sql"
+            _refuse(path, 1, f"expected the name {form}")
     for earlier, path in pairwise(paths):
         if earlier.name[:14] == path.name[:14]:
             _refuse(path, 1, f"{earlier.name} has the same timestamp: change one of them")
@@ -135,25 +125,32 @@ def _is_well_named(name: str) -> bool:
         return False
 
 
-def _parse(path: Path) -> Migration:
+def _parse_file(path: Path) -> Migration:
     text = read_sql_file(path, _refuse)
     lines = text.split("\n")
-    markers = [
-        _parse_marker(path, number, line)
-        for number, line in enumerate(lines, 1)
-        if LIKE_A_MARKER.match(line)
-    ]
-    _check_order(path, markers)
-    for number, line in enumerate(lines[: markers[0].line - 1], 1):
-        if line.strip() and not line.lstrip().startswith("--"):
+    markers: dict[str, tuple[int, bool]] = {}  # by direction: the line, and whether a transaction
+    for number, line in enumerate(lines, 1):
+        if LIKE_A_MARKER.match(line):
+            direction, transaction = _parse_marker(path, number, line)
+            if direction in markers:
+                _refuse(path, number, f'a second "-- migrate:{direction}": expected one in a file')
+            if direction == "down" and not markers:
+                _refuse(path, number, 'expected "-- migrate:up" before "-- migrate:down"')
+            markers[direction] = (number, transaction)
+        elif not markers and line.strip() and not line.lstrip().startswith("--"):
             _refuse(path, number, 'only -- comments may stand before "-- migrate:up"')
-    ends = [marker.line - 1 for marker in markers[1:]] + [len(lines)]
-    up, *down = (_cut_section(lines, *pair) for pair in zip(markers, ends, strict=True))
+    if not markers:
+        _refuse(path, 1, 'expected a line "-- migrate:up" before the SQL')
+    ends = [number - 1 for number, _ in [*markers.values()][1:]] + [len(lines)]
+    up, *down = (
+        _cut_section(lines, *marker, end)
+        for marker, end in zip(markers.values(), ends, strict=True)
+    )
     checksum = hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
     return Migration(path.name[:14], path.stem[15:], path, checksum, up, down[0] if down else None)
 
 
-def _parse_marker(path: Path, number: int, line: str) -> _Marker:
+def _parse_marker(path: Path, number: int, line: str) -> tuple[str, bool]:
     match = MARKER.fullmatch(line)
     if match is None:
         _refuse(
@@ -162,26 +159,13 @@ def _parse_marker(path: Path, number: int, line: str) -> _Marker:
     options = tuple(match[2].split())
     if options not in TRANSACTION:
         _refuse(path, number, f'unknown option "{match[2].strip()}": expected transaction:false')
-    return _Marker(match[1], number, TRANSACTION[options])
+    return match[1], TRANSACTION[options]
 
 
-def _check_order(path: Path, markers: list[_Marker]) -> None:
-    seen: set[str] = set()
-    for direction, line, _ in markers:
-        if direction in seen:
-            _refuse(path, line, f'a second "-- migrate:{direction}": expected one in a file')
-        if direction == "down" and "up" not in seen:
-            _refuse(path, line, 'expected "-- migrate:up" before "-- migrate:down"')
-        seen.add(direction)
-    if not seen:
-        _refuse(path, 1, 'expected a line "-- migrate:up" before the SQL')
-
-
-def _cut_section(lines: list[str], marker: _Marker, end: int) -> Section:
-    start = marker.line
+def _cut_section(lines: list[str], start: int, transaction: bool, end: int) -> Section:  # noqa: FBT001 - of a tuple
     while start < end and not lines[start].strip():
         start += 1
-    return Section("\n".join(lines[start:end]).rstrip(), start + 1, marker.transaction)
+    return Section("\n".join(lines[start:end]).rstrip(), start + 1, transaction)
 
 
 def _refuse(path: Path, line: int, expected: str) -> NoReturn:

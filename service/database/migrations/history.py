@@ -46,36 +46,35 @@ Ledger = Mapping[str, Applied]
 
 
 def read_ledger(session: Session) -> Ledger:
-    """Return what is applied, in the order of the versions; the columns but `version` may miss."""
+    """Return what is applied, in the order of the versions; only `version` must be a column."""
     columns = _read_columns(session, "schema_migrations")
     if columns and "version" not in columns:
         raise OperatorError(
             "the table schema_migrations has no column version: it is not dbmate's nor this "
             "service's; rename it, or choose another schema (search_path in the URL's options)"
         )
-    found = _read_rows(
-        session,
-        "schema_migrations",
-        "version::text, (to_jsonb(schema_migrations) ->> 'applied_at')::timestamptz,"
-        " to_jsonb(schema_migrations) ->> 'checksum'",
-    )
+    others = [column if column in columns else "null" for column in Applied._fields]
+    sql = f"select version::text, {', '.join(others)} from schema_migrations"
+    found = _fetch(session, sql) if columns else []
     return {version: Applied(*rest) for version, *rest in sorted(found)}
 
 
 def adopt(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
     """Complete in one transaction what dbmate, or an earlier release of this, has recorded.
 
-    Writes nothing where nothing is missing: `alter table` waits for each reader of the table.
+    Writes nothing if nothing is missing: `alter table` waits for each reader of the table.
     """
     columns = _read_columns(session, "schema_migrations")
-    current = [version for (version,) in _read_rows(session, "alembic_version", "version_num")]
+    has_current = _read_columns(session, "alembic_version")
+    found = _fetch(session, "select version_num from alembic_version") if has_current else []
+    current = [version for (version,) in found]
     if current and not columns:
         raise OperatorError(
             f"alembic_version says {', '.join(current)}, but the table schema_migrations is "
             "missing: restore it, or drop alembic_version if nothing is applied"
         )
     with session, session.cursor() as cursor:
-        if columns and not columns >= {"applied_at", "checksum"}:
+        if columns and not columns >= {*Applied._fields}:
             cursor.execute(EXTEND_LEDGER)
         for migration in migrations:
             if migration.version in ledger and ledger[migration.version].checksum is None:
@@ -143,19 +142,15 @@ def _make_missing_error(version: str) -> OperatorError:
 
 
 def _read_columns(session: Session, table: str) -> set[str]:
-    """Return the names of a table's columns; none where there is no table."""
-    with session.cursor() as cursor:
-        cursor.execute(
-            "select attname from pg_attribute"
-            " where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped",
-            (table,),
-        )
-        return {name for (name,) in cursor}
+    """Return the names of a table's columns; none if there is no table."""
+    sql = (
+        "select attname from pg_attribute"
+        " where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped"
+    )
+    return {name for (name,) in _fetch(session, sql, table)}
 
 
-def _read_rows(session: Session, table: str, columns: str) -> list[tuple[Any, ...]]:
-    if not _read_columns(session, table):
-        return []
+def _fetch(session: Session, sql: str, *parameters: str) -> list[tuple[Any, ...]]:
     with session.cursor() as cursor:
-        cursor.execute(f"select {columns} from {table}")
+        cursor.execute(sql, parameters)
         return cursor.fetchall()

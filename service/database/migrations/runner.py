@@ -5,7 +5,7 @@ alembic's commands load Python files, its parts do not need them
 that follows the one before it, and alembic decides on transactions and keeps `alembic_version`.
 
 To alembic, all files older than that one version are applied. So every version that ran is also
-recorded in `schema_migrations`, in the same transaction: `migration_history` has the rules.
+recorded in `schema_migrations`, in the same transaction: `history` has the rules.
 """
 
 import io
@@ -180,7 +180,7 @@ def _record(ctx: MigrationContext, step: MigrationInfo, **_: Any) -> None:
 
 
 def _run(context: MigrationContext, migration: Migration, section: Section | None) -> None:
-    if not section or section.empty:
+    if not section or section.is_empty:
         return
     try:
         if section.transaction:
