@@ -3,7 +3,6 @@
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +73,7 @@ class Query:
         """The file and line, as logs and comments show them: `queries/movies.sql:9`."""
         return locate(self.path, self.line)
 
-    @cached_property
+    @property
     def timeout(self) -> float | None:
         """Its own `statement_timeout` in seconds (0: none); None: it has no setting of its own."""
         own = [s for s in self.settings if s.name == TIMEOUT]
@@ -86,17 +85,14 @@ class Query:
         return any((s.name, s.value) == ("transaction_read_only", "on") for s in self.settings)
 
     def preamble(self, timeout: float) -> str:
-        """What is sent in front of the statement: its name, for pg_stat_activity, and settings."""
-        return f"{self._opening}set local {TIMEOUT} = {round(timeout * 1000)}; "
-
-    @cached_property
-    def _opening(self) -> str:
-        settings = "".join([s.sql for s in self.settings if s.name != TIMEOUT])
+        """Return what is sent in front of the statement: a comment that names it, and settings."""
         comment = f"/* {self.name} {self.place} */".replace("%", "%%")
-        return f"{comment}; set local timezone = 'UTC'; {settings}"
+        settings = "".join([s.sql for s in self.settings if s.name != TIMEOUT])
+        timezone = "set local timezone = 'UTC'; "
+        return f"{comment}; {timezone}{settings}set local {TIMEOUT} = {round(timeout * 1000)}; "
 
     def refuse(self, what: str, line: int | None = None) -> OperatorError:
-        """Say what is wrong with it, and where."""
+        """Return an error that names the file and line of this query."""
         return OperatorError(f"{self.path}:{line or self.line}: {what.partition(chr(10))[0]}")
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 
 import psycopg2
 from psycopg2.extensions import set_wait_callback
@@ -80,16 +81,16 @@ def _wait_for_lock(session: Session, report: Report) -> None:
             )
 
 
+@dataclass
 class _Watch:
     """Waits for the statements of `session`, and reports who holds a lock that they wait for."""
 
-    def __init__(self, url: str, session: Session, report: Report) -> None:
-        self._url = url
-        self._session = session
-        self._report = report
-        self._reported: set[int] = set()
-        self.blockers = ""  # the last ones, described
-        self.is_interrupted = False
+    url: str
+    session: Session
+    report: Report
+    reported: set[int] = field(default_factory=set)  # pids
+    blockers: str = ""  # the last ones, described
+    is_interrupted: bool = False
 
     def wait(self, session: Session) -> None:
         """Wait in place of libpq, which blocks until PostgreSQL responds, Ctrl-C or not.
@@ -101,7 +102,7 @@ class _Watch:
                 with suppress(TimeoutError):
                     wait(session, seconds=BLOCKER_POLL_S)
                     break
-                if session is self._session:
+                if session is self.session:
                     self._report_blockers()
             except KeyboardInterrupt:
                 self.is_interrupted = True
@@ -111,15 +112,15 @@ class _Watch:
             raise KeyboardInterrupt
 
     def _report_blockers(self) -> None:
-        """Report each once; nothing without a second connection, which may not be had."""
-        info = self._session.info  # the URL may list several hosts
+        """Report each once; report nothing if a second connection cannot be opened."""
+        info = self.session.info  # the URL may list several hosts
         server = {"host": info.host, "port": str(info.port), "connect_timeout": 2}
         with suppress(OperatorError, psycopg2.Error):
-            with closing(open_polled_session(self._url, **server)) as second:
+            with closing(open_polled_session(self.url, **server)) as second:
                 blockers = _describe_processes(second, BLOCKERS, info.backend_pid)
-            for pid in blockers.keys() - self._reported:
-                self._report(f"waiting for a lock that is held by {blockers[pid]}")
-            self._reported |= blockers.keys()
+            for pid in blockers.keys() - self.reported:
+                self.report(f"waiting for a lock that is held by {blockers[pid]}")
+            self.reported |= blockers.keys()
             self.blockers = "; ".join(blockers.values()) or self.blockers
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 from psycopg2 import errorcodes
@@ -16,7 +15,7 @@ from service.database.migrations.files import Section
 from service.database.sql_files import locate
 from service.errors import OperatorError
 
-# A migration that waits for a table makes everybody behind it wait, so it must not wait long; its
+# While a migration waits for a table, all requests queue behind it, so it must not wait long; its
 # work may take as long as it needs. These are options of the connection because `reset all` returns
 # to them, and because PgBouncer, which may hand the session's lock to another client, refuses them
 # by default: migrations need PostgreSQL itself.
@@ -25,14 +24,12 @@ OPTIONS = "-c lock_timeout=5s -c statement_timeout=0"
 
 
 @contextmanager
-def connect(url: str, **options: Any) -> Iterator[Session]:
-    """Connect, under autocommit: while it waits, it has no transaction that others wait for."""
-    given = parse_url(url)
+def connect(url: str) -> Iterator[Session]:
+    """Connect, under autocommit: no other session waits for a transaction of this one."""
     session = open_session(
         url,
-        options=f"{given.get('options', '')} {OPTIONS}",
+        options=f"{parse_url(url).get('options', '')} {OPTIONS}",
         fallback_application_name=f"{application_name()} migrate",
-        **options,
     )
     try:
         session.autocommit = True
@@ -53,7 +50,7 @@ def alembic_connection(session: Session) -> Iterator[Connection]:
 
 
 def explain(path: Path, section: Section, error: BaseException) -> str:
-    """Name the file and the line; where PostgreSQL names none, the first line of the section.
+    """Name the file and the line; if PostgreSQL names none, the first line of the section.
 
     The position counts characters of all that was sent, also of several statements:
     https://www.postgresql.org/docs/current/protocol-error-fields.html
