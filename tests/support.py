@@ -29,3 +29,21 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(POLL_S)
+
+
+def detect_deadlocks_early(execute: Execute) -> None:
+    """Have new sessions find a deadlock before their `lock_timeout` ends it."""
+    ((name,),) = execute("select current_database()")
+    execute(f"alter database {name} set deadlock_timeout = '1ms'")
+
+
+def count_deadlocks(execute: Execute) -> int:
+    """End all sessions, as only then all of their deadlocks are counted; how many there were."""
+    execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    ((deadlocks,),) = execute(
+        "select deadlocks from pg_stat_database where datname = current_database()"
+    )
+    return int(deadlocks)
