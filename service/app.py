@@ -17,7 +17,7 @@ from gunicorn.errors import AppImportError
 from service import config as settings
 from service import logs
 from service.catalogue import genres, idempotency, listing, movies
-from service.catalogue.genres import Genres
+from service.catalogue.genres import GenreCounts
 from service.catalogue.idempotency import OnceOnly
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
@@ -98,7 +98,7 @@ def create_app(config: Config) -> web.Application:
                 BodyReader(config.server.body_timeout),
                 require_if_match=config.server.require_if_match,
             ),
-            GenresHandlers(Genres(statements)),
+            GenresHandlers(GenreCounts(statements)),
             Reference(),
         )
     )
@@ -148,7 +148,7 @@ async def _database(app: web.Application) -> AsyncIterator[None]:
     try:
         with suppress(Unavailable):
             await _try(pool)
-        async with app[ONCE_ONLY].cleared():
+        async with app[ONCE_ONLY].clear_regularly():
             yield
     finally:
         await pool.close(timeout=2)

@@ -1,6 +1,6 @@
-"""What can go wrong, in the catalogue's own words; knows no HTTP and no SQL.
+"""The errors of the catalogue, independent of HTTP and SQL.
 
-`web/problems.py` holds the one table that gives each of these its HTTP status.
+`web/problems.py` maps each of them to its HTTP status.
 """
 
 from typing import NamedTuple
@@ -55,7 +55,7 @@ class KeyInUse(CatalogueError):
 
 
 class RuleBroken(CatalogueError):
-    """A rule that the database holds was broken; `rule` is its name, empty where it has none."""
+    """A constraint of the database was violated; `rule` is its name, empty if it has none."""
 
     def __init__(self, rule: str) -> None:
         super().__init__(f"a rule of the database was broken: {rule}")
@@ -83,24 +83,24 @@ class MovieNotFound(CatalogueError):
 
 
 class Unavailable(CatalogueError):
-    """The database cannot serve this now: away, too busy, or too slow; worth another try.
+    """The database is unreachable, overloaded or too slow; the client may retry.
 
-    The text is for the log. Clients learn only that it is so (`retry_after` in seconds).
+    The text is for the log only (`retry_after` in seconds).
     """
 
     retry_after = 1
-    query = ""  # whose failure the log already tells
+    query = ""  # the name of the query, if its failure is already logged
 
 
 class Contended(Unavailable):
-    """A statement was undone because of what it waited for: a lock, a deadlock, its timeout."""
+    """A statement was rolled back: it waited too long for a lock, or for a deadlock to end."""
 
 
 class StatementFailed(CatalogueError):
-    """A statement failed for a reason that no client can cause: a fault of a query or the schema.
+    """A statement failed because of a mistake in the query or the schema, not in the request.
 
-    The text is for the log; clients learn only that the service failed. `for_every_row`: whether
-    it would fail for each row that shares the statement.
+    The text is for the log only. `for_every_row`: whether the statement would fail for each of the
+    rows that share it.
     """
 
     def __init__(self, text: str, *, for_every_row: bool) -> None:
@@ -110,4 +110,4 @@ class StatementFailed(CatalogueError):
 
 
 class OperatorError(Exception):
-    """Stops a command with this one line: a wrong setting, query file or migration."""
+    """Stops a command with this one line, such as a wrong setting, query file or migration."""

@@ -1,1 +1,1 @@
-"""What a movie is, and the operations on it; knows no HTTP."""
+"""What a movie is, and the operations on movies; independent of HTTP."""

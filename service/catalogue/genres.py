@@ -1,7 +1,7 @@
-"""How many movies each genre has; knows no HTTP.
+"""Counts the movies of each genre.
 
-Counting reads the whole table, so each process keeps the answer for 100 times as long as the count
-took: counting takes at most 1 % of the time, and a small catalogue is always current.
+Counting reads the whole table. So each process caches the counts for 100 times as long as counting
+took, at least 1 s: counting uses at most 1 % of the time.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ QUERIES: Mapping[str, Expected] = {
     ),
 }
 
-KEPT_TIMES = 100  # as long as the count took
-KEPT_AT_LEAST_S = 1.0
-# Requests wait so long for a count before they get the old answer: a small catalogue is counted by
-# then.
-WAIT_S = 0.05
+CACHE_FACTOR = 100  # times the duration of the count
+CACHE_MIN_S = 1.0
+# A request waits this long for a new count before it gets the old one; a small catalogue is counted
+# by then.
+MAX_WAIT_S = 0.05
 
 
 class Counts(NamedTuple):
-    """The most frequent genres (1000 at most) with their movies, most movies first.
+    """The most frequent genres (at most 1000), each with its number of movies.
 
-    `total`: of all genres. `as_of`: every change that was committed before it is counted, in UTC.
+    `total`: the number of all genres. `as_of`: every earlier commit is counted (UTC).
     """
 
     genres: list[tuple[str, int]]
@@ -39,44 +39,45 @@ class Counts(NamedTuple):
     as_of: datetime
 
 
-class Genres:
-    """The genres of the catalogue, as last counted by this process."""
+class GenreCounts:
+    """The number of movies per genre, as last counted by this process."""
 
     def __init__(self, statements: Statements) -> None:
         self._fetch = statements.fetch
         self._counting: asyncio.Task[None] | None = None
         self._started_at = 0.0  # of the last count, by the loop's clock
-        self._kept_until = 0.0
+        self._cached_until = 0.0
         self._counts: Counts | None = None
         self._error: Exception | None = None  # of the last count
 
     async def get(self) -> Counts:
-        """Return the counts; `Unavailable` or `StatementFailed` if there are none yet.
+        """Return the counts; requests share one query.
 
-        Requests share one count. While it runs, and if it fails, they get the old counts.
+        While the query runs, or if it fails, they get the old counts. Without old counts, raises
+        `Unavailable` or `StatementFailed`.
         """
         now = asyncio.get_running_loop().time()
-        if not self._counting and now >= self._kept_until:
+        if not self._counting and now >= self._cached_until:
             self._started_at = now
             self._counting = asyncio.create_task(self._count())
         if self._counting:
-            wait = None if self._counts is None else max(0, self._started_at + WAIT_S - now)
+            wait = None if self._counts is None else max(0, self._started_at + MAX_WAIT_S - now)
             await asyncio.wait([self._counting], timeout=wait)
         if self._counts is None:
-            raise self._error or Unavailable("the count of genres was given up")
+            raise self._error or Unavailable("counting the genres was cancelled")
         return self._counts
 
     async def _count(self) -> None:
-        """Count, and keep the answer or the error."""
+        """Count, and store the counts or the error."""
         loop = asyncio.get_running_loop()
         try:
             rows = await self._fetch("count_genres", retry=True)
             *_, total, as_of, seconds = rows[0]
             genres = [(genre, movies) for genre, movies, *_ in rows if genre is not None]
             self._counts = Counts(genres, total, as_of.astimezone(UTC))
-            pause = KEPT_TIMES * seconds
-        except Exception as error:  # noqa: BLE001 - those who wait must learn it, whatever it is
+            pause = CACHE_FACTOR * seconds
+        except Exception as error:  # noqa: BLE001 - waiting requests must get any error
             self._error = error
             pause = loop.time() - self._started_at
-        self._kept_until = loop.time() + max(KEPT_AT_LEAST_S, pause)
+        self._cached_until = loop.time() + max(CACHE_MIN_S, pause)
         self._counting = None

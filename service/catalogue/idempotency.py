@@ -1,22 +1,22 @@
-"""Creates that happen once however often they are sent, by a key of the client's; knows no HTTP.
+"""Creates that happen once however often they are sent, identified by a key from the client.
 
-https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/. The key, the movie and
-the answer are written by one statement (queries/idempotency.sql), so that no crash can come between
-them. PostgreSQL decides who comes first, among the requests of one process as among processes.
+https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/. One statement
+(queries/idempotency.sql) writes the key, the movie and the response, so a crash cannot separate
+them. PostgreSQL decides which request is first, within one process and between processes.
 """
 
 import asyncio
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
 
 from service.catalogue.movie import TYPES, Movie
-from service.catalogue.movies import invalid
+from service.catalogue.movies import to_invalid
 from service.config import Sharing
 from service.database.batching import Batcher, Row
 from service.database.queries import Expected
@@ -35,81 +35,87 @@ QUERIES: Mapping[str, Expected] = {
     ),
 }
 
-# Seconds that a request waits for another one with its key: it mostly gets the answer of that one,
-# and otherwise learns soon that it takes longer. First for one of this process, and then before
-# each look whether one of another process has come to its end.
-PATIENCE = 0.25
-LOOKS = (0.01, 0.02, 0.04, 0.08, 0.1)
-# Keys in a statement, whatever `max_rows` says: each is a lock, of which all sessions together have
+# Pauses of a request while another one uses its key; after the last, the client gets a 409.
+RETRY_DELAYS_S = (0.01, 0.02, 0.04, 0.08, 0.1)
+# Keys per statement, whatever `max_rows` says: each takes a lock, and all sessions together have
 # 6400 by default (max_locks_per_transaction).
 MAX_ROWS = 32
-# Keys that one statement clears: some 20 ms.
-PORTION = 1000
-# Seconds from one portion to the next while there is more, so that nobody has to wait for all of it
-# (some 8,000 keys a second all the same), and when nothing was left.
-PAUSE = 0.1
-CLEAR_EVERY = 60
+# Expired keys are deleted in batches (1000 take about 20 ms), with short pauses while there are
+# more: about 8,000 keys a second, without delaying requests.
+CLEAR_BATCH_ROWS = 1000
+CLEAR_BATCH_PAUSE_S = 0.1
+CLEAR_INTERVAL_S = 60
 
 
-class Answer(NamedTuple):
-    """What a key was used for.
+class StoredResponse(NamedTuple):
+    """The movie that a key created, as it was then.
 
-    `fingerprint`: of the fields that the movie was created with. `replayed`: by an earlier request.
+    `fingerprint`: of the fields that were sent. `is_replayed`: an earlier request created it.
     """
 
     fingerprint: str
-    replayed: bool
+    is_replayed: bool
     movie: Movie
 
 
 class OnceOnly:
-    """Creates movies, one a key; every method may raise `Unavailable`."""
+    """Creates one movie per key; every method may raise `Unavailable`."""
 
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
         self._fetch = statements.fetch
         self._positions = itertools.count()
         rows = min(sharing.max_rows, MAX_ROWS)
         self._creates = Batcher(self._create, replace(sharing, max_rows=rows), idempotent=True)
-        self._under_way: dict[str, asyncio.Event] = {}  # set when that request is over
+        self._keys_in_use: set[str] = set()
 
     async def create(self, key: str, fields: Mapping[str, Any]) -> tuple[Movie, bool]:
-        """Keep a new movie, or return the one that this key was used for and True.
+        """Create a movie, or return the movie that the key created before, and True.
 
-        It is the movie as it was created: it may have changed since, or be gone. Raises
-        `KeyReused` where the key was used with other fields, `KeyInUse` while another request with
-        it is being carried out, and `Invalid` if the database refuses the movie: then the key stays
-        unused.
+        That movie is as it was created; it may have been changed or deleted since. Raises
+        `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it,
+        and `Invalid` if the database refuses the movie; the key then stays unused.
         """
-        # Of the fields, which come in one order, and not of the bytes: a client may write the same
-        # JSON in another way.
+        # Of the fields, in a fixed order, as a client may write the same JSON differently.
         fingerprint = hashlib.sha256(orjson.dumps(fields)).hexdigest()
         position = next(self._positions)
         payload = orjson.dumps(
             {"position": position, "key": key, "fingerprint": fingerprint, **fields}
         )
-        async with self._turn(key):
-            answer = await self._submit(position, payload)
-            for pause in LOOKS:
-                if answer:
-                    break
-                await asyncio.sleep(pause)
-                answer = await self._submit(position, payload)
-        if not answer:
-            raise KeyInUse
-        if answer.fingerprint != fingerprint:
+        response = await self._submit_in_turn(key, position, payload)
+        if response.fingerprint != fingerprint:
             raise KeyReused
-        return answer.movie, answer.replayed
+        return response.movie, response.is_replayed
+
+    async def _submit_in_turn(self, key: str, position: int, payload: bytes) -> StoredResponse:
+        """Submit the row; wait while another request uses the key, here or in another process.
+
+        The database would report a request of this process, too, but not while that request waits
+        for a locked table. Requests that have waited share one statement.
+        """
+        is_first = key not in self._keys_in_use
+        self._keys_in_use.add(key)
+        try:
+            for delay in (0, *RETRY_DELAYS_S):
+                await asyncio.sleep(delay)
+                if is_first or key not in self._keys_in_use:
+                    response = await self._submit(position, payload)
+                    if response:
+                        return response
+        finally:
+            if is_first:
+                self._keys_in_use.discard(key)
+        raise KeyInUse
 
     async def clear(self) -> int:
-        """Delete keys that have expired, up to `PORTION`, and return how many it was."""
-        ((cleared,),) = await self._fetch("clear_idempotency_keys", at_most=PORTION)
+        """Delete up to `CLEAR_BATCH_ROWS` expired keys and return how many were deleted."""
+        ((cleared,),) = await self._fetch("clear_idempotency_keys", at_most=CLEAR_BATCH_ROWS)
         return int(cleared)
 
     @asynccontextmanager
-    async def cleared(self) -> AsyncIterator[None]:
-        """Have expired keys cleared every `CLEAR_EVERY` seconds while inside.
+    async def clear_regularly(self) -> AsyncIterator[None]:
+        """Clear expired keys every `CLEAR_INTERVAL_S` while the context is entered.
 
-        Leaving waits for nobody: a portion under way is cleared all the same.
+        Leaving does not wait: a statement that is running finishes by itself.
         """
         task = asyncio.create_task(self._keep_clearing())
         try:
@@ -118,51 +124,28 @@ class OnceOnly:
             task.cancel()
 
     async def _keep_clearing(self) -> None:
-        more = False
+        has_more = False
         while True:
-            await asyncio.sleep(PAUSE if more else CLEAR_EVERY)
-            try:
-                more = await self.clear() == PORTION
-            except Exception:  # noqa: BLE001 - the next time it may be gone; the statement logs it
-                more = False
+            await asyncio.sleep(CLEAR_BATCH_PAUSE_S if has_more else CLEAR_INTERVAL_S)
+            has_more = False
+            with suppress(Exception):  # tried again after the interval; the statement logs it
+                has_more = await self.clear() == CLEAR_BATCH_ROWS
 
-    @asynccontextmanager
-    async def _turn(self, key: str) -> AsyncIterator[None]:
-        """Wait for the request that uses the key in this process; `KeyInUse`.
-
-        The database tells, too, unless it is what the other one waits for: a locked table, say.
-        Those who have waited go on together, as they will share a statement.
-        """
-        over = asyncio.Event()
-        if other := self._under_way.get(key):
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    await other.wait()
-            except TimeoutError:
-                raise KeyInUse from None
-        self._under_way.setdefault(key, over)
-        try:
-            yield
-        finally:
-            if self._under_way.get(key) is over:
-                del self._under_way[key]
-            over.set()
-
-    async def _submit(self, position: int, payload: bytes) -> Answer | None:
+    async def _submit(self, position: int, payload: bytes) -> StoredResponse | None:
         try:
             return await self._creates.submit(position, payload)
         except RuleBroken as error:
-            raise invalid(error) from error
+            raise to_invalid(error) from error
 
-    async def _create(self, rows: list[Row[Answer]]) -> dict[int, Answer]:
-        answers = await self._fetch(
+    async def _create(self, rows: list[Row[StoredResponse]]) -> dict[int, StoredResponse]:
+        responses = await self._fetch(
             "create_movies_once",
-            retry=True,  # if the first one was carried out after all, the keys tell
+            retry=True,  # harmless: if the first attempt was committed, the keys are known
             shared=len(rows) > 1,
             max_affected=len(rows),
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
         return {
-            position: Answer(fingerprint, replayed, Movie._make(movie))
-            for position, fingerprint, replayed, *movie in answers
+            position: StoredResponse(fingerprint, is_replayed, Movie._make(movie))
+            for position, fingerprint, is_replayed, *movie in responses
         }

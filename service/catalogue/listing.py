@@ -1,9 +1,9 @@
-"""Finding movies: filters, sort orders and pages; knows no HTTP.
+"""Lists movies: which of the three queries of queries/listing.sql a page needs.
 
-A page begins at a key, the sort value and id of a movie. The database walks to it along an index,
-so the ten-thousandth page costs no more than the first, and while others add and remove movies, no
-movie that stays is missed or seen twice (https://use-the-index-luke.com/no-offset). Counting takes
-most of the time: a first page counts, and its cursors carry the total along.
+A page begins at a key: the sort value and id of a movie. The database finds it in an index, so a
+page costs the same at any depth, and concurrent inserts and deletes neither hide nor repeat other
+movies (https://use-the-index-luke.com/no-offset). Counting takes most of the time: the first page
+counts, and its cursors carry the total.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from service.database.queries import Expected
 from service.database.statements import Row, Statements
 from service.errors import Contended, Failure, WrongParameters
 
-# Matches that are sorted if a walk along the index takes too long: that many take some 0.2 s.
-SORTABLE = 100_000
-ANY_NUMBER = 2**31
+MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
+UNLIMITED = 2**31
 
 
-def _place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
-    """Numbers of type bigint go as text, so that every number is a constant of one type.
+def place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
+    """Return the parameters of a page, with numbers of type bigint as text.
 
-    Otherwise pg_stat_statements lists a query once for small numbers and once for large ones.
+    As numbers, they would be constants of two types (integer and bigint), and pg_stat_statements
+    would list the query twice.
     """
     return {
         "sort": order,
@@ -36,8 +36,8 @@ def _place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
 
 _EVERYTHING = Filter().parameters()
 _NOTHING = Filter("a b*", ("a", "b"), Range(2, 1), Range(2, 1)).parameters()
-_FIRST = _place_parameters("id", Place(), 0)
-_NEXT = _place_parameters("-title", Place(key=Key("a", 1)), 0)
+_FIRST = place_parameters("id", Place(), 0)
+_NEXT = place_parameters("-title", Place(key=Key("a", 1)), 0)
 QUERIES: Mapping[str, Expected] = {
     "sort_movies": Expected(
         {"total": int, **TYPES},
@@ -64,14 +64,14 @@ class Listing:
     async def page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
         """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
 
-        `WrongParameters`: the page is too far from the first one to be reached by its number.
+        Raises `WrongParameters` if the page number is too high for so many matches.
         """
         filters = wanted.parameters()
         order = _reverse(sort) if place.backwards else sort
         total, rows = place.total, list[Row]()
         if total is not None:
             rows = await self._walk(total, filters, order, place, size + 1)
-        if total is None or not rows:  # the movies there have gone since they were counted
+        if total is None or not rows:  # no rows: deleted since they were counted
             total, rows = await self._count(filters, order, place, size + 1)
         movies = [Movie._make(row) for row in rows[:size]]
         before, after = bool(total and (place.skip or place.key)), len(rows) > size
@@ -88,7 +88,7 @@ class Listing:
     async def _count(
         self, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> tuple[int, list[Row]]:
-        """Return the total and the page."""
+        """Count the matches; return the total and the page."""
         total, rows = await self._sort(EXACT_TOTAL, filters, order, place, size)
         if total <= EXACT_TOTAL:
             return total, rows
@@ -103,44 +103,42 @@ class Listing:
     async def _walk(
         self, total: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> list[Row]:
-        """Return the page, read along the index of the order.
+        """Return the page by walking the index of the sort order.
 
-        If the walk times out, fetch the matches and sort them: matches that are clustered make the
-        walk long. More than `SORTABLE` would take longer to sort.
+        If the index walk times out, fetch the matches and sort them: matches that are clustered
+        make the walk long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters, key = _begin(filters, order, place.key)
+        filters, key = choose_start(filters, order, place.key)
         place = Place(place.skip, key)
         try:
             return await self._statements.fetch(
                 "walk_movies",
                 retry=True,
-                timeout=None if total <= SORTABLE else self._statements.timeout,
+                timeout=None if total <= MAX_SORTED_MATCHES else self._statements.timeout,
                 **filters,
-                **_place_parameters(order, place, size),
+                **place_parameters(order, place, size),
             )
         except Contended:
-            if total > SORTABLE:
+            if total > MAX_SORTED_MATCHES:
                 raise
-        _, rows = await self._sort(ANY_NUMBER, filters, order, place, size)
+        _, rows = await self._sort(UNLIMITED, filters, order, place, size)
         return rows
 
     async def _sort(
         self, most: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> tuple[int, list[Row]]:
-        """Count the matches, up to `most` + 1; if there are no more than `most`, sort the page."""
-        place_parameters = _place_parameters(order, place, size)
-        rows = await self._statements.fetch(
-            "sort_movies", retry=True, most=most, **filters, **place_parameters
-        )
+        """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
+        parameters = {**filters, **place_parameters(order, place, size)}
+        rows = await self._statements.fetch("sort_movies", retry=True, most=most, **parameters)
         return rows[0][0], [row[1:] for row in rows if row[1] is not None]
 
 
-def _begin(
+def choose_start(
     filters: dict[str, Any], order: str, key: Key | None
 ) -> tuple[dict[str, Any], Key | None]:
-    """Let a walk begin at the key, or at the range of the sorted field if that is farther.
+    """Choose where the walk starts: at the key, or at the limit of the range if that is farther.
 
-    Only one of the two is sent: PostgreSQL might begin at the other and read all between them.
+    Send only one of them: PostgreSQL might start at the other one and read all rows in between.
     """
     descending = order.startswith("-")
     bound = f"{order.removeprefix('-')}_{'to' if descending else 'from'}"
@@ -159,12 +157,12 @@ def _reverse(sort: str) -> str:
 def _edge(sort: str, place: Place, movies: list[Movie]) -> Key | None:
     """Return the key of the page's first or last movie.
 
-    Of an empty page, whose movies have gone: a key right behind its own, so that the page before it
-    includes the movie that it came from.
+    If the page is empty because its movies were deleted: the key next to the page's own, so that
+    the page in the other direction includes the movie of that key.
     """
     for movie in movies:
         return Key(getattr(movie, sort.removeprefix("-")), movie.id)
     if not place.key:
         return None
-    onwards = place.backwards == sort.startswith("-")
-    return place.key._replace(id=place.key.id + (1 if onwards else -1))
+    is_ascending = place.backwards == sort.startswith("-")
+    return place.key._replace(id=place.key.id + (1 if is_ascending else -1))

@@ -1,4 +1,4 @@
-"""The movie: a row of the queries, and what clients see of it."""
+"""The movie: its columns, and its JSON form."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 
 class Movie(NamedTuple):
-    """A movie as it is kept: a row of the queries, in this order."""
+    """A movie as the queries return it; the order of fields is that of the columns."""
 
     id: int
     title: str
@@ -18,15 +18,14 @@ class Movie(NamedTuple):
     updated_at: datetime
 
 
-# What a client sends of a movie; the rest is the catalogue's own.
-FIELDS = ("title", "year", "runtime", "genres")
+FIELDS = ("title", "year", "runtime", "genres")  # clients send these; the others are read-only
 
 COLUMNS = Movie._fields
 TYPES: Mapping[str, Any] = get_type_hints(Movie)  # of the columns
 
 
 def movie_json(movie: Movie) -> dict[str, Any]:
-    """The movie as clients see it: runtime as `<number> mins`, times in UTC."""
+    """Return the movie as clients see it: runtime as `<number> mins`, times in UTC."""
     return {
         "id": movie.id,
         "title": movie.title,

@@ -1,4 +1,4 @@
-"""The catalogue: what a movie is, and how movies are kept; knows no HTTP."""
+"""The operations on single movies: get, create, update, delete."""
 
 import asyncio
 import itertools
@@ -27,9 +27,9 @@ from service.errors import (
 
 
 class Condition(NamedTuple):
-    """What a change depends on, looked at under the row's lock; None: on nothing."""
+    """What an update or delete requires of the movie; checked under the row's lock."""
 
-    versions: list[int] | None = None  # the movie's is one of these
+    versions: list[int] | None = None  # the movie's version is one of these
     other_than: list[int] | None = None  # and none of these
     unmodified_since: datetime | None = None  # and it has not changed since, to the second
 
@@ -38,10 +38,10 @@ ALWAYS = Condition()
 
 
 class Refused(Enum):
-    """In place of a movie: it is there, but it was left alone."""
+    """Why an existing movie was not changed."""
 
     BY_CONDITION = auto()
-    BY_LOCK = auto()  # for now: a DBA's transaction has it, or another process for a moment
+    BY_LOCK = auto()  # another session holds the row's lock; try again
 
 
 Rows = list[Row[Movie | Refused]]
@@ -65,14 +65,14 @@ QUERIES: Mapping[str, Expected] = {
     ),
 }
 
-# Seconds until a movie that was locked is asked for again: the first time, and at most.
-SOON, LATER = 0.01, 0.2
+LOCK_RETRY_MIN_S = 0.01
+LOCK_RETRY_MAX_S = 0.2
 
 
 class Catalogue:
     """Get, create, update and delete movies; every method may raise `Unavailable`.
 
-    Requests of a kind that arrive together share one statement of queries/movies.sql.
+    Requests for the same operation that arrive together share one statement of queries/movies.sql.
     """
 
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
@@ -85,110 +85,99 @@ class Catalogue:
         self._deletes = Batcher(self._delete, sharing, exclusive=True)
 
     async def get(self, movie_id: int) -> Movie:
-        """Return the movie; `MovieNotFound`."""
-        return _found(await self._gets.submit(movie_id))
+        """Return the movie; raises `MovieNotFound`."""
+        return await _movie_or_error(self._gets.submit(movie_id))
 
     async def create(self, fields: Mapping[str, Any]) -> Movie:
-        """Keep a new movie, with all of `FIELDS`; `Invalid` if the database refuses it."""
+        """Create a movie from all of `FIELDS`; raises `Invalid` if the database refuses it."""
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
-        return await _written(self._creates.submit(position, payload))
+        return await _movie_or_error(self._creates.submit(position, payload))
 
     async def update(
         self, movie_id: int, changes: Mapping[str, Any], condition: Condition = ALWAYS
     ) -> Movie:
-        """Change those of `FIELDS` that are given, at once.
+        """Change those of `FIELDS` that are given, in one atomic statement.
 
         Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
         """
         payload = orjson.dumps({"id": movie_id, **changes, **condition._asdict()})
-        return await _written(self._once_free(self._updates, movie_id, payload))
+        return await _movie_or_error(self._submit_until_unlocked(self._updates, movie_id, payload))
 
     async def delete(self, movie_id: int, condition: Condition = ALWAYS) -> Movie:
-        """Delete the movie and return what it was.
+        """Delete the movie and return it.
 
-        Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` where it is still needed.
+        Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
         """
         payload = orjson.dumps({"id": movie_id, **condition._asdict()})
-        return await _written(self._once_free(self._deletes, movie_id, payload))
+        return await _movie_or_error(self._submit_until_unlocked(self._deletes, movie_id, payload))
 
-    async def _once_free(
+    async def _submit_until_unlocked(
         self, batcher: Batcher[Movie | Refused], movie_id: int, payload: bytes
     ) -> Movie | Refused | None:
-        """Submit, again and again while somebody else holds the movie's lock."""
+        """Submit the row, and again while another session holds the movie's lock."""
         started = time.monotonic()
-        pause = SOON
-        while (answer := await batcher.submit(movie_id, payload)) is Refused.BY_LOCK:
+        delay = LOCK_RETRY_MIN_S
+        while (result := await batcher.submit(movie_id, payload)) is Refused.BY_LOCK:
             if time.monotonic() > started + self._timeout:
                 raise Contended(f"movie {movie_id} is locked")
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LATER)
-        return answer
-
-    # What carries out a statement for the requests that share it.
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LOCK_RETRY_MAX_S)
+        return result
 
     async def _get(self, rows: Rows) -> dict[int, Movie | Refused]:
         try:
-            return _by_id(await self._fetch("get_movies", retry=True, ids=_ids(rows)))
+            # An array literal; the server parses it faster than `array[...]`.
+            ids = "{" + ",".join([str(row.key) for row in rows]) + "}"
+            fetched = await self._fetch("get_movies", retry=True, ids=ids)
+            return {row[0]: Movie._make(row) for row in fetched}
         except Contended as error:
-            # A read waits for no row, only for the whole table: apart it would do so again.
+            # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error)) from error
 
     async def _create(self, rows: Rows) -> dict[int, Movie | Refused]:
-        created = await self._write("create_movies", rows, movies=_json(rows))
+        created = await self._write("create_movies", rows, movies=_to_json(rows))
         return {position: Movie._make(movie) for position, *movie in created}
 
     async def _update(self, rows: Rows) -> dict[int, Movie | Refused]:
-        return _changed(await self._write("update_movies", rows, changes=_json(rows)))
+        return _by_id(await self._write("update_movies", rows, changes=_to_json(rows)))
 
     async def _delete(self, rows: Rows) -> dict[int, Movie | Refused]:
-        return _changed(await self._write("delete_movies", rows, deletions=_json(rows)))
+        return _by_id(await self._write("delete_movies", rows, deletions=_to_json(rows)))
 
     async def _write(self, name: str, rows: Rows, **parameters: Any) -> list[tuple[Any, ...]]:
         shared = len(rows) > 1
         return await self._fetch(name, shared=shared, max_affected=len(rows), **parameters)
 
 
-def _ids(rows: Rows) -> str:
-    """An array literal: the server parses it faster than `array[...]`."""
-    return "{" + ",".join([str(row.key) for row in rows]) + "}"
-
-
-def _json(rows: Rows) -> str:
+def _to_json(rows: Rows) -> str:
     return "[" + b",".join([row.payload for row in rows]).decode() + "]"
 
 
 def _by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
-    return {row[0]: Movie._make(row) for row in fetched}
-
-
-def _changed(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
-    changed: dict[int, Movie | Refused] = {}
-    for locked, held, *movie in fetched:
-        if locked:
-            changed[movie[0]] = Refused.BY_LOCK
+    results: dict[int, Movie | Refused] = {}
+    for is_locked, is_held, *movie in fetched:
+        if is_locked:
+            results[movie[0]] = Refused.BY_LOCK
         else:
-            changed[movie[0]] = Movie._make(movie) if held else Refused.BY_CONDITION
-    return changed
+            results[movie[0]] = Movie._make(movie) if is_held else Refused.BY_CONDITION
+    return results
 
 
-async def _written(submitted: Awaitable[Movie | Refused | None]) -> Movie:
+async def _movie_or_error(submitted: Awaitable[Movie | Refused | None]) -> Movie:
     try:
-        return _found(await submitted)
+        result = await submitted
     except RuleBroken as error:
-        raise invalid(error) from error
-
-
-def _found(movie: Movie | Refused | None) -> Movie:
-    if movie is None:
+        raise to_invalid(error) from error
+    if result is None:
         raise MovieNotFound
-    if isinstance(movie, Refused):
+    if isinstance(result, Refused):
         raise PreconditionFailed
-    return movie
+    return result
 
 
-def invalid(broken: RuleBroken) -> Invalid:
-    """Name the field of a rule of the database, if its name does: movies_<field>_<rule>."""
-    named = next((name for name in FIELDS if broken.rule.startswith(f"movies_{name}_")), "")
+def to_invalid(broken: RuleBroken) -> Invalid:
+    """Convert a violated constraint; its field is known if it is named movies_<field>_<rule>."""
+    field = next((name for name in FIELDS if broken.rule.startswith(f"movies_{name}_")), "")
     detail = f"breaks the rule {broken.rule}" if broken.rule else "is refused by the database"
-    return Invalid([Failure(named, detail)])
+    return Invalid([Failure(field, detail)])

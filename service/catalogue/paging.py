@@ -1,4 +1,4 @@
-"""What a list of movies can be asked for, and a page of it: filters, sort orders, places, pages."""
+"""The terms of a list: filters, sort orders, the place where a page begins, and the page."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 from service.catalogue.movie import Movie
 
 SORTS = ("id", "title", "year", "runtime", "-id", "-title", "-year", "-runtime")
-EXACT_TOTAL = 10_000  # matches that are counted; beyond, the total is an estimate
-NUMBERED_MOVIES = 1_000  # that page numbers reach where more than EXACT_TOTAL match
+EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
+NUMBERED_MOVIES = 1_000  # page numbers reach so many movies if more than EXACT_TOTAL match
 
 
 class Range(NamedTuple):
-    """From `low` to `high`, both included; None: no limit."""
+    """`low` to `high`, both included; None: no limit."""
 
     low: int | None = None
     high: int | None = None
@@ -22,15 +22,15 @@ ANY = Range()
 
 @dataclass(frozen=True)
 class Filter:
-    """What a movie must be; None and an empty range: anything."""
+    """The conditions of a list; None and an empty range match every movie."""
 
-    title: str | None = None  # all of its words, in any order; `cas*`: a word that begins so
-    genres: tuple[str, ...] | None = None  # all of them; no genre with a comma
+    title: str | None = None  # all of these words, in any order; `cas*` is a prefix
+    genres: tuple[str, ...] | None = None  # all of these; none contains a comma
     year: Range = ANY
     runtime: Range = ANY
 
     def parameters(self) -> dict[str, Any]:
-        """As the queries take them."""
+        """Return the parameters of the queries."""
         return {
             "title": self.title,
             "genres": ",".join(self.genres) if self.genres else None,
@@ -42,7 +42,7 @@ class Filter:
 
 
 class Key(NamedTuple):
-    """Where a movie stands in an order: the field that is sorted by, and the id for ties."""
+    """A movie's position in a sort order: the value of the sorted field, and the id for ties."""
 
     value: str | int
     id: int
@@ -50,9 +50,9 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a page begins: behind so many movies, or next to a key, ahead of it or behind it.
+    """Where a page begins: after `skip` movies, or after `key` (`backwards`: before it).
 
-    `total`: how many movies match, if a page before this one has counted them.
+    `total`: the number of matches, if an earlier page counted them.
     """
 
     skip: int = 0
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Page:
-    """Movies in order, the keys of the pages next to it (None: there is none), and the total."""
+    """Movies in order, the keys of the neighbouring pages (None: no such page), and the total."""
 
     movies: list[Movie]
     previous: Key | None
@@ -72,11 +72,11 @@ class Page:
 
     @property
     def total_is_estimate(self) -> bool:
-        """Whether the matches were not counted."""
+        """Return whether the total is an estimate."""
         return self.total > EXACT_TOTAL
 
     def last_page(self, size: int) -> int:
-        """Return the last page that a number reaches, of pages with so many movies."""
+        """Return the last page number, for pages of `size` movies."""
         if self.total_is_estimate:
             return NUMBERED_MOVIES // size
         return max(1, -(-self.total // size))

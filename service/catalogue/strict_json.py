@@ -1,7 +1,6 @@
-"""One strict JSON object, of a request's body or of a row that is imported.
+"""Reads one strict JSON object in UTF-8: a request body, or an imported row.
 
-RFC 8259 leaves to the reader what this one refuses: duplicate keys, NaN, numbers out of range,
-a byte order mark. Always UTF-8.
+It refuses what RFC 8259 leaves to the reader: duplicate keys, NaN, huge numbers, a byte order mark.
 """
 
 import json
@@ -10,15 +9,15 @@ from typing import Any
 from service.catalogue.rules import quoted
 from service.errors import Malformed
 
-MAX_BYTES = 1_048_576  # of a body, or of a row that is imported
+MAX_BYTES = 1_048_576  # of a request body or an imported row
 
 
 class _NotANumber(ValueError):
-    """NaN, Infinity or -Infinity, which Python's reader takes."""
+    """NaN, Infinity or -Infinity, which Python's parser accepts."""
 
 
 def parse_object(data: bytes, called: str = "the body") -> dict[str, Any]:
-    """Return the one JSON object that these bytes are; `Malformed` says what is wrong and where."""
+    """Parse one JSON object; raises `Malformed`, which says what is wrong and where."""
     if not data.strip():
         raise Malformed(f"{called} is empty; expected one JSON object")
     if data.startswith(b"\xef\xbb\xbf"):
@@ -43,7 +42,7 @@ def parse_object(data: bytes, called: str = "the body") -> dict[str, Any]:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         seen: set[str] = set()
@@ -54,8 +53,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise _NotANumber(name)
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant).decode
+_decode = json.JSONDecoder(
+    object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant
+).decode

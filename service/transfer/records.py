@@ -1,26 +1,25 @@
-"""What of a row goes into the table: a movie by the API's own rules, and what an export adds."""
+"""Validate an imported row: the API's rules for a movie, plus the read-only fields of an export."""
 
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from marshmallow import ValidationError
+from marshmallow import Schema, ValidationError
 
-from service.catalogue.rules import DIGITS, JSON, read_movie
-from service.errors import Failure, Invalid, Malformed
+from service.catalogue.rules import MAX_DIGITS, MOVIE, JSONField, load_fields, read_movie
+from service.errors import Malformed
 
-# Ids beyond are for new movies: one at the end of bigint would leave none.
-LARGEST_ID = 10**DIGITS - 1
-LARGEST_VERSION = 2**31 - 1  # an integer of PostgreSQL
-# https://www.rfc-editor.org/rfc/rfc3339#section-5.6, as exact as PostgreSQL
-MOMENT = re.compile(
+MAX_ID = 10**MAX_DIGITS - 1  # ids beyond are left for new movies
+MAX_VERSION = 2**31 - 1  # an integer of PostgreSQL
+# https://www.rfc-editor.org/rfc/rfc3339#section-5.6, in microseconds like PostgreSQL
+TIME_PATTERN = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
 
 
-class Moment(JSON):
-    """A time, as RFC 3339 has it; in UTC."""
+class TimeField(JSONField):
+    """A time in the format of RFC 3339; loads as a datetime in UTC."""
 
     def __init__(self) -> None:
         super().__init__(str, 'a string like "2026-01-05T09:00:00Z"', lambda _: None, {})
@@ -28,7 +27,7 @@ class Moment(JSON):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
         text = super()._deserialize(value, attr, data, **kwargs)
         try:
-            if MOMENT.fullmatch(text):
+            if TIME_PATTERN.fullmatch(text):
                 return datetime.fromisoformat(text).astimezone(UTC)
         except (ValueError, OverflowError):
             pass
@@ -36,43 +35,32 @@ class Moment(JSON):
 
 
 def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `FIELDS`, or of `COLUMNS` where the row has the catalogue's own fields.
+    """Return the values of `FIELDS`, or of `COLUMNS` if the row has the read-only fields.
 
     Raises `Malformed` or `Invalid`.
     """
-    if _OWN.keys().isdisjoint(row):
+    missing = [name for name in READ_ONLY if name not in row]
+    if len(missing) == len(READ_ONLY):
         return read_movie(row)
-    if missing := [name for name in _OWN if name not in row]:
+    if missing:
         raise Malformed(
-            f"{', '.join(missing)} missing: expected all four of {', '.join(_OWN)}, or none"
+            f"{', '.join(missing)} missing: expected all four of {', '.join(READ_ONLY)}, or none"
         )
-    failures: list[Failure] = []
-    values: dict[str, Any] = {}
-    for name, field in _OWN.items():
-        try:
-            values[name] = field.deserialize(row[name], name, row)
-        except ValidationError as error:
-            failures += [Failure(name, message) for message in error.messages]
-    try:
-        values |= read_movie({name: value for name, value in row.items() if name not in _OWN})
-    except Invalid as error:
-        failures += error.failures
-    if failures:
-        raise Invalid(failures)
-    return values
+    return load_fields(RECORD, row)
 
 
-def _at_most(most: int) -> Any:
+def _integer_up_to(maximum: int) -> JSONField:
     def check(value: int) -> None:
-        if not 0 < value <= most:
-            raise ValidationError(f"must be 1 to {most}")
+        if not 0 < value <= maximum:
+            raise ValidationError(f"must be 1 to {maximum}")
 
-    return check
+    return JSONField(int, "an integer", check, {})
 
 
-_OWN: dict[str, JSON] = {
-    "id": JSON(int, "an integer", _at_most(LARGEST_ID), {}),
-    "version": JSON(int, "an integer", _at_most(LARGEST_VERSION), {}),
-    "created_at": Moment(),
-    "updated_at": Moment(),
+READ_ONLY = {
+    "id": _integer_up_to(MAX_ID),
+    "version": _integer_up_to(MAX_VERSION),
+    "created_at": TimeField(),
+    "updated_at": TimeField(),
 }
+RECORD = Schema.from_dict({**READ_ONLY, **MOVIE.fields})()

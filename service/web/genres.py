@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from service.catalogue.genres import Genres as GenreCounts
+from service.catalogue.genres import GenreCounts
 from service.web.movies.parameters import reject_query_string
 from service.web.responses import cacheable_response, encode_json
 

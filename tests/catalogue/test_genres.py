@@ -12,7 +12,7 @@ from support import Execute, until
 
 from service.app import EXPECTED
 from service.catalogue import genres as genres_module
-from service.catalogue.genres import Genres
+from service.catalogue.genres import GenreCounts
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
@@ -25,7 +25,7 @@ LONG = 1000.0  # seconds
 
 
 @pytest.fixture
-async def genres(settings: Callable[..., Config]) -> AsyncIterator[Genres]:
+async def genres(settings: Callable[..., Config]) -> AsyncIterator[GenreCounts]:
     """The genres of a process."""
     config = settings()
     suppress_timeout_reports(asyncio.get_running_loop())
@@ -35,7 +35,7 @@ async def genres(settings: Callable[..., Config]) -> AsyncIterator[Genres]:
 
     pool = Pool(config.database, approve)
     loaded = query_files.load(config.root / "queries", EXPECTED)
-    yield Genres(Statements(pool, loaded, config.database.statement_timeout))
+    yield GenreCounts(Statements(pool, loaded, config.database.statement_timeout))
     await pool.close(timeout=1)
 
 
@@ -44,8 +44,8 @@ def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Set for how long counts are kept, in seconds."""
 
     def change(seconds: float) -> None:
-        monkeypatch.setattr(genres_module, "KEPT_AT_LEAST_S", seconds)
-        monkeypatch.setattr(genres_module, "KEPT_TIMES", 0)
+        monkeypatch.setattr(genres_module, "CACHE_MIN_S", seconds)
+        monkeypatch.setattr(genres_module, "CACHE_FACTOR", 0)
 
     return change
 
@@ -66,7 +66,9 @@ def count_running(execute: Execute) -> int:
 # What is counted.
 
 
-async def test_most_movies_first_and_ties_by_code_point(genres: Genres, execute: Execute) -> None:
+async def test_most_movies_first_and_ties_by_code_point(
+    genres: GenreCounts, execute: Execute
+) -> None:
     """The order is the same in every database, whatever its collation."""
     execute(MOVIES + "values ('x', 2000, 90, '{war,é,a,Z,b}'), ('x', 2000, 90, '{war}')")
 
@@ -75,7 +77,7 @@ async def test_most_movies_first_and_ties_by_code_point(genres: Genres, execute:
     assert counts.genres == [("war", 2), ("Z", 1), ("a", 1), ("b", 1), ("é", 1)]
 
 
-async def test_an_empty_catalogue_has_no_genres(genres: Genres) -> None:
+async def test_an_empty_catalogue_has_no_genres(genres: GenreCounts) -> None:
     """No genre, and still the time of the count."""
     counts = await genres.get()
 
@@ -84,7 +86,7 @@ async def test_an_empty_catalogue_has_no_genres(genres: Genres) -> None:
 
 
 async def test_the_most_frequent_are_listed_and_all_are_counted(
-    genres: Genres, execute: Execute
+    genres: GenreCounts, execute: Execute
 ) -> None:
     """Whatever clients invent, no more than 1000 genres are listed."""
     execute(MOVIES + "select 'x', 2000, 90, array['g' || n] from generate_series(1, 1003) as n")
@@ -96,14 +98,14 @@ async def test_the_most_frequent_are_listed_and_all_are_counted(
     assert (len(counts.genres), counts.total) == (1000, 1003)
 
 
-async def test_a_genre_too_long_is_left_out(genres: Genres, execute: Execute) -> None:
+async def test_a_genre_too_long_is_left_out(genres: GenreCounts, execute: Execute) -> None:
     """Of more than 500 bytes; the others are counted."""
     execute(MOVIES + "select 'x', 2000, 90, array['drama', repeat('é', 251), repeat('é', 250)]")
 
     assert dict((await genres.get()).genres) == {"drama": 1, "é" * 250: 1}
 
 
-async def test_every_change_before_as_of_is_counted(genres: Genres, execute: Execute) -> None:
+async def test_every_change_before_as_of_is_counted(genres: GenreCounts, execute: Execute) -> None:
     """The time is that of the database, before the count began."""
     ((before,),) = execute("select now()")
     execute(ONE)
@@ -118,7 +120,7 @@ async def test_every_change_before_as_of_is_counted(genres: Genres, execute: Exe
 # When it is counted.
 
 
-async def test_counts_are_kept(genres: Genres, execute: Execute, keep: Keep) -> None:
+async def test_counts_are_kept(genres: GenreCounts, execute: Execute, keep: Keep) -> None:
     """Until then, nothing is asked of the database."""
     keep(LONG)
     first = await genres.get()
@@ -128,7 +130,7 @@ async def test_counts_are_kept(genres: Genres, execute: Execute, keep: Keep) -> 
 
 
 async def test_counts_that_are_too_old_are_counted_again(
-    genres: Genres, execute: Execute, keep: Keep
+    genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
     """The request that finds them too old gets new ones: a small catalogue is always current."""
     keep(0)
@@ -139,7 +141,7 @@ async def test_counts_that_are_too_old_are_counted_again(
 
 
 async def test_counts_are_kept_a_hundred_times_as_long_as_the_count_took(
-    genres: Genres, execute: Execute, database: str
+    genres: GenreCounts, execute: Execute, database: str
 ) -> None:
     """So counting takes at most 1 % of the time."""
     with closing(psycopg2.connect(database)) as holder:
@@ -157,7 +159,7 @@ async def test_counts_are_kept_a_hundred_times_as_long_as_the_count_took(
     assert loop.time() < kept_from + 9
 
 
-async def test_requests_share_a_count(genres: Genres, execute: Execute, database: str) -> None:
+async def test_requests_share_a_count(genres: GenreCounts, execute: Execute, database: str) -> None:
     """However many wait, the database counts once."""
     with closing(psycopg2.connect(database)) as holder:
         holder.cursor().execute("lock table movies")
@@ -172,7 +174,7 @@ async def test_requests_share_a_count(genres: Genres, execute: Execute, database
 
 
 async def test_a_request_that_goes_away_ends_no_count(
-    genres: Genres, execute: Execute, database: str
+    genres: GenreCounts, execute: Execute, database: str
 ) -> None:
     """Others wait for it, too."""
     with closing(psycopg2.connect(database)) as holder:
@@ -185,7 +187,7 @@ async def test_a_request_that_goes_away_ends_no_count(
 
 
 async def test_the_old_counts_are_served_while_a_count_runs(
-    genres: Genres, execute: Execute, database: str, keep: Keep
+    genres: GenreCounts, execute: Execute, database: str, keep: Keep
 ) -> None:
     """A count that takes long delays nobody; the next request after it gets the new counts."""
     keep(0)
@@ -211,7 +213,7 @@ async def test_the_old_counts_are_served_while_a_count_runs(
 
 
 async def test_without_counts_a_failure_is_raised(
-    genres: Genres, execute: Execute, keep: Keep
+    genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
     """And after as long as the count took, the next request counts again."""
     keep(0)
@@ -230,7 +232,7 @@ async def test_without_counts_a_failure_is_raised(
 
 
 async def test_a_failure_is_not_tried_again_at_once(
-    genres: Genres, execute: Execute, keep: Keep
+    genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
     """A database in trouble is not asked for a long count by every request."""
     keep(LONG)
@@ -244,7 +246,7 @@ async def test_a_failure_is_not_tried_again_at_once(
 
 
 async def test_the_old_counts_are_served_if_a_count_fails(
-    genres: Genres, execute: Execute, keep: Keep
+    genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
     """Their age is told by as_of."""
     keep(0)
@@ -255,7 +257,7 @@ async def test_the_old_counts_are_served_if_a_count_fails(
 
 
 async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
-    genres: Genres, execute: Execute, database: str
+    genres: GenreCounts, execute: Execute, database: str
 ) -> None:
     """A DBA may stop it."""
     with closing(psycopg2.connect(database)) as holder:

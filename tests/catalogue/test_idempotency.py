@@ -307,8 +307,7 @@ async def test_a_repeat_shortly_before_the_first_is_over(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch, services: int
 ) -> None:
     """It waits a little, and gets the answer of the first one instead of a 409."""
-    monkeypatch.setattr(idempotency, "PATIENCE", 5)
-    monkeypatch.setattr(idempotency, "LOOKS", (0.05,) * 100)
+    monkeypatch.setattr(idempotency, "RETRY_DELAYS_S", (0.05,) * 100)
     clients = [await start() for _ in range(services)]
     execute(DAWDLE.replace("1.5", "0.3"))
     first = asyncio.create_task(send(clients[0], "a"))
@@ -567,7 +566,7 @@ async def test_expired_keys_are_cleared_in_portions(
     process: Process, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest first, with their answers; a portion at once, and none that is valid."""
-    monkeypatch.setattr(idempotency, "PORTION", 2)
+    monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 2)
     for key in "abcd":
         await process.once_only.create(key, FIELDS)
     execute(EXPIRE + " - interval '1 minute' where key in ('b', 'c')")
@@ -600,9 +599,9 @@ async def test_the_service_clears_them_by_itself(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Portion after portion, and ever again."""
-    monkeypatch.setattr(idempotency, "PORTION", 10)
-    monkeypatch.setattr(idempotency, "PAUSE", 0.001)
-    monkeypatch.setattr(idempotency, "CLEAR_EVERY", 0.3)
+    monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 10)
+    monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0.001)
+    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.3)
 
     async def cleared() -> bool:
         return not await asyncio.to_thread(execute, "select 1 from idempotency_keys")
@@ -620,7 +619,7 @@ async def test_a_clearing_that_fails_is_logged_and_tried_again(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys are cleared again once that is possible."""
-    monkeypatch.setattr(idempotency, "CLEAR_EVERY", 0.01)
+    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.01)
     with capture_logs() as logged:
         await start()
         execute("alter table idempotency_keys rename to hidden")

@@ -59,12 +59,12 @@ def plan(database: str, execute: Execute) -> Plan:
 
 def place(sort: str, key: Key | None = None, size: int = 21) -> dict[str, Any]:
     """What the queries take of a page's place."""
-    return listing._place_parameters(sort, Place(key=key), size)  # noqa: SLF001 - what the listing itself sends
+    return listing.place_parameters(sort, Place(key=key), size)
 
 
 def walk(wanted: Filter, sort: str, key: Key, size: int = 21) -> list[dict[str, Any]]:
     """What walk_movies takes."""
-    filters, begin = listing._begin(wanted.parameters(), sort, key)  # noqa: SLF001 - as above
+    filters, begin = listing.choose_start(wanted.parameters(), sort, key)
     return [filters, place(sort, begin, size)]
 
 

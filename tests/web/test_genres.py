@@ -16,9 +16,9 @@ AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
 @pytest.fixture(autouse=True)
 def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the genres counted for each request."""
-    monkeypatch.setattr(genres_module, "KEPT_AT_LEAST_S", 0)
-    monkeypatch.setattr(genres_module, "KEPT_TIMES", 0)
-    monkeypatch.setattr(genres_module, "WAIT_S", 10)
+    monkeypatch.setattr(genres_module, "CACHE_MIN_S", 0)
+    monkeypatch.setattr(genres_module, "CACHE_FACTOR", 0)
+    monkeypatch.setattr(genres_module, "MAX_WAIT_S", 10)
 
 
 async def genres(client: Client) -> list[dict[str, Any]]:

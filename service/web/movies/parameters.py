@@ -16,7 +16,9 @@ from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
 
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
-from service.catalogue.rules import GENRES, TITLE_BYTES, quoted
+from service.catalogue.rules import MAX_GENRES as GENRES
+from service.catalogue.rules import MAX_TITLE_BYTES as TITLE_BYTES
+from service.catalogue.rules import quoted
 from service.errors import Failure, WrongParameters
 from service.web.movies import cursors
 from service.web.movies.cursors import MAX_INTEGER
