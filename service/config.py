@@ -1,7 +1,7 @@
 """Settings: config.toml, overridden by the environment, as frozen dataclasses.
 
-Every setting stands once below with its type and limits, and once in config.toml with its default:
-there are no defaults here. A wrong, unknown or missing key is an `OperatorError` of one line.
+This module has the type and the limits of each setting, config.toml its default. A wrong, unknown
+or missing key is an `OperatorError` of one line.
 """
 
 import re
@@ -17,7 +17,7 @@ from marshmallow.validate import Length, OneOf, Range
 
 from service.errors import OperatorError
 
-# What platforms set, by their own names (https://devcenter.heroku.com/articles/config-vars).
+# Names that platforms use (https://devcenter.heroku.com/articles/config-vars).
 PLATFORM_NAMES = {
     "ENVIRONMENT": ("service", "environment"),
     "HOST": ("server", "host"),
@@ -29,22 +29,21 @@ PLATFORM_NAMES = {
 PREFIX = "CATALOGUE_"
 NOT_SETTINGS = {"CATALOGUE_CONFIG"}  # the path of config.toml itself
 # https://html.spec.whatwg.org/multipage/browsers.html#ascii-serialisation-of-an-origin; not `null`,
-# which is what any page can be that wants to.
+# as any page can have that origin.
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
-USUAL_PORT = re.compile("http:.*:80|https:.*:443")  # browsers leave it out
+DEFAULT_PORT = re.compile("http:.*:80|https:.*:443")  # browsers omit it
 
 
-def _setting(kind: kinds.Field[Any], *, secret: bool = False) -> Any:
+def _setting(kind: kinds.Field[Any], *, is_secret: bool = False) -> Any:
     kind.required = True
-    return field(metadata={"kind": kind}, repr=not secret)
+    return field(metadata={"kind": kind}, repr=not is_secret)
 
 
-def _text(*rules: Any) -> kinds.String:
-    return kinds.String(validate=[Length(min=1), *rules])
-
-
-class _Whole(kinds.Integer):
+class WholeNumber(kinds.Integer):
     """An integer of TOML, or its digits from the environment; not 2.5, not true."""
+
+    def __init__(self, minimum: int, maximum: int | None = None) -> None:
+        super().__init__(validate=Range(minimum, maximum))
 
     def _validated(self, value: Any) -> int:
         if type(value) is int or (isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value)):
@@ -52,25 +51,13 @@ class _Whole(kinds.Integer):
         raise ValidationError("must be a whole number")
 
 
-def _whole(least: int, most: int | None = None) -> kinds.Integer:
-    return _Whole(validate=Range(least, most))
-
-
-def _seconds(least: float = 0, *, above: bool = False) -> kinds.Float:
-    return kinds.Float(validate=Range(least, 86400, min_inclusive=not above))
-
-
-def _switch() -> kinds.Boolean:
-    return kinds.Boolean(truthy={True, "true"}, falsy={False, "false"})
-
-
 def _is_database_url(url: str) -> None:
     if url and not url.startswith(("postgres://", "postgresql://")):
         raise ValidationError("must be postgresql://user:password@host:port/name, or empty")
 
 
-class _Origins(kinds.Field[tuple[str, ...]]):
-    """A list of TOML, or with commas in between from the environment, of origins or `*`."""
+class Origins(kinds.Field[tuple[str, ...]]):
+    """Origins or `*`: a list of TOML, or separated by commas from the environment."""
 
     def _deserialize(self, value: Any, *_: Any, **__: Any) -> tuple[str, ...]:
         items = value.split(",") if isinstance(value, str) else value
@@ -78,75 +65,81 @@ class _Origins(kinds.Field[tuple[str, ...]]):
             raise ValidationError("must be a list of origins, like https://example.com")
         origins = tuple(item.strip() for item in items if item.strip())
         for origin in origins:
-            if not ORIGIN.fullmatch(origin) or USUAL_PORT.fullmatch(origin):
+            if not ORIGIN.fullmatch(origin) or DEFAULT_PORT.fullmatch(origin):
                 raise ValidationError(
-                    f"{origin!r} is no origin as browsers send it: scheme://host in lower case,"
-                    " with :port only if it is not the usual one, and nothing after it; or *"
+                    f"{origin!r} is not an origin as browsers send it: scheme://host in lower case,"
+                    " with :port only if it is not the default one, and nothing after it; or *"
                 )
         return origins
 
 
+TEXT = kinds.String(validate=Length(min=1))
+SWITCH = kinds.Boolean(truthy={True, "true"}, falsy={False, "false"})
+SECONDS = kinds.Float(validate=Range(0, 86400))
+POSITIVE_SECONDS = kinds.Float(validate=Range(0.001, 86400))
+
+
 @dataclass(frozen=True)
 class Service:
-    """What this deployment is called."""
+    """The name of this deployment."""
 
-    environment: str = _setting(_text())
+    environment: str = _setting(TEXT)
 
 
 @dataclass(frozen=True)
 class Server:
-    """The HTTP side; durations in seconds."""
+    """HTTP; durations in seconds."""
 
-    host: str = _setting(_text())
-    port: int = _setting(_whole(0, 65535))
-    workers: int = _setting(_whole(1, 512))
-    backlog: int = _setting(_whole(1, 65535))
-    keepalive_timeout: float = _setting(_seconds())
-    request_timeout: float = _setting(_seconds(above=True))
-    body_timeout: float = _setting(_seconds(above=True))
-    drain_delay: float = _setting(_seconds())
-    shutdown_timeout: float = _setting(_seconds(above=True))
-    require_if_match: bool = _setting(_switch())
-    hsts: int = _setting(_whole(0))
-    cors_origins: tuple[str, ...] = _setting(_Origins())
+    host: str = _setting(TEXT)
+    port: int = _setting(WholeNumber(0, 65535))
+    workers: int = _setting(WholeNumber(1, 512))
+    backlog: int = _setting(WholeNumber(1, 65535))
+    keepalive_timeout: float = _setting(SECONDS)
+    request_timeout: float = _setting(POSITIVE_SECONDS)
+    body_timeout: float = _setting(POSITIVE_SECONDS)
+    drain_delay: float = _setting(SECONDS)
+    shutdown_timeout: float = _setting(POSITIVE_SECONDS)
+    require_if_match: bool = _setting(SWITCH)
+    hsts: int = _setting(WholeNumber(0))
+    cors_origins: tuple[str, ...] = _setting(Origins())
 
 
 @dataclass(frozen=True)
 class Database:
-    """The PostgreSQL side; durations in seconds. The URL never shows: it holds a password."""
+    """PostgreSQL; durations in seconds. `repr` hides the URL, which has a password."""
 
-    url: str = _setting(kinds.String(validate=_is_database_url), secret=True)
-    max_open: int = _setting(_whole(1, 10_000))
-    max_idle: int = _setting(_whole(0, 10_000))
-    max_idle_time: float = _setting(_seconds(above=True))
-    connect_timeout: float = _setting(_seconds(above=True))
-    acquire_timeout: float = _setting(_seconds(above=True))
-    statement_timeout: float = _setting(_seconds(0.001))
+    url: str = _setting(kinds.String(validate=_is_database_url), is_secret=True)
+    max_open: int = _setting(WholeNumber(1, 10_000))
+    max_idle: int = _setting(WholeNumber(0, 10_000))
+    max_idle_time: float = _setting(POSITIVE_SECONDS)
+    connect_timeout: float = _setting(POSITIVE_SECONDS)
+    acquire_timeout: float = _setting(POSITIVE_SECONDS)
+    statement_timeout: float = _setting(POSITIVE_SECONDS)
 
 
 @dataclass(frozen=True)
 class Sharing:
     """How requests share statements."""
 
-    enabled: bool = _setting(_switch())
-    max_rows: int = _setting(_whole(1, 10_000))
-    max_bytes: int = _setting(_whole(1))
-    max_under_way: int = _setting(_whole(1, 10_000))
-    max_waiting: int = _setting(_whole(1))
+    enabled: bool = _setting(SWITCH)
+    max_rows: int = _setting(WholeNumber(1, 10_000))
+    max_bytes: int = _setting(WholeNumber(1))
+    max_under_way: int = _setting(WholeNumber(1, 10_000))
+    max_waiting: int = _setting(WholeNumber(1))
 
 
 @dataclass(frozen=True)
 class Log:
-    """What is logged and how; durations in seconds."""
+    """Logs; durations in seconds."""
 
     level: str = _setting(kinds.String(validate=OneOf(("debug", "info", "warning", "error"))))
     format: str = _setting(kinds.String(validate=OneOf(("auto", "text", "json"))))
-    slow_statement: float = _setting(_seconds())
+    slow_statement: float = _setting(SECONDS)
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings, and the folder of config.toml: queries/ and migrations/ are beside it."""
+    """All settings, and the folder of config.toml, which has queries/ and migrations/, too."""
 
     root: Path
     service: Service
@@ -162,7 +155,7 @@ SECTIONS: dict[str, type] = {
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
-    """Read config.toml at `path`, overridden by `environ`; `OperatorError` where it is wrong."""
+    """Read config.toml at `path`, overridden by `environ`; raises `OperatorError`."""
     try:
         given = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -171,16 +164,16 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         raise OperatorError(f"{path}: not TOML: {error}") from error
     if unknown := sorted(given.keys() - SECTIONS.keys()):
         raise OperatorError(f"{path}: unknown section or key: {unknown[0]}")
-    overrides = _overrides(environ)
+    overrides = _find_overrides(environ)
     sections: dict[str, Any] = {
-        name: _section(name, kind, given.get(name, {}), overrides, path)
+        name: _load_section(name, kind, given.get(name, {}), overrides, path)
         for name, kind in SECTIONS.items()
     }
     return Config(root=path.resolve().parent, **sections)
 
 
-def _overrides(environ: Mapping[str, str]) -> dict[tuple[str, str], tuple[str, str]]:
-    """(section, key) -> (variable, value); the service's own names win over the platform's."""
+def _find_overrides(environ: Mapping[str, str]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return (section, key) -> (variable, value); CATALOGUE_* names win over the platform's."""
     own = {
         f"{PREFIX}{section}_{key.name}".upper(): (section, key.name)
         for section, kind in SECTIONS.items()
@@ -188,12 +181,12 @@ def _overrides(environ: Mapping[str, str]) -> dict[tuple[str, str], tuple[str, s
     }
     for variable in environ:
         if variable.startswith(PREFIX) and variable not in own.keys() | NOT_SETTINGS:
-            raise OperatorError(f"the environment sets {variable}, which is no setting")
+            raise OperatorError(f"the environment sets {variable}, which is not a setting")
     names = PLATFORM_NAMES | own
     return {names[name]: (name, environ[name]) for name in names if name in environ}
 
 
-def _section(
+def _load_section(
     name: str,
     kind: type,
     given: Any,

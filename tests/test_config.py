@@ -226,7 +226,7 @@ def test_an_unknown_variable_is_refused() -> None:
     """A misspelt variable of the service's own is named."""
     message = refused(DEFAULTS, CATALOGUE_DATABASE_MAX_OPNE="5")
 
-    assert message == "the environment sets CATALOGUE_DATABASE_MAX_OPNE, which is no setting"
+    assert message == "the environment sets CATALOGUE_DATABASE_MAX_OPNE, which is not a setting"
 
 
 def test_a_missing_key_is_refused(write: Write) -> None:
@@ -496,7 +496,7 @@ def test_an_origin_that_no_browser_sends_is_refused(write: Write, origin: str) -
     path = write("cors_origins = []", f'cors_origins = ["{origin}"]')
 
     assert refused(path).startswith(
-        f"config.toml: [server] cors_origins: {origin!r} is no origin as browsers send it: scheme://"
+        f"config.toml: [server] cors_origins: {origin!r} is not an origin as browsers send it: scheme://"
     )
 
 
