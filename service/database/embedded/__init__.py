@@ -1,16 +1,17 @@
-"""A PostgreSQL of one's own, for when no database is configured.
+"""A private PostgreSQL for development, for when no database is configured.
 
-Each process that uses it holds a shared lock (flock) on a file of the server's folder. The kernel
-lets go of it however the process ends, so a detached keeper, which started the server, only has to
-wait for the exclusive lock: then nobody is left, and it stops the server. `atexit` and signal
-handlers would miss a kill -9. The folder holds:
+Each process that uses it (a user) holds a shared lock (flock) on a file in the server's folder.
+The kernel releases the lock however the process ends. A detached keeper, which started the server,
+waits for the exclusive lock, which it gets after the last user has left, and stops the server.
+`atexit` and signal handlers would not run after a kill -9. The folder holds:
 
-    lock          locked, shared, by each user; exclusively by a keeper that found nobody left
-    keeper        locked by whoever starts the server, then by its keeper: there is only one
+    lock          shared lock: each user; exclusive lock: a keeper after the last user has left
+    keeper        locked by the user that starts the server, then by its keeper: there is only one
+    server        locked by the server while it runs
     data          the cluster
-    postgres.log  what the server said since its last start
+    postgres.log  the server's log since its last start
 
-Here are the users; `keeper` is the keeper, and both know from `place` where things are.
+This module is the part of the users; `keeper` is the keeper, and `place` is what both need.
 """
 
 import fcntl
@@ -26,66 +27,70 @@ from pathlib import Path
 
 import psycopg2
 
-from service.database.embedded.place import PATIENCE, PAUSE, READY, Server, programs_for
+from service.database.embedded.place import POLL_S, READY, START_TIMEOUT_S, Server, programs_for
 from service.errors import OperatorError
 
-ROOM = 512 * 1024 * 1024  # bytes a throwaway server may need
+THROWAWAY_BYTES = 512 * 1024 * 1024  # a throwaway server may need so much
 
 
 @contextmanager
 def running(folder: Path, *, durable: bool = True, throwaway: bool = False) -> Iterator[str]:
-    """Yield the URL of a database served from `folder`, which all its users share.
+    """Yield the URL of a database in `folder`; all its users share one server.
 
-    Whoever comes first decides: `durable=False` trades safety for speed, `throwaway=True` has
-    the folder deleted once the server has stopped. `OperatorError` where it cannot be had.
+    The first user decides: `durable=False` trades safety for speed, `throwaway=True` deletes the
+    folder when the server has stopped. Raises `OperatorError`.
     """
     server = Server(folder.resolve(), durable=durable, throwaway=throwaway)
     try:
-        locks = _joined(server)
+        locks = _join_when_possible(server)
     except OSError as error:
         problem = error.strerror or error
-        raise OperatorError(f"{folder}: cannot hold the embedded database: {problem}") from error
+        raise OperatorError(
+            f"{folder}: cannot be used for the embedded database: {problem}"
+        ) from error
     with locks:
         yield server.url()
 
 
 def throwaway_folder() -> Path:
-    """Make a new folder for a throwaway server, in memory where there is room."""
+    """Make a new folder for a throwaway server, in memory if there is room."""
     memory = Path("/dev/shm")  # noqa: S108 mkdtemp makes it private
-    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM
-    return Path(tempfile.mkdtemp(prefix="movie-catalogue-", dir=memory if roomy else None))
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= THROWAWAY_BYTES
+    return Path(tempfile.mkdtemp(prefix="movie-catalogue-", dir=memory if has_room else None))
 
 
-def _joined(server: Server) -> ExitStack:
-    """Join the server, starting it if need be; what comes back holds it until it is closed."""
-    deadline = time.monotonic() + PATIENCE
+def _join_when_possible(server: Server) -> ExitStack:
+    """Join the server, or start it; the user leaves it by closing the returned locks."""
+    deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         with ExitStack() as locks:
             try:
                 _join(server, locks)
                 return locks.pop_all()
             except (FileNotFoundError, psycopg2.OperationalError) as error:
-                # The server is on its way in or out, or its folder went: look again.
+                # The server is starting or stopping, or its folder was removed: try again.
                 if time.monotonic() > deadline:
-                    raise OperatorError(f"the embedded database is stuck: {error}") from error
-        time.sleep(PAUSE)
+                    raise OperatorError(
+                        f"the embedded database neither starts nor stops: {error}"
+                    ) from error
+        time.sleep(POLL_S)
 
 
 def _join(server: Server, locks: ExitStack) -> None:
-    """Add the user's lock to `locks`; it is had only while no keeper is stopping the server."""
+    """Add the user's lock to `locks`; a keeper that is stopping its server prevents that."""
     server.make_private(server.home)
-    locks.enter_context(_locked(server.home / "lock", fcntl.LOCK_SH))
-    keeper = _locked(server.home / "keeper", fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with suppress(BlockingIOError), keeper as descriptor:  # blocking: there is a keeper
+    locks.enter_context(_lock(server.home / "lock", fcntl.LOCK_SH))
+    keeper = _lock(server.home / "keeper", fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with suppress(BlockingIOError), keeper as descriptor:  # BlockingIOError: there is a keeper
         _start(server, descriptor)
     server.connect().close()
 
 
 @contextmanager
-def _locked(path: Path, how: int) -> Iterator[int]:
-    """Lock a file; FileNotFoundError if, once it is ours, its folder has been thrown away.
+def _lock(path: Path, how: int) -> Iterator[int]:
+    """Lock a file; raises FileNotFoundError if the file was removed before it was locked.
 
-    Closing lets go, where LOCK_UN would also take the lock from this process's forks.
+    Closing the file releases the lock; LOCK_UN would also release the lock of forks.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -98,7 +103,7 @@ def _locked(path: Path, how: int) -> Iterator[int]:
 
 
 def _start(server: Server, keeper: int) -> None:
-    """Start the keeper and hand it its lock, so that there is no moment without."""
+    """Start the keeper and pass it its lock, so that the lock is always held."""
     flags = [name for name in ("durable", "throwaway") if getattr(server, name)]
     command = [sys.executable, "-m", f"{__name__}.keeper"]
     report = subprocess.run(  # noqa: S603 ourselves
@@ -108,10 +113,10 @@ def _start(server: Server, keeper: int) -> None:
         stderr=subprocess.STDOUT,
         cwd=Path(__file__).parents[3],  # `service` can be imported from there
         pass_fds=(keeper,),
-        start_new_session=True,  # Ctrl-C is for the user, not for the keeper
+        start_new_session=True,  # Ctrl-C must not stop the keeper
         check=False,
     ).stdout
     if not report.endswith(READY):
         lines = report.decode(errors="replace").splitlines()
-        said = "; ".join(lines[-5:]) or "its keeper was killed"
-        raise OperatorError(f"the embedded database did not start: {said}")
+        reason = "; ".join(lines[-5:]) or "its keeper was killed"
+        raise OperatorError(f"the embedded database did not start: {reason}")
