@@ -38,7 +38,6 @@ from aiohttp import web
 from service import config as settings
 from service import logs
 from service.app import EXPECTED, RELOAD_QUERIES, create_app, load_queries, verify
-from service.catalogue.movie import COLUMNS
 from service.config import Config
 from service.database import embedded
 from service.database.connections import hide_password
@@ -47,14 +46,14 @@ from service.database.migrations import files as migration_files
 from service.errors import OperatorError
 from service.transfer import formats, progress
 from service.transfer.exporting import export_movies
-from service.transfer.files import reading
+from service.transfer.files import open_source
 from service.transfer.importing import import_rows
 from service.transfer.rejects import Rejects
 from service.web.request_cycle.server import Runner, exempt_from_collection
 
 
 class Commands(click.Group):
-    """An `OperatorError` is one line on stderr and exit status 1; Ctrl-C is one line and 130."""
+    """Reports an `OperatorError` (exit status 1) and Ctrl-C (130) in one line on stderr."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
@@ -75,7 +74,7 @@ class Commands(click.Group):
     default="config.toml",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Where config.toml is; queries/ and migrations/ are beside it.",
+    help="The path of config.toml; queries/ and migrations/ are in the same folder.",
 )
 @click.pass_context
 def main(ctx: click.Context, path: Path) -> None:
@@ -85,12 +84,12 @@ def main(ctx: click.Context, path: Path) -> None:
 
 
 @main.command()
-@click.option("--migrate", is_flag=True, help="Apply the migrations first.")
+@click.option("--migrate", is_flag=True, help="Apply new migrations first.")
 @click.pass_obj
 def serve(config: Config, *, migrate: bool) -> None:
     """Serve the API in one process."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are queries to reload
-    with _database(config) as ready:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the queries are loaded
+    with _with_database(config) as ready:
         if migrate:
             _upgrade(ready)
         asyncio.run(_serve(ready))
@@ -104,13 +103,13 @@ async def _serve(config: Config) -> None:
     on_terminal = os.isatty(0)
 
     def hang_up() -> None:
-        """Reload the queries; but stop if the terminal was closed, which sends the same signal."""
+        """Reload the queries, or stop if the terminal was closed, which also sends SIGHUP."""
         if on_terminal and not os.isatty(0):
             stop.set()
         else:
             app[RELOAD_QUERIES]()
 
-    # Before the files are read, to miss no change; the loop calls it once there is an app.
+    # Set before the files are read, so that no change is missed; runs when `app` exists.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
     app = create_app(config)
     runner = Runner(app, config.server)
@@ -124,16 +123,16 @@ async def _serve(config: Config) -> None:
         except OSError as error:
             raise OperatorError(
                 f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror};"
-                " HOST and PORT change where"
+                " HOST and PORT set the address"
             ) from error
         exempt_from_collection()
-        _greet(config, runner)
+        _print_banner(config, runner)
         await stop.wait()
     finally:
         await runner.cleanup()
 
 
-def _greet(config: Config, runner: Runner) -> None:
+def _print_banner(config: Config, runner: Runner) -> None:
     host, port = runner.addresses[0][:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     movie = '{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
@@ -146,19 +145,19 @@ def _greet(config: Config, runner: Runner) -> None:
 @main.group(invoke_without_command=True)
 @click.pass_context
 def migrate(ctx: click.Context) -> None:
-    """Bring the database up to the newest migration; or one of the commands below."""
+    """Apply new migrations, or run one of the commands below."""
     if not ctx.invoked_subcommand:
-        with _database(ctx.obj) as ready:
+        with _with_database(ctx.obj) as ready:
             _upgrade(ready)
 
 
 @migrate.command()
 @click.pass_obj
 def status(config: Config) -> None:
-    """Say which migrations are applied."""
+    """List the migrations and whether they are applied."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - alembic takes 0.4 s to load
 
-    with _database(config) as ready:
+    with _with_database(config) as ready:
         report = partial(click.echo, err=True)
         for entry in migrations.status(ready.database.url, _migrations(ready), report):
             when = "applied" if entry.is_applied else "pending"
@@ -170,10 +169,10 @@ def status(config: Config) -> None:
 @migrate.command()
 @click.pass_obj
 def down(config: Config) -> None:
-    """Take back the newest migration."""
+    """Undo the newest migration."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
-    with _database(config) as ready:
+    with _with_database(config) as ready:
         migrations.downgrade(ready.database.url, _migrations(ready), click.echo)
 
 
@@ -181,14 +180,14 @@ def down(config: Config) -> None:
 @click.argument("name")
 @click.pass_obj
 def new(config: Config, name: str) -> None:
-    """Write an empty migration, NAME being like add_index_on_titles."""
+    """Create an empty migration; NAME is like add_index_on_titles."""
     click.echo(migration_files.create(_migrations(config), name))
 
 
 @migrate.command()
 @click.pass_obj
 def sql(config: Config) -> None:
-    """Write out the SQL of all migrations, for an empty database, and touch none."""
+    """Print the SQL of all migrations for an empty database; change no database."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
     click.echo(migrations.offline_sql(_migrations(config)), nl=False)
@@ -202,7 +201,7 @@ class Pair(click.ParamType[tuple[str, str]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """Split it at its first =."""
+        """Split the option at its first =."""
         name, sign, rest = value.partition("=")
         if not sign or not name:
             self.fail(f"expected NAME=VALUE, found {value!r}", param, ctx)
@@ -212,7 +211,7 @@ class Pair(click.ParamType[tuple[str, str]]):
 @main.group(invoke_without_command=True)
 @click.pass_context
 def queries(ctx: click.Context) -> None:
-    """Check queries/*.sql against the database; or one of the commands below."""
+    """Check queries/*.sql against the database, or run one of the commands below."""
     if not ctx.invoked_subcommand:
         ctx.invoke(check)
 
@@ -220,20 +219,20 @@ def queries(ctx: click.Context) -> None:
 @queries.command()
 @click.pass_obj
 def check(config: Config) -> None:
-    """Check the files, and each query against the database (the default)."""
+    """Check the files and each query (the default)."""
     loaded = load_queries(config)
-    with _database(config) as ready:
+    with _with_database(config) as ready:
         writable = asyncio.run(verify(ready, loaded))
     files = len({query.path for query in loaded.values()})
     click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
     if not writable:
-        click.echo("the database is read-only: what writes return was not checked", err=True)
+        click.echo("the database is read-only: the results of writes were not checked", err=True)
 
 
 @queries.command("list")
 @click.pass_obj
 def list_(config: Config) -> None:
-    """List the queries: file and line, parameters, columns, and what uses them."""
+    """List the queries with file and line, parameters, columns, and use."""
     for query in load_queries(config).values():
         expected = EXPECTED.get(query.name)
         columns = ", ".join(expected.columns) or "nothing" if expected else "not known"
@@ -250,14 +249,18 @@ def list_(config: Config) -> None:
     type=Pair(),
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter; those that are not given are null.",
+    help="A parameter of the query; the default is null.",
 )
-@click.option("--analyze", is_flag=True, help="Run it, too. Ids that it draws stay used.")
+@click.option(
+    "--analyze",
+    is_flag=True,
+    help="Also run the query and roll it back. Ids that it takes stay used.",
+)
 @click.pass_obj
 def explain(
     config: Config, name: str, parameters: tuple[tuple[str, str], ...], *, analyze: bool
 ) -> None:
-    """Show the plan of the query NAME as the service sends it, in a transaction that is undone."""
+    """Show the plan of the query NAME, in a transaction that is rolled back."""
     loaded = load_queries(config)
     if name not in loaded:
         raise OperatorError(f"no query is called {name}: expected one of {', '.join(loaded)}")
@@ -266,37 +269,44 @@ def explain(
         raise OperatorError(
             f"--param {unknown[0]}: {name} takes {', '.join(query.parameters) or 'no parameters'}"
         )
-    with _database(config) as ready:
+    with _with_database(config) as ready:
         for line in explain_query(ready.database, query, dict(parameters), analyze=analyze):
             click.echo(line)
 
 
 @main.command("import")
 @click.argument("file")
-@click.option("--format", "kind", type=click.Choice(formats.IMPORTED), help="If its name has none.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(formats.IMPORTED),
+    help="Needed if the name of the file does not tell it.",
+)
 @click.option(
     "--map",
     "columns",
     type=Pair(),
     multiple=True,
     metavar="FIELD=COLUMN",
-    help="CSV: the column of a field. FIELD= for none.",
+    help="CSV: the column of a field. FIELD= means no column.",
 )
 @click.option(
     "--where",
     type=Pair(),
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="CSV: import only these rows; others are left out.",
+    help="CSV: import only the rows with this value.",
 )
-@click.option("--allow-rejects", is_flag=True, help="Import the good rows, whatever is rejected.")
+@click.option(
+    "--allow-rejects", is_flag=True, help="Import the valid rows, even if others are rejected."
+)
 @click.option(
     "--rejects",
     "rejects_path",
     type=click.Path(path_type=Path),
-    help="Where rejected rows go; otherwise to FILE.rejects.ndjson.",
+    help="The file for rejected rows.  [default: FILE.rejects.ndjson]",
 )
-@click.option("--dry-run", is_flag=True, help="Roll the import back at its end.")
+@click.option("--dry-run", is_flag=True, help="Check everything, then roll back.")
 @click.pass_obj
 def import_(  # noqa: PLR0913 - its options
     config: Config,
@@ -313,23 +323,17 @@ def import_(  # noqa: PLR0913 - its options
 
     All rows or none: if one is rejected, nothing is imported and the exit status is 1.
     """
-    kind = formats.format_of(file, kind, formats.IMPORTED)
-    if kind != "csv" and (columns or where):
-        raise OperatorError("--map and --where are for CSV")
-    if unknown := sorted(dict(columns).keys() - set(COLUMNS)):
-        raise OperatorError(f"--map {unknown[0]}: a movie has {', '.join(COLUMNS)}")
-    fields = [field for field, _ in columns]
-    if repeated := next((field for field in fields if fields.count(field) > 1), None):
-        raise OperatorError(f"--map {repeated}: given more than once")
+    kind = formats.detect_format(file, kind, formats.IMPORTED)
+    column_names = formats.check_columns(kind, columns, where)
     name = "stdin" if file == "-" else file
     rejects = Rejects(rejects_path or Path(f"{name}.rejects.ndjson"))
     if rejects.path.resolve() == Path(file).resolve():
         raise OperatorError(f"--rejects {rejects.path}: this is the file to be imported")
-    with _stoppable(), reading(file) as source:
-        rows = formats.rows(name, source, kind, dict(columns), where)
-        with _database(config) as ready, progress.shown(source) as report:
+    with _stop_on_signals(), open_source(file) as source:
+        rows = formats.read_rows(name, source, kind, column_names, where)
+        with _with_database(config) as ready, progress.show_progress(source) as report:
             exempt_from_collection()
-            outcome = import_rows(
+            result = import_rows(
                 ready.database.url,
                 load_queries(config),
                 rows,
@@ -338,39 +342,46 @@ def import_(  # noqa: PLR0913 - its options
                 dry_run=dry_run,
                 report=report,
             )
-        click.echo(outcome.summary(rejects.path, dry_run=dry_run), err=True)
-    if not outcome.kept:
+        click.echo(result.summary(rejects.path, dry_run=dry_run), err=True)
+    if not result.is_accepted:
         verb = "would be" if dry_run else "was"
         raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
-    if outcome.not_analyzed:
+    if result.analyze_error:
         click.echo(
-            f"the movies are imported, but analyze movies failed: {outcome.not_analyzed};"
-            " lists may be slow until autovacuum has done it",
+            f"the movies were imported, but analyze movies failed: {result.analyze_error};"
+            " lists may be slow until autovacuum has run it",
             err=True,
         )
 
 
 @main.command("export")
 @click.argument("file")
-@click.option("--format", "kind", type=click.Choice(formats.EXPORTED), help="If its name has none.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(formats.EXPORTED),
+    help="Needed if the name of the file does not tell it.",
+)
 @click.pass_obj
 def export(config: Config, file: str, kind: str | None) -> None:
     """Export all movies into FILE (- for stdout): NDJSON, JSON or CSV, by id.
 
-    `import` understands what this writes, ids and times included.
+    `import` can read the file again, with ids and times.
     """
-    kind = formats.format_of(file, kind or ("ndjson" if file == "-" else None), formats.EXPORTED)
-    with _stoppable(), _database(config) as ready:
+    kind = formats.detect_format(
+        file, kind or ("ndjson" if file == "-" else None), formats.EXPORTED
+    )
+    with _stop_on_signals(), _with_database(config) as ready:
         try:
-            outcome = export_movies(ready.database.url, load_queries(config), file, kind)
+            result = export_movies(ready.database.url, load_queries(config), file, kind)
         except BrokenPipeError:
-            sys.exit(128 + signal.SIGPIPE)  # who read it has enough, as `head` does
-        click.echo(f"exported {outcome.exported:,} movies in {outcome.seconds:.1f} s", err=True)
+            sys.exit(128 + signal.SIGPIPE)  # the reader has closed the pipe, as `head` does
+        click.echo(f"exported {result.exported:,} movies in {result.seconds:.1f} s", err=True)
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, and report either in one line."""
+def _stop_on_signals() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C; report both in one line."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -391,8 +402,8 @@ def _migrations(config: Config) -> Path:
 
 
 @contextmanager
-def _database(config: Config) -> Iterator[Config]:
-    """Hand back the settings with a database: the configured one, or one of the service's own."""
+def _with_database(config: Config) -> Iterator[Config]:
+    """Yield the settings with the configured database, or with the embedded one."""
     if config.database.url:
         yield config
         return

@@ -1,1 +1,1 @@
-"""Movies from files and into files: formats, rows, and the two commands that use them."""
+"""Import and export of movies: formats, rows, and the two operations."""

@@ -1,4 +1,4 @@
-"""Export: all movies as the API answers them, by id, as of one moment."""
+"""Export: all movies in the form of the API, by id, from one snapshot."""
 
 import os
 import sys
@@ -15,42 +15,45 @@ from service.database.queries import Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
 from service.transfer.files import Target
-from service.transfer.formats import writing
+from service.transfer.formats import output_format
 
 Write = Callable[[bytes], object]
-GZIP = 16 + zlib.MAX_WBITS  # zlib's way to say that it is to look like gzip's
-LEVEL = 6  # as gzip itself
+GZIP_WBITS = 16 + zlib.MAX_WBITS  # zlib's code for the gzip format
+GZIP_LEVEL = 6  # the default of gzip
 CHUNK_ROWS = 2000
 BEFORE_ALL_IDS = -(2**63) + 1
 
 
-class Outcome(NamedTuple):
+class ExportResult(NamedTuple):
     """What an export did."""
 
     exported: int
     seconds: float
 
 
-def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) -> Outcome:
-    """Write all movies into a file, which appears once it is whole, or to stdout (`-`).
+def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) -> ExportResult:
+    """Write all movies into a file, which gets its name when it is complete, or to stdout (`-`).
 
-    `BrokenPipeError` where nobody reads on; `OperatorError` for all else that is in the way.
+    Raises `BrokenPipeError` if the reader of stdout has gone, `OperatorError` for other errors.
     """
     started = time.monotonic()
     exported = 0
-    with _target(path) as write, transactions.begin(url, queries, read_only=True) as transaction:
-        form = writing(kind)
+    with (
+        _open_target(path) as write,
+        transactions.begin(url, queries, read_only=True) as transaction,
+    ):
+        form = output_format(kind)
         start = form.head
         for movies in read_chunks(transaction):
-            write(start + form.between.join([form.movie(movie_json(movie)) for movie in movies]))
-            start = form.between
+            write(start + form.separator.join([form.movie(movie_json(movie)) for movie in movies]))
+            start = form.separator
             exported += len(movies)
         write(form.tail if exported else form.empty)
-    return Outcome(exported, time.monotonic() - started)
+    return ExportResult(exported, time.monotonic() - started)
 
 
 def read_chunks(transaction: Transaction) -> Iterator[list[Movie]]:
-    """Yield all movies by id, some thousands at a time; the next are fetched meanwhile."""
+    """Yield all movies by id in chunks; the next chunk is fetched meanwhile."""
     transaction.start("export_movies", after_id=str(BEFORE_ALL_IDS), size=CHUNK_ROWS)
     try:
         while rows := transaction.finish():
@@ -62,19 +65,23 @@ def read_chunks(transaction: Transaction) -> Iterator[list[Movie]]:
 
 
 @contextmanager
-def _target(path: str) -> Iterator[Write]:
+def _open_target(path: str) -> Iterator[Write]:
     if path == "-":
-        if sys.stdout is None:  # closed from the start
+        if sys.stdout is None:  # closed before the start
             raise OperatorError("stdout is closed")
-        yield _to_stdout
-        _to_stdout(b"", whole=True)
+        yield _write_to_stdout
+        _write_to_stdout(b"", is_last=True)
         return
     target = Target(Path(path))
-    packing = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP) if path.lower().endswith(".gz") else None
+    compressor = (
+        zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WBITS)
+        if path.lower().endswith(".gz")
+        else None
+    )
     try:
-        if packing:
-            yield lambda data: target.write(packing.compress(data))
-            target.write(packing.flush())
+        if compressor:
+            yield lambda data: target.write(compressor.compress(data))
+            target.write(compressor.flush())
         else:
             yield target.write
         target.finish()
@@ -84,13 +91,13 @@ def _target(path: str) -> Iterator[Write]:
         raise
 
 
-def _to_stdout(data: bytes, *, whole: bool = False) -> None:
+def _write_to_stdout(data: bytes, *, is_last: bool = False) -> None:
     try:
         sys.stdout.buffer.write(data)
-        if whole:
+        if is_last:
             sys.stdout.buffer.flush()
     except OSError as error:
-        # Python flushes what is left once more at its end, and would say so again.
+        # Python flushes stdout again at exit, and would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise

@@ -1,4 +1,4 @@
-"""The bar on a terminal that shows how far a file has been read."""
+"""The progress bar of an import."""
 
 import sys
 import time
@@ -9,13 +9,13 @@ import click
 
 from service.transfer.files import Source
 
-# Told how many rows there were by now.
+# Called with the number of rows that have been read.
 Report = Callable[[int], None]
 
 
 @contextmanager
-def shown(source: Source) -> Iterator[Report]:
-    """Show a bar, by the file's bytes; none where stderr is no terminal, or for a pipe."""
+def show_progress(source: Source) -> Iterator[Report]:
+    """Show the bytes read on a terminal; show nothing for a pipe or without a terminal."""
     if source.size is None or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""What import and export rely on in queries/transfer.sql."""
+"""The queries of queries/transfer.sql as import and export expect them."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Rows that were not imported, for a file: one JSON object a line."""
+"""The file of rejected rows: one JSON object per line."""
 
 import json
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ import orjson
 
 from service.errors import Invalid, OperatorError
 from service.transfer.files import Target
-from service.transfer.rows import Row
+from service.transfer.rows import FileRow
 
 
 class Rejects:
-    """A file that there is only where a row was rejected; what an earlier import left goes."""
+    """A file that exists only if a row was rejected; the file of an earlier import is removed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,19 +22,19 @@ class Rejects:
         self._target: Target | None = None
 
     def add(self, reject: bytes) -> None:
-        """Add a line; `OperatorError` where that fails."""
+        """Add a line; raises `OperatorError` if it cannot be written."""
         if not self._target:
             self._target = Target(self.path)
         self.count += 1
         self._target.write(reject)
 
     def finish(self) -> None:
-        """Have all of it on disk."""
+        """Write everything to disk."""
         if self._target:
             self._target.finish()
 
     def appear(self) -> None:
-        """Put the file in its place."""
+        """Give the file its name."""
         if self._target:
             self._target.appear()
         elif self.path.is_file() and not self.path.is_symlink():
@@ -44,24 +44,24 @@ class Rejects:
                 raise OperatorError(f"{self.path}: cannot be removed: {error.strerror}") from error
 
     def discard(self) -> None:
-        """Leave nothing of it."""
+        """Remove what was written."""
         if self._target:
             self._target.discard()
 
 
-def reasons(error: Exception) -> list[str]:
-    """What is wrong with a row, as a client of the API would read it."""
+def explain(error: Exception) -> list[str]:
+    """Return what is wrong with a row, in the words of the API."""
     if isinstance(error, Invalid):
         return [f"{failure.field}: {failure.detail}" for failure in error.failures]
     return [str(error)]
 
 
-def written(row: Row, why: Sequence[str]) -> bytes:
-    """Write down a rejected row."""
-    reject: dict[str, Any] = {"line": row.line, "reasons": why, "row": row.given}
+def to_reject(row: FileRow, reasons: Sequence[str]) -> bytes:
+    """Return the line of a rejected row."""
+    reject: dict[str, Any] = {"line": row.line, "reasons": reasons, "row": row.given}
     with suppress(TypeError):
         return orjson.dumps(reject, option=orjson.OPT_APPEND_NEWLINE)
-    # A huge integer, a lone surrogate; or it is nested deeper than can be written.
+    # orjson refuses huge integers and lone surrogates; json refuses deep nesting.
     with suppress(RecursionError):
         return json.dumps(reject).encode() + b"\n"
     return orjson.dumps(reject | {"row": None}, option=orjson.OPT_APPEND_NEWLINE)

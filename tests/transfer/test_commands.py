@@ -104,7 +104,7 @@ def test_import_says_where_the_rejects_are(
     assert "Error: nothing would be imported: " in foreseen
     first, second = err.splitlines()
     assert first.startswith("imported 0 and rejected 1 of 2 rows in ")
-    assert first.endswith(f"; the rejected ones are in {path}.rejects.ndjson")
+    assert first.endswith(f"; the rejected rows are in {path}.rejects.ndjson")
     assert second == "Error: nothing was imported: fix these rows, or pass --allow-rejects"
     assert json.loads(Path(f"{path}.rejects.ndjson").read_text())["line"] == 2
     assert execute(COUNT) == [(1,)]
@@ -139,7 +139,7 @@ def test_a_csv_of_others(environment: Environment, execute: Execute, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["-"], "-: cannot tell its format: add --format ndjson, json, csv, imdb"),
+        (["-"], "-: its name does not tell the format: add --format ndjson, json, csv, imdb"),
         (["a.json", "--map", "year=y"], "--map and --where are for CSV"),
         (["a.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year, runtime, genres"),
         (["a.csv", "--map", "title=a", "--map", "title=b"], "--map title: given more than once"),

@@ -17,8 +17,8 @@ from service.catalogue.movie import COLUMNS
 from service.database import query_files, transactions
 from service.errors import OperatorError
 from service.transfer import exporting, formats
-from service.transfer.exporting import Outcome, read_chunks
-from service.transfer.files import reading
+from service.transfer.exporting import ExportResult, read_chunks
+from service.transfer.files import open_source
 
 # Titles, and genres, that CSV or JSON could take for something else.
 ODD = [
@@ -44,7 +44,7 @@ def empty_catalogue(new_database: Callable[[str], str], template: str) -> str:
     return new_database(template)
 
 
-def export_movies(url: str, path: str, kind: str) -> Outcome:
+def export_movies(url: str, path: str, kind: str) -> ExportResult:
     """Export with the queries of this checkout."""
     return exporting.export_movies(url, query_files.load(ROOT / "queries", EXPECTED), path, kind)
 
@@ -97,13 +97,13 @@ def test_what_was_exported_is_imported_byte_for_byte(
     """Into an empty catalogue and out of it again: the files are the same."""
     fill(execute)
     before, after = tmp_path / name, tmp_path / f"again-{name}"
-    kind = formats.format_of(name, None, formats.EXPORTED)
+    kind = formats.detect_format(name, None, formats.EXPORTED)
     exported = export_movies(database, str(before), kind).exported
-    outcome = import_file(empty_catalogue, before, tmp_path / "rejects")
+    result = import_file(empty_catalogue, before, tmp_path / "rejects")
     export_movies(empty_catalogue, str(after), kind)
 
-    assert outcome.imported == exported
-    assert outcome.kept
+    assert result.imported == exported
+    assert result.is_accepted
     assert before.read_bytes() == after.read_bytes()
 
 
@@ -117,8 +117,8 @@ def test_an_empty_catalogue(database: str, tmp_path: Path, kind: str, empty: str
     path = tmp_path / "movies"
 
     assert path.read_text() == empty
-    with reading(str(path)) as source:
-        assert list(formats.rows("movies", source, kind, {}, ())) == []
+    with open_source(str(path)) as source:
+        assert list(formats.read_rows("movies", source, kind, {}, ())) == []
 
 
 def test_a_csv_is_read_by_others(database: str, execute: Execute, tmp_path: Path) -> None:

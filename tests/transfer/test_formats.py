@@ -15,12 +15,12 @@ from conftest import MOANA
 from service.catalogue.strict_json import MAX_BYTES
 from service.errors import CatalogueError, OperatorError
 from service.transfer import formats
-from service.transfer.files import reading
-from service.transfer.json_rows import CHUNK, array
-from service.transfer.rows import TOO_LONG, Row
+from service.transfer.files import open_source
+from service.transfer.json_rows import READ_BYTES, read_array
+from service.transfer.rows import TOO_LONG, FileRow
 from service.transfer.table_rows import split_genres
 
-Read = Callable[..., list[Row]]
+Read = Callable[..., list[FileRow]]
 TEXT = json.dumps(MOANA)
 CSV = "title,year,runtime,genres\n"
 IMDB = (
@@ -35,16 +35,16 @@ def read(tmp_path: Path) -> Read:
 
     def all_rows(
         data: str | bytes, kind: str = "ndjson", *, where: Any = (), **columns: str
-    ) -> list[Row]:
+    ) -> list[FileRow]:
         path = tmp_path / "movies"
         path.write_bytes(data.encode() if isinstance(data, str) else data)
-        with reading(str(path)) as source:
-            return list(formats.rows("movies", source, kind, columns, where))
+        with open_source(str(path)) as source:
+            return list(formats.read_rows("movies", source, kind, columns, where))
 
     return all_rows
 
 
-def told(rows: list[Row]) -> list[tuple[int, Any]]:
+def told(rows: list[FileRow]) -> list[tuple[int, Any]]:
     """Line and movie, or line and what is wrong."""
     return [
         (r.line, str(r.movie) if isinstance(r.movie, CatalogueError) else r.movie) for r in rows
@@ -63,22 +63,22 @@ def told(rows: list[Row]) -> list[tuple[int, Any]]:
 )
 def test_a_name_tells_the_format(path: str, kind: str) -> None:
     """By its ending, with or without .gz."""
-    assert formats.format_of(path, None, formats.IMPORTED) == kind
+    assert formats.detect_format(path, None, formats.IMPORTED) == kind
 
 
 @pytest.mark.parametrize("path", ["-", "movies", "movies.gz", "movies.xlsx"])
 def test_a_name_that_tells_no_format_needs_the_option(path: str) -> None:
     """The error says what there is to choose from."""
     with pytest.raises(OperatorError, match="add --format ndjson, json, csv, imdb"):
-        formats.format_of(path, None, formats.IMPORTED)
+        formats.detect_format(path, None, formats.IMPORTED)
 
-    assert formats.format_of(path, "csv", formats.IMPORTED) == "csv"
+    assert formats.detect_format(path, "csv", formats.IMPORTED) == "csv"
 
 
 def test_a_format_that_is_only_imported() -> None:
     """The name tells it, and so the error does."""
     with pytest.raises(OperatorError) as caught:
-        formats.format_of("x.tsv", None, formats.EXPORTED)
+        formats.detect_format("x.tsv", None, formats.EXPORTED)
 
     assert str(caught.value) == "x.tsv: imdb is for import only: add --format ndjson, json, csv"
 
@@ -94,7 +94,7 @@ def test_a_cut_gzip_stops_the_import(read: Read) -> None:
     """A download that broke off is not taken for the whole."""
     packed = gzip.compress(b"".join(b"%d\n" % n for n in range(100_000)))
 
-    with pytest.raises(OperatorError, match="movies: what gzip packed is cut off or damaged"):
+    with pytest.raises(OperatorError, match="movies: the gzip data is cut off or damaged"):
         read(packed[: len(packed) // 2])
 
 
@@ -169,7 +169,7 @@ def test_an_array_is_cut_the_same_wherever_reading_stops() -> None:
         def read(self, size: int | None = -1) -> bytes:
             return super().read(min(size or 0, 7) if size != -1 else 7)
 
-    assert [row.movie for row in array(Few(text))] == [movie] * 40
+    assert [row.movie for row in read_array(Few(text))] == [movie] * 40
 
 
 @pytest.mark.parametrize(
@@ -249,11 +249,11 @@ def test_what_is_no_array_stops_the_import(read: Read, text: str | bytes, proble
 
 def test_an_array_is_not_read_ahead() -> None:
     """The first movie comes before the rest has been read, however long that is."""
-    stream = io.BytesIO(b"[" + TEXT.encode() + b"," + b" " * 4 * CHUNK + b"]")
+    stream = io.BytesIO(b"[" + TEXT.encode() + b"," + b" " * 4 * READ_BYTES + b"]")
 
-    next(array(stream))
+    next(read_array(stream))
 
-    assert stream.tell() <= CHUNK
+    assert stream.tell() <= READ_BYTES
 
 
 def test_a_csv_in_the_forms_that_are_usual(read: Read) -> None:
@@ -309,8 +309,8 @@ def test_columns_of_other_names_and_only_some_rows(read: Read) -> None:
         ("a,2001,1,b,c", "the row has 5 cells, the header 4"),
         ('"a"b,2001,1,b', "the row is not CSV: ',' expected after '\"'"),
         ("a\rb,2001,1,b", "the row is not CSV: new-line character seen in unquoted field"),
-        ('a,2001,1,"[1"', '"genres" starts with [ and is no JSON array of strings'),
-        ('a,2001,1,"[""b""], ""x"": []"', '"genres" starts with [ and is no JSON array of strings'),
+        ('a,2001,1,"[1"', '"genres" starts with [ but is not a JSON array of strings'),
+        ('a,2001,1,"[""b""], ""x"": []"', '"genres" starts with [ but is not a JSON array'),
         (b"\xff,2001,1,b", "line 2 is not UTF-8 at byte 0"),
         (b'"a\n\xff",2001,1,b', "line 3 is not UTF-8 at byte 0"),
     ],
@@ -459,7 +459,7 @@ def test_a_long_line_of_imdb_spoils_only_itself(read: Read) -> None:
 )
 def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, problem: str) -> None:
     """One line says why."""
-    with pytest.raises(OperatorError, match=problem), reading(str(tmp_path / name)):
+    with pytest.raises(OperatorError, match=problem), open_source(str(tmp_path / name)):
         pass
 
 
@@ -471,7 +471,7 @@ def test_waiting_for_the_first_bytes_can_be_interrupted() -> None:
     try:
         with (
             pytest.raises(OperatorError, match="interrupted: nothing was imported"),
-            reading(f"/dev/fd/{read_end}"),
+            open_source(f"/dev/fd/{read_end}"),
         ):
             pass
     finally:

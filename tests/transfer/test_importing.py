@@ -16,11 +16,11 @@ from service.app import EXPECTED
 from service.database import query_files
 from service.errors import OperatorError
 from service.transfer import importing
-from service.transfer.importing import Outcome, import_rows
+from service.transfer.importing import ImportResult, import_rows
 from service.transfer.rejects import Rejects
-from service.transfer.rows import Row
+from service.transfer.rows import FileRow
 
-Import = Callable[..., Outcome]
+Import = Callable[..., ImportResult]
 
 OWN = {
     "id": 7,
@@ -41,7 +41,7 @@ def rejects(tmp_path: Path) -> Path:
 def run(database: str, tmp_path: Path, rejects: Path) -> Import:
     """Import rows of NDJSON, each a movie or text."""
 
-    def do(*rows: Any, allow_rejects: bool = False, dry_run: bool = False) -> Outcome:
+    def do(*rows: Any, allow_rejects: bool = False, dry_run: bool = False) -> ImportResult:
         path = tmp_path / "movies.ndjson"
         path.write_text("".join([f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in rows]))
         return import_file(database, path, rejects, allow_rejects=allow_rejects, dry_run=dry_run)
@@ -56,11 +56,11 @@ def written(path: Path) -> list[dict[str, Any]]:
 
 def test_rows_become_movies(run: Import, execute: Execute, rejects: Path) -> None:
     """As the API would have made them; no file of rejects is left."""
-    outcome = run(
+    result = run(
         MOANA, MOANA | {"title": 'a\t"\\\n\r|é🎬', "genres": ['"', "\\", "a,b", "{}", "a\tb"]}
     )
 
-    assert (outcome.imported, outcome.rejected, outcome.kept) == (2, 0, True)
+    assert (result.imported, result.rejected, result.is_accepted) == (2, 0, True)
     assert execute("select id, title, year, runtime, genres, version from movies order by id") == [
         (1, "Moana", 2016, 107, ["animation"], 1),
         (2, 'a\t"\\\n\r|é🎬', 2016, 107, ['"', "\\", "a,b", "{}", "a\tb"], 1),
@@ -71,18 +71,18 @@ def test_rows_become_movies(run: Import, execute: Execute, rejects: Path) -> Non
 @pytest.mark.parametrize("title", ["\\.", "\\N", "", "a\u2028b", "\x01", "\ufeff", "'", "$$"])
 def test_odd_titles_are_kept_or_refused(run: Import, execute: Execute, title: str) -> None:
     """Titles are kept as they are, or refused as the API does."""
-    outcome = run(MOANA | {"title": title}, allow_rejects=True)
+    result = run(MOANA | {"title": title}, allow_rejects=True)
 
     kept = [(title,)] if title else []
     assert execute("select title from movies") == kept
-    assert outcome.rejected == (not title)
+    assert result.rejected == (not title)
 
 
 def test_one_rejected_row_stops_all(run: Import, execute: Execute, rejects: Path) -> None:
     """By default nothing is imported, and all reasons of all rows are told."""
-    outcome = run(MOANA, "[]", MOANA | {"year": 1, "genres": []}, MOANA | {"year": "1999"})
+    result = run(MOANA, "[]", MOANA | {"year": 1, "genres": []}, MOANA | {"year": "1999"})
 
-    assert (outcome.imported, outcome.rejected, outcome.kept) == (1, 3, False)
+    assert (result.imported, result.rejected, result.is_accepted) == (1, 3, False)
     assert execute(COUNT) == [(0,)]
     assert written(rejects) == [
         {
@@ -105,9 +105,9 @@ def test_one_rejected_row_stops_all(run: Import, execute: Execute, rejects: Path
 
 def test_good_rows_are_imported_where_that_is_allowed(run: Import, execute: Execute) -> None:
     """With allow_rejects the others stay out alone."""
-    outcome = run("{", MOANA, "{", allow_rejects=True)
+    result = run("{", MOANA, "{", allow_rejects=True)
 
-    assert (outcome.imported, outcome.rejected, outcome.kept) == (1, 2, True)
+    assert (result.imported, result.rejected, result.is_accepted) == (1, 2, True)
     assert execute(COUNT) == [(1,)]
 
 
@@ -144,9 +144,9 @@ def test_what_the_database_refuses_is_rejected_by_its_line(
     execute("alter table movies add constraint movies_title_once unique (title)")
     rows = [MOANA | {"title": f"movie {n % 90}"} for n in range(100)]
 
-    outcome = run(*rows, allow_rejects=True)
+    result = run(*rows, allow_rejects=True)
 
-    assert (outcome.imported, outcome.rejected) == (90, 10)
+    assert (result.imported, result.rejected) == (90, 10)
     assert execute(COUNT) == [(90,)]
     found = written(rejects)
     assert [reject["line"] for reject in found] == list(range(91, 101))
@@ -249,11 +249,11 @@ def test_a_dry_run_leaves_no_movie(run: Import, execute: Execute, rejects: Path)
     run(old | OWN)
     rows = (old, MOANA, "{", old | OWN, old | OWN | {"id": 8}, old | OWN | {"id": 8})
 
-    outcome = run(*rows, allow_rejects=True, dry_run=True)
+    result = run(*rows, allow_rejects=True, dry_run=True)
     foreseen = [(reject["line"], reject["reasons"][0][:60]) for reject in written(rejects)]
 
     assert execute("select id from movies") == [(7,)]
-    assert (outcome.imported, outcome.rejected) == (2, 4)
+    assert (result.imported, result.rejected) == (2, 4)
     assert [line for line, _ in foreseen] == [2, 3, 4, 6]
     real = run(*rows, allow_rejects=True)
     assert (real.imported, real.rejected) == (2, 4)
@@ -304,9 +304,9 @@ def test_more_rows_than_one_chunk(
     execute("alter table movies add constraint movies_title_short check (length(title) < 8)")
     rows = [MOANA | {"title": f"movie {n}"} for n in range(1, 105)]
 
-    outcome = run(*rows, allow_rejects=True)
+    result = run(*rows, allow_rejects=True)
 
-    assert (outcome.imported, outcome.rejected) == (9, 95)
+    assert (result.imported, result.rejected) == (9, 95)
     assert [reject["line"] for reject in written(rejects)] == list(range(10, 105))
     assert execute("select title from movies order by id") == [
         (f"movie {n}",) for n in range(1, 10)
@@ -323,14 +323,14 @@ def test_a_chunk_is_read_while_the_one_before_is_inserted(
     waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
     deadline = time.monotonic() + 5
 
-    def rows() -> Iterator[Row]:
-        yield Row(1, MOANA, MOANA, 0)
+    def rows() -> Iterator[FileRow]:
+        yield FileRow(1, MOANA, MOANA, 0)
         while not execute(waiting):
             assert time.monotonic() < deadline, "the first chunk did not wait meanwhile"
         blocker.close()
-        yield Row(2, MOANA, MOANA, 0)
+        yield FileRow(2, MOANA, MOANA, 0)
 
-    outcome = import_rows(
+    result = import_rows(
         database,
         query_files.load(ROOT / "queries", EXPECTED),
         rows(),
@@ -340,7 +340,7 @@ def test_a_chunk_is_read_while_the_one_before_is_inserted(
         report=lambda _: None,
     )
 
-    assert outcome.imported == 2
+    assert result.imported == 2
 
 
 def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> None:
@@ -358,9 +358,9 @@ def test_an_import_is_done_without_analyze(run: Import, execute: Execute) -> Non
         " return 'a'; end $$; create index on movies (fail(genres))"
     )
 
-    outcome = run(MOANA)
+    result = run(MOANA)
 
-    assert outcome.not_analyzed == "no"
+    assert result.analyze_error == "no"
     assert execute(COUNT) == [(1,)]
 
 
@@ -403,8 +403,8 @@ def test_the_timeouts_of_a_database_do_not_hold(
 
 def test_the_sample_is_imported_whole(database: str, execute: Execute, rejects: Path) -> None:
     """samples/movies.csv has no row that a rule refuses, and no film twice."""
-    outcome = import_file(database, ROOT / "samples" / "movies.csv", rejects)
+    result = import_file(database, ROOT / "samples" / "movies.csv", rejects)
 
-    assert outcome.rejected == 0
-    assert outcome.imported >= 250
-    assert execute("select count(distinct (title, year)) from movies") == [(outcome.imported,)]
+    assert result.rejected == 0
+    assert result.imported >= 250
+    assert execute("select count(distinct (title, year)) from movies") == [(result.imported,)]
