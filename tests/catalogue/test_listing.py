@@ -149,7 +149,7 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
     ask: Ask, statements: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timeout of config.toml, and not that of the query."""
-    monkeypatch.setattr(listing, "SORTABLE", 19)
+    monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
     statements.slow = "walk_movies"
 
     page, sent = await ask(EVERYTHING)
@@ -162,7 +162,7 @@ async def test_a_walk_of_more_than_can_be_sorted_may_time_out(
     ask: Ask, database: str, statements: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then nothing is sorted."""
-    monkeypatch.setattr(listing, "SORTABLE", 19)
+    monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
     monkeypatch.setattr(statements, "timeout", 0.05)
     with closing(psycopg2.connect(database)) as holder:
         holder.cursor().execute("lock table movies")

@@ -300,7 +300,7 @@ def test_more_rows_than_one_chunk(
     run: Import, execute: Execute, rejects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks follow each other, in order, with the lines of the file."""
-    monkeypatch.setattr(importing, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(importing, "MAX_CHUNK_ROWS", 10)
     execute("alter table movies add constraint movies_title_short check (length(title) < 8)")
     rows = [MOANA | {"title": f"movie {n}"} for n in range(1, 105)]
 
@@ -317,7 +317,7 @@ def test_a_chunk_is_read_while_the_one_before_is_inserted(
     database: str, execute: Execute, monkeypatch: pytest.MonkeyPatch, rejects: Path
 ) -> None:
     """The first chunk waits for a lock, which the reading of the second one gives back."""
-    monkeypatch.setattr(importing, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(importing, "MAX_CHUNK_ROWS", 1)
     blocker = psycopg2.connect(database, options="-c idle_in_transaction_session_timeout=5s")
     blocker.cursor().execute("lock table movies in access exclusive mode")
     waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
