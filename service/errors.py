@@ -93,7 +93,7 @@ class Unavailable(CatalogueError):
 
 
 class Contended(Unavailable):
-    """A statement was rolled back: it waited too long for a lock, or for a deadlock to end."""
+    """A statement was rolled back: a lock timeout, a deadlock, or the statement timeout."""
 
 
 class StatementFailed(CatalogueError):
