@@ -85,11 +85,133 @@ def test_a_missing_folder_is_refused_like_a_missing_query(tmp_path: Path) -> Non
     assert str(caught.value) == f"{nowhere}: no query `-- name: get_b()`, which the service needs"
 
 
-def test_a_name_twice_in_a_file_is_refused(folder: Path) -> None:
-    """Of two queries of one name, neither wins in silence."""
-    text = "-- name: get_a()\nselect 1;\n\n-- name: get_a()\nselect 2;\n"
+NAME = "expected a line `-- name: verb_noun(parameter, ...)`"
+BEFORE_NAME = "expected `-- name: verb_noun(parameter, ...)` before any SQL"
+SET = "expected `-- set: name = value`, like `-- set: work_mem = 8MB`"
+TWO_STATEMENTS = "expected one statement a query; more follows this semicolon"
+UNUSED = "the parameter title is declared but not used"
 
-    assert refused_sql(folder, text) == "a.sql:4: get_a is already in a.sql:1"
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("-- name: get_b", id="no parameter list"),
+        pytest.param("-- name: get_b(x", id="open parameter list"),
+        pytest.param("-- name: get_b(x)^", id="operator for one row"),
+        pytest.param("-- name: get_b(x)!", id="operator for no rows"),
+        pytest.param("-- name: get_b(x)$", id="operator for one value"),
+        pytest.param("-- name: Get_B(x)", id="upper case"),
+        pytest.param("-- name: get_b(X)", id="parameter in upper case"),
+        pytest.param("-- name: get-b(x)", id="dash"),
+        pytest.param("-- name: (x)", id="no name"),
+        pytest.param("-- name: 1st(x)", id="digit first"),
+        pytest.param("-- name: get_b(x) and more", id="text after it"),
+        pytest.param("  -- name: get_b(x)", id="indented"),
+        pytest.param("\t-- name: get_b(x)", id="indented by a tab"),
+        pytest.param("select 1; -- name: get_b(x)", id="behind SQL"),
+        # Misspelt. As a mere comment it would hide a query, or join it to the one before.
+        *("-- nmae: get_b(x)", "-- naem: get_b()", "--nam: get_b(x)", "-- Name: get_b(x)"),
+        *("-- NAME: get_b(x)", "-- names: get_b(x)", "-- name; get_b(x)", "-- name = get_b(x)"),
+        *("-- name get_b(x)", "-- : get_b(x)", "---- name: get_b(x);", "  -- nmae: get_b(x, y)"),
+    ],
+)
+def test_a_line_that_does_not_name_a_query_well_is_refused(folder: Path, line: str) -> None:
+    """A line that looks like a name but is none is refused by its own line number."""
+    assert refused_sql(folder, f"-- name: get_a()\nselect 1\n{line}\n;\n") == f"a.sql:3: {NAME}"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        *((f"-- set: {setting}", SET) for setting in ("work_mem", "work_mem = ", "work_mem 8MB")),
+        *((f"-- set: {setting}", SET) for setting in ("= 8MB", "a = b; drop table c", "a = 'b")),
+        ("-- set: statement_timeout = soon", "expected a time like 500ms, 5s or 1min"),
+        ("-- sett: work_mem = 8MB", SET),
+        ("-- set work_mem = 8MB", SET),
+        ("-- set local work_mem = 8MB;", SET),
+        ("-- settings: work_mem = 8MB", SET),
+        ("-- Set: work_mem = 8MB", SET),
+        ("-- set : work_mem to 8MB", SET),
+        # Responses would change, or protections go.
+        ("-- set: timezone = CET", "timezone cannot be set here: the service relies on it"),
+        ("-- set: datestyle = German", "datestyle cannot be set here: the service relies on it"),
+        ("-- set: role = x", "role cannot be set here: the service relies on it"),
+        (
+            "-- set: catalogue.max_affected = 9",
+            "catalogue.max_affected cannot be set here: the service relies on it",
+        ),
+    ],
+)
+def test_a_line_that_sets_nothing_is_refused(folder: Path, line: str, reason: str) -> None:
+    """A setting that would not be sent is refused at its line."""
+    assert refused_sql(folder, f"-- name: get_a()\n{line}\nselect 1;\n") == f"a.sql:2: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("-- name: get_a()\nselect 1;\n\n-- name: get_a()\nselect 2;\n", "4: get_a is already in "),
+        ("-- A file.\nselect 0;\n-- name: get_a()\nselect 1;\n", f"2: {BEFORE_NAME}"),
+        ("-- a\ndrop table movies;\n-- why\n-- name: get_a()\nselect 1;", f"2: {BEFORE_NAME}"),
+        ("-- A file.\n- name: get_b()\n-- name: get_a()\nselect 1;\n", f"2: {BEFORE_NAME}"),
+        (
+            "-- name: get_a()\n-- set: jit = on\n--\n-- set: jit = off\nselect 1;\n",
+            "4: jit is already set in line 2",
+        ),
+        (
+            "-- name: get_a()\nselect 1\n-- set: jit = off\n;\n",
+            "3: expected `-- set:` between the name and the SQL",
+        ),
+        # PostgreSQL would take it for the end of the statement.
+        (
+            "-- name: get_a()\nselect 1\nfrom movies \0 where false;\n",
+            "3: a NUL character: remove it",
+        ),
+        (
+            "-- name: get_a(ids, title)\n-- a\nselect 1\n-- b\nwhere any (:ids)\n and :titel;\n",
+            "6: unknown parameter :titel; declared are (ids, title)",
+        ),
+        ("\n-- name: get_a(ids, title)\nselect :ids;\n", f"2: {UNUSED}"),
+        *(
+            (f"-- name: get_a(title)\nselect {quoted};\n", f"1: {UNUSED}")
+            for quoted in (
+                "':title'",
+                '":title"',
+                "/* :title */ 1",
+                "'it''s :title'",
+                "'%(title)s'",
+            )
+        ),
+        # A colon behind a blank or a bracket makes a parameter, as it makes a variable in psql.
+        *(
+            (
+                f"-- name: get_a(ids)\nselect :ids,\n  {piece}\n;",
+                "3: unknown parameter :n; declared ",
+            )
+            for piece in ("genres[:n]", "genres[1 :n]")
+        ),
+        # Whatever opens has to close before the next query.
+        *(
+            (
+                f"-- name: get_a()\nselect 1,\n  {piece} a\n;\n-- name: get_b()\nselect {later};\n",
+                f"3: {piece} opens here and is never closed",
+            )
+            for piece in ("'", '"', "/*", "$$")
+            for later in (("1", f"{piece} 1") if piece != "/*" else ("1",))
+        ),
+        *(
+            (f"-- name: get_a()\nselect 1\nfrom movies; {second}\n", f"3: {TWO_STATEMENTS}")
+            for second in ("select 2", "select 2;", ";", "\n-- then\ndelete from movies")
+        ),
+        *(
+            (f"-- name: get_a()\nselect 1;\n-- name: get_b()\n{body}", "3: get_b has no SQL")
+            for body in ("", "\n\n", "-- A comment.\n", "/* A\ncomment. */\n", "  ;\n")
+        ),
+    ],
+)
+def test_a_mistake_is_refused_at_its_line(folder: Path, text: str, reason: str) -> None:
+    """What would be lost, or sent otherwise than meant, is refused with file and line."""
+    assert refused_sql(folder, text).startswith(f"a.sql:{reason}")
 
 
 def test_a_name_in_two_files_is_refused(folder: Path) -> None:
@@ -98,63 +220,6 @@ def test_a_name_in_two_files_is_refused(folder: Path) -> None:
     (folder / "b.sql").write_text("\n\n-- name: get_a()\nselect 2;\n")
 
     assert refused(folder) == "b.sql:3: get_a is already in a.sql:2"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param("-- name: get_a", id="no parameter list"),
-        pytest.param("-- name: get_a(x", id="open parameter list"),
-        pytest.param("-- name: get_a(x)^", id="operator for one row"),
-        pytest.param("-- name: get_a(x)!", id="operator for no rows"),
-        pytest.param("-- name: get_a(x)$", id="operator for one value"),
-        pytest.param("-- name: Get_A(x)", id="upper case"),
-        pytest.param("-- name: get_a(X)", id="parameter in upper case"),
-        pytest.param("-- name: get-a(x)", id="dash"),
-        pytest.param("-- name: (x)", id="no name"),
-        pytest.param("-- name: 1st(x)", id="digit first"),
-        pytest.param("-- name: get_a(x) and more", id="text after it"),
-        pytest.param("  -- name: get_a(x)", id="indented"),
-        pytest.param("\t-- name: get_a(x)", id="indented by a tab"),
-        pytest.param("select 1; -- name: get_a(x)", id="behind SQL"),
-    ],
-)
-def test_a_line_that_does_not_name_a_query_well_is_refused(folder: Path, line: str) -> None:
-    """A line that looks like a name but is none is refused by its own line number."""
-    text = f"-- A file.\n\n{line}\nselect :x;\n"
-
-    reason = refused_sql(folder, text)
-
-    assert reason in (
-        "a.sql:3: expected a line `-- name: verb_noun(parameter, ...)`",
-        "a.sql:3: expected `-- name: verb_noun(parameter, ...)` before any SQL",
-    )
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "-- nmae: get_b(x)",
-        "-- naem: get_b()",
-        "--nam: get_b(x)",
-        "-- Name: get_b(x)",
-        "-- NAME: get_b(x)",
-        "-- names: get_b(x)",
-        "-- name; get_b(x)",
-        "-- name = get_b(x)",
-        "-- name get_b(x)",
-        "-- : get_b(x)",
-        "---- name: get_b(x);",
-        "  -- nmae: get_b(x, y)",
-    ],
-)
-def test_a_misspelt_name_line_is_refused(folder: Path, line: str) -> None:
-    """As a mere comment it would hide a query, or join it to the one before."""
-    text = f"-- name: get_a()\nselect 1\n{line}\n;\n"
-
-    reason = refused_sql(folder, text)
-
-    assert reason == "a.sql:3: expected a line `-- name: verb_noun(parameter, ...)`"
 
 
 @pytest.mark.parametrize(
@@ -185,18 +250,6 @@ def test_sql_may_follow_a_comment_on_its_line(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["timezone = CET", "datestyle = German", "catalogue.max_affected = 9", "role = x"]
-)
-def test_a_setting_that_the_service_relies_on_is_refused(folder: Path, setting: str) -> None:
-    """Answers would change, or protections go."""
-    text = f"-- name: get_a()\n-- set: {setting}\nselect 1;\n"
-
-    assert refused_sql(folder, text) == (
-        f"a.sql:2: {setting.partition(' ')[0]} cannot be set here: the service relies on it"
-    )
-
-
-@pytest.mark.parametrize(
     ("value", "sent"),
     [("'public, pg_catalog'", "public, pg_catalog"), ("'8 MB'", "8 MB"), ("1h;", "1h"), ("''", "")],
 )
@@ -207,13 +260,6 @@ def test_a_value_may_be_quoted(folder: Path, value: str, sent: str) -> None:
     assert f"set local x = '{sent}'; " in load(folder)["get_a"].preamble(1)
 
 
-def test_a_nul_is_refused(folder: Path) -> None:
-    """PostgreSQL would take it for the end of the statement."""
-    text = "-- name: get_a()\nselect 1\nfrom movies \0 where false;\n"
-
-    assert refused_sql(folder, text) == "a.sql:3: a NUL character: remove it"
-
-
 def test_a_missing_query_of_a_similar_name_is_told_where_it_is(folder: Path) -> None:
     """A misspelt name is the likely reason."""
     (folder / "a.sql").write_text("\n-- name: get_movie(ids)\nselect :ids;\n")
@@ -221,14 +267,6 @@ def test_a_missing_query_of_a_similar_name_is_told_where_it_is(folder: Path) -> 
     assert refused(folder, get_movies=expects("ids")) == (
         "a.sql:2: found get_movie, expected `-- name: get_movies(ids)`"
     )
-
-
-@pytest.mark.parametrize("first", ["select 0;", "drop table movies;\n-- why", "- name: get_b()"])
-def test_sql_before_the_first_name_is_refused(folder: Path, first: str) -> None:
-    """SQL that belongs to no query would be dropped without a word."""
-    reason = refused_sql(folder, f"-- A file.\n{first}\n-- name: get_a()\nselect 1;\n")
-
-    assert reason == "a.sql:2: expected `-- name: verb_noun(parameter, ...)` before any SQL"
 
 
 # Settings.
@@ -262,45 +300,6 @@ def test_a_query_knows_its_own_timeout(folder: Path, value: str, seconds: float)
     assert load(folder)["get_a"].timeout == seconds
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("-- set: work_mem", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set: work_mem = ", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set: work_mem 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set: = 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set: a = b; drop table c", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set: a = 'b", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set: statement_timeout = soon", "a time like 500ms, 5s or 1min"),
-        ("-- sett: work_mem = 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set work_mem = 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set local work_mem = 8MB;", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- settings: work_mem = 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- Set: work_mem = 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-        ("-- set : work_mem to 8MB", "`-- set: name = value`, like `-- set: work_mem = 8MB`"),
-    ],
-)
-def test_a_line_that_sets_nothing_is_refused(folder: Path, line: str, expected: str) -> None:
-    """A setting that would not be sent is refused at its line."""
-    assert refused_sql(folder, f"-- name: get_a()\n{line}\nselect 1;\n") == (
-        f"a.sql:2: expected {expected}"
-    )
-
-
-def test_a_setting_twice_is_refused(folder: Path) -> None:
-    """Of two values, neither wins in silence."""
-    text = "-- name: get_a()\n-- set: jit = on\n--\n-- set: jit = off\nselect 1;\n"
-
-    assert refused_sql(folder, text) == "a.sql:4: jit is already set in line 2"
-
-
-def test_a_setting_within_the_sql_is_refused(folder: Path) -> None:
-    """Settings stand between the name and the SQL."""
-    text = "-- name: get_a()\nselect 1\n-- set: jit = off\n;\n"
-
-    assert refused_sql(folder, text) == "a.sql:3: expected `-- set:` between the name and the SQL"
-
-
 @pytest.mark.parametrize("line", ["", "-- set: transaction_read_only = off\n"])
 def test_a_query_that_reads_has_to_say_so(folder: Path, line: str) -> None:
     """What the service uses for reading is sent read-only, and the file says so."""
@@ -328,37 +327,6 @@ def test_blanks_in_a_name_line_do_not_matter(folder: Path, line: str) -> None:
     (query,) = load(folder).values()
 
     assert (query.name, query.parameters) == ("get_a", ("x", "y"))
-
-
-def test_an_unknown_parameter_is_refused_where_it_stands(folder: Path) -> None:
-    """A misspelt parameter is found at its own line, also below comments."""
-    text = (
-        "-- name: get_a(ids, title)\n-- What it does.\nselect 1\n-- more\nwhere 1 = any (:ids)\n"
-        "  and 'a' = :titel;\n"
-    )
-
-    reason = refused_sql(folder, text)
-
-    assert reason == "a.sql:6: unknown parameter :titel; declared are (ids, title)"
-
-
-def test_an_unused_parameter_is_refused(folder: Path) -> None:
-    """A declared parameter that the SQL does not use is refused at the line that declares it."""
-    text = "\n-- name: get_a(ids, title)\nselect :ids;\n"
-
-    reason = refused_sql(folder, text)
-
-    assert reason == "a.sql:2: the parameter title is declared but not used"
-
-
-@pytest.mark.parametrize("quoted", ["':title'", '":title"', "/* :title */ 1", "'it''s :title'"])
-def test_a_parameter_within_quotes_or_a_comment_is_not_used(folder: Path, quoted: str) -> None:
-    """What only looks like a parameter does not count as its use."""
-    text = f"-- name: get_a(title)\nselect {quoted};\n"
-
-    reason = refused_sql(folder, text)
-
-    assert reason == "a.sql:1: the parameter title is declared but not used"
 
 
 def test_other_parameters_than_expected_are_refused(folder: Path) -> None:
@@ -403,51 +371,6 @@ def test_text_that_is_no_parameter_is_sent_as_it_stands(folder: Path, piece: str
     text = f"-- name: get_a(x)\nselect :x,\n  {piece}\nfrom movies;\n"
 
     assert sql(folder, text) == f"select %(x)s,\n  {piece.replace('%', '%%')}\nfrom movies"
-
-
-@pytest.mark.parametrize("piece", ["genres[:n]", "genres[1 :n]"])
-def test_a_slice_that_psql_would_misread_is_refused(folder: Path, piece: str) -> None:
-    """A colon behind a blank or a bracket makes a parameter, as it makes a variable in psql."""
-    text = f"-- name: get_a(ids)\nselect :ids,\n  {piece}\nfrom movies;\n"
-
-    assert refused_sql(folder, text) == "a.sql:3: unknown parameter :n; declared are (ids)"
-
-
-@pytest.mark.parametrize(
-    ("piece", "opening"), [("'it", "'"), ('"id', '"'), ("/* why", "/*"), ("$$ body", "$$")]
-)
-def test_a_quote_or_comment_that_stays_open_is_refused(
-    folder: Path, piece: str, opening: str
-) -> None:
-    """Whatever opens has to close before the next query; the message points at the opening."""
-    text = f"-- name: get_a()\nselect 1,\n  {piece}\nfrom movies;\n-- name: get_b()\nselect 2;\n"
-
-    assert refused_sql(folder, text) == f"a.sql:3: {opening} opens here and is never closed"
-
-
-@pytest.mark.parametrize("second", ["select 2", "select 2;", ";", "\n-- then\ndelete from movies"])
-def test_two_statements_are_refused(folder: Path, second: str) -> None:
-    """A query is one statement; the message points at the semicolon that more follows."""
-    text = f"-- name: get_a()\nselect 1\nfrom movies; {second}\n"
-
-    reason = refused_sql(folder, text)
-
-    assert reason == "a.sql:3: expected one statement a query; more follows this semicolon"
-
-
-@pytest.mark.parametrize("body", ["", "\n\n", "-- Only a comment.\n", "/* Only\na comment. */\n"])
-def test_a_query_without_sql_is_refused(folder: Path, body: str) -> None:
-    """A name with nothing below it is refused."""
-    text = f"-- name: get_a()\nselect 1;\n-- name: get_b()\n{body}"
-
-    assert refused_sql(folder, text) == "a.sql:3: get_b has no SQL"
-
-
-def test_a_query_of_a_mere_semicolon_is_refused(folder: Path) -> None:
-    """An empty statement is no SQL either."""
-    text = "\n-- name: get_a()\n  ;\n"
-
-    assert refused_sql(folder, text).startswith("a.sql:2: ")
 
 
 def test_a_file_that_is_not_utf8_is_refused(folder: Path) -> None:
