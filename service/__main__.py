@@ -190,7 +190,7 @@ def sql(config: Config) -> None:
     """Print the SQL of all migrations for an empty database; change no database."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
-    click.echo(migrations.offline_sql(_migrations(config)), nl=False)
+    click.echo(migrations.render_offline_sql(_migrations(config)), nl=False)
 
 
 class Pair(click.ParamType[tuple[str, str]]):

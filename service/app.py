@@ -112,7 +112,7 @@ def load_queries(config: Config) -> dict[str, Query]:
 
 
 def _verification(config: Config, loaded: Mapping[str, Query]) -> Verification:
-    versions = migration_files.versions(config.root / "migrations")
+    versions = migration_files.list_versions(config.root / "migrations")
     return Verification(versions, loaded, EXPECTED)
 
 

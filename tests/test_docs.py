@@ -163,7 +163,7 @@ def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
     shown = re.search(r"```sql\n(.*?)```", section, re.DOTALL)
     query = query_files.load(ROOT / "queries", EXPECTED)["get_movies"]
 
-    sent = query.preamble(settings().database.statement_timeout) + query.sql
+    sent = query.build_preamble(settings().database.statement_timeout) + query.sql
     ids = adapt("{1}").getquoted().decode()  # as psycopg2 writes it
 
     assert shown

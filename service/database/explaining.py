@@ -21,12 +21,12 @@ def explain_query(
     """
     timeout = settings.statement_timeout if query.timeout is None else query.timeout
     options = "analyze, buffers" if analyze else "costs"
-    message = f"{query.preamble(timeout)}explain ({options}) {query.sql}"
+    message = f"{query.build_preamble(timeout)}explain ({options}) {query.sql}"
     with closing(open_session(settings.url, application_name=application_name())) as session:
         cursor = session.cursor()
         try:
             cursor.execute(message, dict.fromkeys(query.parameters) | dict(parameters))
         except psycopg2.Error as error:
-            raise query.refuse(f"{query.name}: {describe_error(error)}") from error
+            raise query.make_error(f"{query.name}: {describe_error(error)}") from error
         for (line,) in cursor:
             yield line

@@ -84,14 +84,14 @@ class Query:
         """Whether it is sent read-only."""
         return any((s.name, s.value) == ("transaction_read_only", "on") for s in self.settings)
 
-    def preamble(self, timeout: float) -> str:
+    def build_preamble(self, timeout: float) -> str:
         """Return what is sent in front of the statement: a comment that names it, and settings."""
         comment = f"/* {self.name} {self.place} */".replace("%", "%%")
         settings = "".join([s.sql for s in self.settings if s.name != TIMEOUT])
         timezone = "set local timezone = 'UTC'; "
         return f"{comment}; {timezone}{settings}set local {TIMEOUT} = {round(timeout * 1000)}; "
 
-    def refuse(self, what: str, line: int | None = None) -> OperatorError:
+    def make_error(self, what: str, line: int | None = None) -> OperatorError:
         """Return an error that names the file and line of this query."""
         return OperatorError(f"{self.path}:{line or self.line}: {what.partition(chr(10))[0]}")
 

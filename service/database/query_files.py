@@ -46,21 +46,21 @@ def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
     for path in sorted(folder.glob("[!.]*.sql")):  # hidden files are editors' locks
         for query in _QueryFile(path).parse():
             if known := queries.get(query.name):
-                raise query.refuse(f"{query.name} is already in {known.path}:{known.line}")
+                raise query.make_error(f"{query.name} is already in {known.path}:{known.line}")
             queries[query.name] = query
     for name, wanted in expected.items():
         spec = f"{name}({', '.join(wanted.parameters)})"
         if not (found := queries.get(name)):
             for similar in get_close_matches(name, queries.keys() - expected.keys(), 1):
-                raise queries[similar].refuse(f"found {similar}, expected `-- name: {spec}`")
+                raise queries[similar].make_error(f"found {similar}, expected `-- name: {spec}`")
             raise OperatorError(f"{folder}: no query `-- name: {spec}`, which the service needs")
         if set(found.parameters) != set(wanted.parameters):
-            raise found.refuse(
+            raise found.make_error(
                 f"{name} must take ({', '.join(wanted.parameters)}),"
                 f" found ({', '.join(found.parameters)})"
             )
         if not wanted.writes and not found.reads:
-            raise found.refuse(
+            raise found.make_error(
                 f"{name} must only read: expected a line"
                 " `-- set: transaction_read_only = on` below its name"
             )

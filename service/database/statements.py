@@ -74,7 +74,7 @@ class Statements:
         query = self._queries[name]
         if timeout is None:
             timeout = self.timeout if query.timeout is None else query.timeout
-        preamble = query.preamble(timeout)
+        preamble = query.build_preamble(timeout)
         if shared:
             preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
         if max_affected is not None:

@@ -57,7 +57,9 @@ class Transaction:
         limit = "" if max_affected is None else limit_affected(max_affected)
         self._error = None
         try:
-            self._cursor.execute(query.preamble(query.timeout or 0) + limit + query.sql, parameters)
+            self._cursor.execute(
+                query.build_preamble(query.timeout or 0) + limit + query.sql, parameters
+            )
             wait(self._session, (POLL_READ, POLL_OK))
         except psycopg2.Error as error:
             self._error = error

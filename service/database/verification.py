@@ -116,7 +116,9 @@ class Verification:
                 raise  # the database has just become a standby
             is_denied = isinstance(error, postgres.InsufficientPrivilege)
             if not (is_denied and expected and expected.by_command):
-                raise query.refuse(describe_error(error), _line(error, query, cursor)) from error
+                raise query.make_error(
+                    describe_error(error), _find_line(error, query, cursor)
+                ) from error
         finally:
             if not cursor.connection.closed:
                 await cursor.execute("rollback")
@@ -129,7 +131,7 @@ async def _verify_settings(cursor: aiopg.Cursor, query: Query) -> None:
         except psycopg2.Error as error:
             if cursor.connection.closed:
                 raise
-            raise query.refuse(describe_error(error), setting.line) from error
+            raise query.make_error(describe_error(error), setting.line) from error
 
 
 async def _verify_statement(
@@ -149,7 +151,7 @@ async def _verify_plans(cursor: aiopg.Cursor, query: Query, expected: Expected |
         await cursor.execute(f"explain (verbose) {query.sql}", sample)
         plan = "\n".join([line async for (line,) in cursor])
         if expected and not expected.writes and (write := WRITE.search(plan)):
-            raise query.refuse(
+            raise query.make_error(
                 f"{query.name} must only read: it contains {write[1].lower()} on {write[2]}"
             )
         if not (expected and expected.by_command):
@@ -162,7 +164,7 @@ async def _require_sequences(cursor: aiopg.Cursor, query: Query, plan: str) -> N
         name = sequence.replace("''", "'")
         await cursor.execute("select has_sequence_privilege(%s, %s)", (name, privilege))
         if await cursor.fetchone() != (True,):
-            raise query.refuse(
+            raise query.make_error(
                 f"{query.name} needs the privilege {privilege.partition(',')[0].upper()}"
                 f" on the sequence {name}"
             )
@@ -179,7 +181,7 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
         await cursor.execute("fetch 0 from verified")
     found = [(column.name, column.type_code) for column in cursor.description or ()]
     if [name for name, _ in found] != [*expected.columns]:
-        raise query.refuse(
+        raise query.make_error(
             f"{query.name} must return the columns {', '.join(expected.columns)};"
             f" it returns {', '.join(name for name, _ in found) or 'none'}"
         )
@@ -187,7 +189,7 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
         if oid not in OIDS[kind].values():
             await cursor.execute("select format_type(%s, null)", (oid,))
             ((wrong,),) = await cursor.fetchall()
-            raise query.refuse(
+            raise query.make_error(
                 f"{query.name} must return {name} as {' or '.join(OIDS[kind])}, not {wrong}"
             )
 
@@ -197,7 +199,7 @@ def _contended(query: Query, error: BaseException) -> Contended:
     return Contended(f"{query.place}: {query.name} could not be checked: {reason}")
 
 
-def _line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:
+def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:
     """Return the line in the file that PostgreSQL points at."""
     position = int(error.diag.statement_position or 0)
     sent = cursor.raw.query.decode()[: position - 1] if position else ""

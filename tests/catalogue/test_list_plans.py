@@ -51,7 +51,7 @@ def plan(database: str, execute: Execute) -> Plan:
         query = loaded[name]
         parameters = {name: value for some in given for name, value in some.items()}
         with psycopg2.connect(database) as connection, connection.cursor() as cursor:
-            cursor.execute(f"{query.preamble(3)}{explain} {query.sql}", parameters)
+            cursor.execute(f"{query.build_preamble(3)}{explain} {query.sql}", parameters)
             return "\n".join([line for (line,) in cursor])
 
     return explain

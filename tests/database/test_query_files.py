@@ -257,7 +257,7 @@ def test_a_value_may_be_quoted(folder: Path, value: str, sent: str) -> None:
     """As in PostgreSQL, a value with blanks or commas stands in quotes."""
     (folder / "a.sql").write_text(f"-- name: get_a()\n-- set: x = {value}\nselect 1;\n")
 
-    assert f"set local x = '{sent}'; " in load(folder)["get_a"].preamble(1)
+    assert f"set local x = '{sent}'; " in load(folder)["get_a"].build_preamble(1)
 
 
 def test_a_missing_query_of_a_similar_name_is_told_where_it_is(folder: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_query_has_its_settings(folder: Path) -> None:
 
     (query,) = load(folder).values()
 
-    assert query.preamble(1.5) == (
+    assert query.build_preamble(1.5) == (
         "/* get_a sql/a.sql:1 */; set local timezone = 'UTC'; set local work_mem = '8MB'; "
         "set local jit = 'off'; set local statement_timeout = 1500; "
     )
@@ -455,7 +455,7 @@ def test_a_statement_names_its_query_and_place(folder: Path) -> None:
 
     (query,) = load(folder).values()
 
-    assert query.preamble(1).startswith("/* get_a sql/a.sql:2 */;")
+    assert query.build_preamble(1).startswith("/* get_a sql/a.sql:2 */;")
     assert query.sql.startswith("with /* get_a sql/a.sql:2 */ a as")
 
 

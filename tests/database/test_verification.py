@@ -22,7 +22,7 @@ from service.database.verification import Verification
 from service.errors import Contended, OperatorError, Unavailable
 
 ROOT = Path(__file__).parents[2]
-VERSIONS = migration_files.versions(ROOT / "migrations")
+VERSIONS = migration_files.list_versions(ROOT / "migrations")
 
 Verify = Callable[..., Awaitable[bool]]
 

@@ -1,7 +1,7 @@
 """migrations/*.sql: names and format of the files, without a database.
 
 The format is dbmate's (https://github.com/amacneil/dbmate#creating-migrations): both tools run the
-same files. A process that only serves needs `versions`, but neither alembic nor SQLAlchemy.
+same files. A process that only serves needs `list_versions`, but neither alembic nor SQLAlchemy.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ def read(folder: Path) -> list[Migration]:
     return [_parse_file(path) for path in _list_files(folder)]
 
 
-def versions(folder: Path) -> list[str]:
+def list_versions(folder: Path) -> list[str]:
     """Return the versions of all migrations in their order, from the names alone."""
     return [path.name[:14] for path in _list_files(folder)]
 
@@ -85,7 +85,7 @@ def create(folder: Path, name: str) -> Path:
             "like add_index_on_titles"
         )
     moment = datetime.now(UTC)
-    if existing := versions(folder):
+    if existing := list_versions(folder):
         newest = datetime.strptime(existing[-1], TIMESTAMP).replace(tzinfo=UTC)
         moment = max(moment, newest + timedelta(seconds=1))
     path = folder / f"{moment.strftime(TIMESTAMP)}_{name}.sql"

@@ -59,7 +59,7 @@ def read_ledger(session: Session) -> Ledger:
     return {version: Applied(*rest) for version, *rest in sorted(found)}
 
 
-def adopt(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
+def complete_ledger(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
     """Complete in one transaction what dbmate, or an earlier release of this, has recorded.
 
     Writes nothing if nothing is missing: `alter table` waits for each reader of the table.

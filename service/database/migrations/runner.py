@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.database.migrations.files import Migration, Report, Section, read
 from service.database.migrations.history import (
     CREATE_LEDGER,
-    adopt,
+    complete_ledger,
     explain_nothing_to_do,
     find_newest_applied,
     find_pending,
@@ -38,7 +38,7 @@ from service.database.migrations.session import (
     alembic_connection,
     connect,
     describe_failure,
-    explain,
+    locate_failure,
 )
 from service.database.sql_files import locate
 from service.errors import OperatorError
@@ -59,11 +59,11 @@ def upgrade(url: str, folder: Path, report: Report) -> None:
     with locked_session(url, report) as session:
         ledger = read_ledger(session)
         pending = find_pending(migrations, ledger)
-        adopt(session, migrations, ledger)
+        complete_ledger(session, migrations, ledger)
         report_edits(migrations, ledger, report)
         with alembic_connection(session) as connection:
             for migration in pending:
-                _move(connection, migrations, migration, up=True)
+                _run_step(connection, migrations, migration, up=True)
                 report(f"applied {migration.path.name}")
         if not pending:
             report(explain_nothing_to_do(migrations, ledger))
@@ -75,10 +75,10 @@ def downgrade(url: str, folder: Path, report: Report) -> None:
     with locked_session(url, report) as session:
         ledger = read_ledger(session)
         migration = find_newest_applied(migrations, ledger)
-        adopt(session, migrations, ledger)
+        complete_ledger(session, migrations, ledger)
         report_edits(migrations, ledger, report)
         with alembic_connection(session) as connection:
-            _move(connection, migrations, migration, up=False)
+            _run_step(connection, migrations, migration, up=False)
         report(f"took back {migration.path.name}")
 
 
@@ -100,7 +100,7 @@ def status(url: str, folder: Path, report: Report) -> list[Status]:
     ]
 
 
-def offline_sql(folder: Path) -> str:
+def render_offline_sql(folder: Path) -> str:
     """Write out what `upgrade` does to an empty database, for `psql -v ON_ERROR_STOP=1 -f`."""
     migrations = read(folder)
     output = io.StringIO()
@@ -113,7 +113,7 @@ def offline_sql(folder: Path) -> str:
     return output.getvalue()
 
 
-def _move(
+def _run_step(
     connection: Connection, migrations: list[Migration], migration: Migration, *, up: bool
 ) -> None:
     step = _make_steps(migrations, up=up)[migration.version]
@@ -142,10 +142,10 @@ def _make_module(migration: Migration, before: Migration | None) -> ModuleType:
     """Make the module that alembic would load from a Python file."""
 
     def upgrade(context: MigrationContext) -> None:
-        _run(context, migration, migration.up)
+        _run_section(context, migration, migration.up)
 
     def downgrade(context: MigrationContext) -> None:
-        _run(context, migration, migration.down)
+        _run_section(context, migration, migration.down)
 
     module = ModuleType(migration.version, migration.name)
     vars(module).update(
@@ -179,7 +179,7 @@ def _record(ctx: MigrationContext, step: MigrationInfo, **_: Any) -> None:
         ctx.execute(f"delete from schema_migrations where version = '{version}'")
 
 
-def _run(context: MigrationContext, migration: Migration, section: Section | None) -> None:
+def _run_section(context: MigrationContext, migration: Migration, section: Section | None) -> None:
     if not section or section.is_empty:
         return
     try:
@@ -193,7 +193,7 @@ def _run(context: MigrationContext, migration: Migration, section: Section | Non
                     context.execute("set lock_timeout = 0")
                 _send(context, section.sql)
     except SQLAlchemyError as error:
-        raise OperatorError(explain(migration.path, section, error)) from error
+        raise OperatorError(locate_failure(migration.path, section, error)) from error
     if section.transaction and not context.as_sql and _has_ended_transaction(context):
         raise OperatorError(
             f"{locate(migration.path, section.line)}: ends its transaction itself (commit or "

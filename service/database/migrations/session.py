@@ -49,7 +49,7 @@ def alembic_connection(session: Session) -> Iterator[Connection]:
         yield connection
 
 
-def explain(path: Path, section: Section, error: BaseException) -> str:
+def locate_failure(path: Path, section: Section, error: BaseException) -> str:
     """Name the file and the line; if PostgreSQL names none, the first line of the section.
 
     The position counts characters of all that was sent, also of several statements:

@@ -15,7 +15,7 @@ from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
 
 OWN = Path(__file__).parents[3] / "migrations"
-VERSIONS = migration_files.versions(OWN)
+VERSIONS = migration_files.list_versions(OWN)
 NEWEST = migration_files.read(OWN)[-1].path.name
 NOTHING_TO_DO = f"nothing to do: the newest migration is {VERSIONS[-1]}"
 

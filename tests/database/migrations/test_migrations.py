@@ -122,7 +122,7 @@ def fill(folder: Path, files: dict[str, str]) -> None:
 def test_the_projects_migrations_walk_up_down_and_up(empty_database: str) -> None:
     """Each of the project's migrations is taken back by its down section without a trace."""
     own = ROOT / "migrations"
-    versions = migration_files.versions(own)
+    versions = migration_files.list_versions(own)
     migrations.upgrade(empty_database, own, ignore)
     full = query(empty_database, SCHEMA)
 
@@ -206,13 +206,13 @@ def test_two_files_of_one_timestamp_are_refused(folder: Path) -> None:
     fill(folder, {FIRST: CREATE_A, "20260101000000_create_b.sql": CREATE_B})
 
     with pytest.raises(OperatorError, match=f"_create_b.sql:1: {FIRST} has the same timestamp"):
-        migration_files.versions(folder)
+        migration_files.list_versions(folder)
 
 
 def test_a_folder_that_is_not_there_is_named(folder: Path) -> None:
     """A wrong folder is no empty history."""
     with pytest.raises(OperatorError, match="nowhere: cannot be read"):
-        migration_files.versions(folder / "nowhere")
+        migration_files.list_versions(folder / "nowhere")
 
 
 def test_an_unreadable_file_is_named(folder: Path) -> None:
@@ -253,15 +253,15 @@ def test_hidden_files_are_ignored(folder: Path) -> None:
     fill(folder, {FIRST: CREATE_A, f".{SECOND}": "half a file"})
     (folder / f".#{FIRST}").symlink_to("somebody@somewhere.1234")
 
-    assert migration_files.versions(folder) == ["20260101000000"]
+    assert migration_files.list_versions(folder) == ["20260101000000"]
 
 
 def test_versions_come_in_order_and_without_alembic(folder: Path) -> None:
     """A process that serves learns what it needs from the names, and loads no migration tool."""
     fill(folder, {SECOND: "no SQL at all", FIRST: ""})
     program = (
-        "import sys, pathlib; from service.database.migrations.files import versions;"
-        "print(versions(pathlib.Path(sys.argv[1])),"
+        "import sys, pathlib; from service.database.migrations.files import list_versions;"
+        "print(list_versions(pathlib.Path(sys.argv[1])),"
         " {'alembic', 'sqlalchemy', 'psycopg2'} & sys.modules.keys())"
     )
 
@@ -1176,7 +1176,7 @@ def test_offline_sql_does_what_upgrade_does(
             ),
         },
     )
-    psql(empty_database, migrations.offline_sql(folder), tmp_path / "all.sql")
+    psql(empty_database, migrations.render_offline_sql(folder), tmp_path / "all.sql")
     by_script = (
         query(empty_database, SCHEMA),
         query(empty_database, "select * from d"),
@@ -1204,9 +1204,9 @@ def test_the_projects_offline_sql_can_be_taken_back(empty_database: str, tmp_pat
     """After the script, downgrade goes on where upgrade would have left off."""
     own = ROOT / "migrations"
 
-    psql(empty_database, migrations.offline_sql(own), tmp_path / "all.sql")
+    psql(empty_database, migrations.render_offline_sql(own), tmp_path / "all.sql")
 
-    for _ in migration_files.versions(own):
+    for _ in migration_files.list_versions(own):
         migrations.downgrade(empty_database, own, ignore)
     assert tables(empty_database) == set()
 
