@@ -29,7 +29,7 @@ from service.database.pool import Pool
 from service.database.queries import Query
 from service.database.reloading import make_reloader
 from service.database.statements import Statements, suppress_timeout_reports
-from service.database.verification import Verification
+from service.database.verification import require_migrations, verify_database
 from service.errors import OperatorError, Unavailable
 from service.transfer import queries as transfer
 from service.web.bodies import BodyReader
@@ -67,8 +67,11 @@ EXPECTED = {
 def create_app(config: Config) -> web.Application:
     """Build the application; `OperatorError` where a query or migration file is wrong."""
     loaded = load_queries(config)
-    verification = _verification(config, loaded)
-    pool = Pool(config.database, verification.verify)
+    versions = migration_files.list_versions(config.root / "migrations")
+    pool = Pool(
+        config.database,
+        partial(verify_database, versions=versions, queries=loaded, expected=EXPECTED),
+    )
     statements = Statements(
         pool, loaded, config.database.statement_timeout, config.log.slow_statement
     )
@@ -77,7 +80,7 @@ def create_app(config: Config) -> web.Application:
 
     async def require_database() -> None:
         applied = await statements.fetch("get_applied_migrations", retry=True)
-        verification.require_migrations(applied)
+        require_migrations(versions, applied)
 
     app = web.Application(middlewares=middlewares(in_flight, config.server.request_timeout))
     app.on_response_prepare.append(headers.on_response_prepare)
@@ -111,22 +114,17 @@ def load_queries(config: Config) -> dict[str, Query]:
     return query_files.load(config.root / "queries", EXPECTED)
 
 
-def _verification(config: Config, loaded: Mapping[str, Query]) -> Verification:
-    versions = migration_files.list_versions(config.root / "migrations")
-    return Verification(versions, loaded, EXPECTED)
-
-
 async def verify(config: Config, loaded: Mapping[str, Query]) -> bool:
     """Verify the queries against the database, as the first connection of a process does.
 
     Returns False where the database is read-only, so that not all of it was possible.
     """
-    verification = _verification(config, loaded)
+    versions = migration_files.list_versions(config.root / "migrations")
     suppress_timeout_reports(asyncio.get_running_loop())
     try:
         connection = await connect(config.database)
         try:
-            return await verification.verify(connection)
+            return await verify_database(connection, versions, loaded, EXPECTED)
         finally:
             connection.close()
     except (Unavailable, psycopg2.Error, TimeoutError) as error:

@@ -43,85 +43,72 @@ SEQUENCE = re.compile(r"\b(nextval|setval|currval)\('((?:[^']|'')+)'::regclass")
 ANALYZE = re.compile(r"analyze\s+/\*.*?\*/\s+([\w.]+)\s*", re.IGNORECASE)
 
 
-class Verification:
-    """Verifies the migrations and queries of this checkout.
+async def verify_database(
+    connection: aiopg.Connection,
+    versions: Sequence[str],
+    queries: Mapping[str, Query],
+    expected: Mapping[str, Expected],
+) -> bool:
+    """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
-    `versions`: of the migrations. `queries`: by name, the same mapping that statements are sent
-    from. `expected`: what the service relies on, by name of the query.
+    `versions`: of the migrations. `expected`: what the service relies on, by name of the query.
+    A query is verified as it is sent, with its settings, in a transaction that is rolled back.
+    Returns False if the database is read-only: then the columns of writes cannot be verified.
+    A query that waits for a lock or takes longer than a second is `Contended`.
     """
+    async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
+        await cursor.execute("select to_regclass('schema_migrations') is null")
+        if await cursor.fetchone() == (True,):  # it comes with the first migration
+            require_migrations(versions, [])
+        await cursor.execute("show transaction_read_only")
+        writable: bool = await cursor.fetchone() == ("off",)
+        # First: a query may need a migration that is missing.
+        migrations = queries["get_applied_migrations"]
+        await _verify_query(cursor, migrations, expected.get(migrations.name), writable=writable)
+        await cursor.execute(migrations.sql, {})
+        require_migrations(versions, await cursor.fetchall())
+        for query in queries.values():
+            await _verify_query(cursor, query, expected.get(query.name), writable=writable)
+    return writable
 
-    def __init__(
-        self,
-        versions: Sequence[str],
-        queries: Mapping[str, Query],
-        expected: Mapping[str, Expected],
-    ) -> None:
-        self._versions = versions
-        self._queries = queries
-        self._expected = expected
-        self._reads_verified = False
 
-    async def verify(self, connection: aiopg.Connection) -> bool:
-        """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
+def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -> None:
+    """Raise `Unavailable` unless all migrations of this checkout are among the applied rows.
 
-        A query is verified as it is sent, with its settings, in a transaction that is rolled back.
-        Returns False where that is not possible for the columns of writes, as the database is read
-        only for now. A query that waits for a lock or takes longer than a second is `Contended`.
-        """
-        async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
-            await cursor.execute("select to_regclass('schema_migrations') is null")
-            if await cursor.fetchone() == (True,):  # it comes with the first migration
-                self.require_migrations([])
-            await cursor.execute("show transaction_read_only")
-            writable: bool = await cursor.fetchone() == ("off",)
-            if self._reads_verified and not writable:
-                return False
-            # First: a query may need a migration that is missing.
-            migrations = self._queries["get_applied_migrations"]
-            await self._verify_query(cursor, migrations, writable=writable)
-            await cursor.execute(migrations.sql, {})
-            self.require_migrations(await cursor.fetchall())
-            for query in self._queries.values():
-                await self._verify_query(cursor, query, writable=writable)
-        self._reads_verified = True
-        return writable
+    Others are fine: while a release goes out, the schema is ahead of the code that it replaces.
+    """
+    if missing := sorted(set(versions) - {version for (version,) in applied}):
+        raise Unavailable(
+            f"migration {missing[0]} has not been applied: run python -m service migrate"
+        )
 
-    def require_migrations(self, applied: Iterable[tuple[str]]) -> None:
-        """Raise `Unavailable` unless all migrations of this checkout are among these rows.
 
-        Others are fine: while a release goes out, the schema is ahead of the code that it replaces.
-        """
-        missing = sorted(set(self._versions) - {version for (version,) in applied})
-        if missing:
-            raise Unavailable(
-                f"migration {missing[0]} has not been applied: run python -m service migrate"
-            )
-
-    async def _verify_query(self, cursor: aiopg.Cursor, query: Query, *, writable: bool) -> None:
-        expected = self._expected.get(query.name)
-        try:
-            await cursor.execute("begin")
-            await _verify_settings(cursor, query)
-            await _verify_statement(cursor, query, expected, writable=writable)
-        except asyncio.CancelledError as error:
-            if not is_statement_timeout(error):
-                raise
-            raise _contended(query, error.__context__ or error) from error
-        except postgres.LockNotAvailable as error:
-            raise _contended(query, error) from error
-        except psycopg2.OperationalError:
-            raise  # the database is going away
-        except psycopg2.Error as error:
-            if isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads:
-                raise  # the database has just become a standby
-            is_denied = isinstance(error, postgres.InsufficientPrivilege)
-            if not (is_denied and expected and expected.by_command):
-                raise query.make_error(
-                    describe_error(error), _find_line(error, query, cursor)
-                ) from error
-        finally:
-            if not cursor.connection.closed:
-                await cursor.execute("rollback")
+async def _verify_query(
+    cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, writable: bool
+) -> None:
+    try:
+        await cursor.execute("begin")
+        await _verify_settings(cursor, query)
+        await _verify_statement(cursor, query, expected, writable=writable)
+    except asyncio.CancelledError as error:
+        if not is_statement_timeout(error):
+            raise
+        raise _contended(query, error.__context__ or error) from error
+    except postgres.LockNotAvailable as error:
+        raise _contended(query, error) from error
+    except psycopg2.OperationalError:
+        raise  # the database is going away
+    except psycopg2.Error as error:
+        if isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads:
+            raise  # the database has just become a standby
+        is_denied = isinstance(error, postgres.InsufficientPrivilege)
+        if not (is_denied and expected and expected.by_command):
+            raise query.make_error(
+                describe_error(error), _find_line(error, query, cursor)
+            ) from error
+    finally:
+        if not cursor.connection.closed:
+            await cursor.execute("rollback")
 
 
 async def _verify_settings(cursor: aiopg.Cursor, query: Query) -> None:

@@ -18,7 +18,7 @@ from service.database import query_files
 from service.database.connections import connect
 from service.database.migrations import files as migration_files
 from service.database.queries import Expected
-from service.database.verification import Verification
+from service.database.verification import verify_database
 from service.errors import Contended, OperatorError, Unavailable
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def verify(connection: aiopg.Connection, folder: Path) -> Verify:
 
     async def run(**expected: Expected) -> bool:
         loaded = query_files.load(folder, expected)
-        return await Verification(VERSIONS, loaded, expected).verify(connection)
+        return await verify_database(connection, VERSIONS, loaded, expected)
 
     return run
 
@@ -90,7 +90,7 @@ async def test_a_migrated_database_is_fit(connection: aiopg.Connection) -> None:
     """The service's own queries fit the schema of its own migrations."""
     loaded = query_files.load(ROOT / "queries", EXPECTED)
 
-    await Verification(VERSIONS, loaded, EXPECTED).verify(connection)
+    await verify_database(connection, VERSIONS, loaded, EXPECTED)
 
     assert not connection.closed
 
@@ -100,10 +100,10 @@ async def test_an_empty_database_waits_for_its_migrations(
 ) -> None:
     """Where nothing was ever migrated, the first migration is named."""
     connection = await connect(replace(settings().database, url=empty_database))
-    verification = Verification(VERSIONS, query_files.load(folder, {}), {})
+    loaded = query_files.load(folder, {})
 
     with closing(connection), pytest.raises(Unavailable) as caught:
-        await verification.verify(connection)
+        await verify_database(connection, VERSIONS, loaded, {})
 
     assert str(caught.value) == (
         "migration 20260105090000 has not been applied: run python -m service migrate"
@@ -480,13 +480,13 @@ async def test_a_missing_privilege_is_told(
     names = ("get_applied_migrations", "get_movies", "create_movies", "create_movies_once")
     expected = {name: EXPECTED[name] for name in (*names, "delete_movies")}
     loaded = query_files.load(ROOT / "queries", expected)
-    verification = Verification(VERSIONS, {name: loaded[name] for name in expected}, expected)
+    loaded = {name: loaded[name] for name in expected}
 
     if reason is None:
-        assert await verification.verify(clerk)
+        assert await verify_database(clerk, VERSIONS, loaded, expected)
         return
     with pytest.raises(OperatorError) as caught:
-        await verification.verify(clerk)
+        await verify_database(clerk, VERSIONS, loaded, expected)
     assert str(caught.value).endswith(reason)
 
 
@@ -547,7 +547,7 @@ async def test_verifying_changes_nothing(
     before = execute(state)
     loaded = query_files.load(ROOT / "queries", EXPECTED) | query_files.load(folder, {})
 
-    await Verification(VERSIONS, loaded, EXPECTED).verify(connection)
+    await verify_database(connection, VERSIONS, loaded, EXPECTED)
 
     assert execute(state) == before
 
@@ -597,7 +597,7 @@ async def test_a_read_only_database_is_verified_as_far_as_possible(
     """Nothing is written, so a standby serves reads; the rest is verified once it is writable."""
     loaded = query_files.load(ROOT / "queries", EXPECTED)
 
-    assert not await Verification(VERSIONS, loaded, EXPECTED).verify(read_only)
+    assert not await verify_database(read_only, VERSIONS, loaded, EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -617,7 +617,7 @@ async def test_mistakes_are_found_in_a_read_only_database(
     loaded = query_files.load(folder, expected)
 
     with pytest.raises(OperatorError) as caught:
-        await Verification(VERSIONS, loaded, expected).verify(read_only)
+        await verify_database(read_only, VERSIONS, loaded, expected)
 
     assert str(caught.value).removeprefix(f"{folder}/").startswith(reason)
 
@@ -651,13 +651,13 @@ async def test_a_table_that_is_locked_blames_no_query(
     name = psycopg2.extensions.parse_dsn(database)["dbname"]
     execute(f"alter database {name} set lock_timeout = '{lock_timeout}'")
     (folder / "a.sql").write_text(TWO)
-    verification = Verification(VERSIONS, query_files.load(folder, {}), {})
+    loaded = query_files.load(folder, {})
     connection = await connect(settings(database__connect_timeout=0.5).database)
 
     with closing(psycopg2.connect(database)) as holder, closing(connection):
         holder.cursor().execute("lock table movies")
         with pytest.raises((TimeoutError, psycopg2.OperationalError, Unavailable)):
-            await verification.verify(connection)
+            await verify_database(connection, VERSIONS, loaded, {})
 
 
 async def test_a_connection_that_breaks_blames_no_query(
