@@ -37,11 +37,10 @@ from service.web.genres import Genres as GenresHandlers
 from service.web.health import Health
 from service.web.movies.handlers import Movies
 from service.web.reference.handlers import Reference
-from service.web.request_cycle.draining import InFlight
-from service.web.request_cycle.headers import CommonHeaders
+from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
+from service.web.request_cycle.in_flight import InFlight
 from service.web.request_cycle.middlewares import middlewares
 from service.web.request_cycle.server import (
-    COMMON_HEADERS,
     IN_FLIGHT,
     Runner,
     exempt_from_collection,
@@ -75,14 +74,14 @@ def create_app(config: Config) -> web.Application:
     statements = Statements(
         pool, loaded, config.database.statement_timeout, config.log.slow_statement
     )
-    in_flight = InFlight()
+    in_flight = InFlight(config.server.request_timeout)
     headers = CommonHeaders(config.server)
 
     async def require_database() -> None:
         applied = await statements.fetch("get_applied_migrations", retry=True)
         require_migrations(versions, applied)
 
-    app = web.Application(middlewares=middlewares(in_flight, config.server.request_timeout))
+    app = web.Application(middlewares=middlewares(in_flight))
     app.on_response_prepare.append(headers.on_response_prepare)
     app[POOL] = pool
     app[IN_FLIGHT] = in_flight
@@ -106,6 +105,7 @@ def create_app(config: Config) -> web.Application:
         )
     )
     app.cleanup_ctx.append(_database)
+    app.cleanup_ctx.append(in_flight.check_deadlines)
     return app
 
 

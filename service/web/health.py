@@ -9,7 +9,7 @@ from aiohttp import web
 
 from service import __version__
 from service.errors import Unavailable
-from service.web.request_cycle.draining import InFlight
+from service.web.request_cycle.in_flight import InFlight
 from service.web.responses import json_response
 
 

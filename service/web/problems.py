@@ -25,7 +25,7 @@ from service.errors import (
     WrongKey,
     WrongParameters,
 )
-from service.web.request_cycle.request_ids import get_request_id
+from service.web.request_cycle.request_ids import REQUEST_ID
 from service.web.responses import json_response
 
 REFERENCE = "/v1/docs"  # the page has a section for every slug below
@@ -174,7 +174,7 @@ def _response(
     error: Exception | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    body = problem_json(problem, error, request.rel_url.raw_path, get_request_id(request))
+    body = problem_json(problem, error, request.rel_url.raw_path, request[REQUEST_ID])
     return json_response(body, status=problem.status, headers=headers, content_type=CONTENT_TYPE)
 
 

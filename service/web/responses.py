@@ -9,6 +9,7 @@ from aiohttp import web
 from service.catalogue.movie import Movie, movie_json
 from service.web.conditions import content_headers, is_not_modified, not_modified_headers
 from service.web.request_cycle.compression import LargeResponse
+from service.web.request_cycle.direct_response import DirectResponse
 
 
 def encode_json(payload: Mapping[str, Any]) -> bytes:
@@ -26,7 +27,7 @@ def json_response(
 ) -> web.Response:
     """Return a response with `payload` as JSON."""
     body = encode_json(payload)
-    return web.Response(body=body, status=status, headers=headers, content_type=content_type)
+    return DirectResponse(body=body, status=status, headers=headers, content_type=content_type)
 
 
 def movie_response(movie: Movie, *, status: int = 200, headers: Mapping[str, str]) -> web.Response:

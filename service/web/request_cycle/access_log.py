@@ -4,7 +4,7 @@ import structlog
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
-from service.web.request_cycle.request_ids import get_request_id
+from service.web.request_cycle.request_ids import REQUEST_ID
 
 PARSER_ERROR = web.RequestKey("parser_error", str)
 
@@ -18,13 +18,11 @@ class AccessLogger(AbstractAccessLogger):
         """Log one response; `time` is in seconds."""
         error = request.get(PARSER_ERROR)
         if error is not None:  # neither method nor path is known
-            log.info(
-                "request", request_id=get_request_id(request), status=response.status, error=error
-            )
+            log.info("request", request_id=request[REQUEST_ID], status=response.status, error=error)
             return
         log.info(
             "request",
-            request_id=get_request_id(request),
+            request_id=request[REQUEST_ID],
             method=request.method,
             route=_get_route(request),
             path=request.rel_url.raw_path,

@@ -5,7 +5,7 @@ from multidict import CIMultiDict
 
 from service.config import Server as Settings
 from service.web.request_cycle.cors import CORS
-from service.web.request_cycle.request_ids import REQUEST_ID, get_request_id
+from service.web.request_cycle.request_ids import HEADER, REQUEST_ID
 
 CONSTANT = {
     # A browser that opens a response as a page runs and loads nothing of it, and frames it nowhere.
@@ -36,10 +36,13 @@ class CommonHeaders:
     def add(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Add the headers that the response does not have."""
         headers = response.headers
-        if REQUEST_ID in headers:  # added by the server
+        if HEADER in headers:  # the server has added them
             return
         headers["Server"] = "movie-catalogue"  # aiohttp's own default names versions
-        headers[REQUEST_ID] = get_request_id(request)
+        headers[HEADER] = request[REQUEST_ID]
         headers.merge(self._constant)
         if self._cors:
             self._cors.add(request, headers)
+
+
+COMMON_HEADERS = web.AppKey("common_headers", CommonHeaders)

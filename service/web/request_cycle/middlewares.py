@@ -5,6 +5,7 @@ aiohttp parses the request, finds the route and answers `Expect` before the firs
 """
 
 import asyncio
+import sys
 
 import structlog
 from aiohttp import web
@@ -13,22 +14,23 @@ from aiohttp.typedefs import Handler, Middleware
 from service.errors import StatementFailed, Unavailable
 from service.web import problems
 from service.web.bodies import ClientGone
-from service.web.request_cycle.compression import LargeResponse, compress
-from service.web.request_cycle.draining import InFlight
-from service.web.request_cycle.request_ids import get_request_id
+from service.web.request_cycle.in_flight import InFlight
+from service.web.request_cycle.request_ids import REQUEST_ID
 
 log = structlog.get_logger()
 
+# From Python 3.12 on, aiohttp handles the requests that a connection has sent together without a
+# turn of the event loop in between: other connections would have to wait for hundreds of them.
+EAGER_TASKS = sys.version_info >= (3, 12)
 NGINX_CLIENT_CLOSED = 499  # only the log shows it
 
 
-def middlewares(in_flight: InFlight, request_timeout: float) -> list[Middleware]:
-    """Return them, the outermost first; `request_timeout` in seconds."""
+def middlewares(in_flight: InFlight) -> list[Middleware]:
+    """Return them, the outermost first."""
     return [
-        in_flight.count,  # outermost: a stop waits for whatever is done for a request
-        answer_errors,  # around all that may raise an error
-        limit_time(request_timeout),  # its error is answered, too
-        compress_large,  # innermost: an error is small
+        in_flight.end_connection,  # outermost: after an error, too
+        answer_errors,  # around all that raise errors
+        in_flight.limit_time,
     ]
 
 
@@ -38,7 +40,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
     An unexpected exception is logged with its traceback and answered 500.
     """
-    await asyncio.sleep(0)  # let other connections go first: this one may have sent hundreds
+    if EAGER_TASKS:
+        await asyncio.sleep(0)
     try:
         return await handler(request)
     except ClientGone:
@@ -46,10 +49,10 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as error:
         return _answer_http_error(request, error)
     except tuple(problems.PROBLEMS) as error:
-        _log_failure(error, get_request_id(request))
+        _log_failure(error, request[REQUEST_ID])
         return problems.respond(request, error)
     except Exception:
-        log.exception("request failed", request_id=get_request_id(request), path=request.path)
+        log.exception("request failed", request_id=request[REQUEST_ID], path=request.path)
         return problems.respond_internal(request)
 
 
@@ -67,28 +70,3 @@ def _log_failure(error: Exception, request_id: str) -> None:
         event = "unavailable" if isinstance(error, Unavailable) else "request failed"
         reason = {"query": error.query} if error.query else {"reason": str(error)}
         log.warning(event, request_id=request_id, **reason)
-
-
-def limit_time(seconds: float) -> Middleware:
-    """Make the middleware that ends a request after so many seconds."""
-
-    @web.middleware
-    async def limit(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            async with asyncio.timeout(seconds) as timeout:
-                return await handler(request)
-        except TimeoutError as error:
-            if timeout.expired():
-                raise Unavailable("the request took too long") from error
-            raise
-
-    return limit
-
-
-@web.middleware
-async def compress_large(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Compress a large response if the client prefers that."""
-    response = await handler(request)
-    if isinstance(response, LargeResponse):
-        await compress(request, response)
-    return response

@@ -14,14 +14,13 @@ from aiohttp import hdrs, web
 from service.config import Server as Settings
 from service.web import problems
 from service.web.request_cycle.access_log import PARSER_ERROR, AccessLogger
-from service.web.request_cycle.draining import InFlight
-from service.web.request_cycle.headers import CommonHeaders
-from service.web.request_cycle.request_ids import get_request_id
+from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
+from service.web.request_cycle.in_flight import InFlight
+from service.web.request_cycle.request_ids import assign_request_id
 
 log = structlog.get_logger()
 
 IN_FLIGHT = web.AppKey("in_flight", InFlight)
-COMMON_HEADERS = web.AppKey("common_headers", CommonHeaders)
 
 
 class Protocol(web.RequestHandler):
@@ -39,8 +38,9 @@ class Protocol(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer a request that the HTTP parser refused, or that failed within aiohttp."""
+        request_id = assign_request_id(request)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            log.error("connection failed", request_id=get_request_id(request), exc_info=exc)
+            log.error("connection failed", request_id=request_id, exc_info=exc)
             response = problems.respond_internal(request)
         else:
             request[PARSER_ERROR] = message or ""
@@ -60,7 +60,11 @@ class Server(web.Server):
         self._options = options
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer an unknown `Expect`: aiohttp looks at it before the middlewares run."""
+        """Assign the request id, and answer an unknown `Expect`.
+
+        aiohttp looks at `Expect` before the middlewares run.
+        """
+        assign_request_id(request)
         expected = request.headers.get(hdrs.EXPECT, "100-continue")
         if expected.lower() == "100-continue":
             return await self._application(request)

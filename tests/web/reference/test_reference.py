@@ -12,7 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from service.web import problems
 from service.web.reference.problem_texts import PROBLEM_TEXTS, example_json
-from service.web.request_cycle.request_ids import get_request_id
+from service.web.request_cycle.request_ids import assign_request_id
 
 # Headers of HTTP itself, which documents leave out, and those that only browsers need.
 PLAIN = {"content-encoding", "content-length", "content-type", "date", "server", "vary"}
@@ -191,7 +191,7 @@ async def test_the_type_of_a_problem_leads_to_its_section(
 def test_a_status_without_a_section_has_no_dead_link() -> None:
     """A kind of error that nobody described has the type for that (RFC 9457, 4.2.1)."""
     request = make_mocked_request("GET", "/")
-    get_request_id(request)
+    assign_request_id(request)
 
     response = problems.respond_http(request, 403)
 
