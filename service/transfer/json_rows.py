@@ -9,14 +9,8 @@ import ijson  # type: ignore[import-untyped]
 
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import Malformed
-from service.transfer.rows import (
-    TOO_LONG,
-    BrokenFile,
-    FileRow,
-    read_lines,
-    reject_long_line,
-    to_text,
-)
+from service.transfer import rows
+from service.transfer.rows import TOO_LONG, BrokenFile, FileRow
 
 READ_BYTES = 1 << 18
 PIECE = re.compile(rb"[^}]*+\}|[^}]++")  # a movie can only end where a piece ends
@@ -26,22 +20,31 @@ MAX_PIECES = 5000
 EXPECTED = "expected a JSON array of movies"
 SEPARATORS = b"[,] \t\r\n"
 DEPTH_CHANGES = {"start_map": 1, "start_array": 1, "end_map": -1, "end_array": -1}
+END_OF_MOVIE = ("end_map", 1)
 # The events outside of movies, each with the depth after it.
-TOP_LEVEL_EVENTS = {("start_array", 1), ("end_map", 1), ("end_array", 0)}
+TOP_LEVEL_EVENTS = {("start_array", 1), END_OF_MOVIE, ("end_array", 0)}
 
 
 def read_ndjson(stream: BinaryIO) -> Iterator[FileRow]:
     """Yield one row per line; blank lines are skipped."""
-    for line in read_lines(stream):
+    for line in rows.read_lines(stream):
         if line.is_too_long:
-            yield reject_long_line(line)
+            yield rows.reject_long_line(line)
         elif not line.data.isspace():
             yield _parse_row(line.number, line.data.rstrip(b"\r\n"))
 
 
 def read_array(stream: BinaryIO) -> Iterator[FileRow]:
-    """Yield the rows of one array; raises `BrokenFile` at a syntax error."""
-    movie_ends = _MovieEnds()
+    r"""Yield the rows of one array; raises `BrokenFile` at a syntax error.
+
+    ijson finds where each movie ends, and `parse_object` parses the movie: ijson's fast parser
+    (yajl) is not strict, as it turns a lone `\ud800` into "?" and accepts duplicate keys. Without
+    `use_float`, an integer of more than 4,300 digits crashes the process; with it, a number that
+    does not fit into 64 bits is an error.
+    """
+    events = ijson.sendable_list()
+    parser = ijson.basic_parse_coro(events, use_float=True)
+    depth = 0
     text = bytearray()  # since the last movie
     pieces = 0  # of `text`
     line = 1  # where `text` starts
@@ -49,13 +52,22 @@ def read_array(stream: BinaryIO) -> Iterator[FileRow]:
         text += piece
         pieces += 1
         try:
-            is_complete = movie_ends.feed(piece)
+            with suppress(StopIteration):  # the end of the array
+                parser.send(piece)
         except (ijson.JSONError, ValueError) as error:
             reason = re.split(r"\n|\\n", str(error))[0].removeprefix("b'")
             raise BrokenFile(_line_of_movie(text, line), f"{EXPECTED}: {reason}") from error
+        is_complete = False
+        for event, _ in events:
+            depth += DEPTH_CHANGES.get(event, 0)
+            is_complete = (event, depth) == END_OF_MOVIE
+            if depth <= 1 and (event, depth) not in TOP_LEVEL_EVENTS:
+                problem = f"{EXPECTED}: it must contain objects only"
+                raise BrokenFile(_line_of_movie(text, line), problem)
+        events.clear()
         if len(text) > MAX_BYTES or pieces > MAX_PIECES:
-            what = f"{TOO_LONG} and {MAX_PIECES} braces; is a quote or bracket left open?"
-            raise BrokenFile(_line_of_movie(text, line), what)
+            problem = f"{TOO_LONG} and {MAX_PIECES} braces; is a quote or bracket left open?"
+            raise BrokenFile(_line_of_movie(text, line), problem)
         if is_complete:
             line = _line_of_movie(text, line)
             movie = bytes(text.lstrip(SEPARATORS))
@@ -63,36 +75,6 @@ def read_array(stream: BinaryIO) -> Iterator[FileRow]:
             line += movie.count(b"\n")
             text.clear()
             pieces = 0
-
-
-class _MovieEnds:
-    r"""Finds with ijson where each movie of an array ends; `parse_object` then parses the movie.
-
-    ijson's fast parser (yajl) is not strict: it turns a lone `\ud800` into "?" and accepts
-    duplicate keys. Without `use_float`, an integer of more than 4,300 digits crashes the process;
-    with it, a number that does not fit into 64 bits is an error.
-    """
-
-    def __init__(self) -> None:
-        self._events = ijson.sendable_list()
-        self._parser = ijson.basic_parse_coro(self._events, use_float=True)
-        self._depth = 0
-
-    def feed(self, piece: bytes) -> bool:
-        """Return whether a movie ends with this piece (b"": the file ends).
-
-        Raises `ValueError` or `ijson.JSONError`.
-        """
-        is_complete = False
-        with suppress(StopIteration):  # the end of the array
-            self._parser.send(piece)
-        for event, _ in self._events:
-            self._depth += DEPTH_CHANGES.get(event, 0)
-            is_complete = (event, self._depth) == ("end_map", 1)
-            if self._depth <= 1 and (event, self._depth) not in TOP_LEVEL_EVENTS:
-                raise ValueError("it must contain objects only")
-        self._events.clear()
-        return is_complete
 
 
 def _read_pieces(stream: BinaryIO) -> Iterator[bytes]:
@@ -110,5 +92,5 @@ def _parse_row(number: int, data: bytes) -> FileRow:
     try:
         movie = parse_object(data, "the row")
     except Malformed as error:
-        return FileRow(number, to_text(data), error, len(data))
+        return FileRow(number, rows.to_text(data), error, len(data))
     return FileRow(number, movie, movie, len(data))
