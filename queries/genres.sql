@@ -1,16 +1,16 @@
--- Genres and how many movies each has (GET /v1/genres).
+-- Genres with their number of movies (GET /v1/genres).
 
 -- name: count_genres()
--- The most frequent first; of an empty catalogue, one row without a genre. Every change committed
--- before as_of is counted; seconds is the time that the count took: 0.7 for 2 million movies, as it
--- reads the whole table. Each process counts when a client asks, and keeps the answer for 100 times
--- as long as the count took, 1 s at least.
--- A genre of more than 500 bytes is not counted, and 1000 genres are returned: so the answer stays
--- small, whatever clients send.
+-- The most frequent genre comes first; an empty catalogue returns one row without a genre. Changes
+-- committed before as_of are counted. seconds: the duration of the count, 0.7 for 2 million movies, as
+-- it reads the whole table. Each process counts on request and caches the result for 100 times that
+-- duration, at least 1 s.
+-- To keep the result small, genres of more than 500 bytes are not counted, and at most 1000 genres are
+-- returned.
 -- set: transaction_read_only = on
 -- set: statement_timeout = 60s
 with combinations as (
-  -- There are few combinations of genres: counted first, they save a third to a half of the time.
+  -- There are few combinations of genres; counting them first saves a third to a half of the time.
   select m.genres, count(*) as movies
   from movies as m
   group by m.genres

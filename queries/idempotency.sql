@@ -1,15 +1,15 @@
--- Creates for POST /v1/movies with an Idempotency-Key: a key creates one movie; the same key again
--- returns the first answer.
+-- POST /v1/movies with an Idempotency-Key: the key creates one movie; the same key again returns the
+-- first response.
 
 -- name: create_movies_once(requests)
 -- set: gin_pending_list_limit = 64kB
 -- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- Each request returns its position, the fingerprint that its key was first used with, and the movie
--- as it was then. A request without a row: another session uses its key now, or did a moment ago, and
--- this statement cannot see the answer. Send the request again.
--- Only a key that this statement inserts gets a movie; the primary key lets one session insert it.
--- The advisory locks only avoid waiting for another session. Keys are inserted in order, to prevent
--- deadlocks.
+-- as it was then. A request without a row: another session uses its key now, or used it a moment ago,
+-- and this statement cannot see the response yet. Send the request again.
+-- A movie is created only for a key that this statement inserts; the primary key lets only one session
+-- insert it. The advisory locks only avoid waiting for another session. Keys are inserted in order, to
+-- prevent deadlocks.
 with requests as materialized (
   select r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres
   from jsonb_to_recordset(:requests) as r (
@@ -26,7 +26,7 @@ known as materialized (
   where k.key in (select r.key from requests as r)
     and k.expires_at > now()
 ),
--- Of several with the same unknown key, the first one.
+-- If several requests have the same new key, only the first one.
 unknown as materialized (
   select distinct on (r.key)
     r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres
@@ -91,7 +91,7 @@ join answers as a on a.key = r.key;
 
 -- name: clear_idempotency_keys(at_most)
 -- \set at_most 1000
--- Deletes up to at_most expired keys with their answers, and returns the number. Locked keys are
+-- Deletes up to at_most expired keys with their responses, and returns the number. Locked keys are
 -- skipped.
 with expired as materialized (
   select k.key

@@ -1,19 +1,20 @@
--- Lists of movies (GET /v1/movies). A filter that is null lets every movie pass. The service sends
--- parameters as literals, so PostgreSQL drops the filters that are null, and each combination of
--- filters and order gets a plan of its own.
+-- Lists of movies (GET /v1/movies). A filter that is null matches every movie. The service sends
+-- parameters as literals, so PostgreSQL removes the filters that are null and makes a plan for each
+-- combination of filters and order.
 --
 -- A first page sends sort_movies. If more than 10,000 movies match, estimate_movies and walk_movies
 -- follow. A page by cursor knows the total and sends walk_movies alone.
 --
--- The filters stand in all three queries: change them in all three.
+-- All three queries have the same filters: change them in all three.
 
 -- name: sort_movies(title, genres, year_from, year_to, runtime_from, runtime_to, sort, after, after_id, skip, size, most)
 -- \set title '\'amelie\'' \set genres null \set year_from 1990 \set year_to 1999
 -- \set runtime_from null \set runtime_to null \set sort '\'-year\''
 -- \set after null \set after_id null \set skip 0 \set size 20 \set most 10000
 -- set: transaction_read_only = on
--- Returns the number of matches, at most most + 1. If it is at most `most`, it also returns a page: the
--- movies behind the movie after_id, whose sort value is after (as text). An empty page is a row of nulls.
+-- Returns the number of matches, counted up to most + 1. If it is at most `most`, also returns a page:
+-- the movies after the movie after_id, whose sort value is `after` (as text). An empty page is one row
+-- of nulls.
 with matching as materialized (
   select m.id, m.title, m.year, m.runtime
   from movies as m
@@ -67,8 +68,8 @@ order by p.place;
 -- \set title '\'amelie\'' \set genres null \set year_from 1990 \set year_to 1999
 -- \set runtime_from null \set runtime_to null
 -- set: transaction_read_only = on
--- About how many movies match, from a sample of some 10,000. It is the same sample each time, so
--- that an unchanged catalogue gives the same total.
+-- Estimates the number of matches from a sample of about 10,000 movies. The sample is the same each
+-- time, so an unchanged catalogue gives the same estimate.
 select
   round(
     count(*) filter (where (:title::text is null or m.search @@ title_query(:title::text))
@@ -97,16 +98,16 @@ from movies as m
 -- \set after null \set after_id null \set skip 0 \set size 20
 -- set: transaction_read_only = on
 -- set: statement_timeout = 100ms
--- These costs are those of data in memory: of 2 million movies, the deepest pages by number took 156 ms
--- instead of 247 at the 99th percentile, and all pages 121 instead of 143 (1,744 requests, in turns).
+-- These costs are for data in memory. With 2 million movies, they lower the 99th percentile of the
+-- highest page numbers from 247 to 156 ms, and of all pages from 143 to 121 ms (1,744 requests).
 -- set: seq_page_cost = 0.3
 -- set: random_page_cost = 0.15
 -- set: effective_cache_size = 1MB
--- One page must not take all cores.
+-- One page must not use all cores.
 -- set: max_parallel_workers_per_gather = 0
--- The same page without counting: along the index of the order, from the movie after_id on. If the
--- matches are far from there, the walk is slow. After statement_timeout, sort_movies sorts all matches
--- instead, unless there are more than 100,000: then only the timeout of config.toml applies.
+-- Returns the same page without counting: walks the index of the sort order from the movie after_id.
+-- The walk is slow if the matches are far from there. If it exceeds statement_timeout, the service
+-- sends sort_movies instead. For more than 100,000 matches, only the timeout of config.toml applies.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where (:title::text is null or m.search @@ title_query(:title::text))

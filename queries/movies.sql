@@ -1,22 +1,22 @@
--- Movies: read, create, change and delete. Requests that arrive together share one statement, so
--- each statement takes and returns many rows. The service sends parameters as literals. To run a
+-- Get, create, update and delete movies. Requests that arrive together share one statement, so each
+-- statement takes and returns many rows. The service sends parameters as literals. To run a
 -- query in psql, set its parameters first, as the line under its name does. See docs/dbas.md.
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on
 -- \set ids '\'{1,2}\''
--- The movies with these ids; an id that does not exist returns no row.
+-- Returns the movies with these ids; an id that does not exist returns no row.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where m.id = any (:ids);
 
 -- name: create_movies(movies)
--- New words wait in a list until it is this long; then the current statement merges them into the
--- index movies_search. At the default of 4 MB that takes 0.15 s, at 64 kB 7 ms, and the same in all
+-- PostgreSQL collects new words in a list. The statement that fills the list merges it into the index
+-- movies_search. That takes 0.15 s at the default size of 4 MB and 7 ms at 64 kB; the sum is the same
 -- (https://www.postgresql.org/docs/current/gin.html#GIN-FAST-UPDATE).
 -- set: gin_pending_list_limit = 64kB
 -- \set movies '\'[{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- Each row returns with the position that it came with: its id is drawn first and connects the two.
+-- Each movie is returned with the position of its input row. The id, taken first, connects them.
 with new as materialized (
   select
     nextval('movies_id_seq') as id,
@@ -40,12 +40,12 @@ join new as n on n.id = c.id;
 -- name: update_movies(changes)
 -- set: gin_pending_list_limit = 64kB
 -- \set changes '\'[{"id": 1, "title": "Moana", "genres": ["animation", "adventure"], "versions": [1]}]\''
--- A field that is missing or null stays as it is. Each id may occur once. An id that does not exist
+-- A field that is missing or null stays unchanged. Each id may occur once. An id that does not exist
 -- returns no row. `locked`: another session holds the row's lock, so the movie was not changed; send
 -- the change again. Waiting for the lock would delay all requests that share the statement.
 -- Conditions are checked after the row is locked: its version is one of `versions` and none of
--- `other_than`, and it has not changed since `unmodified_since` (to the second). `held` is false for
--- a movie that was not changed because of a condition.
+-- `other_than`, and it has not changed since `unmodified_since` (to the second). `held` is false if a
+-- condition does not hold; then the movie was not changed.
 with changes as materialized (
   select
     c.id, c.title, c.year, c.runtime, c.genres, c.versions, c.other_than, c.unmodified_since
@@ -87,7 +87,7 @@ left join updated as u on u.id = c.id;
 -- name: delete_movies(deletions)
 -- set: gin_pending_list_limit = 64kB
 -- \set deletions '\'[{"id": 1, "versions": [1, 2]}, {"id": 2}]\''
--- Returns the deleted movies. Missing ids, conditions, `held` and `locked` are as in update_movies.
+-- Returns the deleted movies. For missing ids, conditions, `held` and `locked` see update_movies.
 with deletions as materialized (
   select d.id, d.versions, d.other_than, d.unmodified_since
   from jsonb_to_recordset(:deletions)

@@ -1,14 +1,14 @@
--- Import and export: `python -m service import` and `export`, each in one transaction, which may take
--- hours: no timeout of the role or the database holds for them.
+-- Import and export (`python -m service import` and `export`), each in one transaction that may take
+-- hours, so timeouts of the role and the database are disabled.
 
 -- name: reserve_movie_ids(highest)
 -- set: statement_timeout = 0
 -- \set highest 1000
--- Moves the sequence to `highest` or beyond, for good: new movies get higher ids than imported ones.
--- The sequence never goes back, although setval could set it back: up to a million ids are drawn one
--- by one (0.3 s), as for new movies. Where more are missing, setval leaps, further ahead than writers
--- can draw meanwhile. Two imports must not leap at once, so a lock comes first, until the import
--- ends. The order is forced: each step reads the sequence only for a row of the step before it.
+-- Moves the sequence to `highest` or beyond, even if the import is rolled back: new movies get higher
+-- ids than imported ones. The sequence must never go back. So up to a million ids are taken one by one
+-- with nextval (0.3 s). If more are missing, setval skips them; writers cannot take so many ids in the
+-- meantime. A lock, held until the import ends, prevents that two imports skip ids at once. Each step
+-- reads the sequence for a row of the previous step, which fixes their order.
 with locked as materialized (
   select
     case when :highest - s.last_value > 1000000
@@ -38,8 +38,7 @@ cross join lateral generate_series(
 -- name: import_movies(movies)
 -- set: statement_timeout = 0
 -- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- Rows of an export bring id, version and times of their own. Other rows get what `create table
--- movies` says.
+-- Rows of an export have their own id, version and times. Other rows get the defaults of the table.
 insert into movies (id, title, year, runtime, genres, version, created_at, updated_at)
 overriding system value
 select
@@ -54,7 +53,7 @@ from jsonb_to_recordset(:movies)
 
 -- name: analyze_movies()
 -- set: statement_timeout = 0
--- The planner learns of the imported movies.
+-- Updates the planner's statistics after an import.
 analyze movies;
 
 -- name: export_movies(after_id, size)
@@ -62,7 +61,7 @@ analyze movies;
 -- set: statement_timeout = 0
 -- \set after_id 0
 -- \set size 1000
--- The next movies by id.
+-- Returns the next movies by id.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where m.id > :after_id::bigint
