@@ -30,6 +30,9 @@ from service.database.statements import Statements
 
 OTHER = {**MOANA, "title": "Another"}
 REPLAYED = "Idempotency-Replayed"
+WAITS_FOR_TABLE = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+WAITS_FOR_ROW = "select 1 from pg_locks where locktype = 'transactionid' and not granted"
+DAWDLES = "select 1 from pg_stat_activity where wait_event = 'PgSleep'"
 # As if these keys had been sent a day ago.
 EXPIRE = "update idempotency_keys set expires_at = now()"
 # A DBA's trigger that lets every create take a while.
@@ -67,6 +70,11 @@ def movies(execute: Execute) -> int:
     """How many movies there are."""
     ((count,),) = execute("select count(*) from movies")
     return int(count)
+
+
+async def until_found(execute: Execute, sql: str) -> None:
+    """Wait until a query returns a row."""
+    await until(lambda: asyncio.to_thread(execute, sql))
 
 
 # What a repeat gets.
@@ -289,7 +297,7 @@ async def test_a_repeat_while_the_first_is_under_way(
     clients = [await start() for _ in range(services)]
     execute(DAWDLE)
     first = asyncio.create_task(send(clients[0], "a"))
-    await until(lambda: asyncio.to_thread(dawdling, execute))
+    await until_found(execute, DAWDLES)
 
     response = await clients[-1].post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "a"})
 
@@ -311,7 +319,7 @@ async def test_a_repeat_shortly_before_the_first_is_over(
     clients = [await start() for _ in range(services)]
     execute(DAWDLE.replace("1.5", "0.3"))
     first = asyncio.create_task(send(clients[0], "a"))
-    await until(lambda: asyncio.to_thread(dawdling, execute))
+    await until_found(execute, DAWDLES)
 
     again = await send(clients[-1], "a", replayed=True)
 
@@ -326,18 +334,12 @@ async def test_a_repeat_while_the_first_waits_for_the_table(
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in access exclusive mode")
         first = asyncio.create_task(send(client, "a"))
-        await until(lambda: waiting(execute))
+        await until_found(execute, WAITS_FOR_TABLE)
         got = await asyncio.gather(*(send(client, "a") for _ in range(20)))
 
     assert {problem(each) for each in got} == {(409, "idempotency-key-in-use")}
     assert (await first).status == 201
     assert movies(execute) == 1
-
-
-async def waiting(execute: Execute) -> bool:
-    """Whether a create waits for a DBA's lock."""
-    sql = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
-    return bool(await asyncio.to_thread(execute, sql))
 
 
 async def test_a_key_in_use_holds_up_nobody_else(start: Start, database: str) -> None:
@@ -356,7 +358,7 @@ async def test_a_key_that_is_given_back(client: Client, execute: Execute, databa
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         cursor.execute("insert into idempotency_keys (key, fingerprint) values ('a', 'x')")
         waits = asyncio.create_task(send(client, "a"))
-        await until(lambda: asyncio.to_thread(blocked, execute))
+        await until_found(execute, WAITS_FOR_ROW)
         other.rollback()
 
         assert (await waits).status == 201
@@ -383,17 +385,12 @@ async def test_a_key_that_another_one_gets_first(
             " on conflict do nothing"
         )
         waits = asyncio.create_task(send(client, "a"))
-        await until(lambda: asyncio.to_thread(blocked, execute))
+        await until_found(execute, WAITS_FOR_ROW)
         other.commit()
 
         assert problem(await waits) == (422, "idempotency-key-reused")
 
     assert movies(execute) == before
-
-
-def blocked(execute: Execute) -> bool:
-    """Whether a session waits for another one's transaction."""
-    return bool(execute("select 1 from pg_locks where locktype = 'transactionid' and not granted"))
 
 
 @asynccontextmanager
@@ -404,7 +401,7 @@ async def held_up(
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in share mode")
         first = asyncio.create_task(send(client, "a"))
-        await until(lambda: waiting(execute))
+        await until_found(execute, WAITS_FOR_TABLE)
         yield first, cursor
 
 
@@ -442,7 +439,7 @@ async def test_a_service_killed_between_the_commit_and_the_answer(
 
     with serving(SERVE, environment) as (base, process):
         answer = asyncio.create_task(lost(base))
-        await until(lambda: asyncio.to_thread(dawdling, execute))
+        await until_found(execute, DAWDLES)
         os.kill(process.pid, signal.SIGSTOP)  # the statement is sent; its result is not read
         assert movies(execute) == 0
         await asyncio.to_thread(wait_until, lambda: movies(execute) == 1)
@@ -463,11 +460,6 @@ def fetch(request: urllib.request.Request | str) -> tuple[int, Message, bytes]:
     """Status, headers and body."""
     with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 - ours
         return response.status, response.headers, response.read()
-
-
-def dawdling(execute: Execute) -> bool:
-    """Whether a create is in the trigger that takes its time."""
-    return bool(execute("select 1 from pg_stat_activity where wait_event = 'PgSleep'"))
 
 
 async def test_a_connection_that_breaks_under_a_create(
@@ -598,43 +590,24 @@ async def test_clearing_waits_for_nobody(process: Process, execute: Execute, dat
 async def test_the_service_clears_them_by_itself(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Portion after portion, and ever again."""
+    """Portion after portion, and ever again, also after a failure, which is logged."""
     monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 10)
     monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0.001)
-    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.3)
+    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.1)
+    add = "insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n"
+    gone = "select 1 where not exists (select from idempotency_keys)"
 
-    async def cleared() -> bool:
-        return not await asyncio.to_thread(execute, "select 1 from idempotency_keys")
-
-    keys = "insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n"
-    execute(keys)
-
-    await start()
-    await until(cleared)
-    execute(keys)
-    await until(cleared)
-
-
-async def test_a_clearing_that_fails_is_logged_and_tried_again(
-    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys are cleared again once that is possible."""
-    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.01)
     with capture_logs() as logged:
         await start()
+        for _ in range(2):
+            execute(add)
+            await until_found(execute, gone)
         execute("alter table idempotency_keys rename to hidden")
-
-        async def failed() -> bool:
-            return "clear_idempotency_keys" in [entry.get("query") for entry in logged]
-
-        await until(failed)
+        await until(lambda: "clear_idempotency_keys" in [line.get("query") for line in logged])
     execute("alter table hidden rename to idempotency_keys")
-    execute("insert into idempotency_keys values ('a', 'f', now() - interval '1 s')")
+    execute(add)
 
-    async def cleared() -> bool:
-        return execute("select key from idempotency_keys") == []
-
-    await until(cleared)
+    await until_found(execute, gone)
 
 
 async def test_the_check_of_the_queries_clears_nothing(process: Process, execute: Execute) -> None:

@@ -114,16 +114,7 @@ def test_a_csv_of_others(environment: Environment, execute: Execute, tmp_path: P
     """With --map and --where, a dry run first."""
     path = tmp_path / "titles.csv"
     path.write_text("type,title,year_,length,tags\nMovie,A,1999,90 min,a\nShow,B,1999,1,b\n")
-    words = [
-        "--map",
-        "year=year_",
-        "--map",
-        "runtime=length",
-        "--map",
-        "genres=tags",
-        "--where",
-        "type=Movie",
-    ]
+    words = (*MAPS, "--where", "type=Movie")
 
     _, _, dry = run(environment, "import", str(path), *words, "--dry-run")
     before = execute(COUNT)
