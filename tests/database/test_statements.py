@@ -234,39 +234,18 @@ async def test_a_write_is_committed(service: Service, execute: Execute) -> None:
 
 
 async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeService) -> None:
-    """PostgreSQL's own timeout is told as one that another try may help."""
-    service = make_service(statement_timeout=0.05)
-
-    with pytest.raises(Contended, match=r"^sleep: canceling statement due to statement timeout"):
-        await asyncio.wait_for(service.fetch("sleep", seconds=60), SOON)
-
-    assert await service.is_whole()
-
-
-async def test_a_timeout_is_no_cancellation(make_service: MakeService) -> None:
-    """The task whose statement timed out goes on as if nothing had been cancelled."""
-    service = make_service(statement_timeout=0.05)
-
-    async def use() -> int:
-        with pytest.raises(Unavailable):
-            await service.fetch("sleep", seconds=60)
-        await asyncio.sleep(0)
-        task = asyncio.current_task()
-        assert task
-        return task.cancelling()
-
-    assert await use() == 0
-
-
-async def test_a_timeout_costs_no_connection(make_service: MakeService) -> None:
-    """A connection whose statement timed out serves the next one."""
+    """The task goes on as if nothing had been cancelled, and the connection serves the next one."""
     service = make_service(statement_timeout=0.05)
     before = await service.backend()
+    task = asyncio.current_task()
 
-    with pytest.raises(Unavailable):
-        await service.fetch("sleep", seconds=60)
+    with pytest.raises(Contended, match=r"^sleep: canceling statement due to statement timeout"):
+        await service.fetch("sleep", seconds=60)  # in this task
 
+    assert task
+    assert task.cancelling() == 0
     assert await service.backend() == before
+    assert await service.is_whole()
 
 
 async def test_a_statement_that_is_cancelled_by_hand_is_contended(
@@ -416,24 +395,16 @@ async def test_a_rule_that_came_later_is_told_by_its_name_too(
     assert await service.is_whole()
 
 
-async def test_a_narrowed_column_is_a_rule_without_a_name(
-    service: Service, execute: Execute
+@pytest.mark.parametrize(("title", "year"), [("Moana 2", 2024), ("Moana", 2**40)])
+async def test_what_a_type_refuses_is_a_rule_without_a_name(
+    service: Service, execute: Execute, title: str, year: int
 ) -> None:
-    """What a DBA's narrower type refuses is a broken rule too, though it has no name."""
+    """A text too long for a DBA's narrower column is a broken rule, and so is a number too big."""
     execute("alter table movies drop column search")  # it is computed from the title
     execute("alter table movies alter title type varchar(5)")
 
     with pytest.raises(RuleBroken) as caught:
-        await service.fetch("add_movie", title="Moana 2", year=2024)
-
-    assert caught.value.rule == ""
-    assert await service.is_whole()
-
-
-async def test_a_number_too_big_is_a_rule_without_a_name(service: Service) -> None:
-    """So is a number that the column's type cannot hold."""
-    with pytest.raises(RuleBroken) as caught:
-        await service.fetch("add_movie", title="Moana", year=2**40)
+        await service.fetch("add_movie", title=title, year=year)
 
     assert caught.value.rule == ""
     assert await service.is_whole()
