@@ -142,7 +142,7 @@ class Batcher(Generic[Result]):
         In sight are those that wait, and those of the last statement, whose clients are about to
         ask again. The database works on one half while the service responds to the other.
 
-        After a quiet time, nobody is about to ask again: take all. Record half the size, so that
+        After a quiet time, no client is about to ask again: take all. Record half the size, so that
         clients split into two alternating batches.
         """
         rows: list[Row[Result]] = []

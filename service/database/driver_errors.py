@@ -47,12 +47,12 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
     missing = isinstance(error, postgres.NotNullViolation)  # of a column that no client knows
-    if isinstance(error, CAUSED_BY_CLIENTS) and not missing and not query.reads:
+    if isinstance(error, CAUSED_BY_CLIENTS) and not missing and not query.is_read_only:
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name}: {describe_error(error)}"
     if isinstance(error, CONTENDED):
         return Contended(reason)
-    standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads
+    standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only
     if standby or isinstance(error, psycopg2.OperationalError):
         return Unavailable(reason)
     return StatementFailed(

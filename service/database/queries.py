@@ -80,8 +80,8 @@ class Query:
         return (own[0].milliseconds or 0) / 1000 if own else None
 
     @property
-    def reads(self) -> bool:
-        """Whether it is sent read-only."""
+    def is_read_only(self) -> bool:
+        """Whether it runs in a read-only transaction."""
         return any((s.name, s.value) == ("transaction_read_only", "on") for s in self.settings)
 
     def build_preamble(self, timeout: float) -> str:

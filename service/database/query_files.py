@@ -59,7 +59,7 @@ def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
                 f"{name} must take ({', '.join(wanted.parameters)}),"
                 f" found ({', '.join(found.parameters)})"
             )
-        if not wanted.writes and not found.reads:
+        if not wanted.writes and not found.is_read_only:
             raise found.make_error(
                 f"{name} must only read: expected a line"
                 " `-- set: transaction_read_only = on` below its name"

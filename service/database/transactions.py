@@ -16,10 +16,8 @@ from psycopg2.extensions import POLL_OK, POLL_READ
 from service.database.connections import Session, open_polled_session, wait
 from service.database.driver_errors import describe_error, translate_error
 from service.database.queries import Query
-from service.database.statements import limit_affected
+from service.database.statements import Row, limit_affected
 from service.errors import OperatorError, RuleBroken
-
-Row = tuple[Any, ...]
 
 CANCEL_RETRY_S = 0.1  # a cancellation that comes before its statement is lost
 CANCEL_TIMEOUT_S = 5.0

@@ -1,6 +1,6 @@
-"""Whether the database is as this checkout needs it: migrated, and fit for every query.
+"""Verifies that the database has all migrations of this checkout, and that every query fits it.
 
-Verified on the first connection of a process before it serves any request, by the command
+This happens on the first connection of a process before it serves any request, in the command
 `queries check`, and before a reload.
 """
 
@@ -99,7 +99,7 @@ async def _verify_query(
     except psycopg2.OperationalError:
         raise  # the database is going away
     except psycopg2.Error as error:
-        if isinstance(error, postgres.ReadOnlySqlTransaction) and not query.reads:
+        if isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only:
             raise  # the database has just become a standby
         is_denied = isinstance(error, postgres.InsufficientPrivilege)
         if not (is_denied and expected and expected.by_command):

@@ -1,4 +1,4 @@
-"""What is applied, and what follows from it: what to run, what to take back, what to refuse.
+"""The ledger of applied migrations, and what it allows to run or to take back.
 
 `schema_migrations` alone says what is applied. dbmate has it too, with the column `version` only,
 and writes it at each `up` and `rollback`. `alembic_version`, which alembic reads, is derived from

@@ -45,7 +45,7 @@ from service.errors import OperatorError
 
 
 class Status(NamedTuple):
-    """A migration; `name` is None where its file is missing, `applied_at` where it is unknown."""
+    """A migration; `name` is None if its file is missing, `applied_at` if it is unknown."""
 
     version: str
     name: str | None
@@ -187,8 +187,8 @@ def _run_section(context: MigrationContext, migration: Migration, section: Secti
             _send(context, section.sql)
         else:
             with context.autocommit_block():
-                # A statement with this word blocks nobody while it waits for older transactions,
-                # and leaves an invalid index when it is cancelled: it may wait.
+                # Such a statement blocks no other while it waits for older transactions, and
+                # leaves an invalid index when it is cancelled: it may wait.
                 if re.search(r"\bconcurrently\b", section.sql, re.IGNORECASE):
                     context.execute("set lock_timeout = 0")
                 _send(context, section.sql)
