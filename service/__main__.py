@@ -37,13 +37,14 @@ from aiohttp import web
 
 from service import config as settings
 from service import logs
-from service.app import EXPECTED, RELOAD_QUERIES, create_app, load_queries, verify
+from service.app import RELOAD_QUERIES, create_app
 from service.config import Config
 from service.database import embedded
 from service.database.connections import hide_password
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
 from service.errors import OperatorError
+from service.queries import EXPECTED, load_queries, verify_queries
 from service.transfer import formats, progress
 from service.transfer.exporting import export_movies
 from service.transfer.files import open_source
@@ -222,7 +223,7 @@ def check(config: Config) -> None:
     """Check the files and each query (the default)."""
     loaded = load_queries(config)
     with _with_database(config) as ready:
-        writable = asyncio.run(verify(ready, loaded))
+        writable = asyncio.run(verify_queries(ready, loaded))
     files = len({query.path for query in loaded.values()})
     click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
     if not writable:

@@ -14,9 +14,10 @@ from conftest import ROOT, Client
 from psycopg2.extensions import adapt
 
 from service import config
-from service.app import EXPECTED, create_app
+from service.app import create_app
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
+from service.queries import EXPECTED
 
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench" / "README.md"]

@@ -10,7 +10,6 @@ import psycopg2
 import pytest
 from support import Execute, until
 
-from service.app import EXPECTED
 from service.catalogue import genres as genres_module
 from service.catalogue.genres import GenreCounts
 from service.config import Config
@@ -18,6 +17,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements, suppress_timeout_reports
 from service.errors import StatementFailed, Unavailable
+from service.queries import EXPECTED
 
 MOVIES = "insert into movies (title, year, runtime, genres) "
 ONE = MOVIES + "values ('Moana', 2016, 107, '{animation}')"

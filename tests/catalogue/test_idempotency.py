@@ -20,13 +20,13 @@ from support import Environment, Execute, count_deadlocks, detect_deadlocks_earl
 from test_faults import assert_whole, pool_of
 from test_process import SERVE, serving
 
-from service.app import EXPECTED
 from service.catalogue import idempotency
 from service.config import Config
 from service.database import query_files
 from service.database.migrations import files as migration_files
 from service.database.pool import Pool
 from service.database.statements import Statements
+from service.queries import EXPECTED
 
 OTHER = {**MOANA, "title": "Another"}
 REPLAYED = "Idempotency-Replayed"

@@ -9,7 +9,6 @@ import psycopg2
 import pytest
 from support import Execute
 
-from service.app import EXPECTED
 from service.catalogue import listing, paging
 from service.catalogue.listing import Listing
 from service.catalogue.paging import Filter, Key, Page, Place, Range
@@ -18,6 +17,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Row, Statements, suppress_timeout_reports
 from service.errors import Contended, Unavailable, WrongParameters
+from service.queries import EXPECTED
 
 EVERYTHING = Filter()
 RARE = Filter(year=Range(2000, 2000))

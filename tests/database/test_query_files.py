@@ -492,7 +492,7 @@ def test_the_last_semicolon_is_left_out(folder: Path, end: str) -> None:
 
 def test_the_queries_of_the_service_load() -> None:
     """The files that come with the service are as the service expects."""
-    from service.app import EXPECTED  # noqa: PLC0415 - the one test that looks beyond this module
+    from service.queries import EXPECTED  # noqa: PLC0415 - the one test that looks beyond this module
 
     root = Path(__file__).parents[2]
 

@@ -11,11 +11,11 @@ import pytest
 from conftest import ROOT
 from support import Execute
 
-from service.app import EXPECTED
 from service.database import query_files, transactions
 from service.database.queries import Query
 from service.database.transactions import Refusal, Transaction
 from service.errors import OperatorError
+from service.queries import EXPECTED
 
 INSERT = ("import_movies", "movies")
 OTHERS = "pid <> pg_backend_pid() and datname = current_database()"

@@ -12,7 +12,6 @@ import psycopg2
 import pytest
 from support import Execute
 
-from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files
 from service.database.connections import connect
@@ -20,6 +19,7 @@ from service.database.migrations import files as migration_files
 from service.database.queries import Expected
 from service.database.verification import verify_database
 from service.errors import Contended, OperatorError, Unavailable
+from service.queries import EXPECTED
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")

@@ -12,10 +12,10 @@ from conftest import MOANA, ROOT, Start
 from import_file import import_file
 from support import Execute
 
-from service.app import EXPECTED
 from service.catalogue.movie import COLUMNS
 from service.database import query_files, transactions
 from service.errors import OperatorError
+from service.queries import EXPECTED
 from service.transfer import exporting, formats
 from service.transfer.exporting import ExportResult, read_chunks
 from service.transfer.files import open_source

@@ -12,9 +12,9 @@ from conftest import MOANA, ROOT, Start
 from import_file import import_file
 from support import Execute
 
-from service.app import EXPECTED
 from service.database import query_files
 from service.errors import OperatorError
+from service.queries import EXPECTED
 from service.transfer import importing
 from service.transfer.importing import ImportResult, import_rows
 from service.transfer.rejects import Rejects

@@ -5,7 +5,7 @@ from typing import Any
 from conftest import Client, Start
 
 from service import __version__
-from service.web.request_cycle.server import IN_FLIGHT
+from service.web.request_cycle.in_flight import IN_FLIGHT
 
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
 

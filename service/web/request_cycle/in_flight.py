@@ -87,3 +87,6 @@ class InFlight:
                 if task not in self._overdue:
                     self._overdue.add(task)
                     task.cancel()
+
+
+IN_FLIGHT = web.AppKey("in_flight", InFlight)

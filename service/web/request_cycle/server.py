@@ -15,12 +15,10 @@ from service.config import Server as Settings
 from service.web import problems
 from service.web.request_cycle.access_log import PARSER_ERROR, AccessLogger
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
-from service.web.request_cycle.in_flight import InFlight
+from service.web.request_cycle.in_flight import IN_FLIGHT
 from service.web.request_cycle.request_ids import assign_request_id
 
 log = structlog.get_logger()
-
-IN_FLIGHT = web.AppKey("in_flight", InFlight)
 
 
 class Protocol(web.RequestHandler):

@@ -7,7 +7,7 @@ import pytest
 from conftest import MOANA, Client, Start
 from wire import Answer, send
 
-from service.web.request_cycle.server import IN_FLIGHT
+from service.web.request_cycle.in_flight import IN_FLIGHT
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\n"
 VARYING = ("connection", "date")

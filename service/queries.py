@@ -1,0 +1,50 @@
+"""The queries of the service: what it expects of queries/*.sql, and that they are so."""
+
+import asyncio
+from collections.abc import Mapping
+
+import psycopg2
+
+from service.catalogue import genres, idempotency, listing, movies
+from service.config import Config
+from service.database import query_files, verification
+from service.database.connections import connect
+from service.database.driver_errors import describe_error
+from service.database.migrations import files as migration_files
+from service.database.queries import Query
+from service.database.statements import suppress_timeout_reports
+from service.errors import OperatorError, Unavailable
+from service.transfer import queries as transfer
+
+EXPECTED = {
+    **genres.QUERIES,
+    **idempotency.QUERIES,
+    **listing.QUERIES,
+    **movies.QUERIES,
+    **transfer.QUERIES,
+    **verification.QUERIES,
+}
+
+
+def load_queries(config: Config) -> dict[str, Query]:
+    """Load queries/*.sql and compare it with what the service expects."""
+    return query_files.load(config.root / "queries", EXPECTED)
+
+
+async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
+    """Verify the queries against the database, on a connection that is closed afterwards.
+
+    Returns False if the database is read-only: then the columns of writes cannot be verified.
+    """
+    versions = migration_files.list_versions(config.root / "migrations")
+    suppress_timeout_reports(asyncio.get_running_loop())
+    try:
+        connection = await connect(config.database)
+        try:
+            return await verification.verify_database(connection, versions, queries, EXPECTED)
+        finally:
+            connection.close()
+    except (Unavailable, psycopg2.Error, TimeoutError) as error:
+        is_silent = isinstance(error, TimeoutError)
+        reason = "the database does not answer" if is_silent else describe_error(error)
+        raise OperatorError(reason) from error
