@@ -209,6 +209,10 @@ class Pair(click.ParamType[tuple[str, str]]):
         return name, rest
 
 
+pairs_option = partial(click.option, type=Pair(), multiple=True)
+FORMAT_HELP = "Needed if the file name does not tell it."
+
+
 @main.group(invoke_without_command=True)
 @click.pass_context
 def queries(ctx: click.Context) -> None:
@@ -244,19 +248,8 @@ def list_(config: Config) -> None:
 
 @queries.command()
 @click.argument("name")
-@click.option(
-    "--param",
-    "parameters",
-    type=Pair(),
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A parameter of the query; the default is null.",
-)
-@click.option(
-    "--analyze",
-    is_flag=True,
-    help="Also run the query and roll it back. Ids that it takes stay used.",
-)
+@pairs_option("--param", "parameters", metavar="NAME=VALUE", help="A parameter; default: null.")
+@click.option("--analyze", is_flag=True, help="Also run the query. Ids that it takes stay used.")
 @click.pass_obj
 def explain(
     config: Config, name: str, parameters: tuple[tuple[str, str], ...], *, analyze: bool
@@ -277,27 +270,11 @@ def explain(
 
 @main.command("import")
 @click.argument("file")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(formats.IMPORTED),
-    help="Needed if the name of the file does not tell it.",
+@click.option("--format", "kind", type=click.Choice(formats.IMPORTED), help=FORMAT_HELP)
+@pairs_option(
+    "--map", "columns", metavar="FIELD=COLUMN", help="CSV: the column of a field; FIELD= for none."
 )
-@click.option(
-    "--map",
-    "columns",
-    type=Pair(),
-    multiple=True,
-    metavar="FIELD=COLUMN",
-    help="CSV: the column of a field. FIELD= means no column.",
-)
-@click.option(
-    "--where",
-    type=Pair(),
-    multiple=True,
-    metavar="COLUMN=VALUE",
-    help="CSV: import only the rows with this value.",
-)
+@pairs_option("--where", metavar="COLUMN=VALUE", help="CSV: import only rows with this value.")
 @click.option(
     "--allow-rejects", is_flag=True, help="Import the valid rows, even if others are rejected."
 )
@@ -357,12 +334,7 @@ def import_(  # noqa: PLR0913 - its options
 
 @main.command("export")
 @click.argument("file")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(formats.EXPORTED),
-    help="Needed if the name of the file does not tell it.",
-)
+@click.option("--format", "kind", type=click.Choice(formats.EXPORTED), help=FORMAT_HELP)
 @click.pass_obj
 def export(config: Config, file: str, kind: str | None) -> None:
     """Export all movies into FILE (- for stdout): NDJSON, JSON or CSV, by id.

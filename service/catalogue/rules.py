@@ -11,6 +11,7 @@ from typing import Any
 
 from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
+from marshmallow.validate import Range
 
 from service.catalogue.movie import COLUMNS, FIELDS
 from service.errors import Failure, Invalid, Malformed
@@ -19,6 +20,7 @@ MIN_YEAR = 1888  # Roundhay Garden Scene
 MAX_TITLE_BYTES = 500
 MAX_GENRES = 5
 MAX_RUNTIME_MINUTES = 2**31 - 1  # an integer of PostgreSQL
+RUNTIME_RANGE = Range(1, MAX_RUNTIME_MINUTES, error="must be more than 0 and at most {max} mins")
 RUNTIME_PATTERN = re.compile(r"(-?)(0|[1-9][0-9]*) mins")
 MAX_DIGITS = 18  # a number with more may not fit a bigint
 
@@ -27,7 +29,7 @@ class JSONField(Field[Any]):
     """A value of exactly one JSON type; `shape` describes it in JSON Schema for the reference."""
 
     def __init__(
-        self, kind: type, expected: str, rule: Callable[[Any], None], shape: Mapping[str, Any]
+        self, kind: type, expected: str, rule: Callable[[Any], Any], shape: Mapping[str, Any]
     ) -> None:
         super().__init__(required=True, validate=rule, error_messages={**MESSAGES}, metadata=shape)
         self._kind = kind
@@ -45,7 +47,7 @@ class RuntimeField(JSONField):
     """Minutes, as the string `<number> mins`."""
 
     def __init__(self) -> None:
-        super().__init__(str, 'a string like "102 mins"', _check_runtime, RUNTIME_SHAPE)
+        super().__init__(str, 'a string like "102 mins"', RUNTIME_RANGE, RUNTIME_SHAPE)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
         text = super()._deserialize(value, attr, data, **kwargs)
@@ -127,11 +129,6 @@ def _check_year(year: int) -> None:
         raise ValidationError(f"must be {MIN_YEAR} or later")
     if year > datetime.now(UTC).year:
         raise ValidationError("must not be in the future")
-
-
-def _check_runtime(minutes: int) -> None:
-    if not 0 < minutes <= MAX_RUNTIME_MINUTES:
-        raise ValidationError(f"must be more than 0 and at most {MAX_RUNTIME_MINUTES} mins")
 
 
 def _check_genres(genres: list[str]) -> None:

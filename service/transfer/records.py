@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from marshmallow import Schema, ValidationError
+from marshmallow import Schema
+from marshmallow.validate import Range
 
 from service.catalogue.rules import MAX_DIGITS, MOVIE, JSONField, load_fields, read_movie
 from service.errors import Malformed
 
 MAX_ID = 10**MAX_DIGITS - 1  # ids beyond are left for new movies
 MAX_VERSION = 2**31 - 1  # an integer of PostgreSQL
+RANGE_ERROR = "must be {min} to {max}"
 # https://www.rfc-editor.org/rfc/rfc3339#section-5.6, in microseconds like PostgreSQL
 TIME_PATTERN = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -49,17 +51,9 @@ def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
     return load_fields(RECORD, row)
 
 
-def _integer_up_to(maximum: int) -> JSONField:
-    def check(value: int) -> None:
-        if not 0 < value <= maximum:
-            raise ValidationError(f"must be 1 to {maximum}")
-
-    return JSONField(int, "an integer", check, {})
-
-
 READ_ONLY = {
-    "id": _integer_up_to(MAX_ID),
-    "version": _integer_up_to(MAX_VERSION),
+    "id": JSONField(int, "an integer", Range(1, MAX_ID, error=RANGE_ERROR), {}),
+    "version": JSONField(int, "an integer", Range(1, MAX_VERSION, error=RANGE_ERROR), {}),
     "created_at": TimeField(),
     "updated_at": TimeField(),
 }

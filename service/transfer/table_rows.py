@@ -12,14 +12,8 @@ from service.catalogue.movie import COLUMNS, FIELDS
 from service.catalogue.rules import quoted
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import Malformed
-from service.transfer.rows import (
-    TOO_LONG,
-    BrokenFile,
-    FileRow,
-    read_lines,
-    reject_long_line,
-    to_text,
-)
+from service.transfer import rows
+from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, to_text
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
@@ -161,10 +155,10 @@ def _read_rows(records: Iterable[Record], table: _Table) -> Iterator[FileRow]:
 
 
 def _read_imdb_records(stream: BinaryIO) -> Iterator[Record]:
-    for line in read_lines(stream):
+    for line in rows.read_lines(stream):
         size = len(line.data)
         if line.is_too_long:
-            yield Record(line.number, reject_long_line(line).given, Malformed(TOO_LONG), size)
+            yield Record(line.number, rows.reject_long_line(line).given, Malformed(TOO_LONG), size)
             continue
         try:
             text = line.data.decode("utf-8").rstrip("\r\n")
@@ -180,7 +174,7 @@ class _CsvLines:
     """Lines for Python's csv module, which takes as many as a record has; collects errors."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._lines = read_lines(stream)
+        self._lines = rows.read_lines(stream)
         self._is_at_end = False
         self.begin()
 

@@ -16,9 +16,7 @@ from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
 
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
-from service.catalogue.rules import MAX_GENRES as GENRES
-from service.catalogue.rules import MAX_TITLE_BYTES as TITLE_BYTES
-from service.catalogue.rules import quoted
+from service.catalogue.rules import MAX_GENRES, MAX_TITLE_BYTES, quoted
 from service.errors import Failure, WrongParameters
 from service.web.movies import cursors
 from service.web.movies.cursors import MAX_INTEGER
@@ -118,7 +116,7 @@ def _parse_range(text: str) -> Range:
 def _parse_genres(text: str) -> tuple[str, ...]:
     """Split at commas; blanks are part of a genre."""
     genres = tuple(text.split(","))
-    if len(genres) > GENRES or not all(genre.strip() for genre in genres):
+    if len(genres) > MAX_GENRES or not all(genre.strip() for genre in genres):
         raise ValueError("too many genres, or a blank one")
     return genres
 
@@ -133,10 +131,10 @@ class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
     title = _text(
-        "words of the title, or beginnings of words like `cas*`", TITLE_BYTES, examples=["cas*"]
+        "words of the title, or beginnings of words like `cas*`", MAX_TITLE_BYTES, examples=["cas*"]
     )
     genres = _text(
-        f"1 to {GENRES} genres separated by commas",
+        f"1 to {MAX_GENRES} genres separated by commas",
         MAX_BYTES,
         _parse_genres,
         examples=["drama,romance"],
