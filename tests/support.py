@@ -31,10 +31,10 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(POLL_S)
 
 
-def detect_deadlocks_early(execute: Execute) -> None:
-    """Have new sessions find a deadlock before their `lock_timeout` ends it."""
+def set_for_database(execute: Execute, setting: str) -> None:
+    """Change a default of the test's database, for connections from now on."""
     ((name,),) = execute("select current_database()")
-    execute(f"alter database {name} set deadlock_timeout = '1ms'")
+    execute(f"alter database {name} set {setting}")
 
 
 def count_deadlocks(execute: Execute) -> int:

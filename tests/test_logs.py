@@ -331,3 +331,15 @@ def test_what_is_logged_after_the_loop_is_written_too(run: Run) -> None:
     output = run(code + "log.info('after')\n" + KILLED)
 
     assert [event["event"] for event in events(output)] == ["within", "after"]
+
+
+def test_a_line_is_one_write(run: Run) -> None:
+    """Or lines of several processes would be mixed on the pipe that they share."""
+    run(
+        "from types import SimpleNamespace\nwritten = []\n"
+        "buffer = SimpleNamespace(write=written.append, flush=lambda: None)\n"
+        "sys.stdout = SimpleNamespace(buffer=buffer)\n"
+        "log.info('x' * 3000)\nlogging.getLogger('x').error('y')\n"
+        "sys.stdout = sys.__stdout__\n"
+        "assert [line.count(b'\\n') for line in written] == [1, 1]\n"
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT
-from support import Execute, until
+from support import Execute, set_for_database, until
 
 from service.catalogue.idempotency import OnceOnly
 from service.catalogue.movie import Movie
@@ -100,6 +100,25 @@ async def test_creates_that_fail_unexpectedly_are_not_sent_again(
 
     assert [type(error) for error in failed] == [RuntimeError] * 2
     assert execute("select count(*) from movies") == [(2,)]
+
+
+async def test_a_create_is_on_disk_before_it_is_answered(
+    make: Make, sharing: Sharing, execute: Execute
+) -> None:
+    """`synchronous_commit` stays as the DBA has set it."""
+    set_for_database(execute, "synchronous_commit = on")
+    execute("create table seen (setting text)")
+    note = "insert into seen values (current_setting('synchronous_commit')); return new"
+    execute(
+        f"create function note() returns trigger language plpgsql as $$ begin {note}; end $$;"
+        "create trigger note before insert on movies for each row execute function note()"
+    )
+    statements = make()
+
+    await Catalogue(statements, sharing).create(FIELDS)
+    await OnceOnly(statements, sharing).create("a", FIELDS)
+
+    assert execute("select setting from seen") == [("on",)] * 2
 
 
 async def test_keys_are_inserted_in_order(make: Make, sharing: Sharing, execute: Execute) -> None:

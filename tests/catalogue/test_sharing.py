@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, count_deadlocks, detect_deadlocks_early
+from support import Execute, count_deadlocks, set_for_database
 
 
 async def test_creates_at_once_get_their_own_movies(client: Client) -> None:
@@ -202,7 +202,7 @@ async def test_writers_on_two_services_do_not_lock_each_other_out(
     start: Start, execute: Execute
 ) -> None:
     """Two processes that change the same movies at once: all changes are made, and no deadlock."""
-    detect_deadlocks_early(execute)
+    set_for_database(execute, "deadlock_timeout = '1ms'")  # before lock_timeout ends them
     first, second = await start(), await start()
     execute(
         "insert into movies (title, year, runtime, genres)"

@@ -12,7 +12,7 @@ import aiopg
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
-from support import Execute
+from support import Execute, set_for_database
 
 from service.config import Config
 from service.database import query_files, statements
@@ -181,12 +181,6 @@ def locked(database: str) -> Iterator[None]:
     with closing(psycopg2.connect(database)) as connection:
         connection.cursor().execute("select from movies for update")
         yield
-
-
-def set_for_database(execute: Execute, setting: str) -> None:
-    """Change a default of the test's database, for connections from now on."""
-    ((name,),) = execute("select current_database()")
-    execute(f"alter database {name} set {setting}")
 
 
 # What works.

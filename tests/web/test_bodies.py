@@ -6,8 +6,8 @@ import io
 import json
 import zlib
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Self
 
 import pytest
 from aiohttp import StreamReader
@@ -19,6 +19,7 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from odd_bodies import GOOD, LIMIT, TEXT, movie, odd_bodies, raw
 
+from service.catalogue import rules
 from service.web.bodies import BodyReader, ClientGone
 
 ODD = list(odd_bodies())
@@ -306,6 +307,20 @@ async def test_a_compressed_body_is_read(client: Client) -> None:
     )
 
     assert response.status == 201
+
+
+async def test_the_year_is_the_one_in_utc(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the service runs."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls(2015 if tz is UTC else 2016, 12, 31, tzinfo=tz)
+
+    monkeypatch.setattr(rules, "datetime", Clock)
+
+    assert (await problem(client, movie(year=2016)))["status"] == 422
+    assert (await client.post("/v1/movies", json={**MOANA, "year": 2015})).status == 201
 
 
 @pytest.mark.parametrize(
