@@ -52,9 +52,8 @@ def main() -> None:
         _report(f"{error} ({free} MB are free in {server.home})".encode())
     finally:
         _remove_files(server)
-        os.close(
-            int(keeper)
-        )  # before exiting closes `lock`: whoever gets that lock must find no keeper
+        # Before the exit closes `lock`: a user that gets that lock must find no keeper.
+        os.close(int(keeper))
 
 
 def _keep(server: Server, programs: Path) -> None:
