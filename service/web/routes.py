@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 from service.web.bodies import hold_continue
 from service.web.genres import Genres
 from service.web.health import Health
+from service.web.index import show_index
 from service.web.movies.handlers import Movies
 from service.web.reference import document as openapi
 from service.web.reference import operations
@@ -35,6 +36,8 @@ def routes(
 ) -> list[web.RouteDef]:
     """Return every route; give `reference` the OpenAPI document of them."""
     table = [
+        Route("GET", "/", show_index, operations.SHOW_ROOT_INDEX),
+        Route("GET", "/v1", show_index, operations.SHOW_INDEX),
         Route("GET", "/v1/healthcheck", health.show, operations.SHOW_HEALTH),
         Route("GET", "/v1/healthcheck/ready", health.ready, operations.SHOW_READINESS),
         Route("GET", "/v1/movies", movies.list, operations.LIST_MOVIES),

@@ -382,7 +382,7 @@ def test_no_binaries_is_an_error_that_says_what_to_do(
     """Without the package the operator reads how to get a database."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    with pytest.raises(OperatorError, match=r"set DATABASE_URL, or install requirements-dev\.txt"):
+    with pytest.raises(OperatorError, match=r"set DATABASE_URL, or install requirements-run\.txt"):
         embedded.running(folder).__enter__()
 
 

@@ -88,6 +88,7 @@ PREFLIGHT = (
         ("GET", "/v1/movies", (f"Origin: {PAGE}",), b""),
         ("GET", "/v1/movies", ("Origin: https://stranger.example",), b""),
         ("GET", "/v1/genres", (), b""),
+        ("GET", "/", (), b""),
         ("GET", "/v1/healthcheck", (), b""),
         ("GET", "/v1/healthcheck/ready", (), b""),
         ("GET", "/v1/docs", (), b""),

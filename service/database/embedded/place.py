@@ -128,7 +128,7 @@ def installed_programs() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise OperatorError(
-            "no database is configured; set DATABASE_URL, or install requirements-dev.txt,"
+            "no database is configured; set DATABASE_URL, or install requirements-run.txt,"
             " which carries an embedded PostgreSQL"
         )
     return Path(spec.submodule_search_locations[0]) / PROGRAMS

@@ -9,6 +9,7 @@ from typing import Any
 from service import __version__
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MOVIE
+from service.web.index import INDEX
 from service.web.movies.cursors import MAX_ID
 from service.web.movies.idempotency_keys import KEY, NAME
 from service.web.movies.parameters import PARAMETERS
@@ -18,6 +19,7 @@ from service.web.reference.schemas import (
     MOVIE_PATCH,
     GenreListSchema,
     HealthSchema,
+    IndexSchema,
     MovieListSchema,
     MovieResponseSchema,
     ReadinessSchema,
@@ -258,6 +260,14 @@ SHOW_READINESS = Operation(
     " process is shutting down.",
     {200: response("The process can serve requests.", ReadinessSchema, {"status": "ready"})},
 )
+SHOW_INDEX = Operation(
+    "show_index",
+    "Reference",
+    "Find the API and its reference",
+    "Returns the paths of the movies, the reference page and the OpenAPI document.",
+    {200: response("The paths.", IndexSchema, INDEX)},
+)
+SHOW_ROOT_INDEX = SHOW_INDEX._replace(name="show_root_index")
 SHOW_DOCUMENT = Operation(
     "show_document",
     "Reference",

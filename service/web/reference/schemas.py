@@ -125,6 +125,14 @@ class ReadinessSchema(ResponseSchema):
     status = _string("always `ready`", "ready", enum=["ready"])
 
 
+class IndexSchema(ResponseSchema):
+    """Where the API and its reference are."""
+
+    api = _string("the path of the movies", "/v1/movies")
+    reference = _string("the path of the reference page", "/v1/docs")
+    openapi = _string("the path of the OpenAPI document", "/v1/openapi.json")
+
+
 class FieldErrorSchema(ResponseSchema):
     """One failure of a request."""
 

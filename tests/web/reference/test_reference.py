@@ -82,6 +82,8 @@ ID = "/v1/movies/{id}"
 @pytest.mark.parametrize(
     ("method", "path", "sent"),
     [
+        ("GET", "/", None),
+        ("GET", "/v1", None),
         ("GET", "/v1/healthcheck", None),
         ("GET", "/v1/healthcheck/ready", None),
         ("POST", "/v1/movies", MOANA),
