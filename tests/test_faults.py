@@ -241,7 +241,7 @@ async def test_a_movie_that_a_dbas_table_still_needs(client: Client, execute: Ex
 
 
 async def test_a_column_that_a_dba_narrows(client: Client, execute: Execute) -> None:
-    """What no longer fits the schema is the client's to mend, not a failure of the service."""
+    """What no longer fits the schema is the client's to fix, not a failure of the service."""
     execute("alter table movies drop column search")  # it is computed from the title
     execute("alter table movies alter title type varchar(3)")
 

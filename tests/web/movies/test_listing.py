@@ -1,6 +1,5 @@
 """What GET /v1/movies promises: filters, sort, cursors, page numbers, metadata and links."""
 
-import base64
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -301,20 +300,10 @@ async def test_a_cursor_holds_for_its_filter_and_sort_alone(client: Client) -> N
         assert "same filters and sort" in detail
 
 
-@pytest.mark.usefixtures("catalogue")
-async def test_a_garbled_cursor_is_refused(client: Client) -> None:
-    """Any character that is changed, cut off or added."""
-    cursor = (await listed(client, sort="title", page_size=2))["metadata"]["next_cursor"]
-    garbled = [cursor[:-1], cursor + "A", "", "x", "=", "%C3%A9", "%00", cursor[:12], cursor * 2]
-    garbled += [
-        cursor[:at] + ("A" if cursor[at] != "A" else "B") + cursor[at + 1 :]
-        for at in range(len(cursor))
-    ]
-
-    for wrong in garbled:
-        assert [name for name, _ in await refused(client, f"sort=title&cursor={wrong}")] == [
-            "cursor"
-        ]
+@pytest.mark.parametrize("cursor", ["", "x", "=", "%C3%A9", "%00", "A" * 40])
+async def test_a_malformed_cursor_is_refused(client: Client, cursor: str) -> None:
+    """422 for whatever is not a cursor; see test_cursors.py for near misses."""
+    assert [name for name, _ in await refused(client, f"cursor={cursor}")] == ["cursor"]
 
 
 @pytest.mark.usefixtures("catalogue")
@@ -555,41 +544,3 @@ async def test_all_that_is_wrong_is_told_at_once(client: Client) -> None:
     assert [name for name, _ in await refused(client, "a=1&a=2&year=x&sort=y&sort=z")] == [
         *("a", "year", "sort")
     ]
-
-
-async def test_a_forged_cursor_is_harmless(client: Client) -> None:
-    """The digest is no secret; what it covers is checked all the same."""
-    from service.web.movies import cursors  # noqa: PLC0415 - the one test that makes cursors of its own
-
-    forge = cursors._digest  # noqa: SLF001 - as a client could, who reads the source
-    for sort, content in [
-        ("year", b'[false,8,"1990",1]'),
-        ("year", b"[false,8,true,1]"),
-        ("year", b"[false,8,4294967296,1]"),
-        ("year", b"[false,8,1990,9223372036854775808]"),
-        ("title", b'[false,8,"\\u0000",1]'),
-        ("title", b'[false,8,"\\ud800",1]'),
-        ("id", b"[true,8,9223372036854775808,1]"),
-        ("id", b"[false,0,1,1]"),
-        ("id", b"[false,9223372036854775808,1,1]"),
-        ("id", b"[false,null,1,1]"),
-        ("id", b"[false,1,1]"),
-        ("id", b"[0,8,1,1]"),
-        ("id", b"{}"),
-        ("id", b"\xff"),
-    ]:
-        raw = forge(content, paging.Filter(), sort) + content
-        cursor = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-        assert [name for name, _ in await refused(client, f"sort={sort}&cursor={cursor}")] == [
-            "cursor"
-        ]
-
-
-async def test_head_and_options(client: Client) -> None:
-    """HEAD answers as GET without a body; the methods of the path are those of its table."""
-    head = await client.head("/v1/movies")
-    options = await client.options("/v1/movies")
-
-    assert head.status == 200
-    assert await head.read() == b""
-    assert options.headers["Allow"] == "GET, HEAD, OPTIONS, POST"

@@ -159,6 +159,17 @@ async def test_the_body_of_a_movie_is_strict(document: dict[str, Any]) -> None:
         assert not validator.is_valid({**MOANA, **broken}), broken
 
 
+async def test_schemas_have_plain_names_and_mark_read_only_fields(document: dict[str, Any]) -> None:
+    """Client generators name their types after the schemas."""
+    schemas = document["components"]["schemas"]
+    fields = schemas["Movie"]["properties"]
+
+    assert {"Movie", "MovieInput", "MoviePatch", "Genre", "Problem", "FieldError"} <= schemas.keys()
+    assert {name for name in fields if fields[name].get("readOnly")} == {
+        *("id", "version", "created_at", "updated_at")
+    }
+
+
 async def test_every_kind_of_problem_is_on_the_page(client: Client) -> None:
     """Each `type` leads to a section in the page as it is served, which needs no script."""
     page = await (await client.get(problems.REFERENCE)).text()

@@ -1,10 +1,11 @@
 // Renders openapi.json: the operations, their links, and a form that sends each of them.
-// Text from the document only ever becomes text nodes, never markup.
+// Text from the document becomes text nodes, never markup.
 "use strict";
 
 const METHODS = ["get", "post", "patch", "put", "delete"]; // HEAD and OPTIONS: see the description
 let spec;
 
+// Makes an element; attributes that start with "on" are event handlers.
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -21,17 +22,17 @@ function resolve(thing) {
   return resolve(thing.$ref.slice(2).split("/").reduce((found, key) => found[key], spec));
 }
 
-// Paragraphs apart, code in backticks.
-function prose(text) {
-  return text.split("\n\n").map((paragraph) => make("p", {}, inline(paragraph)));
+// Empty lines separate paragraphs; code is in backticks.
+function renderParagraphs(text) {
+  return text.split("\n\n").map((paragraph) => make("p", {}, renderCode(paragraph)));
 }
 
-function inline(text) {
+function renderCode(text) {
   return text.split("`").map((part, index) => (index % 2 ? make("code", {}, part) : part));
 }
 
-// JSON with its parts in colours.
-function json(value) {
+// JSON with a span around each key and value, for the colours.
+function highlightJson(value) {
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
   const token = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
   const parts = [];
@@ -45,30 +46,30 @@ function json(value) {
   return [...parts, text.slice(end)];
 }
 
-function block(label, ...children) {
+function makeCodeBlock(label, ...children) {
   return make("pre", { tabindex: 0, role: "group", "aria-label": label }, make("code", {}, children));
 }
 
-// A schema in words: "string", "array of string", "integer".
-function type(schema) {
+// The type of a schema: "string", "array of string", "integer".
+function describeType(schema) {
   if (schema.type !== "array") return [schema.type ?? "any"].flat().join(" or ");
-  return `array of ${type(resolve(schema.items ?? {}))}`;
+  return `array of ${describeType(resolve(schema.items ?? {}))}`;
 }
 
-function range(least, most, unit = "") {
-  // What JavaScript cannot count to says nothing to a reader either.
-  const limit = most > Number.MAX_SAFE_INTEGER ? undefined : most;
-  if (least === undefined && limit === undefined) return [];
-  if (limit === undefined) return [`${least} or more${unit}`];
-  return [least === undefined ? `at most ${limit}${unit}` : `${least} to ${limit}${unit}`];
+function describeRange(minimum, maximum, unit = "") {
+  // Omit limits that JavaScript cannot represent exactly.
+  const limit = maximum > Number.MAX_SAFE_INTEGER ? undefined : maximum;
+  if (minimum === undefined && limit === undefined) return [];
+  if (limit === undefined) return [`${minimum} or more${unit}`];
+  return [minimum === undefined ? `at most ${limit}${unit}` : `${minimum} to ${limit}${unit}`];
 }
 
-// The rules of a schema that its type does not tell.
-function limits(schema) {
+// The rules of a schema besides its type.
+function renderLimits(schema) {
   const words = [
-    ...range(schema.minimum, schema.maximum),
-    ...range(schema.minLength, schema.maxLength, " characters"),
-    ...range(schema.minItems, schema.maxItems, " items"),
+    ...describeRange(schema.minimum, schema.maximum),
+    ...describeRange(schema.minLength, schema.maxLength, " characters"),
+    ...describeRange(schema.minItems, schema.maxItems, " items"),
     ...(schema.uniqueItems ? ["all different"] : []),
     ...(schema.format ? [schema.format] : []),
     ...(schema.enum ? [schema.enum.join(", ")] : []),
@@ -77,69 +78,69 @@ function limits(schema) {
   return words.map((text) => make("span", { class: "limit" }, text));
 }
 
-function field(name, schema, required) {
+function renderField(name, schema, required) {
   return make(
     "div",
     { class: "field" },
-    make("dt", {}, make("code", {}, name), make("span", { class: "type" }, type(schema)),
+    make("dt", {}, make("code", {}, name), make("span", { class: "type" }, describeType(schema)),
       required ? make("span", { class: "required" }, "required") : null),
-    make("dd", {}, inline(schema.description ?? ""), make("div", { class: "limits" }, limits(schema))),
+    make("dd", {}, renderCode(schema.description ?? ""), make("div", { class: "limits" }, renderLimits(schema))),
   );
 }
 
-// The fields of an object, those inside others by their path.
-function fields(schema, prefix = "") {
+// The fields of an object; nested fields are shown by their path.
+function renderFields(schema, prefix = "") {
   return Object.entries(schema.properties ?? {}).flatMap(([name, inner]) => {
     const found = resolve(inner);
     const items = found.type === "array" ? resolve(found.items ?? {}) : found;
     const path = prefix + name + (found.type === "array" && items.properties ? "[]" : "");
     const own = (schema.required ?? []).includes(name);
-    if (items.properties) return fields(items, `${path}.`);
-    return [field(path, found, own)];
+    if (items.properties) return renderFields(items, `${path}.`);
+    return [renderField(path, found, own)];
   });
 }
 
-function example(content) {
+function findExample(content) {
   if (!content) return undefined;
   if ("example" in content) return content.example;
   return resolve(Object.values(content.examples ?? {})[0])?.value;
 }
 
-function statusBadge(status) {
+function makeStatusBadge(status) {
   return make("span", { class: `status s${String(status)[0]}` }, String(status));
 }
 
-function methodBadge(method) {
+function makeMethodBadge(method) {
   return make("span", { class: `method ${method}` }, method.toUpperCase());
 }
 
-// What an operation answers: a line a status; problems lead to their sections.
-function answers(operation) {
+// The responses of an operation, one line per status; problems link to their sections.
+function renderResponses(operation) {
   return Object.entries(operation.responses).map(([status, given]) => {
-    const answer = resolve(given);
-    const problem = answer.content?.["application/problem+json"];
+    const response = resolve(given);
+    const problem = response.content?.["application/problem+json"];
     const kinds = Object.keys(problem?.examples ?? {});
-    const headers = Object.keys(answer.headers ?? {}).filter((name) => name !== "X-Request-Id");
+    const headers = Object.keys(response.headers ?? {}).filter((name) => name !== "X-Request-Id");
     const links = kinds.flatMap((slug, index) => [
       index ? ", " : "", make("a", { href: `#${slug}` }, resolve(problem.examples[slug]).summary),
     ]);
-    return make("li", {}, statusBadge(status),
-      make("span", {}, kinds.length ? links : inline(answer.description),
+    return make("li", {}, makeStatusBadge(status),
+      make("span", {}, kinds.length ? links : renderCode(response.description),
         headers.map((name) => make("span", { class: "with" }, " with ", make("code", {}, name)))));
   });
 }
 
-function parameterList(operation) {
+function renderParameters(operation) {
   const parameters = operation.parameters.map(resolve);
   return make("dl", { class: "fields" }, parameters.map((parameter) => {
     const schema = { ...parameter.schema, description: parameter.description };
-    const row = field(parameter.name, schema, parameter.required);
+    const row = renderField(parameter.name, schema, parameter.required);
     row.querySelector(".type").append(`, in ${parameter.in}`);
     return row;
   }));
 }
 
-function control(id, parameter) {
+function makeInput(id, parameter) {
   const { schema } = parameter;
   const shown = { id, name: parameter.name, "data-in": parameter.in, required: parameter.required };
   if (schema.enum) {
@@ -151,8 +152,8 @@ function control(id, parameter) {
   return make("input", { ...shown, value, inputmode: digits, autocomplete: "off", spellcheck: "false" });
 }
 
-// What the form asks for: a URL, headers and a body.
-function request(form, path, method) {
+// The request that the form describes: URL, method, headers and body.
+function readForm(form, path, method) {
   const query = new URLSearchParams();
   const headers = {};
   let url = path;
@@ -167,43 +168,43 @@ function request(form, path, method) {
   return { url: url + (query.size ? `?${query}` : ""), method: method.toUpperCase(), headers, body };
 }
 
-function quoted(text) {
+function quoteForShell(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-function curl(asked) {
+function formatCurl(request) {
   const words = ["curl -i"];
-  if (asked.method !== "GET" && !(asked.method === "POST" && asked.body)) words.push(`-X ${asked.method}`);
-  for (const [name, value] of Object.entries(asked.headers)) words.push(`-H ${quoted(`${name}: ${value}`)}`);
-  if (asked.body !== undefined) words.push(`-d ${quoted(asked.body)}`);
-  words.push(quoted(new URL(asked.url, location.href).href));
+  if (request.method !== "GET" && !(request.method === "POST" && request.body)) words.push(`-X ${request.method}`);
+  for (const [name, value] of Object.entries(request.headers)) words.push(`-H ${quoteForShell(`${name}: ${value}`)}`);
+  if (request.body !== undefined) words.push(`-d ${quoteForShell(request.body)}`);
+  words.push(quoteForShell(new URL(request.url, location.href).href));
   return words.join(" \\\n  ");
 }
 
-async function send(asked, output) {
+async function send(request, output) {
   output.replaceChildren(make("p", { class: "waiting" }, "Sending…"));
   const started = performance.now();
   try {
-    const answer = await fetch(asked.url, { ...asked, cache: "no-store" });
-    const text = await answer.text();
+    const response = await fetch(request.url, { ...request, cache: "no-store" });
+    const text = await response.text();
     const milliseconds = Math.round(performance.now() - started);
-    const isJSON = /[/+]json\b/.test(answer.headers.get("Content-Type") ?? "");
+    const isJSON = /[/+]json\b/.test(response.headers.get("Content-Type") ?? "");
     output.replaceChildren(
-      make("p", { class: "outcome" }, statusBadge(answer.status),
-        make("strong", {}, answer.statusText), make("span", { class: "took" }, `${milliseconds} ms`)),
+      make("p", { class: "outcome" }, makeStatusBadge(response.status),
+        make("strong", {}, response.statusText), make("span", { class: "took" }, `${milliseconds} ms`)),
       make("h5", {}, "Headers"),
-      make("dl", { class: "headers" }, [...answer.headers].map(([name, value]) =>
+      make("dl", { class: "headers" }, [...response.headers].map(([name, value]) =>
         make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
-      ...(text ? [make("h5", {}, "Body"), block("Body of the answer", isJSON ? json(text) : text)] : []),
+      ...(text ? [make("h5", {}, "Body"), makeCodeBlock("Response body", isJSON ? highlightJson(text) : text)] : []),
     );
-    offer(answer.headers.get("Location"));
+    fillInId(response.headers.get("Location"));
   } catch (error) {
-    output.replaceChildren(make("p", { class: "failed" }, `No answer: ${error.message}`));
+    output.replaceChildren(make("p", { class: "failed" }, `No response: ${error.message}`));
   }
 }
 
-// What was just created is what the other forms ask for next.
-function offer(location) {
+// After a movie was created, fill its id into the other forms.
+function fillInId(location) {
   const id = location?.split("/").pop();
   for (const input of id ? document.querySelectorAll('input[data-in="path"][name="id"]') : []) {
     input.value = id;
@@ -211,7 +212,7 @@ function offer(location) {
   }
 }
 
-function bodyControls(name, operation) {
+function makeBodyControls(name, operation) {
   const content = resolve(operation.requestBody)?.content;
   if (!content) return [];
   const examples = Object.entries(Object.values(content)[0].examples ?? {});
@@ -224,18 +225,18 @@ function bodyControls(name, operation) {
   const kinds = make("select", { id: `${name}-kind`, name: "kind" },
     Object.keys(content).map((kind) => make("option", {}, kind)));
   return [
-    labelled("Body", body),
+    makeLabelled("Body", body),
     make("div", { class: "pair" },
-      examples.length > 1 ? labelled("Example", choose) : null, labelled("Content-Type", kinds)),
+      examples.length > 1 ? makeLabelled("Example", choose) : null, makeLabelled("Content-Type", kinds)),
   ];
 }
 
-function labelled(text, input, note) {
+function makeLabelled(text, input, note) {
   return make("div", { class: "control" },
     make("label", { for: input.id }, text, note ? make("span", { class: "type" }, ` ${note}`) : null), input);
 }
 
-function tryIt(name, path, method, operation) {
+function makeForm(name, path, method, operation) {
   const output = make("div", { class: "output", "aria-live": "polite" });
   const line = make("code", { id: `${name}-curl` });
   const copy = make("button", { type: "button", class: "copy", hidden: !navigator.clipboard, onclick: async () => {
@@ -244,53 +245,53 @@ function tryIt(name, path, method, operation) {
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   } }, "Copy");
   const controls = operation.parameters.map(resolve).map((parameter) =>
-    labelled(parameter.name, control(`${name}-parameter-${parameter.name}`, parameter),
+    makeLabelled(parameter.name, makeInput(`${name}-parameter-${parameter.name}`, parameter),
       parameter.required ? parameter.in : `${parameter.in}, optional`));
   const form = make("form", { "aria-label": `Try: ${operation.summary}`, oninput: refresh, onsubmit: (event) => {
     event.preventDefault();
-    send(request(form, path, method), output);
-  } }, controls, bodyControls(name, operation),
+    send(readForm(form, path, method), output);
+  } }, controls, makeBodyControls(name, operation),
     make("button", { type: "submit", class: "send" }, `Send ${method.toUpperCase()}`));
-  function refresh() { line.textContent = curl(request(form, path, method)); }
+  function refresh() { line.textContent = formatCurl(readForm(form, path, method)); }
   refresh();
   return make("div", { class: "panel" },
     make("div", { class: "panel-head" }, make("h4", {}, "curl"), copy),
     make("pre", { tabindex: 0, role: "group", "aria-label": "curl command" }, line),
-    make("h4", {}, "Try it"), make("p", { class: "note" }, "Sends a real request to this very service."),
+    make("h4", {}, "Try it"), make("p", { class: "note" }, "Sends a real request to this service."),
     form, output);
 }
 
-function section(path, method, operation) {
+function renderOperation(path, method, operation) {
   const name = operation.operationId;
   const success = Object.entries(operation.responses).find(([status]) => status.startsWith("2"));
   const [kind, content] = Object.entries(resolve(success[1]).content ?? {})[0] ?? [];
-  const shown = example(content);
+  const shown = findExample(content);
   const body = resolve(operation.requestBody);
   const sent = body && resolve(Object.values(body.content)[0].schema);
-  const answered = content && resolve(content.schema);
+  const responseSchema = content && resolve(content.schema);
   return make("article", { class: "operation", id: name, "aria-labelledby": `${name}-title` },
     make("header", {},
       make("h3", { id: `${name}-title` }, operation.summary,
         make("a", { class: "anchor", href: `#${name}`, "aria-label": `Link to ${operation.summary}` }, "#")),
-      make("p", { class: "route" }, methodBadge(method),
+      make("p", { class: "route" }, makeMethodBadge(method),
         make("code", {}, path.split(/(\{[^}]+\})/).map((part) =>
           part.startsWith("{") ? make("em", {}, part) : part.replaceAll("/", "/\u200b"))))),
     make("div", { class: "about" },
-      prose(operation.description),
-      make("h4", {}, "Parameters"), parameterList(operation),
-      sent ? [make("h4", {}, "Body"), make("dl", { class: "fields" }, fields(sent))] : null,
-      make("h4", {}, "Answers"), make("ul", { class: "answers" }, answers(operation)),
-      answered?.properties
-        ? make("details", {}, make("summary", {}, `Fields of a ${success[0]}`), make("dl", { class: "fields" }, fields(answered)))
+      renderParagraphs(operation.description),
+      make("h4", {}, "Parameters"), renderParameters(operation),
+      sent ? [make("h4", {}, "Body"), make("dl", { class: "fields" }, renderFields(sent))] : null,
+      make("h4", {}, "Responses"), make("ul", { class: "responses" }, renderResponses(operation)),
+      responseSchema?.properties
+        ? make("details", {}, make("summary", {}, `Fields of the ${success[0]} response`), make("dl", { class: "fields" }, renderFields(responseSchema)))
         : null,
       shown === undefined ? null
-        : make("details", {}, make("summary", {}, `Example of a ${success[0]}, ${kind}`), block("Example of an answer", json(shown)))),
-    tryIt(name, path, method, operation));
+        : make("details", {}, make("summary", {}, `Example of the ${success[0]} response, ${kind}`), makeCodeBlock("Example response", highlightJson(shown)))),
+    makeForm(name, path, method, operation));
 }
 
 function render() {
   document.getElementById("version").textContent = `v${spec.info.version}`;
-  document.getElementById("description").replaceChildren(...prose(spec.info.description));
+  document.getElementById("description").replaceChildren(...renderParagraphs(spec.info.description));
   const groups = new Map();
   for (const [path, item] of Object.entries(spec.paths)) {
     for (const method of METHODS.filter((each) => item[each])) {
@@ -305,15 +306,15 @@ function render() {
     const id = `tag-${tag.toLowerCase().replaceAll(" ", "-")}`;
     links.append(make("h2", {}, make("a", { href: `#${id}` }, tag)),
       make("ul", {}, groups.get(tag).map(([, method, operation]) => make("li", {},
-        make("a", { href: `#${operation.operationId}` }, methodBadge(method),
+        make("a", { href: `#${operation.operationId}` }, makeMethodBadge(method),
           make("span", {}, operation.summary))))));
     sections.append(make("section", { id, "aria-labelledby": `${id}-title` },
-      make("h2", { id: `${id}-title` }, tag), groups.get(tag).map((each) => section(...each))));
+      make("h2", { id: `${id}-title` }, tag), groups.get(tag).map((each) => renderOperation(...each))));
   }
 }
 
-// The link of what is being read is marked: what the address points to, or else the uppermost.
-function follow() {
+// Marks the link of the visible section: the one in the address, else the uppermost.
+function markCurrentLink() {
   const links = [...document.querySelectorAll(".contents li a")];
   const visible = new Set();
   const mark = () => {
@@ -335,7 +336,7 @@ function follow() {
   addEventListener("hashchange", mark);
 }
 
-function foldContents() {
+function setUpMenu() {
   const menu = document.getElementById("menu");
   const contents = document.getElementById("contents");
   const unfold = (open) => {
@@ -351,19 +352,19 @@ function foldContents() {
 }
 
 async function start() {
-  foldContents();
+  setUpMenu();
   try {
     spec = await (await fetch("openapi.json")).json();
     render();
   } catch (error) {
     const failed = document.getElementById("failed");
-    failed.textContent = `openapi.json could not be shown: ${error.message}`;
+    failed.textContent = `openapi.json could not be loaded: ${error.message}`;
     failed.hidden = false;
     return;
   }
-  follow();
+  markCurrentLink();
   document.documentElement.dataset.rendered = "true";
-  // What the address points to was not there yet, or has moved.
+  // The section in the address did not exist before rendering, or it has moved.
   if (location.hash) document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
 }
 
