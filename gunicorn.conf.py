@@ -1,6 +1,6 @@
-"""How gunicorn serves: `gunicorn service.app:gunicorn` reads this file by itself.
+"""The settings of `gunicorn service.app:gunicorn`, which reads this file by itself.
 
-Where, and with how many workers, comes from config.toml and the environment, like all settings.
+The address and the number of workers come from config.toml and the environment.
 """
 
 import os
@@ -24,14 +24,14 @@ bind = f"{_host}:{_server.port}"
 workers = _server.workers
 backlog = _server.backlog
 worker_class = "aiohttp.GunicornWebWorker"
-# A worker's time to finish, which begins with its own drain_delay and shutdown_timeout.
+# Seconds a worker has to stop: its own drain_delay and shutdown_timeout, and a margin.
 graceful_timeout = ceil(_server.drain_delay + _server.shutdown_timeout) + 5
-# A worker whose event loop stands still for this long is killed, with all its connections.
+# A worker whose event loop is blocked for this many seconds is killed, with all its connections.
 timeout = 60
-# gunicorn's own lines; the access lines are the service's.
+# gunicorn logs to stderr; the service writes the access log.
 errorlog = "-"
 accesslog = None
-# It would be a socket in the home folder.
+# gunicorn would create a control socket in the home folder.
 control_socket_disable = True
 
 
@@ -43,8 +43,8 @@ def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
 
 
 def when_ready(server: Arbiter) -> None:
-    """Have the master pass SIGHUP on: workers reload queries/*.sql and go on serving.
+    """Make the master pass SIGHUP to its workers, which reload queries/*.sql and go on serving.
 
-    By itself it would replace all workers; deploy to do that.
+    gunicorn's default is to replace all workers, which is a deployment's task.
     """
     server.handle_hup = lambda: server.kill_workers(signal.SIGHUP)
