@@ -18,6 +18,7 @@ from service.app import create_app
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.queries import EXPECTED
+from service.web.problems import BY_SLUG
 
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench" / "README.md"]
@@ -156,6 +157,28 @@ def test_the_readme_lists_every_route(settings: Callable[..., Config]) -> None:
     listed = re.findall(r"^\| `([A-Z]+) (/\S*)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
 
     assert sorted(listed) == sorted(routes - {("GET", "/v1/docs/{file}")})
+
+
+def test_clients_read_of_every_problem() -> None:
+    """The table of errors has every problem with its status."""
+    text = (ROOT / "docs/clients.md").read_text()
+    listed = re.findall(r"^\| (\d{3}) \| `([a-z-]+)` \|", text, re.MULTILINE)
+
+    assert sorted(listed) == sorted((str(p.status), p.slug) for p in BY_SLUG.values())
+
+
+def test_operators_read_of_log_events_that_exist() -> None:
+    """Each event of the table is one of the code."""
+    text = (ROOT / "docs/operators.md").read_text().split("## Logs")[1].split("\n## ")[0]
+    code = "".join(path.read_text() for path in (ROOT / "service").rglob("*.py"))
+    listed = [
+        name
+        for row in re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
+        for name in re.findall(r"`(.*?)`", row)
+    ]
+
+    assert len(listed) > 5
+    assert [name for name in listed if f'"{name}"' not in code] == []
 
 
 def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
