@@ -1,21 +1,29 @@
 """A real PostgreSQL and the real server for every test that wants one.
 
-One throwaway PostgreSQL serves the whole run. Each test gets a database of its own, copied from a
+Each worker of pytest-xdist has a throwaway PostgreSQL, and each test a database, copied from a
 migrated template (some 10 ms); none is dropped, as the whole server is thrown away after.
+
+With TEST_DATABASE_URL, the databases are made on that server instead and dropped in the end. Its
+user must be a superuser. On a server of this machine, give the socket's folder or 127.0.0.1:
+
+    TEST_DATABASE_URL=postgresql://postgres@127.0.0.1:5433/postgres make test
 """
 
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
 from pytest_aiohttp import AiohttpClient
+from support import wait_until
 
 from service import config
 from service.app import create_app
@@ -40,27 +48,38 @@ class Start(Protocol):
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
-    """The URL of the run's own PostgreSQL."""
+    """The URL of the worker's own PostgreSQL, or of the one that the environment names."""
+    if url := os.environ.get("TEST_DATABASE_URL"):
+        yield url
+        return
     folder = embedded.throwaway_folder()
     with embedded.running(folder, durable=False, throwaway=True) as url:
         yield url
+    wait_until(lambda: not folder.exists())  # its keeper has written what coverage measured
 
 
 @pytest.fixture(scope="session")
-def new_database(server_url: str) -> Callable[[str], str]:
+def new_database(server_url: str) -> Iterator[Callable[[str], str]]:
     """Copy a database and return the URL of the copy."""
+    run = f"test_{os.getpid()}"
     numbers = itertools.count()
+    own = "TEST_DATABASE_URL" not in os.environ
+
+    def maintain(sql: str) -> None:
+        with closing(psycopg2.connect(server_url)) as connection:
+            connection.autocommit = True
+            connection.cursor().execute(sql)
 
     def copy(template: str) -> str:
-        name = f"test_{next(numbers)}"
-        connection = psycopg2.connect(server_url)
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(f"create database {name} template {template} strategy file_copy")
-        connection.close()
-        return server_url.replace("/catalogue?", f"/{name}?")
+        name = f"{run}_{next(numbers)}"
+        strategy = "strategy file_copy" if own else ""  # faster where nothing is synced to disk
+        maintain(f"create database {name} template {template} {strategy}")
+        return urlsplit(server_url)._replace(path=f"/{name}").geturl()
 
-    return copy
+    yield copy
+    if not own:
+        for number in range(next(numbers)):
+            maintain(f"drop database if exists {run}_{number} with (force)")
 
 
 @pytest.fixture(scope="session")

@@ -86,7 +86,7 @@ def logging(
             yield base, process, wait_for
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 @pytest.mark.parametrize(("command", "changes"), COMMANDS)
@@ -202,6 +202,6 @@ def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environ
         os.close(ours)
         process.send_signal(signal.SIGHUP)
 
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         process.stderr.close()
         assert other.poll() is None

@@ -18,11 +18,11 @@ async def send(client: Client, sent: bytes) -> Answer:
     """Send these bytes on a new connection and return the answer."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(sent)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
     status_line, *lines = head.decode().split("\r\n")[:-2]
     headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines)]
     length = 0 if sent.startswith(b"HEAD ") else int(dict(headers).get("Content-Length", "0"))
-    body = await asyncio.wait_for(reader.readexactly(length), 5)
+    body = await asyncio.wait_for(reader.readexactly(length), 30)
     writer.close()
     return Answer(status_line, headers, body)
 

@@ -347,7 +347,7 @@ async def test_a_key_in_use_holds_up_nobody_else(start: Start, database: str) ->
     client = await start()
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('a', 0))")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             got = await asyncio.gather(*(send(client, key) for key in ("x", "a", "y", "a", "z")))
 
     assert [each.status for each in got] == [201, 409, 201, 409, 201]

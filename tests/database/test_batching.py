@@ -154,7 +154,7 @@ async def test_a_stuck_statement_is_waited_for_only_so_long(statements: Statemen
     stuck = together(batcher, 1, -1, -2, -3, -4)
     await until(lambda: statements.under_way)
 
-    second = await asyncio.wait_for(batcher.submit(3), 1)
+    second = await asyncio.wait_for(batcher.submit(3), 20)
     waited = loop.time() - started
     statements.gate.clear()
     rest = together(batcher, 4)
@@ -220,7 +220,7 @@ async def test_a_statement_that_is_given_up_leaves_nobody_waiting() -> None:
     batcher: Batcher[str] = Batcher(run, SETTINGS)
 
     with pytest.raises(Unavailable):
-        await asyncio.wait_for(batcher.submit(1), 1)
+        await asyncio.wait_for(batcher.submit(1), 20)
 
 
 async def test_statements_under_way_are_bounded(statements: Statements) -> None:
@@ -384,7 +384,7 @@ async def test_those_who_all_left_while_waiting_hold_no_place(statements: Statem
         leaver.cancel()
         await asyncio.sleep(WAIT_FOR_STATEMENT_S * 1.5)
 
-    assert await asyncio.wait_for(batcher.submit(100), 1) == "result 100"
+    assert await asyncio.wait_for(batcher.submit(100), 20) == "result 100"
     assert statements.sent == [[100]]
 
 
@@ -442,7 +442,7 @@ async def test_an_exclusive_key_stands_in_one_statement_at_a_time(statements: St
     await until(lambda: statements.under_way)
 
     again, other = together(batcher, 1, 2)
-    result = await asyncio.wait_for(other, 1)
+    result = await asyncio.wait_for(other, 20)
 
     assert result == "result 2"
     assert statements.sent == [[1], [2]]

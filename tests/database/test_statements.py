@@ -318,7 +318,7 @@ async def test_a_server_that_went_silent_is_given_up(
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(Unavailable, match="the connection broke"):
-            await asyncio.wait_for(service.fetch("sleep", seconds=0), 3)
+            await asyncio.wait_for(service.fetch("sleep", seconds=0), SOON)
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -346,9 +346,11 @@ async def test_a_cancelled_caller_is_cancelled(service: Service, execute: Execut
 
 async def test_a_caller_s_own_timeout_is_a_timeout(service: Service) -> None:
     """A request that is over ends its statement with its own error."""
+    await service.backend()  # there is a connection
+
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await service.fetch("sleep", seconds=3)
+        async with asyncio.timeout(0.3):
+            await service.fetch("sleep", seconds=60)
 
     assert (service.pool.size, service.pool.idle) == (0, 0)
 
@@ -432,7 +434,7 @@ async def test_a_read_that_breaks_midway_is_tried_again(
 
     terminate()
 
-    assert await asyncio.wait_for(user, 5) == [(1,)]
+    assert await asyncio.wait_for(user, SOON) == [(1,)]
     assert await service.is_whole()
 
 

@@ -175,7 +175,7 @@ def test_a_reader_that_has_enough(environment: Environment, execute: Execute) ->
         pipe(process.stdout).readline()
         pipe(process.stdout).close()
         err = pipe(process.stderr).read()
-        status = process.wait(20)
+        status = process.wait(60)
 
     assert (status, err) == (128 + signal.SIGPIPE, b"")
 
@@ -216,7 +216,7 @@ def test_an_interrupted_import_leaves_nothing(
     uncovered = {k: v for k, v in environment.items() if not k.startswith("COVERAGE_")}
     with half_way(uncovered, tmp_path / "rejects") as process:
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
 
     assert process.returncode == 1
     assert err == b"Error: interrupted: nothing was imported\n"
@@ -230,7 +230,7 @@ def test_a_killed_import_leaves_no_movie(
     """PostgreSQL takes back what it was sent, and the rejects do not have their name."""
     with half_way(environment, tmp_path / "rejects") as process:
         process.kill()
-        process.wait(20)
+        process.wait(60)
 
     assert execute(COUNT) == [(0,)]
     assert not (tmp_path / "rejects").exists()
@@ -290,7 +290,7 @@ def test_a_command_that_waits_for_a_lock_can_be_interrupted(
         waiting = f"select 1 from pg_stat_activity{OTHERS} and wait_event_type = 'Lock'"
         wait_until(lambda: execute(waiting))
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=60)
     blocker.close()
 
     assert process.returncode == 1
@@ -342,7 +342,7 @@ def test_a_terminal_shows_how_far_it_is(environment: Environment, tmp_path: Path
         with suppress(OSError):  # the other end is closed
             while data := os.read(master, 4096):
                 shown.write(data)
-        process.wait(20)
+        process.wait(60)
     os.close(master)
 
     text = shown.getvalue().decode()

@@ -209,7 +209,7 @@ async def test_a_large_content_length_is_refused_before_reading(client: Client) 
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n")
 
-    status = await asyncio.wait_for(reader.readline(), 2)
+    status = await asyncio.wait_for(reader.readline(), 4)
 
     assert status == b"HTTP/1.1 400 Bad Request\r\n"
     writer.close()
@@ -223,7 +223,7 @@ async def test_a_body_too_large_is_never_asked_for(client: Client) -> None:
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(ASKING.format(LIMIT + 1).encode())
 
-    status = await asyncio.wait_for(reader.readline(), 2)
+    status = await asyncio.wait_for(reader.readline(), 4)
 
     assert status == b"HTTP/1.1 400 Bad Request\r\n"
     writer.close()
@@ -233,10 +233,10 @@ async def test_a_body_that_fits_is_asked_for(client: Client) -> None:
     """Who asks with Expect: 100-continue is told to go on, and then answered."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(ASKING.format(len(TEXT)).encode())
-    told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)
+    told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 4)
 
     writer.write(TEXT.encode())
-    status = await asyncio.wait_for(reader.readline(), 2)
+    status = await asyncio.wait_for(reader.readline(), 4)
 
     assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert status == b"HTTP/1.1 201 Created\r\n"
@@ -250,7 +250,7 @@ async def test_a_body_that_does_not_arrive_is_408(start: Start, part: bytes) -> 
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n" + part)
 
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 4)
 
     assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert b"Connection: close\r\n" in head

@@ -831,7 +831,7 @@ def test_ctrl_c_ends_a_wait(empty_database: str, folder: Path) -> None:
         waiting = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         try:
-            _, said = process.communicate(timeout=10)
+            _, said = process.communicate(timeout=60)
         finally:
             process.kill()
 

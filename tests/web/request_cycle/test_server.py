@@ -85,7 +85,7 @@ async def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
         b"Connection: close\r\n\r\n"
     )
 
-    answers = (await asyncio.wait_for(reader.read(), 5)).decode()
+    answers = (await asyncio.wait_for(reader.read(), 30)).decode()
 
     assert answers.index("X-Request-Id: first") < answers.index("X-Request-Id: second")
     assert [answers.count(status) for status in ("404 Not Found", "200 OK")] == [1, 1]
