@@ -3,8 +3,8 @@
 Each worker of pytest-xdist has a throwaway PostgreSQL, and each test a database, copied from a
 migrated template (some 10 ms); none is dropped, as the whole server is thrown away after.
 
-With TEST_DATABASE_URL, the databases are made on that server instead and dropped in the end. Its
-user must be a superuser. On a server of this machine, give the socket's folder or 127.0.0.1:
+With TEST_DATABASE_URL, the databases are made on that server instead and dropped in the end. It
+must be on this machine, trust its clients, allow 200 connections, and its user be a superuser:
 
     TEST_DATABASE_URL=postgresql://postgres@127.0.0.1:5433/postgres make test
 """
@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import psycopg2
 import pytest
@@ -50,7 +50,9 @@ class Start(Protocol):
 def server_url() -> Iterator[str]:
     """The URL of the worker's own PostgreSQL, or of the one that the environment names."""
     if url := os.environ.get("TEST_DATABASE_URL"):
-        yield url
+        given = {"host": "127.0.0.1", "port": "5432"} | psycopg2.extensions.parse_dsn(url)
+        address = urlencode({"host": given["host"], "port": given["port"]})
+        yield f"postgresql://{given['user']}@/{given['dbname']}?{address}"  # as the embedded one's
         return
     folder = embedded.throwaway_folder()
     with embedded.running(folder, durable=False, throwaway=True) as url:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -47,3 +48,8 @@ def count_deadlocks(execute: Execute) -> int:
         "select deadlocks from pg_stat_database where datname = current_database()"
     )
     return int(deadlocks)
+
+
+def with_user(url: str, user: str) -> str:
+    """Replace the user of a database's URL."""
+    return re.sub("//[^@]*@", f"//{user}@", url)

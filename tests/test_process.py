@@ -17,7 +17,8 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 from conftest import ROOT
-from support import Environment, Execute, wait_until
+from psycopg2.extensions import parse_dsn
+from support import Environment, Execute, wait_until, with_user
 
 from service.database import embedded
 
@@ -100,7 +101,8 @@ def run(command: list[str], environment: Environment, **changes: str) -> tuple[i
 
 def test_serve_says_where_it_listens_and_on_which_database(environment: Environment) -> None:
     """Also on the reference and on a command to try; the database's password is not shown."""
-    url = environment["DATABASE_URL"].replace("catalogue@", "catalogue:hush@")
+    user = parse_dsn(environment["DATABASE_URL"])["user"]
+    url = with_user(environment["DATABASE_URL"], f"{user}:hush")
     with serving(SERVE, environment, DATABASE_URL=url) as (base, process):
         assert process.stderr
         greeting = [process.stderr.readline() for _ in range(4)]

@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import parse_dsn
 from structlog.testing import capture_logs
-from support import Execute, until
+from support import Execute, until, with_user
 
 from service.config import Config
 from service.database import pool as pool_module
@@ -89,7 +89,7 @@ def limited(execute: Execute, database: str, connections: int) -> str:
     """Return the database's URL for a role that may have so many connections."""
     role = f"limited_{parse_dsn(database)['dbname']}"
     execute(f"create role {role} login connection limit {connections}")
-    return database.replace("catalogue@", f"{role}@")
+    return with_user(database, role)
 
 
 @pytest.fixture
@@ -159,8 +159,12 @@ class Link:
             writer.transport.abort()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = f"{self._query['host'][0]}/.s.PGSQL.{self._query['port'][0]}"
-        their_reader, their_writer = await asyncio.open_unix_connection(path)
+        host, port = self._query["host"][0], self._query["port"][0]
+        their_reader, their_writer = await (
+            asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+            if host.startswith("/")
+            else asyncio.open_connection(host, int(port))
+        )
         ways = [
             asyncio.create_task(_copy(reader, their_writer)),
             asyncio.create_task(_copy(their_reader, writer)),
@@ -604,7 +608,7 @@ async def test_a_late_connection_is_kept_for_the_next(make_pool: MakePool, link:
 
 async def test_a_database_that_is_away_is_told_at_once(make_pool: MakePool, link: Link) -> None:
     """If connecting fails, nobody waits for `acquire_timeout`: all learn why, without secrets."""
-    url = link.url.replace("catalogue@", "catalogue:s3cret@")
+    url = with_user(link.url, "catalogue:s3cret")
     pool = make_pool(url=url, acquire_timeout=30)
     await link.cut()
 

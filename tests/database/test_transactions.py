@@ -212,7 +212,7 @@ def test_a_host_that_does_not_answer_is_passed_over(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         url = (
-            f"postgresql://catalogue@/{folder['dbname']}?host=127.0.0.1,{folder['host']}"
+            f"postgresql://{folder['user']}@/{folder['dbname']}?host=127.0.0.1,{folder['host']}"
             f"&port={port},{folder['port']}&connect_timeout=1"
         )
         with transactions.begin(url, loaded) as transaction:

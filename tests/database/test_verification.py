@@ -10,7 +10,7 @@ from typing import Any
 import aiopg
 import psycopg2
 import pytest
-from support import Execute
+from support import Execute, with_user
 
 from service.config import Config
 from service.database import query_files
@@ -450,9 +450,7 @@ async def clerk(
         f" grant all on all tables in schema public to {role};"
         f" grant all on all sequences in schema public to {role}"
     )
-    connection = await connect(
-        replace(settings().database, url=database.replace("catalogue@", f"{role}@"))
-    )
+    connection = await connect(replace(settings().database, url=with_user(database, role)))
     yield connection
     connection.close()
 
