@@ -32,9 +32,9 @@ from service.web.genres import Genres
 from service.web.health import Health
 from service.web.movies.handlers import Movies
 from service.web.reference.handlers import Reference
+from service.web.request_cycle.error_responses import answer_errors
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT, InFlight
-from service.web.request_cycle.middlewares import middlewares
 from service.web.request_cycle.server import Runner, exempt_from_collection
 from service.web.routes import routes
 
@@ -62,7 +62,12 @@ def create_app(config: Config) -> web.Application:
         applied = await statements.fetch("get_applied_migrations", retry=True)
         require_migrations(versions, applied)
 
-    app = web.Application(middlewares=middlewares(in_flight))
+    app = web.Application(
+        middlewares=[  # outermost first
+            in_flight.limit_time,  # outermost: it also sees the responses to errors
+            answer_errors,
+        ]
+    )
     app.add_routes(
         routes(
             Health(config.service.environment, require_database, in_flight),

@@ -3,12 +3,15 @@
 The libraries' logs (aiohttp, asyncio, alembic) get the same form.
 """
 
+import asyncio
+import atexit
 import io
 import json
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, TextIO, cast
 
 import orjson
@@ -16,20 +19,78 @@ import structlog
 
 from service.config import Log
 
+PIPE_BUF_BYTES = 4096
+
 
 class Stdout(io.TextIOBase):
     """stdout for logs: an error (full disk, closed pipe) must not fail the request that logs.
 
-    A line is one write, so lines of several processes on one pipe are not mixed, up to 4096 bytes
-    on Linux (https://man7.org/linux/man-pages/man7/pipe.7.html, PIPE_BUF).
+    Within an event loop, the lines of one turn are one write, which saves a read 3 us of 45. Up to
+    4096 bytes a write: on Linux the lines of several processes on one pipe are not mixed then
+    (https://man7.org/linux/man-pages/man7/pipe.7.html, PIPE_BUF).
     """
 
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+
     def write(self, text: str) -> int:
-        """Write the text and flush it."""
-        with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stdout
-            sys.stdout.buffer.write(text.encode(errors="replace"))
-            sys.stdout.buffer.flush()
+        """Write whole lines."""
+        self.write_bytes(text.encode(errors="replace"))
         return len(text)
+
+    def write_bytes(self, lines: bytes) -> None:
+        """Write whole lines, at the end of this turn of the event loop if there is one."""
+        self._lines.append(lines)
+        if len(self._lines) == 1:
+            try:
+                asyncio.get_running_loop().call_soon(self.flush)
+            except RuntimeError:  # no loop
+                self.flush()
+
+    def flush(self) -> None:
+        """Write the lines that wait."""
+        lines, self._lines = self._lines, []
+        text = b""
+        for line in lines:
+            if text and len(text) + len(line) > PIPE_BUF_BYTES:
+                _write_to_stdout(text)
+                text = b""
+            text += line
+        _write_to_stdout(text)
+
+
+def _write_to_stdout(text: bytes) -> None:
+    if not text:
+        return
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stdout
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()
+
+
+class AccessLog:
+    """Logs the line of each request; `write(event, **fields)`.
+
+    JSON does not pass through structlog's processors: that saves a read 5 us of 45. A test compares
+    the line with structlog's.
+    """
+
+    def __init__(self) -> None:
+        self.write: Callable[..., None] = self._write_with_structlog
+
+    def write_json_to(self, stdout: Stdout) -> None:
+        """Write JSON lines from now on."""
+
+        def write(event: str, **fields: object) -> None:
+            fields |= {"event": event, "level": "info", "timestamp": datetime.now(UTC)}
+            stdout.write_bytes(orjson.dumps(fields, option=orjson.OPT_UTC_Z) + b"\n")
+
+        self.write = write
+
+    def _write_with_structlog(self, event: str, **fields: object) -> None:
+        structlog.get_logger().info(event, **fields)
+
+
+access = AccessLog()
 
 
 def configure(settings: Log) -> None:
@@ -47,6 +108,9 @@ def configure(settings: Log) -> None:
         else [structlog.processors.format_exc_info, _to_json]
     )
     stdout = Stdout()
+    atexit.register(stdout.flush)
+    if level <= logging.INFO and not as_text:
+        access.write_json_to(stdout)
     structlog.configure(
         processors=[*common, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -220,6 +220,25 @@ def test_the_level_is_respected(run: Run, level: str) -> None:
     assert [event["event"] for event in events(output)] == list(LEVELS[LEVELS.index(level) :])
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_level_holds_for_the_access_line(run: Run, form: str) -> None:
+    """It is an info."""
+    code = "logs.access.write('request', status=200)"
+
+    assert "request" in run(code, level="info", form=form)
+    assert run(code, level="warning", form=form) == ""
+
+
+def test_the_access_line_is_the_one_of_structlog(run: Run) -> None:
+    """The same keys in the same order with the same values, but for the time."""
+    code = "log.info('request', status=200); logs.access.write('request', status=200)"
+
+    first, second = events(run(code))
+
+    assert list(first) == list(second)
+    assert first | {"timestamp": ""} == second | {"timestamp": ""}
+
+
 def test_the_level_holds_for_libraries(run: Run) -> None:
     """At the level error, their warnings are not written either."""
     code = "logging.getLogger('x').warning('w'); logging.getLogger('x').error('e')"

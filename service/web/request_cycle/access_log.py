@@ -1,14 +1,12 @@
 """The access log: one line per response."""
 
-import structlog
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
+from service import logs
 from service.web.request_cycle.request_ids import REQUEST_ID
 
 PARSER_ERROR = web.RequestKey("parser_error", str)
-
-log = structlog.get_logger()
 
 
 class AccessLogger(AbstractAccessLogger):
@@ -18,9 +16,11 @@ class AccessLogger(AbstractAccessLogger):
         """Log one response; `time` is in seconds."""
         error = request.get(PARSER_ERROR)
         if error is not None:  # neither method nor path is known
-            log.info("request", request_id=request[REQUEST_ID], status=response.status, error=error)
+            logs.access.write(
+                "request", request_id=request[REQUEST_ID], status=response.status, error=error
+            )
             return
-        log.info(
+        logs.access.write(
             "request",
             request_id=request[REQUEST_ID],
             method=request.method,

@@ -5,8 +5,8 @@ what aiohttp does for the usual request; tests compare the two.
 """
 
 import time
-from email.utils import formatdate
 from functools import lru_cache
+from wsgiref.handlers import format_date_time
 
 from aiohttp import ClientConnectionResetError, HttpVersion11, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
@@ -51,4 +51,4 @@ class DirectResponse(web.Response):
 
 @lru_cache(maxsize=1)
 def _format_date(seconds: int) -> str:
-    return formatdate(seconds, usegmt=True)
+    return format_date_time(seconds)

@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from service.errors import Unavailable
+from service.web.request_cycle.error_responses import answer_error
 
 CHECK_INTERVAL_S = 0.5
 
@@ -28,33 +29,29 @@ class InFlight:
         self._one_ended = asyncio.Event()
 
     @web.middleware
-    async def end_connection(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """End the connection if no request is wanted on it: when draining, or after a partial body.
-
-        The handler has not read all of a body that it refused.
-        """
-        response = await handler(request)
-        if self.draining or not request.content.is_eof():
-            response.force_close()
-        return response
-
-    @web.middleware
     async def limit_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Raise `Unavailable` at the deadline."""
+        """Answer 503 at the deadline.
+
+        Ends the connection if no further request is wanted on it: when the process is about to
+        stop, or if a handler has refused the body before reading all of it.
+        """
         task: asyncio.Task[object] = asyncio.current_task(self._loop)  # type: ignore[assignment] # in one
         self._started[task] = time.monotonic()
         try:
-            return await handler(request)
-        except asyncio.CancelledError as error:
+            response = await handler(request)
+        except asyncio.CancelledError:
             if task not in self._overdue:
                 raise
             task.uncancel()
-            raise Unavailable("the request took too long") from error
+            response = answer_error(request, Unavailable("the request took too long"))
         finally:
             del self._started[task]
             self._overdue.discard(task)
             if self.draining:
                 self._one_ended.set()
+        if self.draining or not request.content.is_eof():
+            response.force_close()
+        return response
 
     async def check_deadlines(self, _: web.Application) -> AsyncIterator[None]:
         """Cancel overdue requests while the application runs (a `cleanup_ctx`)."""

@@ -1,20 +1,15 @@
-"""The middlewares of every request, in their order.
-
-aiohttp parses the request, finds the route and answers `Expect` before the first of them;
-`server.py` answers what fails there. The headers of every response are added as it is sent.
-"""
+"""Answers errors with problem documents: a middleware, and what it uses."""
 
 import asyncio
 import sys
 
 import structlog
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
 from service.errors import StatementFailed, Unavailable
 from service.web import problems
 from service.web.bodies import ClientGone
-from service.web.request_cycle.in_flight import InFlight
 from service.web.request_cycle.request_ids import REQUEST_ID
 
 log = structlog.get_logger()
@@ -22,16 +17,8 @@ log = structlog.get_logger()
 # From Python 3.12 on, aiohttp handles the requests that a connection has sent together without a
 # turn of the event loop in between: other connections would have to wait for hundreds of them.
 EAGER_TASKS = sys.version_info >= (3, 12)
+EXPECTED_ERRORS = tuple(problems.PROBLEMS)
 NGINX_CLIENT_CLOSED = 499  # only the log shows it
-
-
-def middlewares(in_flight: InFlight) -> list[Middleware]:
-    """Return them, the outermost first."""
-    return [
-        in_flight.end_connection,  # outermost: after an error, too
-        answer_errors,  # around all that raise errors
-        in_flight.limit_time,
-    ]
 
 
 @web.middleware
@@ -48,12 +35,20 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return web.Response(status=NGINX_CLIENT_CLOSED)
     except web.HTTPException as error:
         return _answer_http_error(request, error)
-    except tuple(problems.PROBLEMS) as error:
-        _log_failure(error, request[REQUEST_ID])
-        return problems.respond(request, error)
+    except EXPECTED_ERRORS as error:
+        return answer_error(request, error)
     except Exception:
         log.exception("request failed", request_id=request[REQUEST_ID], path=request.path)
         return problems.respond_internal(request)
+
+
+def answer_error(request: web.Request, error: Exception) -> web.Response:
+    """Return the response to an error of `problems.PROBLEMS`; log it if it is the service's."""
+    if isinstance(error, Unavailable | StatementFailed):
+        event = "unavailable" if isinstance(error, Unavailable) else "request failed"
+        reason = {"query": error.query} if error.query else {"reason": str(error)}
+        log.warning(event, request_id=request[REQUEST_ID], **reason)
+    return problems.respond(request, error)
 
 
 def _answer_http_error(request: web.Request, error: web.HTTPException) -> web.Response:
@@ -63,10 +58,3 @@ def _answer_http_error(request: web.Request, error: web.HTTPException) -> web.Re
     if request.method == "OPTIONS":
         return web.Response(status=204, headers=headers)
     return problems.respond_http(request, error.status, headers)
-
-
-def _log_failure(error: Exception, request_id: str) -> None:
-    if isinstance(error, Unavailable | StatementFailed):
-        event = "unavailable" if isinstance(error, Unavailable) else "request failed"
-        reason = {"query": error.query} if error.query else {"reason": str(error)}
-        log.warning(event, request_id=request_id, **reason)
