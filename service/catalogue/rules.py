@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from marshmallow import Schema, ValidationError
+from marshmallow import Schema, ValidationError, missing
 from marshmallow.fields import Field
 from marshmallow.validate import Range
 
@@ -91,10 +91,17 @@ def load_fields(schema: Schema, row: Mapping[str, Any], *, partial: bool = False
     for name in row:
         if name not in schema.fields:
             raise Malformed(f"unknown field {quoted(name)}; a movie has {', '.join(schema.fields)}")
-    try:
-        fields: dict[str, Any] = schema.load(row, partial=partial)
-    except ValidationError as error:
-        raise Invalid(_failures("", error.messages)) from error
+    fields: dict[str, Any] = {}
+    failures: list[Failure] = []
+    # Field by field: `schema.load` takes 25 us more, a quarter of a create.
+    for name, field in schema.fields.items():
+        if name in row or not partial:
+            try:
+                fields[name] = field.deserialize(row.get(name, missing), name, row)
+            except ValidationError as error:
+                failures += _failures(name, error.messages)
+    if failures:
+        raise Invalid(failures)
     return fields
 
 
