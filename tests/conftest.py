@@ -1,9 +1,9 @@
 """A real PostgreSQL and the real server for every test that wants one.
 
 Each worker of pytest-xdist has a throwaway PostgreSQL, and each test a database, copied from a
-migrated template (some 10 ms); none is dropped, as the whole server is thrown away after.
+migrated template (some 10 ms) and dropped in the end: 1000 of them would take 8 GB of memory.
 
-With TEST_DATABASE_URL, the databases are made on that server instead and dropped in the end. It
+With TEST_DATABASE_URL, the databases are made on that server instead. It
 must be on this machine, trust its clients, allow 200 connections, and its user be a superuser:
 
     TEST_DATABASE_URL=postgresql://postgres@127.0.0.1:5433/postgres make test
@@ -12,7 +12,7 @@ must be on this machine, trust its clients, allow 200 connections, and its user 
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,27 +61,52 @@ def server_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def new_database(server_url: str) -> Iterator[Callable[[str], str]]:
-    """Copy a database and return the URL of the copy."""
-    run = f"test_{os.getpid()}"
-    numbers = itertools.count()
-    own = "TEST_DATABASE_URL" not in os.environ
+def maintain(server_url: str) -> Callable[[str], None]:
+    """Run SQL about databases."""
 
-    def maintain(sql: str) -> None:
+    def run(sql: str) -> None:
         with closing(psycopg2.connect(server_url)) as connection:
             connection.autocommit = True
             connection.cursor().execute(sql)
 
+    return run
+
+
+@pytest.fixture(scope="session")
+def new_database(
+    server_url: str, maintain: Callable[[str], None]
+) -> Iterator[Callable[[str], str]]:
+    """Copy a database and return the URL of the copy, which lasts as long as the run."""
+    numbers = itertools.count()
+    own = "TEST_DATABASE_URL" not in os.environ
+    strategy = "strategy file_copy" if own else ""  # faster where nothing is synced to disk
+
     def copy(template: str) -> str:
-        name = f"{run}_{next(numbers)}"
-        strategy = "strategy file_copy" if own else ""  # faster where nothing is synced to disk
+        name = f"test_{os.getpid()}_{next(numbers)}"
         maintain(f"create database {name} template {template} {strategy}")
         return urlsplit(server_url)._replace(path=f"/{name}").geturl()
 
     yield copy
     if not own:
         for number in range(next(numbers)):
-            maintain(f"drop database if exists {run}_{number} with (force)")
+            maintain(f"drop database if exists test_{os.getpid()}_{number} with (force)")
+
+
+@pytest.fixture
+def brief_database(
+    new_database: Callable[[str], str], maintain: Callable[[str], None]
+) -> Iterator[Callable[[str], str]]:
+    """Copy a database and return the URL of the copy, which lasts as long as the test."""
+    urls: list[str] = []
+
+    def copy(template: str) -> str:
+        urls.append(new_database(template))
+        return urls[-1]
+
+    yield copy
+    for url in urls:
+        with suppress(psycopg2.errors.ObjectInUse):  # by a prepared transaction
+            maintain(f"drop database {urlsplit(url).path[1:]} with (force)")
 
 
 @pytest.fixture(scope="session")
@@ -93,15 +118,15 @@ def template(new_database: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
-def empty_database(new_database: Callable[[str], str]) -> str:
+def empty_database(brief_database: Callable[[str], str]) -> str:
     """The URL of an empty database."""
-    return new_database("template0")
+    return brief_database("template0")
 
 
 @pytest.fixture
-def database(new_database: Callable[[str], str], template: str) -> str:
+def database(brief_database: Callable[[str], str], template: str) -> str:
     """The URL of a migrated database without movies."""
-    return new_database(template)
+    return brief_database(template)
 
 
 @pytest.fixture

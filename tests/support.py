@@ -10,7 +10,7 @@ from typing import Any
 Environment = dict[str, str]
 Execute = Callable[..., list[tuple[Any, ...]]]
 
-WAIT_S = 30.0  # what is waited for takes milliseconds, and seconds on a loaded machine
+WAIT_S = 90.0  # what is waited for takes milliseconds, and seconds on a loaded machine
 POLL_S = 0.01
 
 
