@@ -197,7 +197,8 @@ def test_a_device_is_written_as_it_is(database: str, execute: Execute) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "problem"), [("missing/a.csv", "No such file or directory"), ("a\0.csv", "null byte")]
+    ("path", "problem"),
+    [("missing/a.csv", "No such file or directory"), ("a\0.csv", "null (byte|character)")],
 )
 def test_a_file_that_cannot_be_written(
     database: str, tmp_path: Path, path: str, problem: str
