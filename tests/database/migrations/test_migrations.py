@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from service.database.migrations import session as migration_session
 from service.errors import OperatorError
 
 ROOT = Path(__file__).parents[3]
+OWN = ROOT / "migrations"
 
 # All that a schema consists of, as PostgreSQL itself writes it down.
 SCHEMA = """
@@ -53,28 +54,17 @@ order by 1, 2, 3
 CHECKSUMS = "select version, checksum from schema_migrations"
 BOOKKEEPING = {"alembic_version", "schema_migrations"}
 
-FIRST = "20260101000000_create_a.sql"
-SECOND = "20260102000000_create_b.sql"
-THIRD = "20260103000000_create_c.sql"
+V1, V2, V3, V4 = (f"2026010{day}000000" for day in range(1, 5))
+FIRST, SECOND, THIRD = f"{V1}_create_a.sql", f"{V2}_create_b.sql", f"{V3}_create_c.sql"
+FOURTH = f"{V4}_create_d.sql"
 CREATE_A = "-- migrate:up\ncreate table a (id integer);\n-- migrate:down\ndrop table a;\n"
-CREATE_B = "-- migrate:up\ncreate table b (id integer);\n-- migrate:down\ndrop table b;\n"
-CREATE_C = "-- migrate:up\ncreate table c (id integer);\n-- migrate:down\ndrop table c;\n"
+CREATE_B, CREATE_C = CREATE_A.replace(" a", " b"), CREATE_A.replace(" a", " c")
 
 
-def ignore(_line: str) -> None:
-    """Take a report that the test does not look at."""
-
-
-def query(url: str, sql: str) -> list[tuple[Any, ...]]:
-    """Run one statement on a connection of its own."""
-    connection = psycopg2.connect(url)
-    try:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(sql)
-            return cursor.fetchall() if cursor.description else []
-    finally:
-        connection.close()
+def fill(folder: Path, files: dict[str, str]) -> None:
+    """Write files, by their names."""
+    for name, text in files.items():
+        (folder / name).write_text(text, "utf-8")
 
 
 @contextmanager
@@ -89,17 +79,69 @@ def transaction(url: str, sql: str) -> Iterator[int]:
         connection.close()
 
 
-def tables(url: str) -> set[str]:
-    """Name the tables there are, without the bookkeeping."""
-    found = query(url, "select tablename from pg_tables where schemaname = 'public'")
-    return {name for (name,) in found} - BOOKKEEPING
+class Project:
+    """A folder of migrations and the database that they are for."""
 
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.lines: list[str] = []  # what the last command reported
 
-def recorded(url: str) -> tuple[list[str], list[str]]:
-    """Read both tables of bookkeeping: (alembic_version, schema_migrations)."""
-    current = query(url, "select version_num from alembic_version")
-    ledger = query(url, "select version from schema_migrations order by version")
-    return [version for (version,) in current], [version for (version,) in ledger]
+    def write(self, *texts: str) -> None:
+        """Write the first files of the history, with these texts."""
+        fill(self.folder, dict(zip((FIRST, SECOND, THIRD, FOURTH), texts, strict=False)))
+
+    def _run(self, command: Callable[..., Any]) -> Any:
+        self.lines = []
+        return command(self.url, self.folder, self.lines.append)
+
+    def up(self) -> list[str]:
+        """Upgrade, and return what was reported."""
+        self._run(migrations.upgrade)
+        return self.lines
+
+    def down(self) -> list[str]:
+        """Take back one migration, and return what was reported."""
+        self._run(migrations.downgrade)
+        return self.lines
+
+    def status(self) -> Any:
+        """Return the status of each migration."""
+        return self._run(migrations.status)
+
+    def refuse(self, message: str, command: Callable[..., Any] = migrations.upgrade) -> str:
+        """Run a command that must be refused with this message, a pattern; return all of it."""
+        with pytest.raises(OperatorError, match=message) as caught:
+            self._run(command)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run one statement on a connection of its own."""
+        connection = psycopg2.connect(self.url)
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+                return cursor.fetchall() if cursor.description else []
+        finally:
+            connection.close()
+
+    def schema(self) -> list[tuple[Any, ...]]:
+        """Describe everything in the database."""
+        return self.query(SCHEMA)
+
+    def tables(self) -> set[str]:
+        """Name the tables, without the bookkeeping."""
+        found = self.query("select tablename from pg_tables where schemaname = 'public'")
+        return {name for (name,) in found} - BOOKKEEPING
+
+    def applied(self) -> list[str]:
+        """List the versions in schema_migrations, of which alembic_version must have the last."""
+        current = self.query("select version_num from alembic_version")
+        ledger = self.query("select version from schema_migrations order by version")
+        assert current == ledger[-1:]
+        return [version for (version,) in ledger]
 
 
 @pytest.fixture
@@ -110,10 +152,10 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def fill(folder: Path, files: dict[str, str]) -> None:
-    """Write files, by their names."""
-    for name, text in files.items():
-        (folder / name).write_text(text, "utf-8")
+@pytest.fixture
+def project(folder: Path, empty_database: str) -> Project:
+    """Give an empty folder for migrations with an empty database."""
+    return Project(folder, empty_database)
 
 
 # The project's own migrations
@@ -121,37 +163,33 @@ def fill(folder: Path, files: dict[str, str]) -> None:
 
 def test_the_projects_migrations_walk_up_down_and_up(empty_database: str) -> None:
     """Each of the project's migrations is taken back by its down section without a trace."""
-    own = ROOT / "migrations"
-    versions = migration_files.list_versions(own)
-    migrations.upgrade(empty_database, own, ignore)
-    full = query(empty_database, SCHEMA)
+    own = Project(OWN, empty_database)
+    versions = migration_files.list_versions(OWN)
+    own.up()
+    full = own.schema()
 
     for _ in versions:
-        migrations.downgrade(empty_database, own, ignore)
-    left = {table for _, table, _, _ in query(empty_database, SCHEMA)}
-    migrations.upgrade(empty_database, own, ignore)
+        own.down()
+    left = {table for _, table, _, _ in own.schema()}
+    own.up()
 
     assert left == BOOKKEEPING
-    assert query(empty_database, SCHEMA) == full
-    assert recorded(empty_database) == (versions[-1:], versions)
+    assert own.schema() == full
+    assert own.applied() == versions
 
 
-def test_each_of_the_projects_migrations_leaves_the_schema_it_found(
-    empty_database: str, tmp_path: Path
-) -> None:
+def test_each_of_the_projects_migrations_leaves_the_schema_it_found(project: Project) -> None:
     """Up, down and up of each file alone gives the same schema each time."""
-    folder = tmp_path / "migrations"
-    folder.mkdir()
-    for migration in migration_files.read(ROOT / "migrations"):
-        (folder / migration.path.name).write_bytes(migration.path.read_bytes())
-        before = query(empty_database, SCHEMA)
-        migrations.upgrade(empty_database, folder, ignore)
-        after = query(empty_database, SCHEMA)
-        migrations.downgrade(empty_database, folder, ignore)
-        taken_back = query(empty_database, SCHEMA)
-        migrations.upgrade(empty_database, folder, ignore)
+    for migration in migration_files.read(OWN):
+        (project.folder / migration.path.name).write_bytes(migration.path.read_bytes())
+        before = project.schema()
+        project.up()
+        after = project.schema()
+        project.down()
+        taken_back = project.schema()
+        project.up()
 
-        assert query(empty_database, SCHEMA) == after
+        assert project.schema() == after
         assert [row for row in taken_back if row[1] not in BOOKKEEPING] == [
             row for row in before if row[1] not in BOOKKEEPING
         ]
@@ -178,13 +216,16 @@ def test_each_of_the_projects_migrations_leaves_the_schema_it_found(
         (FIRST, "-- migrate:up\n-- Migrate: down\n", f'{FIRST}:2: expected "-- migrate:up" or'),
         (FIRST, "-- migrate:up\n  -- migrate:down\n", f'{FIRST}:2: expected "-- migrate:up" or'),
         (FIRST, "-- migrate:up\n\n\0", f"{FIRST}:3: a NUL character"),
+        (FIRST, b"-- migrate:up\nselect 1;\nselect '\xe9';\n", f"{FIRST}:3: not UTF-8"),
+        (f"{V2}_other.sql", CREATE_A, f"{V2}_other.sql:1: {SECOND} has the same timestamp"),
     ],
 )
-def test_a_faulty_file_is_named_with_what_is_expected(
-    folder: Path, name: str, text: str, message: str
+def test_an_invalid_file_is_refused_with_the_expected_form(
+    folder: Path, name: str, text: str | bytes, message: str
 ) -> None:
-    """What a file's author can get wrong is refused with file, line and the right form."""
-    fill(folder, {name: text})
+    """The message names file and line."""
+    fill(folder, {SECOND: CREATE_B})
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
     with pytest.raises(OperatorError) as caught:
         migration_files.read(folder)
@@ -193,71 +234,43 @@ def test_a_faulty_file_is_named_with_what_is_expected(
     assert str(caught.value).startswith("migrations/")
 
 
-def test_a_file_that_is_not_utf_8_is_named_with_its_line(folder: Path) -> None:
-    """Latin-1 is refused where it stands, not stored as something else."""
-    (folder / FIRST).write_bytes(b"-- migrate:up\nselect 1;\nselect '\xe9';\n")
-
-    with pytest.raises(OperatorError, match=rf"migrations/{FIRST}:3: not UTF-8"):
-        migration_files.read(folder)
-
-
-def test_two_files_of_one_timestamp_are_refused(folder: Path) -> None:
-    """A version stands for one file."""
-    fill(folder, {FIRST: CREATE_A, "20260101000000_create_b.sql": CREATE_B})
-
-    with pytest.raises(OperatorError, match=f"_create_b.sql:1: {FIRST} has the same timestamp"):
-        migration_files.list_versions(folder)
-
-
-def test_a_folder_that_is_not_there_is_named(folder: Path) -> None:
+def test_unreadable_files_and_folders_are_refused(folder: Path) -> None:
     """A wrong folder is no empty history."""
-    with pytest.raises(OperatorError, match="nowhere: cannot be read"):
-        migration_files.list_versions(folder / "nowhere")
-
-
-def test_an_unreadable_file_is_named(folder: Path) -> None:
-    """What has the name of a migration and cannot be read is an error of one line."""
     (folder / FIRST).mkdir()
 
+    with pytest.raises(OperatorError, match="nowhere: cannot be read"):
+        migration_files.list_versions(folder / "nowhere")
     with pytest.raises(OperatorError, match=f"migrations/{FIRST}:1: cannot be read"):
         migration_files.read(folder)
 
 
-def test_sections_know_their_sql_line_and_options(folder: Path) -> None:
+def test_sections_have_their_sql_line_and_options(folder: Path) -> None:
     """A file is read as its two sections; files of another kind are ignored."""
     text = "-- why\n\n-- migrate:up transaction:false\n\nselect 1;\r\n-- migrate:down\r\nselect 2"
     fill(folder, {FIRST: f"\ufeff{text}", "README.md": "not SQL"})
 
-    [migration] = migration_files.read(folder)
-
-    assert migration == migration_files.Migration(
-        version="20260101000000",
-        name="create_a",
-        path=folder / FIRST,
-        checksum=hashlib.sha256(text.replace("\r", "").encode()).hexdigest(),
-        up=migration_files.Section("select 1;", 5, transaction=False),
-        down=migration_files.Section("select 2", 7, transaction=True),
-    )
-
-
-def test_a_name_may_be_one_word(folder: Path) -> None:
-    """`init` names a migration, to the reader and to `migrate new`."""
-    path = migration_files.create(folder, "init")
-
-    assert [migration.path for migration in migration_files.read(folder)] == [path]
-    assert migration_files.read(folder)[0].name == "init"
+    assert migration_files.read(folder) == [
+        migration_files.Migration(
+            version=V1,
+            name="create_a",
+            path=folder / FIRST,
+            checksum=hashlib.sha256(text.replace("\r", "").encode()).hexdigest(),
+            up=migration_files.Section("select 1;", 5, transaction=False),
+            down=migration_files.Section("select 2", 7, transaction=True),
+        )
+    ]
 
 
 def test_hidden_files_are_ignored(folder: Path) -> None:
-    """An editor's lock beside an open file, a link to nowhere with Emacs, is no migration."""
+    """An editor's lock file (in Emacs a link to nowhere) is no migration."""
     fill(folder, {FIRST: CREATE_A, f".{SECOND}": "half a file"})
     (folder / f".#{FIRST}").symlink_to("somebody@somewhere.1234")
 
-    assert migration_files.list_versions(folder) == ["20260101000000"]
+    assert migration_files.list_versions(folder) == [V1]
 
 
-def test_versions_come_in_order_and_without_alembic(folder: Path) -> None:
-    """A process that serves learns what it needs from the names, and loads no migration tool."""
+def test_versions_are_sorted_and_listed_without_alembic(folder: Path) -> None:
+    """A process that serves reads the versions from the names, and loads no migration tool."""
     fill(folder, {SECOND: "no SQL at all", FIRST: ""})
     program = (
         "import sys, pathlib; from service.database.migrations.files import list_versions;"
@@ -265,32 +278,26 @@ def test_versions_come_in_order_and_without_alembic(folder: Path) -> None:
         " {'alembic', 'sqlalchemy', 'psycopg2'} & sys.modules.keys())"
     )
 
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(folder)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    printed = subprocess.check_output([sys.executable, "-c", program, str(folder)], cwd=ROOT)
 
-    assert result.stdout == "['20260101000000', '20260102000000'] set()\n"
+    assert printed.decode() == f"['{V1}', '{V2}'] set()\n"
 
 
 # New files
 
 
-def test_a_new_file_is_ready_to_be_filled_in(folder: Path) -> None:
-    """The template is a migration already, which does nothing."""
+@pytest.mark.parametrize("name", ["init", "add_index_on_titles"])
+def test_a_new_file_is_ready_to_be_filled_in(folder: Path, name: str) -> None:
+    """The template is a valid migration that does nothing."""
     before = datetime.now(UTC).strftime("%Y%m%d%H%M%S")
 
-    path = migration_files.create(folder, "add_index_on_titles")
+    path = migration_files.create(folder, name)
 
     [migration] = migration_files.read(folder)
-    assert migration.path == path
-    assert migration.name == "add_index_on_titles"
+    assert (migration.path, migration.name) == (path, name)
     assert before <= migration.version <= datetime.now(UTC).strftime("%Y%m%d%H%M%S")
     assert migration.up.is_empty
-    assert migration.down is not None
+    assert migration.down
     assert migration.down.is_empty
 
 
@@ -298,21 +305,19 @@ def test_a_new_file_is_later_than_all_others(folder: Path) -> None:
     """A colleague's clock that is ahead does not make the next migration too old to run."""
     fill(folder, {"29991231235959_create_a.sql": CREATE_A})
 
-    path = migration_files.create(folder, "create_b")
-
-    assert path.name == "30000101000000_create_b.sql"
+    assert migration_files.create(folder, "create_b").name == "30000101000000_create_b.sql"
 
 
 @pytest.mark.parametrize("name", ["", "Add_index", "add-index", "../add_index", "add_", "2add"])
-def test_a_new_file_needs_a_proper_name(folder: Path, name: str) -> None:
-    """A name that the reader would refuse is refused before there is a file."""
+def test_a_new_file_with_an_invalid_name_is_refused(folder: Path, name: str) -> None:
+    """No file is written."""
     with pytest.raises(OperatorError, match="expected lower-case words"):
         migration_files.create(folder, name)
 
     assert list(folder.iterdir()) == []
 
 
-def test_a_new_file_that_cannot_be_written_is_named(
+def test_a_new_file_that_cannot_be_written_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder without the right to write is an error of one line."""
@@ -328,124 +333,96 @@ def test_a_new_file_that_cannot_be_written_is_named(
         migration_files.create(folder, "create_a")
 
 
-# Up, down and where things stand
+# Up, down and status
 
 
-def test_upgrade_reports_each_file_and_then_nothing_to_do(
-    empty_database: str, folder: Path
-) -> None:
+def test_upgrade_reports_each_file_and_then_nothing_to_do(project: Project) -> None:
     """The operator reads what was done, and that a second run does nothing."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    lines: list[str] = []
+    project.write(CREATE_A, CREATE_B)
 
-    migrations.upgrade(empty_database, folder, lines.append)
-    migrations.upgrade(empty_database, folder, lines.append)
-
-    assert lines == [
-        f"applied {FIRST}",
-        f"applied {SECOND}",
-        "nothing to do: the newest migration is 20260102000000",
-    ]
+    assert project.up() == [f"applied {FIRST}", f"applied {SECOND}"]
+    assert project.up() == [f"nothing to do: the newest migration is {V2}"]
 
 
-def test_downgrade_takes_back_one_file(empty_database: str, folder: Path) -> None:
-    """One step is one file, newest first."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    migrations.upgrade(empty_database, folder, ignore)
-    lines: list[str] = []
+def test_downgrade_takes_back_one_file(project: Project) -> None:
+    """One step is one file, newest first; there is no step below the first."""
+    project.write(CREATE_A, CREATE_B)
+    project.refuse("nothing is applied", migrations.downgrade)
+    project.up()
 
-    migrations.downgrade(empty_database, folder, lines.append)
-
-    assert lines == [f"took back {SECOND}"]
-    assert tables(empty_database) == {"a"}
-    assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
+    assert project.down() == [f"took back {SECOND}"]
+    assert project.tables() == {"a"}
+    assert project.applied() == [V1]
 
 
-def test_downgrade_of_nothing_is_refused(empty_database: str, folder: Path) -> None:
-    """There is no step below the first."""
-    fill(folder, {FIRST: CREATE_A})
+def test_downgrade_without_a_down_section_is_refused(project: Project) -> None:
+    """The migration stays applied."""
+    project.write("-- migrate:up\ncreate table a (id integer);\n")
+    project.up()
 
-    with pytest.raises(OperatorError, match="nothing is applied"):
-        migrations.downgrade(empty_database, folder, ignore)
+    project.refuse(f'migrations/{FIRST}:1: has no "-- migrate:down"', migrations.downgrade)
 
-
-def test_downgrade_without_a_down_section_is_refused(empty_database: str, folder: Path) -> None:
-    """What cannot be taken back stays applied."""
-    fill(folder, {FIRST: "-- migrate:up\ncreate table a (id integer);\n"})
-    migrations.upgrade(empty_database, folder, ignore)
-
-    with pytest.raises(OperatorError, match=f'migrations/{FIRST}:1: has no "-- migrate:down"'):
-        migrations.downgrade(empty_database, folder, ignore)
-
-    assert tables(empty_database) == {"a"}
-    assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
+    assert project.tables() == {"a"}
+    assert project.applied() == [V1]
 
 
-def test_status_lists_pending_applied_and_missing(empty_database: str, folder: Path) -> None:
-    """Status shows the files and the ledger side by side, and changes nothing."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    pending = migrations.status(empty_database, folder, ignore)
-    untouched = query(empty_database, "select count(*) from pg_tables where schemaname = 'public'")
-    migrations.upgrade(empty_database, folder, ignore)
-    (folder / SECOND).rename(folder / THIRD)
+def test_status_lists_pending_applied_and_missing(project: Project) -> None:
+    """Status compares the files with the ledger, and changes nothing."""
+    project.write(CREATE_A, CREATE_B)
+    pending = project.status()
+    untouched = project.schema()
+    project.up()
+    (project.folder / SECOND).rename(project.folder / THIRD)
 
-    first, missing, third = migrations.status(empty_database, folder, ignore)
+    first, missing, third = project.status()
 
     assert [entry.is_applied for entry in pending] == [False, False]
-    assert untouched == [(0,)]
-    assert first.version == "20260101000000"
-    assert first.name == "create_a"
+    assert untouched == []
+    assert (first.version, first.name) == (V1, "create_a")
     assert first.applied_at is not None
     assert abs(datetime.now(UTC) - first.applied_at).total_seconds() < 60
-    assert missing[:2] == ("20260102000000", None)
+    assert missing[:2] == (V2, None)
     assert missing.applied_at is not None
-    assert third == ("20260103000000", "create_c", False, None)
+    assert third == (V3, "create_c", False, None)
 
 
-def test_empty_sections_are_recorded_as_applied(empty_database: str, folder: Path) -> None:
-    """A section of comments asks nothing of PostgreSQL and still counts."""
-    fill(folder, {FIRST: "-- migrate:up\n-- later\n/* ; */ ;\n-- migrate:down\n"})
+def test_empty_sections_are_recorded_as_applied(project: Project) -> None:
+    """A section of comments sends nothing to PostgreSQL and still counts."""
+    project.write("-- migrate:up\n-- later\n/* ; */ ;\n-- migrate:down\n")
 
-    migrations.upgrade(empty_database, folder, ignore)
-    up = recorded(empty_database)
-    migrations.downgrade(empty_database, folder, ignore)
+    project.up()
+    up = project.applied()
+    project.down()
 
-    assert up == (["20260101000000"], ["20260101000000"])
-    assert recorded(empty_database) == ([], [])
+    assert (up, project.applied()) == ([V1], [])
 
 
-def test_sql_reaches_postgresql_as_it_stands(empty_database: str, folder: Path) -> None:
-    """Percent signs, colons, dollar quotes, tabs and other scripts mean nothing but themselves."""
+def test_sql_reaches_postgresql_unchanged(project: Project) -> None:
+    """Percent signs, colons, dollar quotes, tabs and other scripts have no meaning of their own."""
     text = "%s 100% :foo %(x)s \\ \t ünï"
-    fill(
-        folder,
-        {
-            FIRST: "-- migrate:up\n"
-            f"create table a as select '{text}'::text as one, $b$'; -- {text}$b$ as two,\n"
-            "  (array[1, 2, 3])[1:2] as three, 7 % 4 as four -- :bar % no semicolon\n"
-        },
+    project.write(
+        "-- migrate:up\n"
+        f"create table a as select '{text}'::text as one, $b$'; -- {text}$b$ as two,\n"
+        "  (array[1, 2, 3])[1:2] as three, 7 % 4 as four -- :bar % no semicolon\n"
     )
 
-    migrations.upgrade(empty_database, folder, ignore)
+    project.up()
 
-    assert query(empty_database, "select * from a") == [(text, f"'; -- {text}", [1, 2], 3)]
+    assert project.query("select * from a") == [(text, f"'; -- {text}", [1, 2], 3)]
 
 
-def test_what_a_file_sets_ends_with_it(empty_database: str, folder: Path) -> None:
+def test_settings_of_a_file_end_with_it(project: Project) -> None:
     """A search path or a role of one file, as in pg_dump's output, is not that of the next."""
     settings = "set search_path = ''; set role pg_monitor; set lock_timeout = 0;\n"
-    fill(
-        folder,
-        {
-            FIRST: f"-- migrate:up\ncreate table a (id integer);\n{settings}",
-            SECOND: "-- migrate:up\ncreate table b as select current_setting('lock_timeout');\n",
-        },
+    project.write(
+        f"-- migrate:up\ncreate table a (id integer);\n{settings}",
+        "-- migrate:up\ncreate table b as select current_setting('lock_timeout');\n",
     )
 
-    migrations.upgrade(empty_database, folder, ignore)
+    project.up()
 
-    assert query(empty_database, "select * from b") == [("5s",)]
-    assert recorded(empty_database)[1] == ["20260101000000", "20260102000000"]
+    assert project.query("select * from b") == [("5s",)]
+    assert project.applied() == [V1, V2]
 
 
 # Failures
@@ -463,147 +440,154 @@ def test_what_a_file_sets_ends_with_it(empty_database: str, folder: Path) -> Non
     ],
 )
 def test_a_failing_file_is_rolled_back_and_named_with_its_line(
-    empty_database: str, folder: Path, sql: str, line: int, message: str
+    project: Project, sql: str, line: int, message: str
 ) -> None:
-    """Earlier files stay, nothing of the failing one does, and the message leads to the fault."""
+    """Earlier files stay applied; nothing of the failing file or of later ones is."""
     unique = CREATE_A.replace("integer", "integer unique")
-    fill(
-        folder,
-        {
-            FIRST: unique,
-            SECOND: f"-- migrate:up\n{sql}\ncreate table b (id integer);\n",
-            THIRD: CREATE_C,
-        },
-    )
-    lines: list[str] = []
+    project.write(unique, f"-- migrate:up\n{sql}\ncreate table b (id integer);\n", CREATE_C)
 
-    with pytest.raises(OperatorError) as caught:
-        migrations.upgrade(empty_database, folder, lines.append)
+    assert message in project.refuse(f"^migrations/{SECOND}:{line}: ")
 
-    assert str(caught.value).startswith(f"migrations/{SECOND}:{line}: ")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert lines == [f"applied {FIRST}"]
-    assert tables(empty_database) == {"a"}
-    assert query(empty_database, "select * from a") == []
-    assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
+    assert project.lines == [f"applied {FIRST}"]
+    assert project.tables() == {"a"}
+    assert project.query("select * from a") == []
+    assert project.applied() == [V1]
 
 
+DEFERRED = "create table a (id integer unique deferrable initially deferred);"
+VIOLATE = "insert into a values (1), (1);"
+
+
+@pytest.mark.parametrize(
+    ("up", "message"),
+    [
+        ("create table a (id integer);\nselect missing;", "4: column"),
+        (f"{DEFERRED}\n{VIOLATE}", "3: duplicate key"),  # at the commit: the section's line
+        ("create table a (id integer);\nrollback;", "3: ends its transaction itself"),
+    ],
+)
 def test_a_first_file_that_fails_leaves_the_database_empty(
-    empty_database: str, folder: Path
+    project: Project, up: str, message: str
 ) -> None:
-    """The bookkeeping's own tables are part of the first file's transaction."""
-    fill(folder, {FIRST: "-- migrate:up\ncreate table a (id integer);\nselect missing;\n"})
+    """The tables of the bookkeeping are created in the first file's transaction."""
+    project.write(f"-- why\n-- migrate:up\n{up}\n-- migrate:down\ndrop table a;\n")
 
-    with pytest.raises(OperatorError, match=f"migrations/{FIRST}:3: "):
-        migrations.upgrade(empty_database, folder, ignore)
+    project.refuse(f"migrations/{FIRST}:{message}")
 
-    assert query(empty_database, SCHEMA) == []
-
-
-def test_a_failing_downgrade_is_rolled_back_and_named(empty_database: str, folder: Path) -> None:
-    """The way back is as safe as the way there."""
-    fill(folder, {FIRST: CREATE_A.replace("drop table a;", "drop table a;\nselect missing;")})
-    migrations.upgrade(empty_database, folder, ignore)
-
-    with pytest.raises(OperatorError, match=f"migrations/{FIRST}:5: column"):
-        migrations.downgrade(empty_database, folder, ignore)
-
-    assert tables(empty_database) == {"a"}
-    assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
+    assert project.schema() == []
 
 
-def test_a_failure_at_the_commit_names_the_section(empty_database: str, folder: Path) -> None:
-    """A deferred constraint fails after the last statement; the section's line is named."""
-    sql = "create table a (id integer unique deferrable initially deferred);"
-    up = f"-- why\n-- migrate:up\n{sql}\ninsert into a values (1), (1);\n"
-    fill(folder, {FIRST: f"{up}-- migrate:down\ndrop table a;\n"})
+def test_a_file_that_commits_is_refused_and_not_recorded(project: Project) -> None:
+    """Nothing shows which part of it was applied."""
+    project.write(CREATE_A.replace("(id integer);", "(id integer);\ncommit;"))
 
-    with pytest.raises(OperatorError, match=f"migrations/{FIRST}:3: duplicate key"):
-        migrations.upgrade(empty_database, folder, ignore)
+    project.refuse(f"migrations/{FIRST}:2: ends its transaction itself")
 
-    assert query(empty_database, SCHEMA) == []
+    assert project.query("select to_regclass('schema_migrations')") == [(None,)]
 
 
-def test_a_downgrade_that_fails_at_the_commit_names_its_section(
-    empty_database: str, folder: Path
+@pytest.mark.parametrize(
+    ("down", "message"),
+    [("drop table a;\nselect missing;", "5: column"), (VIOLATE, "4: duplicate key")],
+)
+def test_a_failing_downgrade_is_rolled_back_and_named(
+    project: Project, down: str, message: str
 ) -> None:
-    """The line is that of the section that ran, not of the other one."""
-    up = "create table a (id integer unique deferrable initially deferred);"
-    down = "insert into a values (1), (1);"
-    fill(folder, {FIRST: f"-- migrate:up\n{up}\n-- migrate:down\n{down}\n"})
-    migrations.upgrade(empty_database, folder, ignore)
+    """The line is that of the section that ran, also where the commit fails."""
+    project.write(f"-- migrate:up\n{DEFERRED}\n-- migrate:down\n{down}\n")
+    project.up()
 
-    with pytest.raises(OperatorError, match=f"migrations/{FIRST}:4: duplicate key"):
-        migrations.downgrade(empty_database, folder, ignore)
+    project.refuse(f"migrations/{FIRST}:{message}", migrations.downgrade)
 
-    assert recorded(empty_database)[1] == ["20260101000000"]
-
-
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_file_that_ends_its_transaction_is_refused(
-    empty_database: str, folder: Path, end: str
-) -> None:
-    """A stray rollback must not have a file recorded that did nothing, nor a commit half of one."""
-    fill(folder, {FIRST: f"-- migrate:up\ncreate table a (id integer);\n{end};\n"})
-
-    with pytest.raises(OperatorError, match=f"migrations/{FIRST}:2: ends its transaction itself"):
-        migrations.upgrade(empty_database, folder, ignore)
-
-    assert query(empty_database, "select to_regclass('schema_migrations')") == [(None,)]
+    assert project.tables() == {"a"}
+    assert project.applied() == [V1]
 
 
 @pytest.mark.parametrize("option", ["", " transaction:false"])
-def test_a_connection_lost_on_the_way_is_one_line(
-    empty_database: str, folder: Path, option: str
-) -> None:
-    """A server that goes away in the middle is told like any other failure."""
+def test_a_lost_connection_is_reported_in_one_line(project: Project, option: str) -> None:
+    """A server that goes away during a migration is reported like any other failure."""
     sql = "select pg_terminate_backend(pg_backend_pid());"
-    fill(folder, {FIRST: CREATE_A, SECOND: f"-- migrate:up{option}\n{sql}\n"})
+    project.write(CREATE_A, f"-- migrate:up{option}\n{sql}\n")
 
-    with pytest.raises(OperatorError, match=f"migrations/{SECOND}:2: .*connection"):
-        migrations.upgrade(empty_database, folder, ignore)
+    project.refuse(f"migrations/{SECOND}:2: .*connection")
 
-    assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
-
-
-def test_a_migration_waits_five_seconds_for_a_lock(empty_database: str, folder: Path) -> None:
-    """Then it gives up, as everybody else who wants that table waits behind it."""
-    fill(
-        folder,
-        {FIRST: "-- migrate:up\ncreate table a as select current_setting('lock_timeout');\n"},
-    )
-
-    migrations.upgrade(empty_database, folder, ignore)
-
-    assert query(empty_database, "select * from a") == [("5s",)]
+    assert project.applied() == [V1]
 
 
-def test_a_lock_that_is_not_had_in_time_is_refused(
-    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+# Waiting for locks
+
+
+def test_a_lock_wait_that_times_out_names_the_holder(
+    project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A migration gives up before it stops all traffic, and names the transaction in its way."""
+    """A migration gives up before it stops all traffic."""
     monkeypatch.setattr(migration_session, "OPTIONS", "-c lock_timeout=1s")
     monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    fill(folder, {SECOND: "-- migrate:up\nselect 1;\nalter table a add column b text;\n"})
-    lines: list[str] = []
+    project.write(CREATE_A)
+    project.up()
+    project.write(CREATE_A, "-- migrate:up\nselect 1;\nalter table a add column b text;\n")
 
-    with (
-        transaction(f"{empty_database}&application_name=report", "select *\n  from a") as pid,
-        pytest.raises(OperatorError) as caught,
-    ):
-        migrations.upgrade(empty_database, folder, lines.append)
+    with transaction(f"{project.url}&application_name=report", "select *\n  from a") as pid:
+        message = project.refuse("lock timeout")
 
     holder = f'pid {pid}, application "report", idle in transaction, query: select * from a'
-    assert str(caught.value) == (
+    assert message == (
         f"migrations/{SECOND}:2: in this section: canceling statement due to lock timeout; nothing"
         " of this file was changed: run migrate again when the transaction that holds the lock has"
         f" ended; the lock was held by {holder}"
     )
-    assert lines == [f"waiting for a lock that is held by {holder}"]
-    assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
+    assert project.lines == [f"waiting for a lock that is held by {holder}"]
+    assert project.applied() == [V1]
+
+
+def test_the_holder_of_a_lock_is_reported_while_a_migration_waits(project: Project) -> None:
+    """The operator can end it in time, and the migration continues."""
+    project.write(CREATE_A)
+    project.up()
+    project.write(CREATE_A, "-- migrate:up\nalter table a add column b text;\n")
+    lines: list[str] = []
+
+    def end_holder(line: str) -> None:
+        lines.append(line)
+        if found := re.search("held by pid ([0-9]+)", line):
+            project.query(f"select pg_terminate_backend({found[1]})")
+
+    with transaction(project.url, "select * from a") as pid:
+        migrations.upgrade(project.url, project.folder, end_holder)
+
+    holder = f'pid {pid}, application "", idle in transaction, query: select * from a'
+    assert lines == [f"waiting for a lock that is held by {holder}", f"applied {SECOND}"]
+
+
+def test_a_prepared_transaction_is_reported_as_the_holder(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL gives 0 for a lock of no process: the operator learns where to look."""
+    monkeypatch.setattr(migration_lock, "BLOCKERS", "select 0 where %s > 0")
+    monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
+    project.write("-- migrate:up\nselect pg_sleep(0.5);\n")
+
+    assert project.up() == [
+        "waiting for a lock that is held by a prepared transaction (see pg_prepared_xacts)",
+        f"applied {FIRST}",
+    ]
+
+
+def test_a_migration_waits_without_a_second_connection(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no further connection can be opened, only the report of the holder is missing."""
+    monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
+    project.write(CREATE_A)
+    project.up()
+    close = "update pg_database set datallowconn = false where datname = current_database()"
+    wait = "set lock_timeout = '1s';\nalter table a add column b text;"
+    project.write(CREATE_A, f"-- migrate:up\n{close};\n", f"-- migrate:up\n{wait}\n")
+
+    with transaction(project.url, "select * from a"):
+        project.refuse(f"{THIRD}:2: .* lock timeout; .* lock has ended$")
+
+    assert project.lines == [f"applied {SECOND}"]
 
 
 # Without a transaction
@@ -612,213 +596,67 @@ def test_a_lock_that_is_not_had_in_time_is_refused(
 INDEX = "-- migrate:up transaction:false\ncreate index concurrently a_id on a (id);\n"
 
 
-def index_is_valid(url: str) -> bool:
+def index_is_valid(project: Project) -> bool:
     """Tell whether the index exists and was built to its end."""
-    found = query(url, "select indisvalid from pg_index where indexrelid = to_regclass('a_id')")
-    return found == [(True,)]
-
-
-def test_an_index_is_built_concurrently_under_traffic(empty_database: str, folder: Path) -> None:
-    """`transaction:false` runs outside of one, while others keep reading and writing."""
-    fill(folder, {FIRST: CREATE_A, SECOND: INDEX})
-    stop = threading.Event()
-
-    def load() -> int:
-        connection = psycopg2.connect(empty_database)
-        connection.autocommit = True
-        done = 0
-        with connection.cursor() as cursor:
-            cursor.execute("set statement_timeout = '2s'")
-            while not stop.is_set():
-                cursor.execute("select count(*) from pg_class")
-                done += 1
-        connection.close()
-        return done
-
-    with ThreadPoolExecutor() as pool:
-        loads = [pool.submit(load) for _ in range(3)]
-        migrations.upgrade(empty_database, folder, ignore)
-        stop.set()
-
-    assert all(load.result() > 0 for load in loads)
-    assert index_is_valid(empty_database)
-    assert recorded(empty_database)[1] == ["20260101000000", "20260102000000"]
+    sql = "select indisvalid from pg_index where indexrelid = to_regclass('a_id')"
+    return project.query(sql) == [(True,)]
 
 
 def test_a_concurrent_index_waits_longer_than_a_lock_may(
-    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An index that waits for an old transaction holds up nobody, and is not left invalid."""
+    """While an index waits for an old transaction, others write; it is not left invalid."""
     monkeypatch.setattr(migration_session, "OPTIONS", "-c lock_timeout=100ms")
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    fill(folder, {SECOND: INDEX})
+    project.write(CREATE_A)
+    project.up()
+    project.write(CREATE_A, INDEX)
 
     with ThreadPoolExecutor() as pool:
-        with transaction(empty_database, "insert into a values (1)"):
-            upgrade = pool.submit(migrations.upgrade, empty_database, folder, ignore)
+        with transaction(project.url, "insert into a values (1)"):
+            upgrade = pool.submit(project.up)
             sql = "select 1 from pg_locks where not granted and now() - waitstart > '0.5 s'"
-            wait_until(lambda: query(empty_database, sql) or upgrade.done())
+            wait_until(lambda: project.query(sql) or upgrade.done())
             waited = not upgrade.done()
-            query(empty_database, "insert into a values (2)")
+            project.query("insert into a values (2)")
         upgrade.result(timeout=10)
 
     assert waited
-    assert index_is_valid(empty_database)
+    assert index_is_valid(project)
+    assert project.applied() == [V1, V2]
 
 
-def test_two_upgrades_at_once_may_build_an_index_concurrently(
-    empty_database: str, folder: Path
-) -> None:
-    """Who waits for its turn holds no snapshot that the index would wait for (a deadlock)."""
-    fill(folder, {FIRST: CREATE_A, SECOND: INDEX})
+def test_two_upgrades_at_once_may_build_an_index_concurrently(project: Project) -> None:
+    """A run that waits holds no snapshot that the index would wait for (a deadlock)."""
+    project.write(CREATE_A, INDEX)
 
     with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(migrations.upgrade, empty_database, folder, ignore) for _ in range(3)]
+        runs = [pool.submit(project.up) for _ in range(3)]
         for run in runs:
             run.result(timeout=30)
 
-    assert index_is_valid(empty_database)
+    assert index_is_valid(project)
 
 
-def test_a_failing_file_without_a_transaction_says_what_may_be_left(
-    empty_database: str, folder: Path
-) -> None:
+def test_a_failing_file_without_a_transaction_reports_what_may_be_left(project: Project) -> None:
     """Nothing is recorded, and the message names the invalid index to look for."""
-    fill(folder, {FIRST: CREATE_A, SECOND: f"{INDEX}select missing;\n"})
+    project.write(CREATE_A, f"{INDEX}select missing;\n")
 
-    with pytest.raises(OperatorError, match=rf"migrations/{SECOND}:\d: .*holds one statement"):
-        migrations.upgrade(empty_database, folder, ignore)
+    project.refuse(rf"migrations/{SECOND}:\d: .*holds one statement")
 
-    assert recorded(empty_database)[1] == ["20260101000000"]
-
-
-# Two at once
+    assert project.applied() == [V1]
 
 
-def test_two_upgrades_at_once_apply_each_file_once(empty_database: str, folder: Path) -> None:
-    """The second waits, reports once for whom, and then finds nothing to do."""
-    slow = CREATE_A.replace("drop table a", "select 1").replace(
-        "create table", "select pg_sleep(1);\ncreate table"
-    )
-    fill(folder, {FIRST: slow, SECOND: CREATE_B})
-    start = threading.Barrier(2)
-
-    def run() -> list[str]:
-        lines: list[str] = []
-        start.wait()
-        migrations.upgrade(empty_database, folder, lines.append)
-        return lines
-
-    with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(run) for _ in range(2)]
-        first, second = sorted((run.result() for run in runs), key=lambda lines: "wait" in lines[0])
-
-    assert first == [f"applied {FIRST}", f"applied {SECOND}"]
-    assert re.fullmatch(
-        "another migration is running: waiting for up to 60 s for pid [0-9]+,"
-        ' application "movie-catalogue [^"]* migrate", .*, query: .*',
-        second[0],
-    )
-    assert second[1:] == ["nothing to do: the newest migration is 20260102000000"]
-
-
-def test_the_wait_for_another_upgrade_is_bounded(
-    empty_database: str, server_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error names the migration that hangs in this database, not one of another database."""
-    monkeypatch.setattr(migration_lock, "LOCK_WAIT_S", 0.5)
-    fill(folder, {FIRST: CREATE_A})
-    lines: list[str] = []
-    sql = f"select pg_advisory_lock({migration_lock.LOCK_KEY}), '{'x' * 300}'"
+def test_ctrl_c_ends_a_wait(project: Project) -> None:
+    """The waiting statement is cancelled and its session ends."""
+    project.write(CREATE_A)
+    project.up()
+    project.write(CREATE_A, INDEX)
+    config = project.folder.parent / "config.toml"
+    config.write_bytes((ROOT / "config.toml").read_bytes())
+    environment = {"DATABASE_URL": project.url, "CATALOGUE_CONFIG": str(config)}
 
     with (
-        transaction(server_url, sql),
-        transaction(f"{empty_database}&application_name=other", sql) as pid,
-        pytest.raises(OperatorError) as caught,
-    ):
-        migrations.upgrade(empty_database, folder, lines.append)
-
-    holder = f'pid {pid}, application "other", idle in transaction, query: {sql[:200]}'
-    assert lines == [f"another migration is running: waiting for up to 0.5 s for {holder}"]
-    assert str(caught.value) == (
-        f"another migration has been running for 0.5 s: nothing was changed; it is {holder}"
-    )
-    assert query(empty_database, SCHEMA) == []
-
-
-# Waiting for locks
-
-
-def test_the_holder_of_a_lock_is_reported_while_a_migration_waits(
-    empty_database: str, folder: Path
-) -> None:
-    """The operator reads who is in the way early enough to end it, and the migration goes on."""
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    fill(folder, {SECOND: "-- migrate:up\nalter table a add column b text;\n"})
-    lines: list[str] = []
-
-    def end_holder(line: str) -> None:
-        lines.append(line)
-        if found := re.search("held by pid ([0-9]+)", line):
-            query(empty_database, f"select pg_terminate_backend({found[1]})")
-
-    with transaction(empty_database, "select * from a") as pid:
-        migrations.upgrade(empty_database, folder, end_holder)
-
-    holder = f'pid {pid}, application "", idle in transaction, query: select * from a'
-    assert lines == [f"waiting for a lock that is held by {holder}", f"applied {SECOND}"]
-
-
-def test_a_prepared_transaction_is_reported_as_the_holder(
-    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PostgreSQL gives 0 for a lock of no process: the operator learns where to look."""
-    monkeypatch.setattr(migration_lock, "BLOCKERS", "select 0 where %s > 0")
-    monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
-    fill(folder, {FIRST: "-- migrate:up\nselect pg_sleep(0.5);\n"})
-    lines: list[str] = []
-
-    migrations.upgrade(empty_database, folder, lines.append)
-
-    assert lines == [
-        "waiting for a lock that is held by a prepared transaction (see pg_prepared_xacts)",
-        f"applied {FIRST}",
-    ]
-
-
-def test_a_migration_waits_without_a_second_connection(
-    empty_database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where no more connections are to be had, nothing is reported and nothing else changes."""
-    monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    close = "update pg_database set datallowconn = false where datname = current_database()"
-    wait = "set lock_timeout = '1s';\nalter table a add column b text;"
-    fill(folder, {SECOND: f"-- migrate:up\n{close};\n", THIRD: f"-- migrate:up\n{wait}\n"})
-    lines: list[str] = []
-
-    with (
-        transaction(empty_database, "select * from a"),
-        pytest.raises(OperatorError, match=f"{THIRD}:2: .* lock timeout; .* lock has ended$"),
-    ):
-        migrations.upgrade(empty_database, folder, lines.append)
-
-    assert lines == [f"applied {SECOND}"]
-
-
-def test_ctrl_c_ends_a_wait(empty_database: str, folder: Path) -> None:
-    """The statement that waits, for as long as it takes, is cancelled and its session ends."""
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    fill(folder, {SECOND: INDEX})
-    (folder.parent / "config.toml").write_bytes((ROOT / "config.toml").read_bytes())
-    environment = {"DATABASE_URL": empty_database, "CATALOGUE_CONFIG": f"{folder}/../config.toml"}
-
-    with (
-        transaction(empty_database, "insert into a values (1)"),
+        transaction(project.url, "insert into a values (1)"),
         subprocess.Popen(
             [sys.executable, "-m", "service", "migrate"],
             cwd=ROOT,
@@ -831,398 +669,377 @@ def test_ctrl_c_ends_a_wait(empty_database: str, folder: Path) -> None:
         waiting = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         try:
-            _, said = process.communicate(timeout=60)
+            _, reported = process.communicate(timeout=60)
         finally:
             process.kill()
 
     assert waiting.startswith("waiting for a lock that is held by pid ")
-    assert (process.returncode, said.strip()) == (130, "stopped")
-    assert recorded(empty_database)[1] == ["20260101000000"]
+    assert (process.returncode, reported.strip()) == (130, "stopped")
+    assert project.applied() == [V1]
+
+
+# Two at once
+
+
+def test_two_upgrades_at_once_apply_each_file_once(project: Project) -> None:
+    """The second waits, reports once for whom, and then finds nothing to do."""
+    slow = CREATE_A.replace("create", "select pg_sleep(1);\ncreate")
+    project.write(slow, CREATE_B)
+    start = threading.Barrier(2)
+
+    def run() -> list[str]:
+        lines: list[str] = []
+        start.wait()
+        migrations.upgrade(project.url, project.folder, lines.append)
+        return lines
+
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(run) for _ in range(2)]
+        first, second = sorted((run.result() for run in runs), key=lambda lines: "wait" in lines[0])
+
+    assert first == [f"applied {FIRST}", f"applied {SECOND}"]
+    assert re.fullmatch(
+        "another migration is running: waiting for up to 60 s for pid [0-9]+,"
+        ' application "movie-catalogue [^"]* migrate", .*, query: .*',
+        second[0],
+    )
+    assert second[1:] == [f"nothing to do: the newest migration is {V2}"]
+
+
+def test_the_wait_for_another_upgrade_is_bounded(
+    project: Project, server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the migration that hangs in this database, not one of another database."""
+    monkeypatch.setattr(migration_lock, "LOCK_WAIT_S", 0.5)
+    project.write(CREATE_A)
+    sql = f"select pg_advisory_lock({migration_lock.LOCK_KEY}), '{'x' * 300}'"
+
+    with (
+        transaction(server_url, sql),
+        transaction(f"{project.url}&application_name=other", sql) as pid,
+    ):
+        message = project.refuse("another migration")
+
+    holder = f'pid {pid}, application "other", idle in transaction, query: {sql[:200]}'
+    assert project.lines == [f"another migration is running: waiting for up to 0.5 s for {holder}"]
+    assert message == (
+        f"another migration has been running for 0.5 s: nothing was changed; it is {holder}"
+    )
+    assert project.schema() == []
+
+
+def test_a_run_with_nothing_to_do_needs_no_lock(project: Project) -> None:
+    """A backup that reads the ledger for hours does not stop a deployment without migrations."""
+    project.write(CREATE_A)
+    project.up()
+
+    with transaction(project.url, "lock schema_migrations, alembic_version in share mode"):
+        assert project.up() == [f"nothing to do: the newest migration is {V1}"]
 
 
 # A database that dbmate migrates too
 
 
-def dbmate_up(url: str, folder: Path, *names: str) -> None:
+def dbmate_up(project: Project, *names: str) -> None:
     """Do what dbmate's `up` does."""
-    query(url, "create table if not exists schema_migrations (version varchar primary key)")
-    for migration in migration_files.read(folder):
+    project.query("create table if not exists schema_migrations (version varchar primary key)")
+    for migration in migration_files.read(project.folder):
         if migration.path.name in names:
-            query(url, migration.up.sql)
-            query(url, f"insert into schema_migrations (version) values ('{migration.version}')")
+            project.query(migration.up.sql)
+            project.query(f"insert into schema_migrations (version) values ('{migration.version}')")
 
 
-def dbmate_rollback(url: str, table: str, version: str) -> None:
+def dbmate_rollback(project: Project, table: str, version: str) -> None:
     """Do what dbmate's `rollback` does with a file that created this table."""
-    query(url, f"drop table {table}")
-    query(url, f"delete from schema_migrations where version = '{version}'")
+    project.query(f"drop table {table}")
+    project.query(f"delete from schema_migrations where version = '{version}'")
 
 
-def test_a_database_of_dbmate_is_taken_over(empty_database: str, folder: Path) -> None:
-    """What dbmate applied is known, without a time; the rest is applied, and can be taken back."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B, THIRD: CREATE_C})
-    dbmate_up(empty_database, folder, SECOND)
-    dbmate_up(empty_database, folder, FIRST)
-    lines: list[str] = []
+def test_a_database_of_dbmate_is_taken_over(project: Project) -> None:
+    """Its migrations are recorded, without a time; the rest is applied, and can be taken back."""
+    project.write(CREATE_A, CREATE_B, CREATE_C)
+    dbmate_up(project, SECOND)
+    dbmate_up(project, FIRST)
 
-    migrations.upgrade(empty_database, folder, lines.append)
-    up = recorded(empty_database)
-    known = query(
-        empty_database,
-        "select version, applied_at is not null, checksum from schema_migrations order by version",
+    up = project.up()
+    applied = project.applied()
+    known = project.query(
+        "select version, applied_at is not null, checksum from schema_migrations order by version"
     )
-    migrations.downgrade(empty_database, folder, lines.append)
-    migrations.downgrade(empty_database, folder, lines.append)
+    down = project.down() + project.down()
 
-    first, second, third = migration_files.read(folder)
-    assert lines == [f"applied {THIRD}", f"took back {THIRD}", f"took back {SECOND}"]
-    assert up == ([third.version], [first.version, second.version, third.version])
-    assert known == [
-        (first.version, False, first.checksum),
-        (second.version, False, second.checksum),
-        (third.version, True, third.checksum),
+    files = migration_files.read(project.folder)
+    assert up == [f"applied {THIRD}"]
+    assert down == [f"took back {THIRD}", f"took back {SECOND}"]
+    assert applied == [V1, V2, V3]
+    assert known == [(file.version, file.version == V3, file.checksum) for file in files]
+    assert project.applied() == [V1]
+    assert project.tables() == {"a"}
+
+
+def test_a_database_of_dbmate_can_be_read_and_taken_back(project: Project) -> None:
+    """Status leaves the database to dbmate; `migrate down` takes it over as well."""
+    project.write(CREATE_A, CREATE_B, CREATE_C)
+    dbmate_up(project, FIRST, SECOND)
+    before = project.schema()
+
+    assert project.status() == [
+        (V1, "create_a", True, None),
+        (V2, "create_b", True, None),
+        (V3, "create_c", False, None),
     ]
-    assert recorded(empty_database) == ([first.version], [first.version])
-    assert tables(empty_database) == {"a"}
+    assert project.schema() == before
+    project.down()
+
+    assert project.tables() == {"a"}
+    assert project.applied() == [V1]
 
 
-def test_a_database_of_dbmate_can_be_taken_back_at_once(empty_database: str, folder: Path) -> None:
-    """`migrate down` takes over as well."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    dbmate_up(empty_database, folder, FIRST, SECOND)
-
-    migrations.downgrade(empty_database, folder, ignore)
-
-    assert tables(empty_database) == {"a"}
-    assert recorded(empty_database) == (["20260101000000"], ["20260101000000"])
-
-
-def test_status_reads_a_database_of_dbmate(empty_database: str, folder: Path) -> None:
-    """Status tells applied from pending there, and leaves the database to dbmate."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    dbmate_up(empty_database, folder, FIRST)
-    before = query(empty_database, SCHEMA)
-
-    found = migrations.status(empty_database, folder, ignore)
-
-    assert found == [
-        ("20260101000000", "create_a", True, None),
-        ("20260102000000", "create_b", False, None),
-    ]
-    assert query(empty_database, SCHEMA) == before
-
-
-def test_what_dbmate_applies_later_is_recorded(empty_database: str, folder: Path) -> None:
+def test_a_later_migration_by_dbmate_is_recorded(project: Project) -> None:
     """After dbmate's `up` on a database of ours, `migrate` goes on from there."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    dbmate_up(empty_database, folder)
-    migrations.upgrade(empty_database, folder, ignore)
-    fill(folder, {THIRD: CREATE_C})
-    dbmate_up(empty_database, folder, THIRD)
-    lines: list[str] = []
+    project.write(CREATE_A, CREATE_B)
+    dbmate_up(project)
+    project.up()
+    project.write(CREATE_A, CREATE_B, CREATE_C)
+    dbmate_up(project, THIRD)
 
-    migrations.upgrade(empty_database, folder, lines.append)
+    assert project.up() == [f"nothing to do: the newest migration is {V3}"]
 
-    third = migration_files.read(folder)[-1]
-    assert lines == ["nothing to do: the newest migration is 20260103000000"]
-    assert recorded(empty_database)[0] == [third.version]
-    assert dict(query(empty_database, CHECKSUMS))[third.version] == third.checksum
-    assert migrations.status(empty_database, folder, ignore)[-1].applied_at is not None
+    third = migration_files.read(project.folder)[-1]
+    assert project.applied()[-1] == V3
+    assert dict(project.query(CHECKSUMS))[V3] == third.checksum
+    assert project.status()[-1].applied_at is not None
 
 
-def test_what_dbmate_takes_back_is_applied_again(empty_database: str, folder: Path) -> None:
+def test_a_rollback_by_dbmate_is_applied_again(project: Project) -> None:
     """After dbmate's `rollback` on a database of ours, `migrate` goes on from there."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    migrations.upgrade(empty_database, folder, ignore)
-    lines: list[str] = []
+    project.write(CREATE_A, CREATE_B)
+    project.up()
 
-    dbmate_rollback(empty_database, "b", "20260102000000")
-    migrations.upgrade(empty_database, folder, lines.append)
-    dbmate_rollback(empty_database, "b", "20260102000000")
-    dbmate_rollback(empty_database, "a", "20260101000000")
-    migrations.upgrade(empty_database, folder, lines.append)
+    dbmate_rollback(project, "b", V2)
+    assert project.up() == [f"applied {SECOND}"]
+    dbmate_rollback(project, "b", V2)
+    dbmate_rollback(project, "a", V1)
+    assert project.up() == [f"applied {FIRST}", f"applied {SECOND}"]
 
-    assert lines == [f"applied {SECOND}", f"applied {FIRST}", f"applied {SECOND}"]
-    assert tables(empty_database) == {"a", "b"}
-    assert recorded(empty_database)[0] == ["20260102000000"]
+    assert project.tables() == {"a", "b"}
+    assert project.applied() == [V1, V2]
 
 
-def test_a_ledger_without_checksums_is_completed(empty_database: str, folder: Path) -> None:
+def test_a_ledger_without_checksums_is_completed(project: Project) -> None:
     """A database of an earlier release keeps its times and gets its checksums."""
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    query(empty_database, "alter table schema_migrations drop column checksum")
-    before = query(empty_database, "select version, applied_at from schema_migrations")
+    project.write(CREATE_A)
+    project.up()
+    project.query("alter table schema_migrations drop column checksum")
+    before = project.query("select version, applied_at from schema_migrations")
 
-    migrations.upgrade(empty_database, folder, ignore)
+    project.up()
 
-    [first] = migration_files.read(folder)
-    assert query(empty_database, "select version, applied_at from schema_migrations") == before
-    assert query(empty_database, CHECKSUMS) == [(first.version, first.checksum)]
+    [first] = migration_files.read(project.folder)
+    assert project.query("select version, applied_at from schema_migrations") == before
+    assert project.query(CHECKSUMS) == [(V1, first.checksum)]
 
 
 @pytest.mark.parametrize(
     "sql",
     [
-        "update alembic_version set version_num = '20260101000000'",
-        "insert into alembic_version values ('20260101000000')",
+        f"update alembic_version set version_num = '{V1}'",
+        f"insert into alembic_version values ('{V1}')",
         "delete from alembic_version",
         "drop table alembic_version",
     ],
 )
-def test_the_ledger_decides_what_is_applied(empty_database: str, folder: Path, sql: str) -> None:
-    """alembic_version follows from schema_migrations, whatever it holds."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    migrations.upgrade(empty_database, folder, ignore)
-    query(empty_database, sql)
-    fill(folder, {THIRD: CREATE_C})
-    lines: list[str] = []
+def test_the_ledger_decides_what_is_applied(project: Project, sql: str) -> None:
+    """alembic_version is derived from schema_migrations, whatever it contains."""
+    project.write(CREATE_A, CREATE_B)
+    project.up()
+    project.query(sql)
+    project.write(CREATE_A, CREATE_B, CREATE_C)
 
-    migrations.upgrade(empty_database, folder, lines.append)
-
-    assert lines == [f"applied {THIRD}"]
-    assert recorded(empty_database)[0] == ["20260103000000"]
+    assert project.up() == [f"applied {THIRD}"]
+    assert project.applied() == [V1, V2, V3]
 
 
-def test_a_take_over_is_done_or_not_at_all(empty_database: str, folder: Path) -> None:
-    """An error halfway leaves the ledger as dbmate knows it."""
-    fill(folder, {FIRST: CREATE_A})
-    dbmate_up(empty_database, folder, FIRST)
-    query(empty_database, "create table alembic_version (version_num integer)")
-    before = query(empty_database, SCHEMA)
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        (
+            "create table alembic_version (version_num integer)",
+            'refused: column "version_num" is of type integer',
+        ),
+        # The ledger of another project, for instance, which these files do not fit.
+        ("delete from schema_migrations where version < '20260102'", f"{FIRST}:1: older than {V2}"),
+    ],
+)
+def test_a_take_over_is_complete_or_changes_nothing(
+    project: Project, sql: str, message: str
+) -> None:
+    """After an error, the ledger is as dbmate left it."""
+    project.write(CREATE_A, CREATE_B)
+    dbmate_up(project, FIRST, SECOND)
+    project.query(sql)
+    before = project.schema()
 
-    with pytest.raises(OperatorError, match='refused: column "version_num" is of type integer'):
-        migrations.upgrade(empty_database, folder, ignore)
+    project.refuse(message)
 
-    assert query(empty_database, SCHEMA) == before
-
-
-def test_a_refused_history_is_not_taken_over(empty_database: str, folder: Path) -> None:
-    """A ledger that these files do not fit, another project's for instance, stays as it is."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    dbmate_up(empty_database, folder, SECOND)
-    before = query(empty_database, SCHEMA)
-
-    with pytest.raises(OperatorError, match=f"{FIRST}:1: older than 20260102000000"):
-        migrations.upgrade(empty_database, folder, ignore)
-
-    assert query(empty_database, SCHEMA) == before
-
-
-def test_a_run_with_nothing_to_do_needs_no_lock(empty_database: str, folder: Path) -> None:
-    """A backup that reads the ledger for hours does not stop a deployment without migrations."""
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    lines: list[str] = []
-
-    with transaction(empty_database, "lock schema_migrations, alembic_version in share mode"):
-        migrations.upgrade(empty_database, folder, lines.append)
-
-    assert lines == ["nothing to do: the newest migration is 20260101000000"]
+    assert project.schema() == before
 
 
 # Files that were edited after they were applied
 
 
-def test_an_edit_is_reported_and_stops_nothing(empty_database: str, folder: Path) -> None:
-    """Each command names the file in one line, and goes on."""
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    fill(folder, {FIRST: f"-- why\n{CREATE_A}", SECOND: CREATE_B})
-    lines: dict[Any, list[str]] = {}
-
-    for command in (migrations.status, migrations.upgrade, migrations.downgrade):
-        command(empty_database, folder, lines.setdefault(command, []).append)
-
+def test_an_edit_is_reported_and_stops_nothing(project: Project) -> None:
+    """Each command names the file in one line, and continues."""
+    project.write(CREATE_A)
+    project.up()
+    project.write(f"-- why\n{CREATE_A}", CREATE_B)
     edited = (
         f"migrations/{FIRST}:1: was edited after it was applied: undo the edit and write a new"
         " migration; to keep the edit, run: update schema_migrations set checksum = null"
-        " where version = '20260101000000'"
+        f" where version = '{V1}'"
     )
-    assert list(lines.values()) == [
-        [edited],
-        [edited, f"applied {SECOND}"],
-        [edited, f"took back {SECOND}"],
-    ]
+
+    project.status()
+    assert project.lines == [edited]
+    assert project.up() == [edited, f"applied {SECOND}"]
+    assert project.down() == [edited, f"took back {SECOND}"]
 
 
-def test_an_edit_can_be_kept(empty_database: str, folder: Path) -> None:
+def test_an_edit_can_be_kept(project: Project) -> None:
     """The statement in the report ends the reports, until the next edit."""
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    fill(folder, {FIRST: f"-- why\n{CREATE_A}"})
-    lines: list[str] = []
+    project.write(CREATE_A)
+    project.up()
+    project.write(f"-- why\n{CREATE_A}")
 
-    migrations.status(empty_database, folder, lines.append)
-    query(empty_database, lines.pop().partition(" run: ")[2])
-    migrations.upgrade(empty_database, folder, lines.append)
-    migrations.status(empty_database, folder, lines.append)
-    fill(folder, {FIRST: CREATE_A})
-    migrations.status(empty_database, folder, lines.append)
-
-    assert len(lines) == 2
-    assert lines[0] == "nothing to do: the newest migration is 20260101000000"
-    assert "was edited" in lines[1]
+    project.status()
+    project.query(project.lines.pop().partition(" run: ")[2])
+    assert project.up() == [f"nothing to do: the newest migration is {V1}"]
+    project.status()
+    assert project.lines == []
+    project.write(CREATE_A)
+    project.status()
+    assert "was edited" in project.lines.pop()
 
 
-def test_other_line_ends_are_no_edit(empty_database: str, folder: Path) -> None:
+def test_other_line_ends_are_no_edit(project: Project) -> None:
     """A checkout on Windows, or an editor's byte order mark, changes nothing."""
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    (folder / FIRST).write_bytes(b"\xef\xbb\xbf" + CREATE_A.replace("\n", "\r\n").encode())
-    lines: list[str] = []
+    project.write(CREATE_A)
+    project.up()
+    text = b"\xef\xbb\xbf" + CREATE_A.replace("\n", "\r\n").encode()
+    (project.folder / FIRST).write_bytes(text)
 
-    migrations.status(empty_database, folder, lines.append)
+    project.status()
 
-    assert lines == []
-
-
-# Histories that do not add up
+    assert project.lines == []
 
 
-def test_a_file_older_than_what_is_applied_is_refused(empty_database: str, folder: Path) -> None:
-    """A branch merged late is never skipped in silence, nor is anything after it applied."""
-    fill(folder, {FIRST: CREATE_A, THIRD: CREATE_C})
-    migrations.upgrade(empty_database, folder, ignore)
-    fill(folder, {SECOND: CREATE_B, "20260104000000_create_d.sql": "-- migrate:up\n"})
-
-    with pytest.raises(OperatorError, match=rf"migrations/{SECOND}:1: .* give it a new timestamp"):
-        migrations.upgrade(empty_database, folder, ignore)
-
-    assert tables(empty_database) == {"a", "c"}
-    assert recorded(empty_database)[0] == ["20260103000000"]
+# Inconsistent histories
 
 
-def test_a_database_that_is_ahead_is_left_alone(empty_database: str, folder: Path) -> None:
+def test_a_file_older_than_the_newest_applied_one_is_refused(project: Project) -> None:
+    """A branch merged late is never skipped silently, nor is anything after it applied."""
+    fill(project.folder, {FIRST: CREATE_A, THIRD: CREATE_C})
+    project.up()
+    fill(project.folder, {SECOND: CREATE_B, FOURTH: "-- migrate:up\n"})
+
+    project.refuse(rf"migrations/{SECOND}:1: .* give it a new timestamp")
+
+    assert project.tables() == {"a", "c"}
+    assert project.applied() == [V1, V3]
+
+
+def test_a_database_that_is_ahead_is_left_alone(project: Project) -> None:
     """The release before this one can be deployed again without taking migrations back."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    migrations.upgrade(empty_database, folder, ignore)
-    (folder / SECOND).unlink()
-    lines: list[str] = []
+    project.write(CREATE_A, CREATE_B)
+    project.up()
+    (project.folder / SECOND).unlink()
 
-    migrations.upgrade(empty_database, folder, lines.append)
-
-    assert lines == [
-        "nothing to do: the database is ahead, at 20260102000000; the newest file is 20260101000000"
+    assert project.up() == [
+        f"nothing to do: the database is ahead, at {V2}; the newest file is {V1}"
     ]
-    assert tables(empty_database) == {"a", "b"}
-    with pytest.raises(OperatorError, match="20260102000000 is applied but its file is missing"):
-        migrations.downgrade(empty_database, folder, ignore)
+    project.refuse(f"{V2} is applied but its file is missing", migrations.downgrade)
+    fill(project.folder, {THIRD: CREATE_C})
+    project.refuse(f"{V2} is applied but its file is missing")
+
+    assert project.tables() == {"a", "b"}
 
 
-def test_a_missing_file_in_the_middle_is_refused(empty_database: str, folder: Path) -> None:
-    """What is applied between two files is part of what the later ones build on."""
-    fill(folder, {FIRST: CREATE_A, SECOND: CREATE_B})
-    migrations.upgrade(empty_database, folder, ignore)
-    (folder / SECOND).unlink()
-    fill(folder, {THIRD: CREATE_C})
-
-    with pytest.raises(OperatorError, match="20260102000000 is applied but its file is missing"):
-        migrations.upgrade(empty_database, folder, ignore)
-
-    assert tables(empty_database) == {"a", "b"}
-
-
-def test_a_lost_ledger_is_refused(empty_database: str, folder: Path) -> None:
+def test_a_lost_ledger_is_refused(project: Project) -> None:
     """A version in alembic_version alone is another application's, or all that is left of ours."""
-    fill(folder, {FIRST: CREATE_A})
-    migrations.upgrade(empty_database, folder, ignore)
-    query(empty_database, "drop table schema_migrations")
+    project.write(CREATE_A)
+    project.up()
+    project.query("drop table schema_migrations")
 
-    with pytest.raises(OperatorError, match="20260101000000, but the table schema_migrations is"):
-        migrations.upgrade(empty_database, folder, ignore)
+    project.refuse(f"{V1}, but the table schema_migrations is")
 
-    assert query(empty_database, "select * from alembic_version") == [("20260101000000",)]
+    assert project.query("select * from alembic_version") == [(V1,)]
 
 
-def test_a_ledger_of_another_shape_is_one_line(empty_database: str, folder: Path) -> None:
-    """The table of another tool is refused, and stays as it is."""
-    fill(folder, {FIRST: CREATE_A})
-    query(empty_database, "create table schema_migrations (name text)")
+def test_a_ledger_of_another_tool_is_refused(project: Project) -> None:
+    """Its table stays as it is."""
+    project.write(CREATE_A)
+    project.query("create table schema_migrations (name text)")
 
     for command in (migrations.upgrade, migrations.downgrade, migrations.status):
-        with pytest.raises(OperatorError, match="the table schema_migrations has no column ver"):
-            command(empty_database, folder, ignore)
+        project.refuse("the table schema_migrations has no column ver", command)
 
-    assert query(empty_database, "select * from schema_migrations") == []
+    assert project.query("select * from schema_migrations") == []
 
 
 # Offline
 
 
-def psql(url: str, script: str, path: Path) -> None:
+def psql(project: Project, script: str) -> None:
     """Run a script as a DBA does."""
-    path.write_text(script, "utf-8")
-    subprocess.run(
-        [installed_programs() / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", path, url],
-        check=True,
-        capture_output=True,
-        timeout=60,
+    program = str(installed_programs() / "psql")
+    command = [program, "-X", "-q", "-v", "ON_ERROR_STOP=1", project.url]
+    subprocess.run(command, input=script.encode(), check=True, capture_output=True, timeout=60)
+
+
+def test_offline_sql_does_what_upgrade_does(project: Project) -> None:
+    """A DBA who runs the script by hand gets the same schema, and upgrade accepts it."""
+    project.write(
+        "-- migrate:up\ncreate table a (id integer) -- no semicolon",
+        INDEX,
+        "-- migrate:up\n",
+        "-- migrate:up\ncreate table d as select '% :foo\t%s \\'::text as d, $$;$$ as e",
     )
 
+    def read_database() -> list[list[Any]]:
+        rows = project.query("select * from d")
+        assert rows == [("% :foo\t%s \\", ";")]
+        return [project.schema(), sorted(project.query(CHECKSUMS)), project.applied()]
 
-def test_offline_sql_does_what_upgrade_does(
-    empty_database: str, folder: Path, tmp_path: Path
-) -> None:
-    """A DBA who runs the script by hand gets the same schema, and upgrade agrees with it."""
-    fill(
-        folder,
-        {
-            FIRST: "-- migrate:up\ncreate table a (id integer) -- no semicolon",
-            SECOND: INDEX,
-            THIRD: "-- migrate:up\n",
-            "20260104000000_create_d.sql": (
-                "-- migrate:up\ncreate table d as select '% :foo\t%s \\'::text as d, $$;$$ as e"
-            ),
-        },
-    )
-    psql(empty_database, migrations.render_offline_sql(folder), tmp_path / "all.sql")
-    by_script = (
-        query(empty_database, SCHEMA),
-        query(empty_database, "select * from d"),
-        recorded(empty_database),
-    )
-    checksums = dict(query(empty_database, CHECKSUMS))
-    lines: list[str] = []
-    migrations.upgrade(empty_database, folder, lines.append)
-    query(empty_database, "drop schema public cascade")
-    query(empty_database, "create schema public")
+    psql(project, migrations.render_offline_sql(project.folder))
+    by_script = read_database()
+    assert project.up() == [f"nothing to do: the newest migration is {V4}"]
+    project.query("drop schema public cascade; create schema public")
+    project.up()
 
-    migrations.upgrade(empty_database, folder, ignore)
-
-    assert lines == ["nothing to do: the newest migration is 20260104000000"]
-    assert checksums == dict(query(empty_database, CHECKSUMS))
-    assert by_script == (
-        query(empty_database, SCHEMA),
-        query(empty_database, "select * from d"),
-        recorded(empty_database),
-    )
-    assert by_script[1] == [("% :foo\t%s \\", ";")]
+    assert read_database() == by_script
 
 
-def test_the_projects_offline_sql_can_be_taken_back(empty_database: str, tmp_path: Path) -> None:
-    """After the script, downgrade goes on where upgrade would have left off."""
-    own = ROOT / "migrations"
+def test_the_projects_offline_sql_can_be_taken_back(empty_database: str) -> None:
+    """After the script, downgrade works as after upgrade."""
+    own = Project(OWN, empty_database)
 
-    psql(empty_database, migrations.render_offline_sql(own), tmp_path / "all.sql")
+    psql(own, migrations.render_offline_sql(OWN))
 
-    for _ in migration_files.list_versions(own):
-        migrations.downgrade(empty_database, own, ignore)
-    assert tables(empty_database) == set()
-
-
-# Out of reach
+    for _ in migration_files.list_versions(OWN):
+        own.down()
+    assert own.tables() == set()
 
 
-def test_a_database_out_of_reach_is_one_line_without_the_password(folder: Path) -> None:
-    """The operator learns what is not answering; the log learns no secret."""
-    with pytest.raises(OperatorError) as caught:
-        migrations.status("postgresql://movies:s3cret@127.0.0.1:1/movies", folder, ignore)
+# The URL
 
-    assert str(caught.value).startswith("the database is out of reach: ")
-    assert "127.0.0.1" in str(caught.value)
-    assert "s3cret" not in str(caught.value)
-    assert "\n" not in str(caught.value)
+
+def test_an_unreachable_database_is_reported_without_the_password(folder: Path) -> None:
+    """The operator learns which server does not respond, in one line."""
+    project = Project(folder, "postgresql://movies:s3cret@127.0.0.1:1/movies")
+
+    message = project.refuse("^the database is out of reach: .*127.0.0.1", migrations.status)
+
+    assert "s3cret" not in message
 
 
 @pytest.mark.parametrize(
@@ -1237,10 +1054,10 @@ def test_a_database_out_of_reach_is_one_line_without_the_password(folder: Path) 
         "s3cret",
     ],
 )
-def test_a_url_that_cannot_be_read_never_shows(folder: Path, url: str) -> None:
+def test_an_invalid_url_is_never_shown(folder: Path, url: str) -> None:
     """No part of a password that was not escaped is taken for a host and repeated."""
     with pytest.raises(OperatorError, match="the database's URL cannot be read") as caught:
-        migrations.upgrade(url, folder, ignore)
+        Project(folder, url).up()
 
     assert "cret" not in str(caught.value)
     assert "s3" not in str(caught.value)
@@ -1248,13 +1065,14 @@ def test_a_url_that_cannot_be_read_never_shows(folder: Path, url: str) -> None:
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_the_urls_own_options_are_kept(empty_database: str, folder: Path) -> None:
-    """A schema chosen in the URL is where the tables go, and the time limits still hold."""
-    query(empty_database, "create schema other")
+def test_the_options_in_the_url_are_kept(project: Project) -> None:
+    """The tables go into a schema that the URL names, and the lock timeout still holds."""
+    project.query("create schema other")
     show = "create table a as select current_setting('lock_timeout'), 1 as b;"
-    fill(folder, {FIRST: f"-- migrate:up\n{show}\n"})
+    project.write(f"-- migrate:up\n{show}\n")
+    project.url += "&options=-csearch_path%3Dother"
 
-    migrations.upgrade(f"{empty_database}&options=-csearch_path%3Dother", folder, ignore)
+    project.up()
 
-    assert query(empty_database, "select * from other.a") == [("5s", 1)]
-    assert query(empty_database, "select version from other.schema_migrations") != []
+    assert project.query("select * from other.a") == [("5s", 1)]
+    assert project.query("select version from other.schema_migrations") != []
