@@ -32,6 +32,17 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(POLL_S)
 
 
+async def approve(_: object) -> bool:
+    """Accept every database, in place of the check of a pool's first connection."""
+    return True
+
+
+def add_movies(execute: Execute, *titles: str, year: int = 2000) -> None:
+    """Insert movies with these titles, of one minute and the genre x."""
+    sql = "insert into movies (title, year, runtime, genres) select unnest(%s), %s, 1, '{x}'"
+    execute(sql, list(titles), year)
+
+
 def set_for_database(execute: Execute, setting: str) -> None:
     """Change a default of the test's database, for connections from now on."""
     ((name,),) = execute("select current_database()")
