@@ -3,6 +3,7 @@
 HEAD works wherever GET does; the middlewares answer OPTIONS and wrong methods.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from aiohttp import web
@@ -13,9 +14,8 @@ from service.web.genres import Genres
 from service.web.health import Health
 from service.web.index import show_index
 from service.web.movies.handlers import Movies
-from service.web.reference import document as openapi
 from service.web.reference import operations
-from service.web.reference.document import Operation
+from service.web.reference.document import Operation, build_document
 from service.web.reference.handlers import Reference
 
 # No leading zeros, so that a movie has one path; `\d` would match digits of other scripts.
@@ -51,7 +51,8 @@ def routes(
         Route("GET", "/v1/docs", reference.page, operations.SHOW_PAGE),
         Route("GET", "/v1/docs/{file}", reference.file, operations.SHOW_FILE),
     ]
-    reference.publish(openapi.build_document((r.method, r.path, r.operation) for r in table))
+    described = [(route.method, route.path, route.operation) for route in table]
+    reference.publish(partial(build_document, described))
     heads = [route._replace(method="HEAD") for route in table if route.method == "GET"]
     return [
         web.route(route.method, route.path, route.handler, expect_handler=hold_continue)

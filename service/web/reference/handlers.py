@@ -1,13 +1,14 @@
 """Serves the OpenAPI document and the page that shows it.
 
-All files are made at the start. The page loads nothing from other hosts, and its
+The page loads nothing from other hosts, and its
 Content-Security-Policy allows no inline scripts or styles.
 """
 
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -39,11 +40,15 @@ class Reference:
     def __init__(self) -> None:
         self._files = {name: (FOLDER / name).read_bytes() for name in FILES}
         self._page = _render_page()
-        self._document = b""
+        self._build_document: Callable[[], Mapping[str, Any]] = dict
 
-    def publish(self, document: Mapping[str, Any]) -> None:
-        """Serve this OpenAPI document."""
-        self._document = encode_json(document)
+    def publish(self, build_document: Callable[[], Mapping[str, Any]]) -> None:
+        """Serve the OpenAPI document that `build_document` returns; it is called when needed."""
+        self._build_document = build_document
+
+    @cached_property
+    def _document(self) -> bytes:
+        return encode_json(self._build_document())
 
     async def document(self, request: web.Request) -> web.Response:
         """200 and the OpenAPI document."""
