@@ -18,7 +18,7 @@ from marshmallow import Schema
 from service import __version__
 from service.web.problems import BY_SLUG, CONTENT_TYPE, Problem
 from service.web.reference.problem_texts import example_json
-from service.web.reference.schemas import MOVIE_PATCH, ProblemSchema
+from service.web.reference.schemas import MOVIE_PATCH, PROBLEM
 from service.web.request_cycle.request_ids import WELL_FORMED
 
 Json = dict[str, Any]
@@ -45,10 +45,11 @@ class Operation(NamedTuple):
     tag: str  # of `TAGS`
     summary: str
     description: str
-    responses: Mapping[int, Json]
+    response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
     problems: tuple[str, ...] = ()  # slugs, without those of `COMMON_PROBLEMS`
+    status: int = 200  # of `response`
 
 
 def parameter(name: str, place: str, description: str, schema: Mapping[str, Any] = STRING) -> Json:
@@ -117,6 +118,9 @@ HEADERS: Mapping[str, Json] = {
     "Content-Location": _header("The path of the movie in the response.", URI),
     "Cache-Control": _header("How long caches may keep the response."),
 }
+IF_NONE_MATCH = parameter(
+    "If-None-Match", "header", "The `ETag` of the response that you have; 304 if it is unchanged."
+)
 COMMON_HEADERS = ("Cache-Control", "X-Request-Id")  # of every response
 PROBLEM_HEADERS = {405: ("Allow",), 409: ("Retry-After",), 503: ("Retry-After",)}
 COMMON_PROBLEMS = ("bad-request", "expectation-failed", "internal-error", "unavailable")
@@ -156,15 +160,16 @@ def build_document(table: Iterable[tuple[str, str, Operation]]) -> Json:
 
 
 def _describe(operation: Operation) -> Json:
+    responses: dict[int, Json | str] = {operation.status: operation.response}
+    if IF_NONE_MATCH in operation.parameters:
+        responses[304] = response("The response that the client has is current.", headers=("ETag",))
+    responses |= _problem_responses((*operation.problems, *COMMON_PROBLEMS))
     described: Json = {
         "tags": [operation.tag],
         "summary": operation.summary,
         "description": operation.description,
         "parameters": [*operation.parameters, REQUEST_ID["name"]],
-        "responses": {
-            **operation.responses,
-            **_problem_responses((*operation.problems, *COMMON_PROBLEMS)),
-        },
+        "responses": responses,
     }
     if operation.name:
         described["operationId"] = operation.name
@@ -187,9 +192,10 @@ def _options(other: Operation) -> Operation:
         other.tag,
         "List the methods of this path",
         "Does not use the database.",
-        {204: response("The methods, in `Allow`.", headers=("Allow",))},
+        response("The methods, in `Allow`.", headers=("Allow",)),
         path,
         problems=("not-found",) if path else (),
+        status=204,
     )
 
 
@@ -208,7 +214,7 @@ def _problem_response(problems: list[Problem]) -> Json:
     """Describe the response for problems of one status."""
     title = ", or ".join(problem.title for problem in problems)
     headers = PROBLEM_HEADERS.get(problems[0].status, ())
-    described = response(title, ProblemSchema, headers=headers, media_type=CONTENT_TYPE)
+    described = response(title, PROBLEM, headers=headers, media_type=CONTENT_TYPE)
     examples = {problem.slug: problem.slug for problem in problems}
     described["content"][CONTENT_TYPE]["examples"] = examples
     return described

@@ -13,17 +13,17 @@ from service.web.index import INDEX
 from service.web.movies.cursors import MAX_ID
 from service.web.movies.idempotency_keys import KEY, NAME
 from service.web.movies.parameters import PARAMETERS
-from service.web.reference.document import Json, Operation, parameter, request_body, response
-from service.web.reference.handlers import FILES
-from service.web.reference.schemas import (
-    MOVIE_PATCH,
-    GenreListSchema,
-    HealthSchema,
-    IndexSchema,
-    MovieListSchema,
-    MovieResponseSchema,
-    ReadinessSchema,
+from service.web.reference import schemas
+from service.web.reference.document import (
+    IF_NONE_MATCH,
+    STRING,
+    Json,
+    Operation,
+    parameter,
+    request_body,
+    response,
 )
+from service.web.reference.handlers import FILES
 
 CASABLANCA: Mapping[str, Any] = {
     "title": "Casablanca",
@@ -60,9 +60,6 @@ IDEMPOTENCY_KEY = parameter(
         "examples": ["8e03978e-40d5-43dd-bc93-6894a57f9324"],
     },
 )
-IF_NONE_MATCH = parameter(
-    "If-None-Match", "header", "The `ETag` of the response that you have; 304 if it is unchanged."
-)
 IF_MODIFIED_SINCE = parameter(
     "If-Modified-Since",
     "header",
@@ -89,7 +86,7 @@ PRECONDITIONS = (
 )
 WHOLE_MOVIE = request_body(MOVIE, {"a movie": CASABLANCA})
 PATCH = request_body(
-    MOVIE_PATCH,
+    schemas.MOVIE_PATCH,
     {
         "another title": {"title": "Casablanca (restored)"},
         "two fields": {"year": 1943, "genres": ["war"]},
@@ -97,9 +94,7 @@ PATCH = request_body(
     ("application/json", "application/merge-patch+json"),
 )
 
-CACHED = ("ETag", "Cache-Control")
-CACHED_MOVIE = ("ETag", "Last-Modified", "Cache-Control")
-NOT_MODIFIED = response("The response that the client has is current.", headers=CACHED)
+MOVIE_HEADERS = ("ETag", "Last-Modified")
 
 BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
 KEY_PROBLEMS = ("wrong-idempotency-key", "idempotency-key-in-use", "idempotency-key-reused")
@@ -108,12 +103,7 @@ PRECONDITION_PROBLEMS = ("malformed-header", "precondition-failed", "preconditio
 
 
 def _movie(description: str, *, headers: tuple[str, ...] = (), **fields: Any) -> Json:
-    return response(description, MovieResponseSchema, {"movie": {**STORED, **fields}}, headers)
-
-
-def _file(description: str, media_type: str) -> Mapping[int, Json]:
-    file = response(description, {"type": "string"}, headers=CACHED, media_type=media_type)
-    return {200: file, 304: NOT_MODIFIED}
+    return response(description, schemas.MOVIE_RESPONSE, {"movie": {**STORED, **fields}}, headers)
 
 
 LIST_MOVIES = Operation(
@@ -129,24 +119,21 @@ LIST_MOVIES = Operation(
     f" {EXACT_TOTAL:,} movies match; otherwise they reach the first {NUMBERED_MOVIES:,} movies.\n\n"
     f"The total is exact up to {EXACT_TOTAL:,} and an estimate beyond that. A cursor keeps the"
     " total of its first page.",
-    {
-        200: response(
-            "The page.",
-            MovieListSchema,
-            {
-                "movies": [STORED],
-                "metadata": {
-                    "page_size": 20,
-                    "total_records": 1,
-                    "total_is_estimate": False,
-                    "next_cursor": None,
-                    "previous_cursor": None,
-                },
+    response(
+        "The page.",
+        schemas.MOVIE_LIST,
+        {
+            "movies": [STORED],
+            "metadata": {
+                "page_size": 20,
+                "total_records": 1,
+                "total_is_estimate": False,
+                "next_cursor": None,
+                "previous_cursor": None,
             },
-            ("Link", *CACHED),
-        ),
-        304: NOT_MODIFIED,
-    },
+        },
+        ("Link", "ETag"),
+    ),
     (*QUERY, IF_NONE_MATCH),
     problems=("wrong-parameters", "malformed-header"),
 )
@@ -158,18 +145,15 @@ LIST_GENRES = Operation(
     " process counts them on request and reuses the result for 100 times as long as the count"
     " took, but for at least 1 s: about a minute for 2 million movies. `as_of` is the time of the"
     " count.",
-    {
-        200: response(
-            "The genres.",
-            GenreListSchema,
-            {
-                "genres": [{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
-                "metadata": {"total_records": 2, "as_of": "2026-01-05T09:00:00.000000Z"},
-            },
-            CACHED,
-        ),
-        304: NOT_MODIFIED,
-    },
+    response(
+        "The genres.",
+        schemas.GENRE_LIST,
+        {
+            "genres": [{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
+            "metadata": {"total_records": 2, "as_of": "2026-01-05T09:00:00.000000Z"},
+        },
+        ("ETag",),
+    ),
     (IF_NONE_MATCH,),
     problems=("wrong-parameters", "malformed-header"),
 )
@@ -181,19 +165,18 @@ CREATE_MOVIE = Operation(
     " required. If you send an `Idempotency-Key`, you can repeat the request when a response is"
     " lost: for 24 hours, the same key gets the first response and adds no second movie. Error"
     " responses are not stored.",
-    {
-        201: _movie("The new movie.", headers=("Location", "Idempotency-Replayed", *CACHED_MOVIE)),
-    },
+    _movie("The new movie.", headers=("Location", "Idempotency-Replayed", *MOVIE_HEADERS)),
     (IDEMPOTENCY_KEY,),
     WHOLE_MOVIE,
     (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
+    status=201,
 )
 SHOW_MOVIE = Operation(
     "show_movie",
     "Movies",
     "Show a movie",
     "Returns the movie with every change that was acknowledged before this request arrived.",
-    {200: _movie("The movie.", headers=CACHED_MOVIE), 304: NOT_MODIFIED},
+    _movie("The movie.", headers=MOVIE_HEADERS),
     (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
     problems=(*MOVIE_PROBLEMS, "malformed-header"),
 )
@@ -204,14 +187,12 @@ UPDATE_MOVIE = Operation(
     "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once. `null` is"
     " refused, because no field of a movie can be removed. A patch that changes nothing does not"
     " increase the version.",
-    {
-        200: _movie(
-            "The changed movie.",
-            headers=("Content-Location", *CACHED_MOVIE),
-            title="Casablanca (restored)",
-            version=2,
-        )
-    },
+    _movie(
+        "The changed movie.",
+        headers=("Content-Location", *MOVIE_HEADERS),
+        title="Casablanca (restored)",
+        version=2,
+    ),
     (ID, *PRECONDITIONS),
     PATCH,
     (*MOVIE_PROBLEMS, *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
@@ -221,7 +202,7 @@ REPLACE_MOVIE = Operation(
     "Movies",
     "Replace a movie",
     "Replaces all fields of an existing movie. It does not create movies.",
-    {200: _movie("The changed movie.", headers=("Content-Location", *CACHED_MOVIE), version=2)},
+    _movie("The changed movie.", headers=("Content-Location", *MOVIE_HEADERS), version=2),
     (ID, *PRECONDITIONS),
     WHOLE_MOVIE,
     (*MOVIE_PROBLEMS, *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
@@ -231,7 +212,7 @@ DELETE_MOVIE = Operation(
     "Movies",
     "Delete a movie",
     "Deletes the movie and returns it. Deleting it again is answered 404.",
-    {200: _movie("The deleted movie.")},
+    _movie("The deleted movie."),
     (ID, *PRECONDITIONS),
     problems=(*MOVIE_PROBLEMS, "validation-failed", *PRECONDITION_PROBLEMS),
 )
@@ -241,16 +222,14 @@ SHOW_HEALTH = Operation(
     "Check that the process is alive",
     "For liveness probes. Does not use the database, so that a process is not restarted because"
     " its database is unreachable.",
-    {
-        200: response(
-            "The process is alive.",
-            HealthSchema,
-            {
-                "status": "available",
-                "system_info": {"environment": "production", "version": __version__},
-            },
-        )
-    },
+    response(
+        "The process is alive.",
+        schemas.HEALTH,
+        {
+            "status": "available",
+            "system_info": {"environment": "production", "version": __version__},
+        },
+    ),
 )
 SHOW_READINESS = Operation(
     "show_readiness",
@@ -258,14 +237,14 @@ SHOW_READINESS = Operation(
     "Check that the process can serve requests",
     "For readiness probes. 503 while the database is unreachable, migrations are missing, or the"
     " process is shutting down.",
-    {200: response("The process can serve requests.", ReadinessSchema, {"status": "ready"})},
+    response("The process can serve requests.", schemas.READINESS, {"status": "ready"}),
 )
 SHOW_INDEX = Operation(
     "show_index",
     "Reference",
     "Find the API and its reference",
     "Returns the paths of the movies, the reference page and the OpenAPI document.",
-    {200: response("The paths.", IndexSchema, INDEX)},
+    response("The paths.", schemas.INDEX, INDEX),
 )
 SHOW_ROOT_INDEX = SHOW_INDEX._replace(name="show_root_index")
 SHOW_DOCUMENT = Operation(
@@ -273,14 +252,11 @@ SHOW_DOCUMENT = Operation(
     "Reference",
     "Get this API in OpenAPI 3.1",
     "For tools such as client generators, gateways and tests.",
-    {
-        200: response(
-            "The document.",
-            {"type": "object", "required": ["openapi", "info", "paths"]},
-            headers=CACHED,
-        ),
-        304: NOT_MODIFIED,
-    },
+    response(
+        "The document.",
+        {"type": "object", "required": ["openapi", "info", "paths"]},
+        headers=("ETag",),
+    ),
     (IF_NONE_MATCH,),
 )
 SHOW_PAGE = Operation(
@@ -288,7 +264,7 @@ SHOW_PAGE = Operation(
     "Reference",
     "Show the reference page",
     "Shows the document to people, with a form to send each request.",
-    _file("The page.", "text/html"),
+    response("The page.", STRING, headers=("ETag",), media_type="text/html"),
     (IF_NONE_MATCH,),
 )
 SHOW_FILE = Operation(
@@ -296,7 +272,7 @@ SHOW_FILE = Operation(
     "Reference",
     "Get a file of the reference page",
     "Its style sheet, script or icon.",
-    _file("The file.", "*/*"),
+    response("The file.", STRING, headers=("ETag",), media_type="*/*"),
     (FILE, IF_NONE_MATCH),
     problems=("not-found",),
 )
