@@ -23,7 +23,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
 from pytest_aiohttp import AiohttpClient
-from support import wait_until
+from support import make_folder, wait_until
 
 from service import config
 from service.app import create_app
@@ -54,7 +54,7 @@ def server_url() -> Iterator[str]:
         address = urlencode({"host": given["host"], "port": given["port"]})
         yield f"postgresql://{given['user']}@/{given['dbname']}?{address}"  # as the embedded one's
         return
-    folder = embedded.throwaway_folder()
+    folder = make_folder()
     with embedded.running(folder, durable=False, throwaway=True) as url:
         yield url
     wait_until(lambda: not folder.exists())  # its keeper has written what coverage measured

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
-from support import Execute, until
+from support import Execute, make_folder, until
 
 from service.app import POOL
 from service.database import embedded
@@ -83,7 +83,7 @@ def kill_postgres(url: str) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Where a durable server of the test's own may live."""
-    folder = embedded.throwaway_folder()
+    folder = make_folder()
     yield folder
     shutil.rmtree(folder)
 

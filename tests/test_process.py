@@ -18,9 +18,7 @@ from urllib.error import HTTPError, URLError
 import pytest
 from conftest import ROOT
 from psycopg2.extensions import parse_dsn
-from support import Environment, Execute, wait_until, with_user
-
-from service.database import embedded
+from support import Environment, Execute, make_folder, wait_until, with_user
 
 BIN = Path(sys.executable).parent
 SERVE = [sys.executable, "-m", "service", "serve"]
@@ -30,7 +28,7 @@ GUNICORN = [str(BIN / "gunicorn"), "service.app:gunicorn"]
 @pytest.fixture
 def checkout() -> Iterator[Path]:
     """What the service reads of a checkout, in a folder of its own."""
-    folder = embedded.throwaway_folder()
+    folder = make_folder()
     shutil.copy(ROOT / "config.toml", folder)
     for name in ("queries", "migrations"):
         shutil.copytree(ROOT / name, folder / name)

@@ -18,7 +18,7 @@ import orjson
 from service.catalogue.movie import TYPES, Movie
 from service.catalogue.movies import to_invalid
 from service.config import Sharing
-from service.database.batching import Batcher, Row
+from service.database.batching import Batcher, SharedRow
 from service.database.queries import Expected
 from service.database.statements import Statements
 from service.errors import KeyInUse, KeyReused, RuleBroken
@@ -137,7 +137,7 @@ class OnceOnly:
         except RuleBroken as error:
             raise to_invalid(error) from error
 
-    async def _create(self, rows: list[Row[StoredResponse]]) -> dict[int, StoredResponse]:
+    async def _create(self, rows: list[SharedRow[StoredResponse]]) -> dict[int, StoredResponse]:
         responses = await self._fetch(
             "create_movies_once",
             retry=True,  # harmless: if the first attempt was committed, the keys are known

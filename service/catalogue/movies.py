@@ -12,7 +12,7 @@ import orjson
 
 from service.catalogue.movie import FIELDS, TYPES, Movie
 from service.config import Sharing
-from service.database.batching import Batcher, Row
+from service.database.batching import Batcher, SharedRow
 from service.database.queries import Expected
 from service.database.statements import Statements
 from service.errors import (
@@ -44,7 +44,7 @@ class Refused(Enum):
     BY_LOCK = auto()  # another session holds the row's lock; try again
 
 
-Rows = list[Row[Movie | Refused]]
+Rows = list[SharedRow[Movie | Refused]]
 
 QUERIES: Mapping[str, Expected] = {
     "get_movies": Expected(TYPES, [{"ids": "{}"}], "GET a movie"),

@@ -21,59 +21,40 @@ MAX_TITLE_BYTES = 500
 MAX_GENRES = 5
 MAX_RUNTIME_MINUTES = 2**31 - 1  # an integer of PostgreSQL
 RUNTIME_RANGE = Range(1, MAX_RUNTIME_MINUTES, error="must be more than 0 and at most {max} mins")
-RUNTIME_PATTERN = re.compile(r"(-?)(0|[1-9][0-9]*) mins")
+RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
 MAX_DIGITS = 18  # a number with more may not fit a bigint
 
 
 class JSONField(Field[Any]):
-    """A value of exactly one JSON type; `shape` describes it in JSON Schema for the reference."""
+    """A value of exactly one JSON type; `shape` describes it in JSON Schema for the reference.
+
+    `convert` turns it into the value that is loaded, or raises a `ValueError` that says what the
+    value must be.
+    """
 
     def __init__(
-        self, kind: type, expected: str, rule: Callable[[Any], Any], shape: Mapping[str, Any]
+        self,
+        kind: type,
+        expected: str,
+        rule: Callable[[Any], Any] | None,
+        shape: Mapping[str, Any],
+        convert: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(required=True, validate=rule, error_messages={**MESSAGES}, metadata=shape)
         self._kind = kind
         self._expected = expected
+        self._convert = convert
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - marshmallow's signature
         if type(value) is not self._kind:
             raise Malformed(f'"{attr}" must be {self._expected}, found {_type_name(value)}')
-        if isinstance(value, int) and abs(value) >= 10**MAX_DIGITS:
+        try:
+            loaded = self._convert(value) if self._convert else value
+        except ValueError as error:
+            raise Malformed(f'"{attr}" {error}') from error
+        if isinstance(loaded, int) and abs(loaded) >= 10**MAX_DIGITS:
             raise Malformed(f'the number in "{attr}" is too big')
-        return value
-
-
-class RuntimeField(JSONField):
-    """Minutes, as the string `<number> mins`."""
-
-    def __init__(self) -> None:
-        super().__init__(str, 'a string like "102 mins"', RUNTIME_RANGE, RUNTIME_SHAPE)
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
-        text = super()._deserialize(value, attr, data, **kwargs)
-        match = RUNTIME_PATTERN.fullmatch(text)
-        if not match:
-            raise Malformed(f'"{attr}" must be of the form "<number> mins", like "102 mins"')
-        sign, digits = match.groups()
-        if len(digits) > MAX_DIGITS:
-            raise Malformed(f'the number in "{attr}" is too big')
-        return int(sign + digits)
-
-
-class GenresField(JSONField):
-    """An array of strings."""
-
-    def __init__(self) -> None:
-        super().__init__(list, "an array of strings", _check_genres, GENRES_SHAPE)
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[str]:
-        genres: list[str] = super()._deserialize(value, attr, data, **kwargs)
-        for genre in genres:
-            if type(genre) is not str:
-                raise Malformed(
-                    f'"{attr}" must be an array of strings, found {_type_name(genre)} in it'
-                )
-        return genres
+        return loaded
 
 
 def read_movie(body: Mapping[str, Any], *, partial: bool = False) -> dict[str, Any]:
@@ -121,6 +102,21 @@ def _failures(field: str, messages: Any) -> list[Failure]:
         for key, below in messages.items()
         for failure in _failures(f"{field}/{key}" if field else str(key), below)
     ]
+
+
+def _parse_runtime(text: str) -> int:
+    match = RUNTIME_PATTERN.fullmatch(text)
+    if not match:
+        raise ValueError('must be of the form "<number> mins", like "102 mins"')
+    # So many digits show that it is too big; Python refuses more than 4,300.
+    return int(match[1][: MAX_DIGITS + 2])
+
+
+def _require_strings(genres: list[Any]) -> list[str]:
+    for genre in genres:
+        if type(genre) is not str:
+            raise ValueError(f"must be an array of strings, found {_type_name(genre)} in it")
+    return genres
 
 
 def _check_title(title: str) -> None:
@@ -208,8 +204,12 @@ MOVIE = Schema.from_dict(
     {
         "title": JSONField(str, "a string", _check_title, TITLE_SHAPE),
         "year": JSONField(int, "an integer", _check_year, YEAR_SHAPE),
-        "runtime": RuntimeField(),
-        "genres": GenresField(),
+        "runtime": JSONField(
+            str, 'a string like "102 mins"', RUNTIME_RANGE, RUNTIME_SHAPE, _parse_runtime
+        ),
+        "genres": JSONField(
+            list, "an array of strings", _check_genres, GENRES_SHAPE, _require_strings
+        ),
     },
     name="MovieInput",
 )()

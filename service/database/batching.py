@@ -1,17 +1,7 @@
-"""Requests that arrive together share one statement.
+"""Requests that arrive together share one statement: docs/decisions/0001-share-statements.md.
 
-While a statement runs, rows of new requests wait for the next one, which carries all of them.
-Nothing waits for company: on an idle service, a statement is sent at the end of the event loop's
-current turn. DataLoader does this for reads (https://github.com/graphql/dataloader), group commit
-for writes (https://www.postgresql.org/docs/current/runtime-config-wal.html#GUC-COMMIT-DELAY).
-
-- A row is sent after its request arrived, so a read sees every write that was acknowledged before.
-- A result is returned after its own statement has committed, never before.
-- If one row may be at fault, each row is sent again alone. What may have been executed already is
-  not sent again, unless that does no harm.
-- A cancelled request never cancels a statement. If it is cancelled before, its row is not sent.
-- A statement that is stuck delays the next ones by `WAIT_FOR_STATEMENT_S` at most.
-- The number of rows that wait is bounded; further ones are refused at once.
+While a statement runs, rows of new requests wait for the next one, which carries all of them. On an
+idle service, a statement is sent at the end of the event loop's current turn.
 """
 
 import asyncio
@@ -34,7 +24,7 @@ UNSHARED_ROWS = 2
 
 
 @dataclass(slots=True, eq=False)
-class Row(Generic[Result]):
+class SharedRow(Generic[Result]):
     """One request's part of a statement: `payload` is what the statement needs of it."""
 
     key: int
@@ -42,7 +32,7 @@ class Row(Generic[Result]):
     result: asyncio.Future[Result | None]
 
 
-Run = Callable[[list[Row[Result]]], Awaitable[Mapping[int, Result]]]
+Run = Callable[[list[SharedRow[Result]]], Awaitable[Mapping[int, Result]]]
 
 
 class Batcher(Generic[Result]):
@@ -65,7 +55,7 @@ class Batcher(Generic[Result]):
         self._settings = settings
         self._exclusive = exclusive
         self._idempotent = idempotent
-        self._waiting: deque[Row[Result]] = deque()
+        self._waiting: deque[SharedRow[Result]] = deque()
         self._running: dict[asyncio.Task[None], float] = {}  # since when; the youngest is last
         self._running_keys: set[int] = set()  # if they are exclusive
         self._is_starting = False  # a statement is sent at the end of this turn
@@ -80,7 +70,7 @@ class Batcher(Generic[Result]):
 
         Raises what `run` raises for it, or `Unavailable` if too many are waiting.
         """
-        row: Row[Result] = Row(key, payload, asyncio.get_running_loop().create_future())
+        row: SharedRow[Result] = SharedRow(key, payload, asyncio.get_running_loop().create_future())
         if not self._settings.enabled:
             return (await self._run([row])).get(key)
         if len(self._waiting) >= self._settings.max_waiting:
@@ -136,7 +126,7 @@ class Batcher(Generic[Result]):
     def _forget_task(self) -> None:
         del self._running[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
 
-    def _take_rows(self) -> list[Row[Result]]:
+    def _take_rows(self) -> list[SharedRow[Result]]:
         """Take half of the rows in sight, in their order, and no more than fit.
 
         In sight are those that wait, and those of the last statement, whose clients are about to
@@ -145,8 +135,8 @@ class Batcher(Generic[Result]):
         After a quiet time, no client is about to ask again: take all. Record half the size, so that
         clients split into two alternating batches.
         """
-        rows: list[Row[Result]] = []
-        later: list[Row[Result]] = []
+        rows: list[SharedRow[Result]] = []
+        later: list[SharedRow[Result]] = []
         size = 0
         quiet_since = self._last_end + WAIT_FOR_STATEMENT_S
         is_quiet = len(self._running) == 1 and asyncio.get_running_loop().time() > quiet_since
@@ -178,7 +168,7 @@ class Batcher(Generic[Result]):
             return False  # the database is away, for example
         return self._idempotent or isinstance(error, RuleBroken | Contended)
 
-    async def _send_alone(self, rows: list[Row[Result]]) -> None:
+    async def _send_alone(self, rows: list[SharedRow[Result]]) -> None:
         """Send each row alone, some at a time.
 
         Once one has failed as `Unavailable`, of whichever statement, those that came here before
@@ -187,7 +177,7 @@ class Batcher(Generic[Result]):
         loop = asyncio.get_running_loop()
         began = loop.time()
 
-        async def send(row: Row[Result]) -> None:
+        async def send(row: SharedRow[Result]) -> None:
             async with self._slots:
                 failed_at, failure = self._last_failure
                 if began < failed_at:
@@ -204,7 +194,7 @@ class Batcher(Generic[Result]):
 
 
 def _settle(
-    rows: list[Row[Result]], results: Mapping[int, Result], error: Exception | None = None
+    rows: list[SharedRow[Result]], results: Mapping[int, Result], error: Exception | None = None
 ) -> None:
     for row in rows:
         if row.result.done():

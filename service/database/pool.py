@@ -2,8 +2,8 @@
 
 The semantics are those of Go's database/sql (https://pkg.go.dev/database/sql#DB.SetMaxOpenConns):
 connects run in tasks of their own, and whatever becomes free first, a new connection or a returned
-one, goes to the waiter that has waited longest. aiopg's own pool has no `max_idle`, leaves waiters
-asleep when a connection breaks, and holds its lock while it connects.
+one, goes to the waiter that has waited longest. docs/decisions/0002-own-connection-pool.md: why not
+aiopg's own pool.
 """
 
 import asyncio

@@ -13,11 +13,7 @@ import psycopg2
 import structlog
 from psycopg2 import errors as postgres
 
-from service.database.driver_errors import (
-    describe_error,
-    is_statement_timeout,
-    translate_error,
-)
+from service.database.driver_errors import describe_error, is_statement_timeout, translate_error
 from service.database.pool import Pool
 from service.database.queries import Execution, Query
 from service.errors import CatalogueError, RuleBroken, StatementFailed, Unavailable

@@ -7,7 +7,7 @@ in select(), where Ctrl-C takes effect. Within libpq's blocking calls it would n
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg2
 from psycopg2 import errors as postgres
@@ -31,13 +31,6 @@ select set_config(name, '0', true) from pg_settings where name in (
 # A constraint that is only checked by the commit could not say which row it refuses.
 BEGIN_WRITING = f"begin; set constraints all immediate; {DISABLE_TIMEOUTS}"
 BEGIN_READING = f"begin isolation level repeatable read, read only; {DISABLE_TIMEOUTS}"
-
-
-class Refusal(NamedTuple):
-    """The database refuses the row at this position, for this reason."""
-
-    position: int
-    reason: str
 
 
 class Transaction:
@@ -84,8 +77,10 @@ class Transaction:
         self.execute("savepoint insert_rows")
         self.start(name, max_affected=len(rows), **{parameter: f"[{','.join(rows)}]"})
 
-    def finish_insert(self, name: str, parameter: str, rows: Sequence[str]) -> list[Refusal]:
-        """Wait until all the rows are inserted but those that are refused, and return these.
+    def finish_insert(
+        self, name: str, parameter: str, rows: Sequence[str]
+    ) -> list[tuple[int, str]]:
+        """Wait until the rows are inserted; return position and reason of each that is refused.
 
         PostgreSQL does not say which row it refuses: the rows are inserted again by halves.
         """
@@ -96,7 +91,7 @@ class Transaction:
                 raise
             self.execute("rollback to savepoint insert_rows; release savepoint insert_rows")
             if len(rows) == 1:
-                return [Refusal(0, describe_error(error, details=True))]
+                return [(0, describe_error(error, details=True))]
         else:
             self.execute("release savepoint insert_rows")
             return []
@@ -105,7 +100,7 @@ class Transaction:
         for first, some in ((0, rows[:half]), (half, rows[half:])):
             self.start_insert(name, parameter, some)
             for position, reason in self.finish_insert(name, parameter, some):
-                refusals.append(Refusal(first + position, reason))
+                refusals.append((first + position, reason))
         return refusals
 
     def commit(self) -> None:

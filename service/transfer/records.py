@@ -20,22 +20,6 @@ TIME_PATTERN = re.compile(
 )
 
 
-class TimeField(JSONField):
-    """A time in the format of RFC 3339; loads as a datetime in UTC."""
-
-    def __init__(self) -> None:
-        super().__init__(str, 'a string like "2026-01-05T09:00:00Z"', lambda _: None, {})
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
-        text = super()._deserialize(value, attr, data, **kwargs)
-        try:
-            if TIME_PATTERN.fullmatch(text):
-                return datetime.fromisoformat(text).astimezone(UTC)
-        except (ValueError, OverflowError):
-            pass
-        raise Malformed(f'"{attr}" must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
-
-
 def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of `FIELDS`, or of `COLUMNS` if the row has the read-only fields.
 
@@ -51,10 +35,20 @@ def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
     return load_fields(RECORD, row)
 
 
+def _parse_time(text: str) -> datetime:
+    try:
+        if TIME_PATTERN.fullmatch(text):
+            return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError('must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
+
+
+TIME = JSONField(str, 'a string like "2026-01-05T09:00:00Z"', None, {}, _parse_time)
 READ_ONLY = {
     "id": JSONField(int, "an integer", Range(1, MAX_ID, error=RANGE_ERROR), {}),
     "version": JSONField(int, "an integer", Range(1, MAX_VERSION, error=RANGE_ERROR), {}),
-    "created_at": TimeField(),
-    "updated_at": TimeField(),
+    "created_at": TIME,
+    "updated_at": TIME,
 }
 RECORD = Schema.from_dict({**READ_ONLY, **MOVIE.fields})()

@@ -8,7 +8,7 @@ import pytest
 from support import until
 
 from service.config import Sharing
-from service.database.batching import WAIT_FOR_STATEMENT_S, Batcher, Row
+from service.database.batching import WAIT_FOR_STATEMENT_S, Batcher, SharedRow
 from service.errors import Contended, RuleBroken, Unavailable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Statements:
         self.stuck: set[int] = set()
         self.failing: Callable[[list[int]], Exception | None] = lambda _: None
 
-    async def run(self, rows: list[Row[str]]) -> dict[int, str]:
+    async def run(self, rows: list[SharedRow[str]]) -> dict[int, str]:
         """Carry out a statement."""
         keys = [row.key for row in rows]
         self.sent.append(keys)
@@ -214,7 +214,7 @@ async def test_what_may_have_been_done_is_not_done_again(statements: Statements)
 async def test_a_statement_that_is_given_up_leaves_nobody_waiting() -> None:
     """Even a statement that ends in a cancellation ends the waiting of its requests."""
 
-    async def run(_: list[Row[str]]) -> dict[int, str]:
+    async def run(_: list[SharedRow[str]]) -> dict[int, str]:
         raise asyncio.CancelledError
 
     batcher: Batcher[str] = Batcher(run, SETTINGS)
@@ -324,7 +324,7 @@ async def test_a_timeout_ends_the_waiting_of_all_statements() -> None:
     sent = []
     unlocked = asyncio.Event()
 
-    async def run(rows: list[Row[str]]) -> dict[int, str]:
+    async def run(rows: list[SharedRow[str]]) -> dict[int, str]:
         sent.append([row.key for row in rows])
         if len(rows) == 1:
             await unlocked.wait()
@@ -408,7 +408,7 @@ async def test_who_waits_for_a_busy_key_keeps_the_place_in_line(statements: Stat
     """Changes of one movie are made in the order in which they came."""
     order: list[bytes] = []
 
-    async def run(rows: list[Row[str]]) -> dict[int, str]:
+    async def run(rows: list[SharedRow[str]]) -> dict[int, str]:
         order.extend(row.payload for row in rows if row.key == 1)
         return await statements.run(rows)
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg2
 import pytest
-from support import wait_until
+from support import make_folder, wait_until
 
 from service.database import embedded
 from service.database.embedded import place
@@ -50,7 +50,7 @@ except OperatorError as error:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Give a new folder that the server's account can reach (root's tmp_path it cannot)."""
-    folder = embedded.throwaway_folder()
+    folder = make_folder()
     yield folder
     await_stop(folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -321,7 +321,7 @@ def test_half_a_cluster_is_not_taken_for_one(folder: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_throwaway_folder_is_gone_after(how: signal.Signals) -> None:
     """A throwaway server takes its folder along, also when its user was killed."""
-    folder = embedded.throwaway_folder()
+    folder = make_folder()
     with using(folder, "throwaway") as user:
         said(user)
 
@@ -332,7 +332,7 @@ def test_a_throwaway_folder_is_gone_after(how: signal.Signals) -> None:
 
 def test_a_throwaway_folder_can_be_used_again_at_once() -> None:
     """Who comes while the folder is being thrown away gets a new one."""
-    folder = embedded.throwaway_folder()
+    folder = make_folder()
     for _ in range(3):
         with embedded.running(folder, durable=False, throwaway=True) as url:
             answer = ask(url, "select 1")

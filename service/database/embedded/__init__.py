@@ -1,9 +1,8 @@
 """A private PostgreSQL for development, for when no database is configured.
 
-Each process that uses it (a user) holds a shared lock (flock) on a file in the server's folder.
-The kernel releases the lock however the process ends. A detached keeper, which started the server,
-waits for the exclusive lock, which it gets after the last user has left, and stops the server.
-`atexit` and signal handlers would not run after a kill -9. The folder holds:
+Each process that uses it (a user) holds a shared lock (flock). A detached keeper, which started the
+server, stops it when it gets the exclusive lock: after the last user has left, however it ended
+(docs/decisions/0005-embedded-postgresql.md). The server's folder holds:
 
     lock          shared lock: each user; exclusive lock: a keeper after the last user has left
     keeper        locked by the user that starts the server, then by its keeper: there is only one
@@ -16,10 +15,8 @@ This module is the part of the users; `keeper` is the keeper, and `place` is wha
 
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,8 +26,6 @@ import psycopg2
 
 from service.database.embedded.place import POLL_S, READY, START_TIMEOUT_S, Server, programs_for
 from service.errors import OperatorError
-
-THROWAWAY_BYTES = 512 * 1024 * 1024  # a throwaway server may need so much
 
 
 @contextmanager
@@ -50,13 +45,6 @@ def running(folder: Path, *, durable: bool = True, throwaway: bool = False) -> I
         ) from error
     with locks:
         yield server.url()
-
-
-def throwaway_folder() -> Path:
-    """Make a new folder for a throwaway server, in memory if there is room."""
-    memory = Path("/dev/shm")  # noqa: S108 mkdtemp makes it private
-    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= THROWAWAY_BYTES
-    return Path(tempfile.mkdtemp(prefix="movie-catalogue-", dir=memory if has_room else None))
 
 
 def _join_when_possible(server: Server) -> ExitStack:

@@ -1,11 +1,9 @@
 """migrations/*.sql, run by alembic: up to the newest, one step back, or written out as one script.
 
-alembic's commands load Python files, its parts do not need them
-(https://alembic.sqlalchemy.org/en/latest/api/runtime.html). So each .sql file becomes a `Script`
-that follows the one before it, and alembic decides on transactions and keeps `alembic_version`.
-
-To alembic, all files older than that one version are applied. So every version that ran is also
-recorded in `schema_migrations`, in the same transaction: `history` has the rules.
+Each .sql file becomes a `Script` that follows the one before it; alembic decides on transactions
+and keeps `alembic_version` (docs/decisions/0003-alembic-with-sql-files.md). Every version that ran
+is also recorded in `schema_migrations`, in the same transaction: `history` has the rules.
+https://alembic.sqlalchemy.org/en/latest/api/runtime.html
 """
 
 import io

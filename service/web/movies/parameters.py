@@ -44,14 +44,22 @@ class QueryParameter(Field[Any]):
     `expected` is what errors and the reference say; `schema` is its JSON Schema.
     """
 
-    def __init__(self, expected: str, parse: Callable[[str], Any], **schema: Any) -> None:
+    def __init__(
+        self,
+        expected: str,
+        parse: Callable[[str], Any] = str,
+        max_bytes: int = MAX_BYTES,
+        **schema: Any,
+    ) -> None:
         super().__init__(error_messages={"invalid": f"must be {expected}"})
         self.expected = expected
         self.schema = schema
         self._parse = parse
+        self._max_bytes = max_bytes
 
     def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - marshmallow's signature
-        if "\0" in value:  # PostgreSQL does not store it
+        # PostgreSQL does not store NUL.
+        if "\0" in value or not 0 < len(value.encode()) <= self._max_bytes:
             raise self.make_error("invalid")
         try:
             return self._parse(value)
@@ -62,16 +70,8 @@ class QueryParameter(Field[Any]):
 def _text(
     expected: str, max_bytes: int, parse: Callable[[str], Any] = str, **schema: Any
 ) -> QueryParameter:
-    def parse_text(text: str) -> Any:
-        if not 0 < len(text.encode()) <= max_bytes:
-            raise ValueError("empty or too long")
-        return parse(text)
-
-    return QueryParameter(
-        f"{expected}, at most {max_bytes} bytes",
-        parse_text,
-        **{"type": "string", "minLength": 1, "maxLength": max_bytes, **schema},
-    )
+    schema |= {"type": "string", "minLength": 1, "maxLength": max_bytes}
+    return QueryParameter(f"{expected}, at most {max_bytes} bytes", parse, max_bytes, **schema)
 
 
 def _number(maximum: int) -> QueryParameter:
