@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg2
 import pytest
+from structlog.testing import capture_logs
 from support import Execute, until
 
 from service.catalogue import genres as genres_module
@@ -277,3 +278,24 @@ async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
 
         with pytest.raises(Unavailable):
             await waiting
+
+
+async def test_a_broken_connection_fails_no_count(
+    genres: GenreCounts, execute: Execute, keep: Keep
+) -> None:
+    """The query is sent again on another connection, and nothing is logged."""
+    keep(0)
+    await genres.get()
+    execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    execute(ONE)
+
+    async def is_counted() -> bool:
+        return (await genres.get()).total == 1
+
+    with capture_logs() as logged:
+        await until(is_counted)
+
+    assert logged == []

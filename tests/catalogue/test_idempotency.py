@@ -542,13 +542,14 @@ async def test_an_expired_key_is_unused(process: Process, execute: Execute) -> N
     """Not cleared yet, it takes another movie and keeps the answer of that one."""
     await process.once_only.create("a", FIELDS)
     execute(EXPIRE)
+    other = {"title": "Another", "year": 2000, "runtime": 90, "genres": ["drama", "war"]}
 
-    second = await process.once_only.create("a", {**FIELDS, "title": "Another"})
-    again = await process.once_only.create("a", {**FIELDS, "title": "Another"})
+    second = await process.once_only.create("a", other)
+    again = await process.once_only.create("a", other)
 
     assert (second[1], again[1]) == (False, True)
     assert second[0] == again[0]
-    assert second[0].title == "Another"
+    assert second[0]._asdict().items() >= other.items()
     assert execute("select expires_at > now() + interval '23 hours' from idempotency_keys") == [
         (True,)
     ]

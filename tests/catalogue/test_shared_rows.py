@@ -7,6 +7,7 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import orjson
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT
@@ -19,7 +20,7 @@ from service.config import Config, Sharing
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.errors import MovieNotFound, PreconditionFailed
+from service.errors import Contended, MovieNotFound, PreconditionFailed, Unavailable
 from service.queries import EXPECTED
 
 FIELDS = {**MOANA, "runtime": 107}
@@ -102,6 +103,26 @@ async def test_creates_that_fail_unexpectedly_are_not_sent_again(
     assert execute("select count(*) from movies") == [(2,)]
 
 
+async def test_reads_that_time_out_are_not_sent_again(
+    make: Make, sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for a lock on the whole table, which no row of them causes."""
+    statements = make()
+    sent = []
+
+    async def fetch_and_time_out(name: str, **_: Any) -> Any:
+        sent.append(name)
+        raise Contended
+
+    monkeypatch.setattr(statements, "fetch", fetch_and_time_out)
+    catalogue = Catalogue(statements, sharing)
+
+    failed = await asyncio.gather(*(catalogue.get(n) for n in (1, 2)), return_exceptions=True)
+
+    assert sent == ["get_movies"]
+    assert [type(error) for error in failed] == [Unavailable] * 2
+
+
 async def test_a_create_is_on_disk_before_it_is_answered(
     make: Make, sharing: Sharing, execute: Execute
 ) -> None:
@@ -119,6 +140,26 @@ async def test_a_create_is_on_disk_before_it_is_answered(
     await OnceOnly(statements, sharing).create("a", FIELDS)
 
     assert execute("select setting from seen") == [("on",)] * 2
+
+
+async def test_a_statement_has_at_most_32_keys(
+    make: Make, sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each key takes a lock, and all sessions together have 6400 by default."""
+    statements = make()
+    fetch = statements.fetch
+    keys = []
+
+    async def fetch_and_count(name: str, **arguments: Any) -> Any:
+        keys.append(len(orjson.loads(arguments["requests"])))
+        return await fetch(name, **arguments)
+
+    monkeypatch.setattr(statements, "fetch", fetch_and_count)
+    once_only = OnceOnly(statements, sharing)
+
+    await asyncio.gather(*(once_only.create(str(number), FIELDS) for number in range(100)))
+
+    assert (max(keys), sum(keys)) == (32, 100)
 
 
 async def test_keys_are_inserted_in_order(make: Make, sharing: Sharing, execute: Execute) -> None:
