@@ -24,12 +24,12 @@ def logged() -> Iterator[list[Any]]:
 
 @pytest.fixture
 def edited(start: Start, tmp_path: Path) -> Callable[..., Any]:
-    """Start a service with `old` replaced by `new` in its queries about movies."""
+    """Start a service with `old` replaced by `new` in a file of its queries."""
 
-    async def begin(old: str, new: str, **settings: Any) -> Client:
+    async def begin(old: str, new: str, file_name: str = "movies.sql", **settings: Any) -> Client:
         for name in ("queries", "migrations"):
             copytree(ROOT / name, tmp_path / name)
-        file = tmp_path / "queries" / "movies.sql"
+        file = tmp_path / "queries" / file_name
         text = file.read_text()
         assert text.count(old) == 1
         file.write_text(text.replace(old, new))
@@ -39,12 +39,17 @@ def edited(start: Start, tmp_path: Path) -> Callable[..., Any]:
 
 
 Edited = Callable[..., Any]
-LOST = {
+LOST: dict[str, tuple[str, ...]] = {
     "update": ("  where m.id = f.id\n    and (c.versions", "  where (c.versions"),
     "delete": ("  where m.id = f.id\n    and (d.versions", "  where (d.versions"),
     "insert": (
         "  from new as n\n  returning",
         "  from new as n union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning",
+    ),
+    "insert with a key": (
+        "n.key = t.key\n  returning",
+        "n.key = t.key union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning",
+        "idempotency.sql",
     ),
 }
 
@@ -70,11 +75,13 @@ async def test_a_write_that_lost_its_condition_changes_nothing(
     assert "/queries/movies.sql:" in f"/{entry['file']}"
 
 
-async def test_a_create_makes_one_movie(edited: Edited, execute: Execute) -> None:
+@pytest.mark.parametrize("mistake", ["insert", "insert with a key"])
+async def test_a_create_makes_one_movie(edited: Edited, execute: Execute, mistake: str) -> None:
     """A query that would insert more is refused."""
-    client = await edited(*LOST["insert"])
+    client = await edited(*LOST[mistake])
+    headers = {"Idempotency-Key": "a"} if "key" in mistake else {}
 
-    response = await client.post("/v1/movies", json=MOANA)
+    response = await client.post("/v1/movies", json=MOANA, headers=headers)
 
     assert response.status == 500
     assert execute("select count(*) from movies") == [(0,)]

@@ -1,20 +1,23 @@
 """SIGHUP: a running service takes over changed query files, or keeps the old ones."""
 
+import asyncio
 import json
 import os
 import pty
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Environment, Execute, wait_until
+from support import Environment, Execute, until, wait_until
 from test_process import GUNICORN, SERVE, checkout, serving
+
+from service.database.reloading import make_reloader
 
 __all__ = ["checkout"]  # a fixture
 
@@ -185,6 +188,30 @@ def test_a_reload_under_load_fails_no_request(environment: Environment, queries:
         answers = {future.result() for future in asked}
 
     assert answers <= {"Moana", *(f"Moana{number}" for number in range(5))}
+
+
+async def test_of_two_reloads_the_later_one_wins() -> None:
+    """It waits for the first one, even if the database verifies that one slowly."""
+    queries: dict[str, Any] = {}
+    contents: Iterator[Any] = iter(("old", "new"))
+    verified = []
+    is_released = asyncio.Event()
+
+    async def verify(found: Mapping[str, Any]) -> None:
+        if found["query"] == "old":
+            await is_released.wait()
+        verified.append(found["query"])
+
+    reload = make_reloader(queries, lambda: {"query": next(contents)}, verify)
+    reload()
+    reload()
+    for _ in range(5):
+        await asyncio.sleep(0)  # both begin
+    is_released.set()
+    await until(lambda: len(verified) > 1)
+
+    assert verified == ["old", "new"]
+    assert queries == {"query": "new"}
 
 
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:

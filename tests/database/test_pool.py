@@ -914,6 +914,25 @@ async def test_closing_ends_a_verification_under_way(make_pool: MakePool, execut
     execute("select pg_cancel_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)'")
 
 
+async def test_closing_closes_a_connection_that_is_being_verified(make_pool: MakePool) -> None:
+    """Also while its verification waits for something else than the database."""
+    verifying: asyncio.Queue[aiopg.Connection] = asyncio.Queue()
+
+    async def verify(connection: aiopg.Connection) -> bool:
+        verifying.put_nowait(connection)
+        return await asyncio.Event().wait()
+
+    pool = make_pool(verify)
+    user = asyncio.create_task(borrow(pool))
+    connection = await verifying.get()
+
+    await close(pool)
+
+    with pytest.raises(Unavailable):
+        await user
+    assert connection.closed
+
+
 # All of it at once.
 
 

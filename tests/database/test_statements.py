@@ -387,6 +387,14 @@ async def test_a_broken_rule_has_its_constraints_name(
     assert await service.is_whole()
 
 
+async def test_a_column_that_no_client_knows_is_no_rule(service: Service, execute: Execute) -> None:
+    """A required column that the query does not fill is a mistake of the DBA, so a 500."""
+    execute("alter table movies add column studio text not null")
+
+    with pytest.raises(StatementFailed, match="studio"):
+        await service.fetch("add_movie", title="Moana", year=2016)
+
+
 # Connections that break.
 
 
@@ -527,6 +535,11 @@ async def test_a_statement_has_the_settings_of_its_file(service: Service) -> Non
         after = await cursor.fetchall()
 
     assert (timeout, after) == ("3s", [("off",)])
+
+
+async def test_a_statement_may_have_no_timeout(service: Service) -> None:
+    """Neither the server nor the driver ends it: the driver waits 1 s beyond any other timeout."""
+    assert await service.fetch("sleep", seconds=1.1, timeout=0) == [(1,)]
 
 
 async def test_a_statement_that_is_tried_again_keeps_its_settings(

@@ -219,6 +219,18 @@ def test_a_host_that_does_not_answer_is_passed_over(
             assert years(transaction) == []
 
 
+def test_one_port_is_for_all_hosts(database: str, loaded: Mapping[str, Query]) -> None:
+    """As libpq reads it: `?host=a,b&port=5433`."""
+    folder = psycopg2.extensions.parse_dsn(database)
+    url = (
+        f"postgresql://{folder['user']}@/{folder['dbname']}"
+        f"?host=/nowhere,{folder['host']}&port={folder['port']}"
+    )
+
+    with transactions.begin(url, loaded) as transaction:
+        assert years(transaction) == []
+
+
 def test_no_host_that_answers_is_one_line(loaded: Mapping[str, Query]) -> None:
     """The message says that the time is over."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
