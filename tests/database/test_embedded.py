@@ -230,14 +230,16 @@ def test_a_fork_holds_the_server_too(folder: Path) -> None:
 
 def test_ctrl_c_is_for_the_user_that_is_in_front(folder: Path) -> None:
     """SIGINT to all that a terminal runs leaves the server to its users elsewhere."""
-    with using(folder) as in_front, using(folder) as elsewhere:
-        said(in_front)
-        url = said(elsewhere)
+    with using(folder) as in_front:
+        said(in_front)  # it has started the keeper
+        with using(folder) as elsewhere:
+            url = said(elsewhere)
 
-        os.killpg(in_front.pid, signal.SIGINT)
-        in_front.wait()
+            os.killpg(in_front.pid, signal.SIGINT)
+            in_front.wait()
 
-        assert ask(url, "select 1") == 1
+            assert ask(url, "select 1") == 1
+            assert os.getpgid(keeper_pid(folder)) != in_front.pid
 
 
 def test_the_server_stops_when_its_keeper_is_told_to(folder: Path) -> None:

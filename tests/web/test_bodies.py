@@ -77,6 +77,7 @@ async def test_odd_bodies_leave_the_connection_usable(client: Client) -> None:
         (b"[" * 200_000, "the body is nested too deep"),
         (raw("year", "9" * 5000), "the body has a number that is too big"),
         (raw("year", "9" * 19), 'the number in "year" is too big'),
+        (raw("year", "-" + "9" * 19), 'the number in "year" is too big'),
         (movie(id=7), 'the field "id" is read-only; clients send title, year, runtime, genres'),
         (movie(titel=1), 'unknown field "titel"; a movie has title, year, runtime, genres'),
         (movie(year="1999"), '"year" must be an integer, found a string'),

@@ -1,13 +1,16 @@
 """Recovery, and what the log and the client learn of a failure."""
 
 import asyncio
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
 from aiohttp import web
 from conftest import Client, Service, Start
 from pytest_aiohttp import AiohttpClient
+from support import until
 
 
 @pytest.fixture
@@ -72,6 +75,26 @@ async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
 
     assert response.status == 503
     assert response.headers["Retry-After"] == "1"
+
+
+async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
+    """The memory of the process does not grow: at most the last one's task is held."""
+    tasks = weakref.WeakSet[Any]()
+
+    async def handler(_: web.Request) -> web.Response:
+        tasks.add(asyncio.current_task())
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def are_forgotten() -> bool:
+        gc.collect()
+        return len(tasks) <= 1
+
+    client = await failing(handler, server__request_timeout=0.1)
+
+    assert [(await client.get("/handler")).status for _ in range(3)] == [503] * 3
+
+    await until(are_forgotten)
 
 
 async def test_a_503_keeps_the_reason_for_the_log(
