@@ -32,13 +32,13 @@ def test_there_are_more_than_300_odd_bodies() -> None:
 
 
 async def problem(client: Client, body: Any, **headers: str) -> dict[str, Any]:
-    """Post a body that is refused and return what the answer says, its status included."""
+    """Post a body that is refused and return what the response says, its status included."""
     sent = io.BytesIO(body) if isinstance(body, bytes) else body
     response = await client.post("/v1/movies", data=sent, headers=headers)
     assert response.headers["Content-Type"] == "application/problem+json"
-    answer = json.loads(await response.read())
-    assert answer["status"] == response.status
-    return dict(answer)
+    refusal = json.loads(await response.read())
+    assert refusal["status"] == response.status
+    return dict(refusal)
 
 
 async def test_every_odd_body_is_refused_as_json(client: Client, execute: Any) -> None:
@@ -47,9 +47,9 @@ async def test_every_odd_body_is_refused_as_json(client: Client, execute: Any) -
     for name, body, status in ODD:
         for method, path in (("POST", "/v1/movies"), ("PUT", "/v1/movies/1")):
             response = await client.request(method, path, data=io.BytesIO(body))
-            answer = json.loads(await response.read())
-            if (response.status, answer["status"]) != (status, status) or not answer["detail"]:
-                wrong.append((name, method, response.status, answer))
+            refusal = json.loads(await response.read())
+            if (response.status, refusal["status"]) != (status, status) or not refusal["detail"]:
+                wrong.append((name, method, response.status, refusal))
 
     assert wrong == []
     assert execute("select count(*) from movies") == [(0,)]
@@ -63,55 +63,53 @@ async def test_odd_bodies_leave_the_connection_usable(client: Client) -> None:
     assert "Connection" not in response.headers
 
 
-@pytest.mark.parametrize(
-    ("body", "detail"),
-    [
-        (b"", "the body is empty; expected one JSON object"),
-        (b"[]", "the body must be one JSON object"),
-        (b'{"a": 1} x', "the body is not one JSON object: expected nothing more, at character 10"),
-        (b'{"a" 1}', "the body is not one JSON object: expecting ':' delimiter, at character 6"),
-        (b'{"a": NaN}', "the body is not JSON: NaN is not a JSON number"),
-        (b'{"title": "\xff"}', "the body is not UTF-8 at byte 11"),
-        (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
-        (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
-        (b"[" * 200_000, "the body is nested too deep"),
-        (raw("year", "9" * 5000), "the body has a number that is too big"),
-        (raw("year", "9" * 19), 'the number in "year" is too big'),
-        (raw("year", "-" + "9" * 19), 'the number in "year" is too big'),
-        (movie(id=7), 'the field "id" is read-only; clients send title, year, runtime, genres'),
-        (movie(titel=1), 'unknown field "titel"; a movie has title, year, runtime, genres'),
-        (movie(year="1999"), '"year" must be an integer, found a string'),
-        (movie(year=1999.0), '"year" must be an integer, found a decimal number'),
-        (movie(year=True), '"year" must be an integer, found a boolean'),
-        (movie(title=["x"]), '"title" must be a string, found an array'),
-        (movie(runtime=107), '"runtime" must be a string like "102 mins", found an integer'),
-        (
-            movie(runtime="107"),
-            '"runtime" must be of the form "<number> mins", like "102 mins"',
-        ),
-        (movie(genres={"a": 1}), '"genres" must be an array of strings, found an object'),
-        (movie(genres=["a", None]), '"genres" must be an array of strings, found null in it'),
-        (b" " * (LIMIT + 1), "the body must be at most 1048576 bytes"),
-    ],
-)
-async def test_what_cannot_be_read_is_told_what_and_where(
-    client: Client, body: bytes, detail: str
-) -> None:
-    """A 400 says what was wrong and what is expected."""
-    answer = await problem(client, body)
-
-    assert (answer["status"], answer["detail"]) == (400, detail)
-    assert answer["type"].endswith("#malformed-body")
+UNREADABLE = [
+    (b"", "the body is empty; expected one JSON object"),
+    (b"[]", "the body must be one JSON object"),
+    (b'{"a": 1} x', "the body is not one JSON object: expected nothing more, at character 10"),
+    (b'{"a" 1}', "the body is not one JSON object: expecting ':' delimiter, at character 6"),
+    (b'{"a": NaN}', "the body is not JSON: NaN is not a JSON number"),
+    (b'{"title": "\xff"}', "the body is not UTF-8 at byte 11"),
+    (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
+    (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
+    (b"[" * 200_000, "the body is nested too deep"),
+    (raw("year", "9" * 5000), "the body has a number that is too big"),
+    (raw("year", "9" * 19), 'the number in "year" is too big'),
+    (raw("year", "-" + "9" * 19), 'the number in "year" is too big'),
+    (movie(id=7), 'the field "id" is read-only; clients send title, year, runtime, genres'),
+    (movie(titel=1), 'unknown field "titel"; a movie has title, year, runtime, genres'),
+    (movie(year="1999"), '"year" must be an integer, found a string'),
+    (movie(year=1999.0), '"year" must be an integer, found a decimal number'),
+    (movie(year=True), '"year" must be an integer, found a boolean'),
+    (movie(title=["x"]), '"title" must be a string, found an array'),
+    (movie(runtime=107), '"runtime" must be a string like "102 mins", found an integer'),
+    (
+        movie(runtime="107"),
+        '"runtime" must be of the form "<number> mins", like "102 mins"',
+    ),
+    (movie(genres={"a": 1}), '"genres" must be an array of strings, found an object'),
+    (movie(genres=["a", None]), '"genres" must be an array of strings, found null in it'),
+    (b" " * (LIMIT + 1), "the body must be at most 1048576 bytes"),
+]
 
 
-async def test_all_broken_rules_are_told_at_once(client: Client) -> None:
+async def test_an_unreadable_body_is_explained(client: Client) -> None:
+    """A 400 names the mistake, its place and the expected form."""
+    problems = [await problem(client, body) for body, _ in UNREADABLE]
+
+    assert [each["detail"] for each in problems] == [detail for _, detail in UNREADABLE]
+    assert {each["status"] for each in problems} == {400}
+    assert all(each["type"].endswith("#malformed-body") for each in problems)
+
+
+async def test_all_broken_rules_are_reported_at_once(client: Client) -> None:
     """A 422 lists every failure with a pointer to its field."""
-    answer = await problem(
+    response = await problem(
         client, movie(title="x" * 501 + "\0", year=1887, runtime="0 mins", genres=["a", " ", "a"])
     )
 
-    assert answer["status"] == 422
-    assert answer["errors"] == [
+    assert response["status"] == 422
+    assert response["errors"] == [
         {"pointer": "#/title", "detail": "must not contain a NUL character"},
         {"pointer": "#/title", "detail": "must be at most 500 bytes of UTF-8"},
         {"pointer": "#/year", "detail": "must be 1888 or later"},
@@ -119,63 +117,38 @@ async def test_all_broken_rules_are_told_at_once(client: Client) -> None:
         {"pointer": "#/genres/1", "detail": "must not be blank"},
         {"pointer": "#/genres/2", "detail": "must not be repeated"},
     ]
-
-
-async def test_missing_fields_are_told_by_name(client: Client) -> None:
-    """An empty object misses all four fields."""
-    answer = await problem(client, b"{}")
-
-    assert answer["errors"] == [{"pointer": f"#/{name}", "detail": "is required"} for name in MOANA]
+    assert (await problem(client, b"{}"))["errors"] == [
+        {"pointer": f"#/{name}", "detail": "is required"} for name in MOANA
+    ]
 
 
 THIS_YEAR = datetime.now(UTC).year
 
 
-@pytest.mark.parametrize(
-    "fits",
-    [
-        {"title": "x" * 500},
-        {"title": "é" * 250},
-        {"title": "💿" * 125},
-        {"title": "."},
-        {"title": "\u200b"},
-        {"year": 1888},
-        {"year": THIS_YEAR},
-        {"runtime": "1 mins"},
-        {"runtime": f"{2**31 - 1} mins"},
-        {"genres": ["a"]},
-        {"genres": list("abcde")},
-        {"genres": ["a", "A", " a"]},
-        {"genres": ["x" * 100_000]},
-    ],
-)
-async def test_the_edges_of_the_rules_fit(client: Client, fits: dict[str, Any]) -> None:
-    """The last value that a rule allows is kept as it came."""
-    response = await client.post("/v1/movies", json={**MOANA, **fits})
-
-    assert response.status == 201
-    assert fits.items() <= (await response.json())["movie"].items()
+ALLOWED: list[dict[str, Any]] = [
+    *({"title": title} for title in ("x" * 500, "é" * 250, "💿" * 125, ".", "\u200b")),
+    *({"year": year} for year in (1888, THIS_YEAR)),
+    *({"runtime": runtime} for runtime in ("1 mins", f"{2**31 - 1} mins")),
+    *({"genres": genres} for genres in (["a"], list("abcde"), ["a", "A", " a"], ["x" * 100_000])),
+]
+BEYOND: list[dict[str, Any]] = [
+    *({"title": title} for title in ("x" * 501, "é" * 250 + "x")),
+    *({"year": year} for year in (1887, THIS_YEAR + 1)),
+    *({"runtime": runtime} for runtime in ("0 mins", f"{2**31} mins")),
+    *({"genres": genres} for genres in ([], list("abcdef"))),
+]
 
 
-@pytest.mark.parametrize(
-    "too_much",
-    [
-        {"title": "x" * 501},
-        {"title": "é" * 250 + "x"},
-        {"year": 1887},
-        {"year": THIS_YEAR + 1},
-        {"runtime": "0 mins"},
-        {"runtime": f"{2**31} mins"},
-        {"genres": []},
-        {"genres": list("abcdef")},
-    ],
-)
-async def test_one_more_does_not(client: Client, too_much: dict[str, Any]) -> None:
-    """The first value beyond a rule is a 422 of that field alone."""
-    answer = await problem(client, json.dumps({**MOANA, **too_much}).encode())
-
-    assert answer["status"] == 422
-    assert [error["pointer"] for error in answer["errors"]] == [f"#/{name}" for name in too_much]
+async def test_the_limits_of_the_rules(client: Client) -> None:
+    """The last allowed value is stored unchanged; the next one is a 422 of that field alone."""
+    for fields in ALLOWED:
+        response = await client.post("/v1/movies", json={**MOANA, **fields})
+        assert response.status == 201, fields
+        assert fields.items() <= (await response.json())["movie"].items()
+    for fields in BEYOND:
+        refusal = await problem(client, json.dumps({**MOANA, **fields}).encode())
+        assert refusal["status"] == 422, fields
+        assert [error["pointer"] for error in refusal["errors"]] == [f"#/{name}" for name in fields]
 
 
 def padded(size: int) -> bytes:
@@ -190,25 +163,25 @@ async def chunks(body: bytes) -> AsyncIterator[bytes]:
 
 
 async def test_a_body_of_exactly_the_limit_is_read(client: Client) -> None:
-    """1,048,576 bytes are fine, with Content-Length and without."""
+    """1,048,576 bytes are accepted and one more is not, with Content-Length and without."""
     known = await client.post("/v1/movies", data=io.BytesIO(padded(LIMIT)))
     chunked = await client.post("/v1/movies", data=chunks(padded(LIMIT)))
+    known_beyond = await problem(client, padded(LIMIT + 1))
+    chunked_beyond = await problem(client, chunks(padded(LIMIT + 1)))
 
     assert (known.status, chunked.status) == (201, 201)
+    assert (known_beyond["status"], chunked_beyond["status"]) == (400, 400)
 
 
-async def test_a_byte_more_is_refused(client: Client) -> None:
-    """1,048,577 bytes are not, with Content-Length or without."""
-    known = await problem(client, padded(LIMIT + 1))
-    chunked = await problem(client, chunks(padded(LIMIT + 1)))
-
-    assert (known["status"], chunked["status"]) == (400, 400)
+REQUEST = "POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n"
+REQUEST_100 = REQUEST.replace("Content", "Expect: 100-continue\r\nContent")
 
 
-async def test_a_large_content_length_is_refused_before_reading(client: Client) -> None:
-    """The answer comes although not a byte of the body was sent."""
+@pytest.mark.parametrize("head", [REQUEST.format(99_999_999_999), REQUEST_100.format(LIMIT + 1)])
+async def test_a_large_content_length_is_refused_before_reading(client: Client, head: str) -> None:
+    """The client gets the response before it has sent a byte of the body."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n")
+    writer.write(head.encode())
 
     status = await asyncio.wait_for(reader.readline(), 4)
 
@@ -216,24 +189,10 @@ async def test_a_large_content_length_is_refused_before_reading(client: Client) 
     writer.close()
 
 
-ASKING = "POST /v1/movies HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n"
-
-
-async def test_a_body_too_large_is_never_asked_for(client: Client) -> None:
-    """Who asks with Expect: 100-continue is told 400 and sends nothing."""
+async def test_a_body_that_fits_is_requested(client: Client) -> None:
+    """Who asks with Expect: 100-continue is told to go on, and then gets its response."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(ASKING.format(LIMIT + 1).encode())
-
-    status = await asyncio.wait_for(reader.readline(), 4)
-
-    assert status == b"HTTP/1.1 400 Bad Request\r\n"
-    writer.close()
-
-
-async def test_a_body_that_fits_is_asked_for(client: Client) -> None:
-    """Who asks with Expect: 100-continue is told to go on, and then answered."""
-    reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(ASKING.format(len(TEXT)).encode())
+    writer.write(REQUEST_100.format(len(TEXT)).encode())
     told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 4)
 
     writer.write(TEXT.encode())
@@ -249,7 +208,7 @@ async def test_a_body_that_does_not_arrive_is_408(start: Start, part: bytes) -> 
     """A body that stalls, or never begins, ends at the deadline; so does the connection."""
     client = await start(server__body_timeout=0.1)
     reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n" + part)
+    writer.write(REQUEST.format(100).encode() + part)
 
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 4)
 
@@ -268,17 +227,17 @@ async def test_a_dripping_body_is_408(start: Start) -> None:
             yield bytes([byte])
             await asyncio.sleep(0.02)
 
-    answer = await problem(client, drip())
+    refusal = await problem(client, drip())
 
-    assert answer["status"] == 408
+    assert refusal["status"] == 408
 
 
-async def test_a_client_that_goes_away_mid_body_is_no_failure(
+async def test_a_client_that_disconnects_during_its_body_is_no_failure(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its request leaves an access line, no traceback, and the service serves on."""
     _, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+    writer.write(REQUEST.format(100).encode() + b"{")
     await writer.drain()
     writer.transport.abort()
 
@@ -301,15 +260,6 @@ async def test_a_client_that_goes_away_after_its_body_is_no_failure() -> None:
         await BodyReader(1).read_object(request)
 
 
-async def test_a_compressed_body_is_read(client: Client) -> None:
-    """Content-Encoding: gzip is understood."""
-    response = await client.post(
-        "/v1/movies", data=gzip.compress(TEXT.encode()), headers={"Content-Encoding": "gzip"}
-    )
-
-    assert response.status == 201
-
-
 async def test_the_year_is_the_one_in_utc(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the service runs."""
 
@@ -324,46 +274,33 @@ async def test_the_year_is_the_one_in_utc(client: Client, monkeypatch: pytest.Mo
     assert (await client.post("/v1/movies", json={**MOANA, "year": 2015})).status == 201
 
 
-@pytest.mark.parametrize(
-    ("packed", "detail"),
-    [
-        pytest.param(b"no gzip", "not what its Content-Encoding", id="no gzip"),
-        pytest.param(GZIPPED[:-12], "not what its Content-Encoding", id="cut short"),
-        pytest.param(GZIPPED + b"x", "not what its Content-Encoding", id="followed by more"),
-        pytest.param(gzip.compress(b" " * (LIMIT + 1)), "at most 1048576 bytes", id="too large"),
-        pytest.param(gzip.compress(b" " * 50_000_000), "at most 1048576 bytes", id="huge"),
-        pytest.param(gzip.compress(b" " * LIMIT), "JSON", id="just not too large"),
-    ],
-)
-async def test_a_broken_or_huge_compressed_body_is_400(
-    client: Client, packed: bytes, detail: str
-) -> None:
-    """Broken gzip, or what unpacks to more than the limit, cannot be read."""
-    answer = await problem(client, packed, **{"Content-Encoding": "gzip"})
-
-    assert answer["status"] == 400
-    assert detail in answer["detail"]
+async def test_a_broken_or_huge_compressed_body_is_400(client: Client) -> None:
+    """Gzip that is broken or is larger than the limit when unpacked."""
+    for packed, detail in (
+        (b"no gzip", "not what its Content-Encoding"),
+        (GZIPPED[:-12], "not what its Content-Encoding"),
+        (GZIPPED + b"x", "not what its Content-Encoding"),
+        (gzip.compress(b" " * (LIMIT + 1)), "at most 1048576 bytes"),
+        (gzip.compress(b" " * 50_000_000), "at most 1048576 bytes"),
+        (gzip.compress(b" " * LIMIT), "JSON"),
+    ):
+        refusal = await problem(client, packed, **{"Content-Encoding": "gzip"})
+        assert refusal["status"] == 400
+        assert detail in refusal["detail"]
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    [
+async def test_the_content_type_of_a_body_is_ignored(client: Client) -> None:
+    """A body is UTF-8 JSON whatever its Content-Type says."""
+    body = json.dumps({**GOOD, "title": "Amélie"}, ensure_ascii=False).encode()
+
+    for content_type in (
         *("application/json", "text/plain", "application/x-www-form-urlencoded", "nonsense"),
         *("application/json; charset=utf-16", "application/json; charset=klingon", ""),
-    ],
-)
-async def test_no_content_type_is_demanded_or_believed(client: Client, content_type: str) -> None:
-    """A body is UTF-8 JSON whatever its Content-Type says."""
-    title = "Amélie"
-
-    response = await client.post(
-        "/v1/movies",
-        data=json.dumps({**GOOD, "title": title}, ensure_ascii=False).encode(),
-        headers={"Content-Type": content_type},
-    )
-
-    assert response.status == 201
-    assert (await response.json())["movie"]["title"] == title
+    ):
+        headers = {"Content-Type": content_type}
+        response = await client.post("/v1/movies", data=body, headers=headers)
+        assert response.status == 201, content_type
+        assert (await response.json())["movie"]["title"] == "Amélie"
 
 
 async def test_what_clients_sent_is_shown_short_and_as_valid_text(client: Client) -> None:
@@ -394,7 +331,7 @@ near_movies = st.dictionaries(st.sampled_from([*GOOD, "id", "x"]), json_values |
     lambda value: json.dumps(value).encode()
 )
 many = bounded(
-    max_examples=300,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -417,12 +354,12 @@ async def test_any_movie_comes_back_byte_for_byte(client: Client, movie: dict[st
 @many
 @given(body=st.binary() | json_values.map(lambda value: json.dumps(value).encode()) | near_movies)
 async def test_no_bytes_give_a_5xx(client: Client, body: bytes) -> None:
-    """Whatever a body holds, the answer is the movie or a 4xx in JSON."""
+    """Whatever a body holds, the response is the movie or a 4xx in JSON."""
     response = await client.post("/v1/movies", data=body)
-    answer = json.loads(await response.read())
+    refusal = json.loads(await response.read())
 
     assert response.status in (201, 400, 422)
-    assert "movie" in answer or answer["status"] == response.status
+    assert "movie" in refusal or refusal["status"] == response.status
 
 
 async def test_many_fields_of_which_one_is_repeated_take_no_time(client: Client) -> None:
@@ -430,28 +367,24 @@ async def test_many_fields_of_which_one_is_repeated_take_no_time(client: Client)
     fields = ",".join(f'"{number:x}": 0' for number in range(80_000))
 
     async with asyncio.timeout(5):
-        answer = await problem(client, f'{{{fields}, "13879": 1}}'.encode())
+        refusal = await problem(client, f'{{{fields}, "13879": 1}}'.encode())
 
-    assert answer["detail"] == 'the field "13879" is repeated'
-
-
-@pytest.mark.parametrize("coding", ["nonsense", "br", "gzip, gzip", "GZIP;q=1"])
-async def test_an_unknown_coding_is_refused(client: Client, coding: str) -> None:
-    """The body would be taken for what it is not."""
-    answer = await problem(client, TEXT.encode(), **{"Content-Encoding": coding})
-
-    assert answer["status"] == 400
-    assert "gzip" in answer["detail"]
+    assert refusal["detail"] == 'the field "13879" is repeated'
 
 
-@pytest.mark.parametrize("coding", ["deflate", "x-gzip", "GZIP", "identity"])
-async def test_codings_that_are_understood(client: Client, coding: str) -> None:
-    """Those of RFC 9110, in any case."""
+async def test_content_codings(client: Client) -> None:
+    """Those of RFC 9110, in any case, are decoded; others are refused."""
     plain = TEXT.encode()
-    packed = {"deflate": zlib.compress(plain), "identity": plain}.get(coding, gzip.compress(plain))
+    packed = {"deflate": zlib.compress(plain), "identity": plain}
 
-    response = await client.post(
-        "/v1/movies", data=io.BytesIO(packed), headers={"Content-Encoding": coding}
-    )
-
-    assert response.status == 201
+    for coding in ("gzip", "deflate", "x-gzip", "GZIP", "identity"):
+        response = await client.post(
+            "/v1/movies",
+            data=io.BytesIO(packed.get(coding, GZIPPED)),
+            headers={"Content-Encoding": coding},
+        )
+        assert response.status == 201, coding
+    for coding in ("nonsense", "br", "gzip, gzip", "GZIP;q=1"):
+        refusal = await problem(client, plain, **{"Content-Encoding": coding})
+        assert refusal["status"] == 400, coding
+        assert "gzip" in refusal["detail"]
