@@ -30,7 +30,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 from aiohttp import web
@@ -161,9 +160,9 @@ def status(config: Config) -> None:
     with _with_database(config) as ready:
         report = partial(click.echo, err=True)
         for entry in migrations.status(ready.database.url, _migrations(ready), report):
-            when = "applied" if entry.is_applied else "pending"
-            if entry.applied_at:
-                when = f"{entry.applied_at:%Y-%m-%d %H:%M:%S %Z}"
+            when = "applied" if entry.applied else "pending"
+            if entry.applied and entry.applied.applied_at:
+                when = f"{entry.applied.applied_at:%Y-%m-%d %H:%M:%S %Z}"
             click.echo(f"{entry.version}  {when:<24} {entry.name or '(its file is missing)'}")
 
 
@@ -194,22 +193,17 @@ def sql(config: Config) -> None:
     click.echo(migrations.render_offline_sql(_migrations(config)), nl=False)
 
 
-class Pair(click.ParamType[tuple[str, str]]):
-    """NAME=VALUE."""
-
-    name = "name=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Split the option at its first =."""
-        name, sign, rest = value.partition("=")
-        if not sign or not name:
-            self.fail(f"expected NAME=VALUE, found {value!r}", param, ctx)
-        return name, rest
+def _split_pairs(
+    ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Split each NAME=VALUE at its first =."""
+    for text in texts:
+        if text.find("=") < 1:
+            raise click.BadParameter(f"expected NAME=VALUE, found {text!r}", ctx, parameter)
+    return tuple((name, value) for name, _, value in (text.partition("=") for text in texts))
 
 
-pairs_option = partial(click.option, type=Pair(), multiple=True)
+pairs_option = partial(click.option, callback=_split_pairs, multiple=True)
 FORMAT_HELP = "Needed if the file name does not tell it."
 
 

@@ -46,23 +46,14 @@ class Refused(Enum):
 
 Rows = list[SharedRow[Movie | Refused]]
 
+CHANGED = {"locked": bool, "held": bool, **TYPES}
 QUERIES: Mapping[str, Expected] = {
     "get_movies": Expected(TYPES, [{"ids": "{}"}], "GET a movie"),
     "create_movies": Expected(
         {"position": int, **TYPES}, [{"movies": "[]"}], "POST a movie", writes=True
     ),
-    "update_movies": Expected(
-        {"locked": bool, "held": bool, **TYPES},
-        [{"changes": "[]"}],
-        "PATCH and PUT a movie",
-        writes=True,
-    ),
-    "delete_movies": Expected(
-        {"locked": bool, "held": bool, **TYPES},
-        [{"deletions": "[]"}],
-        "DELETE a movie",
-        writes=True,
-    ),
+    "update_movies": Expected(CHANGED, [{"changes": "[]"}], "PATCH and PUT a movie", writes=True),
+    "delete_movies": Expected(CHANGED, [{"deletions": "[]"}], "DELETE a movie", writes=True),
 }
 
 LOCK_RETRY_MIN_S = 0.01

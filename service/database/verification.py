@@ -90,12 +90,14 @@ async def _verify_query(
         await cursor.execute("begin")
         await _verify_settings(cursor, query)
         await _verify_statement(cursor, query, expected, writable=writable)
-    except asyncio.CancelledError as error:
-        if not is_statement_timeout(error):
-            raise
-        raise _contended(query, error.__context__ or error) from error
-    except postgres.LockNotAvailable as error:
-        raise _contended(query, error) from error
+    except (asyncio.CancelledError, postgres.LockNotAvailable) as error:
+        cause: BaseException | None = error
+        if isinstance(error, asyncio.CancelledError):
+            if not is_statement_timeout(error):
+                raise
+            cause = error.__context__
+        reason = f"could not be checked: {describe_error(cause or error)}"
+        raise Contended(f"{query.place}: {query.name} {reason}") from error
     except psycopg2.OperationalError:
         raise  # the database is going away
     except psycopg2.Error as error:
@@ -179,11 +181,6 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
             raise query.make_error(
                 f"{query.name} must return {name} as {' or '.join(OIDS[kind])}, not {wrong}"
             )
-
-
-def _contended(query: Query, error: BaseException) -> Contended:
-    reason = describe_error(error)
-    return Contended(f"{query.place}: {query.name} could not be checked: {reason}")
 
 
 def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:

@@ -8,7 +8,6 @@ https://alembic.sqlalchemy.org/en/latest/api/runtime.html
 
 import io
 import re
-from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -24,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.database.migrations.files import Migration, Report, Section, read
 from service.database.migrations.history import (
     CREATE_LEDGER,
+    Applied,
     complete_ledger,
     explain_nothing_to_do,
     find_newest_applied,
@@ -43,12 +43,11 @@ from service.errors import OperatorError
 
 
 class Status(NamedTuple):
-    """A migration; `name` is None if its file is missing, `applied_at` if it is unknown."""
+    """A migration; `name` is None if its file is missing, `applied` if it is pending."""
 
     version: str
     name: str | None
-    is_applied: bool
-    applied_at: datetime | None
+    applied: Applied | None
 
 
 def upgrade(url: str, folder: Path, report: Report) -> None:
@@ -87,15 +86,8 @@ def status(url: str, folder: Path, report: Report) -> list[Status]:
         ledger = read_ledger(session)
     report_edits(migrations, ledger, report)
     names = {migration.version: migration.name for migration in migrations}
-    return [
-        Status(
-            version,
-            names.get(version),
-            version in ledger,
-            ledger[version].applied_at if version in ledger else None,
-        )
-        for version in sorted(names.keys() | ledger.keys())
-    ]
+    versions = sorted(names.keys() | ledger.keys())
+    return [Status(version, names.get(version), ledger.get(version)) for version in versions]
 
 
 def render_offline_sql(folder: Path) -> str:

@@ -376,14 +376,15 @@ def test_status_lists_pending_applied_and_missing(project: Project) -> None:
 
     first, missing, third = project.status()
 
-    assert [entry.is_applied for entry in pending] == [False, False]
+    assert [entry.applied for entry in pending] == [None, None]
     assert untouched == []
     assert (first.version, first.name) == (V1, "create_a")
-    assert first.applied_at is not None
-    assert abs(datetime.now(UTC) - first.applied_at).total_seconds() < 60
+    assert first.applied
+    assert first.applied.applied_at
+    assert abs(datetime.now(UTC) - first.applied.applied_at).total_seconds() < 60
     assert missing[:2] == (V2, None)
-    assert missing.applied_at is not None
-    assert third == (V3, "create_c", False, None)
+    assert missing.applied
+    assert third == (V3, "create_c", None)
 
 
 def test_empty_sections_are_recorded_as_applied(project: Project) -> None:
@@ -784,9 +785,9 @@ def test_a_database_of_dbmate_can_be_read_and_taken_back(project: Project) -> No
     before = project.schema()
 
     assert project.status() == [
-        (V1, "create_a", True, None),
-        (V2, "create_b", True, None),
-        (V3, "create_c", False, None),
+        (V1, "create_a", (None, None)),
+        (V2, "create_b", (None, None)),
+        (V3, "create_c", None),
     ]
     assert project.schema() == before
     project.down()
@@ -808,7 +809,9 @@ def test_a_later_migration_by_dbmate_is_recorded(project: Project) -> None:
     third = migration_files.read(project.folder)[-1]
     assert project.applied()[-1] == V3
     assert dict(project.query(CHECKSUMS))[V3] == third.checksum
-    assert project.status()[-1].applied_at is not None
+    newest = project.status()[-1]
+    assert newest.applied
+    assert newest.applied.applied_at
 
 
 def test_a_rollback_by_dbmate_is_applied_again(project: Project) -> None:
