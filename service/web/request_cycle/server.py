@@ -63,7 +63,7 @@ class Server(web.Server):
         aiohttp looks at `Expect` before the middlewares run.
         """
         assign_request_id(request)
-        expected = request.headers.get(hdrs.EXPECT, "100-continue")
+        expected = request.headers.get(hdrs.EXPECT) or "100-continue"  # it may be an empty list
         if expected.lower() == "100-continue":
             return await self._application(request)
         response = problems.respond_http(request, HTTPStatus.EXPECTATION_FAILED)

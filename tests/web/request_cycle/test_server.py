@@ -68,6 +68,15 @@ async def test_an_unknown_expectation_is_417(client: Client, path: bytes, expect
     assert json.loads(body)["request_id"] == headers["X-Request-Id"]
 
 
+async def test_an_expectation_may_be_empty(client: Client) -> None:
+    """Expect is a list, so an empty one expects nothing (RFC 9110, 5.6.1.2 and 10.1.1)."""
+    status, _, _ = await exchange(
+        client, b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\nExpect: \r\n\r\n"
+    )
+
+    assert status == 200
+
+
 async def test_http_1_0_is_served(client: Client) -> None:
     """An old client without Host gets its answer."""
     status, _, body = await exchange(client, b"GET /v1/healthcheck HTTP/1.0\r\n\r\n")
