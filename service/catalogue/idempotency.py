@@ -1,8 +1,7 @@
 """Creates that happen once however often they are sent, identified by a key from the client.
 
-https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/. One statement
-(queries/idempotency.sql) writes the key, the movie and the response, so a crash cannot separate
-them. PostgreSQL decides which request is first, within one process and between processes.
+One statement (queries/idempotency.sql) writes the key, the movie and the response, and PostgreSQL
+decides which request is first: docs/decisions/0012-idempotency-keys.md.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
 """Lists movies: which of the three queries of queries/listing.sql a page needs.
 
-A page begins at a key: the sort value and id of a movie. The database finds it in an index, so a
-page costs the same at any depth, and concurrent inserts and deletes neither hide nor repeat other
-movies (https://use-the-index-luke.com/no-offset). Counting takes most of the time: the first page
-counts, and its cursors carry the total.
+A page begins at a key: the sort value and id of a movie. Counting takes most of the time: the first
+page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
 from collections.abc import Mapping

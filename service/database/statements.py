@@ -33,9 +33,8 @@ class Statements:
     `statement_timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a
     statement that takes longer is logged (0: none).
 
-    Settings go in front of each statement, in the same message. `set local` holds for this implicit
-    transaction alone: the service relies on no session state and works through PgBouncer in
-    transaction mode. Times come in UTC, whatever the database or the role has set.
+    Settings go in front of each statement, in the same message: `set local` holds for this implicit
+    transaction alone (docs/decisions/0011-send-sql-as-written.md).
     https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-MULTI-STATEMENT
     """
 

@@ -31,7 +31,7 @@ class BodyReader:
         """Return the JSON object in the body; `Malformed`, `BodyTimedOut` or `ClientGone`."""
         try:
             if request.content.is_eof() and "Expect" not in request.headers:
-                body = _read_received(request)  # it came with the head, as most do: do not wait
+                body = await _read(request)  # it came with the head, as most do: no timer
             else:
                 async with asyncio.timeout(self._timeout):
                     body = await _read(request)
@@ -46,16 +46,6 @@ class BodyReader:
 
 async def hold_continue(_: web.Request) -> None:
     """Send no `100 Continue` yet: `_read` does, when a handler reads the body."""
-
-
-def _read_received(request: web.Request) -> bytes:
-    try:
-        body = request.content.read_nowait()
-    except web.RequestPayloadError as error:
-        raise Malformed(UNREADABLE) from error
-    if len(body) > MAX_BYTES:
-        raise Malformed(TOO_LARGE)
-    return body
 
 
 async def _read(request: web.Request) -> bytes:

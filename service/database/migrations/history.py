@@ -1,8 +1,7 @@
 """The ledger of applied migrations, and what it allows to run or to take back.
 
-`schema_migrations` alone says what is applied. dbmate has it too, with the column `version` only,
-and writes it at each `up` and `rollback`. `alembic_version`, which alembic reads, is derived from
-it: it holds the newest version alone.
+`schema_migrations` alone says what is applied. dbmate also writes it, with the column `version`
+only. `alembic_version`, which alembic reads, holds the newest version and follows it.
 """
 
 from collections.abc import Mapping

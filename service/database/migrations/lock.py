@@ -55,8 +55,7 @@ def locked_session(url: str, report: Report) -> Iterator[Session]:
 def _wait_for_lock(session: Session, report: Report) -> None:
     """Take the lock by asking again and again, and report who holds it.
 
-    A session that waits inside `pg_advisory_lock` has a snapshot, and `create index concurrently`
-    waits for the end of every older snapshot: a deadlock.
+    Waiting inside `pg_advisory_lock` would deadlock with `create index concurrently`.
     https://www.postgresql.org/docs/current/sql-createindex.html#SQL-CREATEINDEX-CONCURRENTLY
     """
     give_up = time.monotonic() + LOCK_WAIT_S
