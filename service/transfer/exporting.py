@@ -1,9 +1,9 @@
 """Export: all movies in the form of the API, by id, from one snapshot."""
 
+import gzip
 import os
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +18,6 @@ from service.transfer.files import Target
 from service.transfer.formats import output_format
 
 Write = Callable[[bytes], object]
-GZIP_WBITS = 16 + zlib.MAX_WBITS  # zlib's code for the gzip format
 GZIP_LEVEL = 6  # the default of gzip
 CHUNK_ROWS = 2000
 BEFORE_ALL_IDS = -(2**63) + 1
@@ -73,17 +72,13 @@ def _open_target(path: str) -> Iterator[Write]:
         _write_to_stdout(b"", is_last=True)
         return
     target = Target(Path(path))
-    compressor = (
-        zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WBITS)
-        if path.lower().endswith(".gz")
-        else None
-    )
+
+    def write_gzip(data: bytes) -> None:
+        """Write a member of a gzip file, which may have several (RFC 1952, 2.2)."""
+        target.write(gzip.compress(data, GZIP_LEVEL, mtime=0))
+
     try:
-        if compressor:
-            yield lambda data: target.write(compressor.compress(data))
-            target.write(compressor.flush())
-        else:
-            yield target.write
+        yield write_gzip if path.lower().endswith(".gz") else target.write
         target.finish()
         target.appear()
     except BaseException:

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 from aiohttp import hdrs, web
 
 from service.catalogue.movie import Movie
-from service.catalogue.movies import ALWAYS, Condition
+from service.catalogue.movies import Condition
 from service.errors import PreconditionRequired
 from service.web.conditions import Tag, parse_date, parse_tags
 from service.web.movies.cursors import MAX_INTEGER
@@ -40,8 +40,6 @@ def parse_preconditions(
     since = None
     if match is None:  # If-Match takes precedence (13.2.2)
         since = parse_date(request.headers.get(hdrs.IF_UNMODIFIED_SINCE))
-    if match is None and none_match is None and since is None:
-        return ALWAYS
     versions = _versions(match, movie_id, strong=True) if match else None
     if none_match == []:
         versions = []  # `*`: the movie must not exist; if it does not, the response is 404 anyway
