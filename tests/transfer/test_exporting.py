@@ -146,6 +146,19 @@ def test_ordinary_genres_are_readable_in_a_csv(
     assert lines[2].startswith('2,b,1999,90 mins,"[""a,b""]",1,')
 
 
+def test_ids_below_one_are_exported(database: str, execute: Execute, tmp_path: Path) -> None:
+    """Only a DBA can create them, but they are movies."""
+    execute(
+        "insert into movies (id, title, year, runtime, genres) overriding system value"
+        " select id, 'Moana', 2016, 107, '{animation}' from unnest(array[1, 0, -1]) as id"
+    )
+
+    export_movies(database, str(tmp_path / "movies.ndjson"), "ndjson")
+
+    lines = (tmp_path / "movies.ndjson").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [-1, 0, 1]
+
+
 def test_an_export_shows_one_moment(database: str, execute: Execute) -> None:
     """What is written while it runs is not in it, and nothing is there twice."""
     execute(

@@ -110,6 +110,16 @@ async def test_no_answer_has_a_header_that_the_document_lacks(
     assert required <= sent_back - PLAIN <= {name.lower() for name in described["headers"]}
 
 
+async def test_problems_that_pass_have_retry_after(document: dict[str, Any]) -> None:
+    """A client generator only knows the headers that the document names."""
+    problems = document["components"]["responses"].items()
+
+    assert {slug for slug, response in problems if "Retry-After" in response["headers"]} == {
+        "idempotency-key-in-use",
+        "unavailable",
+    }
+
+
 async def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
     """What the page shows as an example is what the schema beside it allows."""
     contents = [
