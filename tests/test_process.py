@@ -11,14 +11,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 import pytest
 from conftest import ROOT
 from psycopg2.extensions import parse_dsn
-from support import Environment, Execute, make_folder, wait_until, with_user
+from support import Environment, Execute, add_movies, make_folder, wait_until, with_user
 
 BIN = Path(sys.executable).parent
 SERVE = [sys.executable, "-m", "service", "serve"]
@@ -114,13 +114,16 @@ def test_serve_says_where_it_listens_and_on_which_database(environment: Environm
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_ends_when_it_is_told_to(environment: Environment, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM end it with status 0 and one line."""
-    with serving(SERVE, environment) as (_, process):
+    """Ctrl-C and SIGTERM end it with status 0 and one line; without a terminal, the log is JSON."""
+    with serving(SERVE, environment) as (base, process):
+        get(f"{base}/v1/movies/1")
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
 
+    last = [json.loads(line) for line in out.splitlines()][-1]
     assert process.returncode == 0
     assert err.endswith("/v1/movies\nstopped\n")
+    assert {"event": "request", "route": "/v1/movies/{id}", "status": 404}.items() <= last.items()
 
 
 def test_ctrl_c_during_the_imports(environment: Environment, tmp_path: Path) -> None:
@@ -197,8 +200,8 @@ def test_not_ready_while_it_drains(environment: Environment) -> None:
     assert process.returncode == 0
 
 
-def test_serve_with_a_postgresql_of_its_own(environment: Environment, checkout: Path) -> None:
-    """Without DATABASE_URL: an embedded PostgreSQL, migrated, which keeps its movies."""
+def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: Path) -> None:
+    """Without DATABASE_URL: migrated, kept, and shared with a command beside it."""
     del environment["DATABASE_URL"]
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
     command = [*SERVE, "--migrate"]
@@ -208,23 +211,12 @@ def test_serve_with_a_postgresql_of_its_own(environment: Environment, checkout: 
         process.terminate()
         process.wait(60)
     with serving(command, environment) as (base, process):
+        status, out, _ = run([sys.executable, "-m", "service", "migrate", "status"], environment)
         kept = get(f"{base}/v1/movies/1")
 
-    assert kept == 200
+    assert (status, kept) == (0, 200)
+    assert "create_movies" in out
     wait_until(lambda: not (checkout / ".postgres" / "data" / "postmaster.pid").exists())
-
-
-def test_serve_without_a_terminal_logs_json(environment: Environment) -> None:
-    """Every line on stdout is one JSON object, in production's format."""
-    with serving(SERVE, environment) as (base, process):
-        get(f"{base}/v1/movies/1")
-        process.terminate()
-        out, _ = process.communicate(timeout=60)
-
-    events = [json.loads(line) for line in out.splitlines()]
-    assert {"event": "request", "route": "/v1/movies/{id}", "status": 404}.items() <= events[
-        -1
-    ].items()
 
 
 def test_a_port_that_is_taken(environment: Environment) -> None:
@@ -265,33 +257,25 @@ def test_a_broken_query_stops_the_start(
     assert "Traceback" not in err
 
 
-def test_gunicorn_serves_with_several_workers(environment: Environment) -> None:
-    """As the Procfile's `web:` does: WEB_CONCURRENCY workers, and a clean end on SIGTERM."""
-    with serving(GUNICORN, environment, WEB_CONCURRENCY="2") as (base, process):
-        statuses = {get(f"{base}/v1/movies/1") for _ in range(20)}
-        process.terminate()
-        _, err = process.communicate(timeout=60)
-
-    assert statuses == {404}
-    assert err.count("Booting worker") == 2
-    assert process.returncode == 0
-    assert "Traceback" not in err
-
-
-def test_the_procfile_names_commands_that_work(environment: Environment) -> None:
-    """`release:` migrates, and `web:` listens on all addresses unless HOST says otherwise."""
+def test_the_commands_of_the_procfile_work(environment: Environment) -> None:
+    """`release:` migrates; `web:` starts WEB_CONCURRENCY workers, and SIGTERM ends them cleanly."""
     procfile = dict(
         line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines() if line
     )
-    environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
+    environment |= {"PATH": f"{BIN}{os.pathsep}{environment['PATH']}", "WEB_CONCURRENCY": "2"}
 
     status, _, err = run(["bash", "-c", procfile["release"]], environment)
-    with serving(["bash", "-c", procfile["web"]], environment) as (_, process):
+    with serving(["bash", "-c", procfile["web"]], environment) as (base, process):
+        statuses = {get(f"{base}/v1/movies/1") for _ in range(20)}
         process.terminate()
         _, log = process.communicate(timeout=60)
 
     assert (status, "nothing to do" in err) == (0, True)
-    assert "Listening at: http://0.0.0.0:" in log
+    assert statuses == {404}
+    assert "Listening at: http://0.0.0.0:" in log  # all addresses, unless HOST says otherwise
+    assert log.count("Booting worker") == 2
+    assert process.returncode == 0
+    assert "Traceback" not in log
 
 
 QUERIES = [sys.executable, "-m", "service", "queries"]
@@ -347,7 +331,7 @@ def test_queries_explain_shows_a_plan(environment: Environment) -> None:
 
 def test_queries_explain_undoes_what_it_runs(environment: Environment, execute: Execute) -> None:
     """`--analyze` runs the statement, and nothing of it stays."""
-    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+    add_movies(execute, "Moana")
     deletion = [*QUERIES, "explain", "delete_movies", "--analyze", "--param"]
 
     status, out, _ = run([*deletion, 'deletions=[{"id": 1}]'], environment)
@@ -415,18 +399,3 @@ def test_nothing_happens_at_import(environment: Environment) -> None:
 
     assert (status, err) == (0, "")
     assert int(out) > 20
-
-
-def test_an_embedded_server_is_shared_by_two_commands(
-    environment: Environment, checkout: Path
-) -> None:
-    """`migrate status` beside a running `serve` uses its PostgreSQL and leaves it running."""
-    del environment["DATABASE_URL"]
-    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
-    with ExitStack() as stack:
-        base, _ = stack.enter_context(serving([*SERVE, "--migrate"], environment))
-        status, out, _ = run([sys.executable, "-m", "service", "migrate", "status"], environment)
-        after = get(f"{base}/v1/healthcheck/ready")
-
-    assert (status, after) == (0, 200)
-    assert "create_movies" in out

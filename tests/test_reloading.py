@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Environment, Execute, until, wait_until
+from support import Environment, Execute, add_movies, until, wait_until
 from test_process import GUNICORN, SERVE, checkout, serving
 
 from service.database.reloading import make_reloader
@@ -39,7 +39,7 @@ def queries(
     execute: Execute,
 ) -> Path:
     """The file of queries about movies of the service, which has a movie."""
-    execute("insert into movies (title, year, runtime, genres) values ('Moana', 2016, 1, '{x}')")
+    add_movies(execute, "Moana")
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
     environment["PYTHONPATH"] = "."
     return checkout / "queries" / "movies.sql"
@@ -67,7 +67,7 @@ def titles(base: str) -> set[str]:
 @contextmanager
 def logging(
     command: list[str], environment: Environment, changes: Environment, execute: Execute
-) -> Iterator[tuple[str, subprocess.Popen[str], Callable[[str], dict[str, Any]]]]:
+) -> Iterator[tuple[str, subprocess.Popen[str], Callable[..., dict[str, Any]]]]:
     """Start a service and yield its address, its process, and what waits for a line of its log."""
     with serving(command, environment, **changes) as (base, process), ThreadPoolExecutor(1) as one:
         lines: list[dict[str, Any]] = []
@@ -78,9 +78,16 @@ def logging(
                 with suppress(ValueError):  # gunicorn's own
                     lines.append(json.loads(line))
 
-        def wait_for(event: str) -> dict[str, Any]:
-            wait_until(lambda: event in [line.get("event") for line in lines])
-            return next(line for line in lines if line.get("event") == event)
+        def wait_for(event: str, reason: str = "") -> dict[str, Any]:
+            def find() -> list[dict[str, Any]]:
+                return [
+                    line
+                    for line in lines
+                    if line.get("event") == event and reason in line.get("reason", "")
+                ]
+
+            wait_until(find)
+            return find()[0]
 
         one.submit(read)
         workers = int(changes.get("WEB_CONCURRENCY", "1"))
@@ -112,41 +119,36 @@ def test_sighup_reloads_changed_queries(
     assert line["changed"] == ["get_movies"]
 
 
+MISTAKES = [
+    ("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "expected a line `--"),
+    ("m.title", "m.titel", "column m.titel does not exist"),
+    ("m.id, m.title", "m.id::text as id, m.title", "must return id as bigint"),
+]
+
+
 @pytest.mark.parametrize(("command", "changes"), COMMANDS)
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        pytest.param("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "expected a line `--"),
-        pytest.param("m.title", "m.titel", "column m.titel does not exist"),
-        pytest.param("m.id, m.title", "m.id::text as id, m.title", "must return id as bigint"),
-    ],
-)
-def test_wrong_queries_are_not_taken(  # noqa: PLR0913, PLR0917 - the cases
+def test_wrong_queries_are_not_taken(
     environment: Environment,
     execute: Execute,
     queries: Path,
     command: list[str],
     changes: Environment,
-    old: str,
-    new: str,
-    reason: str,
 ) -> None:
     """The old ones stay, and the log says what is wrong, with file and line; then all goes on."""
     with logging(command, environment, changes, execute) as (base, process, wait_for):
-        change(queries, old, new)
-        process.send_signal(signal.SIGHUP)
-        line = wait_for("queries not reloaded")
-        after_mistake = titles(base)
+        for old, new, reason in MISTAKES:
+            change(queries, old, new)
+            process.send_signal(signal.SIGHUP)
+            line = wait_for("queries not reloaded", reason)
+            assert line["level"] == "warning"
+            assert f"{queries}:" in line["reason"]
+            assert titles(base) == {"Moana"}
+            change(queries, new, old)
 
-        change(queries, new, old)
         process.send_signal(signal.SIGHUP)
         wait_for("queries reloaded")
 
         assert titles(base) == {"Moana"}
-    assert after_mistake == {"Moana"}
-    assert line["level"] == "warning"
-    assert reason in line["reason"]
-    assert f"{queries}:" in line["reason"]
 
 
 def test_a_worker_that_cannot_be_replaced_stops_no_other(

