@@ -169,7 +169,7 @@ def status(config: Config) -> None:
 @migrate.command()
 @click.pass_obj
 def down(config: Config) -> None:
-    """Undo the newest migration."""
+    """Revert the newest migration."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
     with _with_database(config) as ready:

@@ -1,4 +1,4 @@
-"""The queries of the service: what it expects of queries/*.sql, and that they are so."""
+"""All queries that the service expects in queries/*.sql; loading and verifying them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -46,5 +46,5 @@ async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
             connection.close()
     except (Unavailable, psycopg2.Error, TimeoutError) as error:
         is_silent = isinstance(error, TimeoutError)
-        reason = "the database does not answer" if is_silent else describe_error(error)
+        reason = "the database does not respond" if is_silent else describe_error(error)
         raise OperatorError(reason) from error

@@ -30,7 +30,7 @@ def parse_url(url: str) -> dict[str, Any]:
     try:
         given: dict[str, Any] = parse_dsn(url)
     except psycopg2.ProgrammingError:
-        given = {"host": "@"}
+        given = {"host": "@"}  # refused below
     # Part of a password that is not escaped ends up as the host, the port or the database's name,
     # which libpq's messages repeat.
     if any("@" in value for key, value in given.items() if key not in ("user", "password")):
@@ -109,4 +109,4 @@ def wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: flo
 
 
 def _unreachable(error: BaseException) -> OperatorError:
-    return OperatorError(f"the database is out of reach: {describe_error(error, details=True)}")
+    return OperatorError(f"the database is unreachable: {describe_error(error, details=True)}")

@@ -147,7 +147,7 @@ class _QueryFile:
         for token in tokens:
             if token["end"]:
                 if self._code[token.end() : end].strip():
-                    what = "expected one statement a query; more follows this semicolon"
+                    what = "expected one statement per query; there is more after this semicolon"
                     self._refuse(token.start(), what)
                 end = token.start()
                 break

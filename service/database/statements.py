@@ -128,7 +128,7 @@ async def _send(
 
 
 def limit_affected(movies: int) -> str:
-    """Return SQL that has a statement refused that changes more movies.
+    """Return SQL that makes PostgreSQL refuse a statement that changes more movies.
 
     The trigger is in migrations/*limit_affected_movies.sql. Not by `set local`: before version 16,
     pg_stat_statements would list it once for each number.
@@ -137,7 +137,7 @@ def limit_affected(movies: int) -> str:
 
 
 def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
-    """Have the loop not report statement timeouts.
+    """Stop the loop from reporting statement timeouts.
 
     aiopg reports each as an error with a traceback and without the query; `fetch` logs them.
     """

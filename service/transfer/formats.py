@@ -27,7 +27,7 @@ def detect_format(path: str, given: str | None, known: Sequence[str]) -> str:
     found = given or next((ENDINGS[end] for end in ENDINGS if name.endswith(end)), None)
     if found is None or found not in known:
         problem = f"{found} is for import only" if found else "its name does not tell the format"
-        raise OperatorError(f"{path}: {problem}: add --format {', '.join(known)}")
+        raise OperatorError(f"{path}: {problem}: add --format with one of {', '.join(known)}")
     return found
 
 
@@ -69,7 +69,7 @@ def read_rows(
         raise OperatorError(f"{path}:{error.line}: {error}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise OperatorError(
-            f"{path}: the gzip data is cut off or damaged: {str(error).rstrip('.').lower()}"
+            f"{path}: the gzip data is incomplete or damaged: {str(error).rstrip('.').lower()}"
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error

@@ -66,7 +66,7 @@ def read_array(stream: BinaryIO) -> Iterator[FileRow]:
                 raise BrokenFile(_line_of_movie(text, line), problem)
         events.clear()
         if len(text) > MAX_BYTES or pieces > MAX_PIECES:
-            problem = f"{TOO_LONG} and {MAX_PIECES} braces; is a quote or bracket left open?"
+            problem = f"{TOO_LONG} and {MAX_PIECES} braces; is a closing quote or bracket missing?"
             raise BrokenFile(_line_of_movie(text, line), problem)
         if is_complete:
             line = _line_of_movie(text, line)

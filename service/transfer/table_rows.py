@@ -206,7 +206,7 @@ class _CsvLines:
         self.size += len(data)
         self._data.append(data)
         if line.is_too_long or self.size > MAX_BYTES:
-            raise BrokenFile(self.first, f"{TOO_LONG}; is a quote left open?")
+            raise BrokenFile(self.first, f"{TOO_LONG}; is a closing quote missing?")
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -229,7 +229,7 @@ def _read_csv_records(stream: BinaryIO) -> Iterator[Record]:
         except csv.Error as error:
             problem = f"the row is not CSV: {error}"
             if lines.has_open_quote():  # text inside quotes must not become rows
-                raise BrokenFile(lines.first, f"{problem}; a quote is left open") from error
+                raise BrokenFile(lines.first, f"{problem}; a closing quote is missing") from error
             lines.error = Malformed(problem)
         if lines.error:
             yield Record(lines.first, lines.text(), lines.error, lines.size)

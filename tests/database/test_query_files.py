@@ -78,7 +78,7 @@ def test_a_missing_query_is_refused(folder: Path) -> None:
 NAME = "expected a line `-- name: verb_noun(parameter, ...)`"
 BEFORE_NAME = "expected `-- name: verb_noun(parameter, ...)` before any SQL"
 SET = "expected `-- set: name = value`, like `-- set: work_mem = 8MB`"
-TWO_STATEMENTS = "expected one statement a query; more follows this semicolon"
+TWO_STATEMENTS = "expected one statement per query; there is more after this semicolon"
 UNUSED = "the parameter title is declared but not used"
 
 

@@ -130,7 +130,10 @@ def test_a_csv_of_others(environment: Environment, execute: Execute, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["-"], "-: its name does not tell the format: add --format ndjson, json, csv, imdb"),
+        (
+            ["-"],
+            "-: its name does not tell the format: add --format with one of ndjson, json",
+        ),
         (["a.json", "--map", "year=y"], "--map and --where are for CSV"),
         (["a.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year, runtime, genres"),
         (["a.csv", "--map", "title=a", "--map", "title=b"], "--map title: given more than once"),

@@ -69,7 +69,7 @@ def test_a_name_tells_the_format(path: str, kind: str) -> None:
 @pytest.mark.parametrize("path", ["-", "movies", "movies.gz", "movies.xlsx"])
 def test_a_name_that_tells_no_format_needs_the_option(path: str) -> None:
     """The error says what there is to choose from."""
-    with pytest.raises(OperatorError, match="add --format ndjson, json, csv, imdb"):
+    with pytest.raises(OperatorError, match="add --format with one of ndjson, json, csv, imdb"):
         formats.detect_format(path, None, formats.IMPORTED)
 
     assert formats.detect_format(path, "csv", formats.IMPORTED) == "csv"
@@ -80,7 +80,7 @@ def test_a_format_that_is_only_imported() -> None:
     with pytest.raises(OperatorError) as caught:
         formats.detect_format("x.tsv", None, formats.EXPORTED)
 
-    assert str(caught.value) == "x.tsv: imdb is for import only: add --format ndjson, json, csv"
+    assert str(caught.value).startswith("x.tsv: imdb is for import only: add --format with one of")
 
 
 def test_what_gzip_packed_is_known_by_its_bytes(read: Read) -> None:
@@ -94,7 +94,7 @@ def test_a_cut_gzip_stops_the_import(read: Read) -> None:
     """A download that broke off is not taken for the whole."""
     packed = gzip.compress(b"".join(b"%d\n" % n for n in range(100_000)))
 
-    with pytest.raises(OperatorError, match="movies: the gzip data is cut off or damaged"):
+    with pytest.raises(OperatorError, match="movies: the gzip data is incomplete or damaged"):
         read(packed[: len(packed) // 2])
 
 
@@ -102,7 +102,7 @@ def test_a_damaged_gzip_stops_the_import(read: Read) -> None:
     """Its checksum is looked at."""
     packed = gzip.compress(TEXT.encode())
 
-    with pytest.raises(OperatorError, match="cut off or damaged: crc check failed"):
+    with pytest.raises(OperatorError, match="incomplete or damaged: crc check failed"):
         read(packed[:-8] + b"\0\0\0\0" + packed[-4:])
 
 
@@ -228,13 +228,13 @@ def test_escapes_are_read_as_in_ndjson(read: Read, title: str) -> None:
         (b"\xef\xbb\xbf[]", "movies:1: expected a JSON array of movies: lexical error: invalid"),
         (
             '[\n{"title": "x' + "y" * 2 * MAX_BYTES,
-            f"movies:2: {TOO_LONG} and 5000 braces; is a quote",
+            f"movies:2: {TOO_LONG} and 5000 braces; is a closing",
         ),
         (
             "[\n" + "[" * 2 * MAX_BYTES,
-            f"movies:2: {TOO_LONG} and 5000 braces; is a quote or bracket left open?",
+            f"movies:2: {TOO_LONG} and 5000 braces; is a closing quote or bracket missing?",
         ),
-        ('[\n{"a": "' + "}" * 2 * MAX_BYTES, f"movies:2: {TOO_LONG} and 5000 braces; is a quote"),
+        ('[\n{"a": "' + "}" * 2 * MAX_BYTES, f"movies:2: {TOO_LONG} and 5000 braces; is a closing"),
     ],
     ids=range(22),
 )
@@ -344,15 +344,18 @@ def test_a_long_cell_is_one(read: Read) -> None:
     [
         (
             "x" * (MAX_BYTES + 1),
-            f"the row must be at most {MAX_BYTES} bytes; is a quote left open?",
+            f"the row must be at most {MAX_BYTES} bytes; is a closing quote missing?",
         ),
         (
             '"a' + "\nb,2001,1,c" * (MAX_BYTES // 8),
             f"the row must be at most {MAX_BYTES} bytes; is a",
         ),
-        ('"a,2001,1,b', "the row is not CSV: unexpected end of data; a quote is left open"),
-        ('x","a,2001,1,b', "the row is not CSV: unexpected end of data; a quote is left open"),
-        ('"a "b" c\nd",2001,1,b', "the row is not CSV: ',' expected after '\"'; a quote is left"),
+        ('"a,2001,1,b', "the row is not CSV: unexpected end of data; a closing quote is missing"),
+        (
+            'x","a,2001,1,b',
+            "the row is not CSV: unexpected end of data; a closing quote is missing",
+        ),
+        ('"a "b" c\nd",2001,1,b', "the row is not CSV: ',' expected after '\"'; a closing quote"),
         ('a\rb,"c\nd",1,b', "the row is not CSV: new-line character seen in unquoted field"),
     ],
     ids=range(6),

@@ -59,7 +59,7 @@ def _join_when_possible(server: Server) -> ExitStack:
                 # The server is starting or stopping, or its folder was removed: try again.
                 if time.monotonic() > deadline:
                     raise OperatorError(
-                        f"the embedded database neither starts nor stops: {error}"
+                        f"the embedded database is not ready after {START_TIMEOUT_S:g} s: {error}"
                     ) from error
         time.sleep(POLL_S)
 

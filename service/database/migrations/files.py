@@ -30,7 +30,7 @@ TEMPLATE = """\
 -- What this changes, and why.
 --
 -- Each section runs in one transaction. What PostgreSQL refuses in one (create index concurrently)
--- is the only statement of its file, and transaction:false stands behind the marker.
+-- is the only statement of its file, and transaction:false follows the marker.
 
 -- migrate:up
 
@@ -81,7 +81,7 @@ def create(folder: Path, name: str) -> Path:
     """Write an empty migration, newer than all others; `name` is like add_index_on_titles."""
     if not NAME.fullmatch(name):
         raise OperatorError(
-            f"{name!r} is no name of a migration: expected lower-case words joined by _, "
+            f"{name!r} is not a name of a migration: expected lower-case words joined by _, "
             "like add_index_on_titles"
         )
     moment = datetime.now(UTC)
@@ -133,12 +133,12 @@ def _parse_file(path: Path) -> Migration:
         if LIKE_A_MARKER.match(line):
             direction, transaction = _parse_marker(path, number, line)
             if direction in markers:
-                _refuse(path, number, f'a second "-- migrate:{direction}": expected one in a file')
+                _refuse(path, number, f'a second "-- migrate:{direction}": expected one per file')
             if direction == "down" and not markers:
                 _refuse(path, number, 'expected "-- migrate:up" before "-- migrate:down"')
             markers[direction] = (number, transaction)
         elif not markers and line.strip() and not line.lstrip().startswith("--"):
-            _refuse(path, number, 'only -- comments may stand before "-- migrate:up"')
+            _refuse(path, number, 'only -- comments are allowed before "-- migrate:up"')
     if not markers:
         _refuse(path, 1, 'expected a line "-- migrate:up" before the SQL')
     ends = [number - 1 for number, _ in [*markers.values()][1:]] + [len(lines)]
@@ -154,7 +154,7 @@ def _parse_marker(path: Path, number: int, line: str) -> tuple[str, bool]:
     match = MARKER.fullmatch(line)
     if match is None:
         _refuse(
-            path, number, 'expected "-- migrate:up" or "-- migrate:down" from the line\'s start'
+            path, number, 'expected "-- migrate:up" or "-- migrate:down" at the start of a line'
         )
     options = tuple(match[2].split())
     if options not in TRANSACTION:

@@ -1,4 +1,4 @@
-"""The ledger of applied migrations, and what it allows to run or to take back.
+"""The ledger of applied migrations, and what it allows to run or to revert.
 
 `schema_migrations` alone says what is applied. dbmate also writes it, with the column `version`
 only. `alembic_version`, which alembic reads, holds the newest version and follows it.
@@ -116,10 +116,10 @@ def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]
 
 
 def find_newest_applied(migrations: list[Migration], ledger: Ledger) -> Migration:
-    """Return the newest that is applied; refuse if it cannot be taken back."""
+    """Return the newest applied migration; refuse if it cannot be reverted."""
     find_pending(migrations, ledger)  # refuses a hole in the history here too
     if not ledger:
-        raise OperatorError("nothing is applied: there is nothing to take back")
+        raise OperatorError("no migration is applied: there is nothing to revert")
     for migration in migrations:
         if migration.version == max(ledger):
             if migration.down is None:
@@ -137,7 +137,7 @@ def explain_nothing_to_do(migrations: list[Migration], ledger: Ledger) -> str:
 
 
 def _make_missing_error(version: str) -> OperatorError:
-    return OperatorError(f"migration {version} is applied but its file is missing: put it back")
+    return OperatorError(f"migration {version} is applied but its file is missing: restore it")
 
 
 def _read_columns(session: Session, table: str) -> set[str]:

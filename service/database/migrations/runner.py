@@ -67,7 +67,7 @@ def upgrade(url: str, folder: Path, report: Report) -> None:
 
 
 def downgrade(url: str, folder: Path, report: Report) -> None:
-    """Take back the newest that is applied, by the `-- migrate:down` of its file."""
+    """Revert the newest applied migration, by the `-- migrate:down` of its file."""
     migrations = read(folder)
     with locked_session(url, report) as session:
         ledger = read_ledger(session)
@@ -76,7 +76,7 @@ def downgrade(url: str, folder: Path, report: Report) -> None:
         report_edits(migrations, ledger, report)
         with alembic_connection(session) as connection:
             _run_step(connection, migrations, migration, up=False)
-        report(f"took back {migration.path.name}")
+        report(f"reverted {migration.path.name}")
 
 
 def status(url: str, folder: Path, report: Report) -> list[Status]:

@@ -347,10 +347,10 @@ def test_upgrade_reports_each_file_and_then_nothing_to_do(project: Project) -> N
 def test_downgrade_takes_back_one_file(project: Project) -> None:
     """One step is one file, newest first; there is no step below the first."""
     project.write(CREATE_A, CREATE_B)
-    project.refuse("nothing is applied", migrations.downgrade)
+    project.refuse("nothing to revert", migrations.downgrade)
     project.up()
 
-    assert project.down() == [f"took back {SECOND}"]
+    assert project.down() == [f"reverted {SECOND}"]
     assert project.tables() == {"a"}
     assert project.applied() == [V1]
 
@@ -771,7 +771,7 @@ def test_a_database_of_dbmate_is_taken_over(project: Project) -> None:
 
     files = migration_files.read(project.folder)
     assert up == [f"applied {THIRD}"]
-    assert down == [f"took back {THIRD}", f"took back {SECOND}"]
+    assert down == [f"reverted {THIRD}", f"reverted {SECOND}"]
     assert applied == [V1, V2, V3]
     assert known == [(file.version, file.version == V3, file.checksum) for file in files]
     assert project.applied() == [V1]
@@ -905,7 +905,7 @@ def test_an_edit_is_reported_and_stops_nothing(project: Project) -> None:
     project.status()
     assert project.lines == [edited]
     assert project.up() == [edited, f"applied {SECOND}"]
-    assert project.down() == [edited, f"took back {SECOND}"]
+    assert project.down() == [edited, f"reverted {SECOND}"]
 
 
 def test_an_edit_can_be_kept(project: Project) -> None:
@@ -1040,7 +1040,7 @@ def test_an_unreachable_database_is_reported_without_the_password(folder: Path) 
     """The operator learns which server does not respond, in one line."""
     project = Project(folder, "postgresql://movies:s3cret@127.0.0.1:1/movies")
 
-    message = project.refuse("^the database is out of reach: .*127.0.0.1", migrations.status)
+    message = project.refuse("^the database is unreachable: .*127.0.0.1", migrations.status)
 
     assert "s3cret" not in message
 
