@@ -105,10 +105,9 @@ from movies as m
 -- set: effective_cache_size = 1MB
 -- One page must not use all cores.
 -- set: max_parallel_workers_per_gather = 0
--- Returns the same page as sort_movies, but does not count: it walks the index of the sort order, from
--- the movie after_id. The walk is slow if the matches are far from there. If it exceeds
--- statement_timeout, the service sends sort_movies instead. More than 100,000 matches take too long to
--- sort: then the walk gets the timeout of config.toml.
+-- Returns the same page without counting: walks the index of the sort order from the movie after_id.
+-- The walk is slow if the matches are far from there. If it exceeds statement_timeout, the service
+-- sends sort_movies instead. For more than 100,000 matches, only the timeout of config.toml applies.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where (:title::text is null or m.search @@ title_query(:title::text))

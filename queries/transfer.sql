@@ -6,32 +6,32 @@
 -- \set highest 1000
 -- Moves the sequence to `highest` or beyond, even if the import is rolled back: new movies get higher
 -- ids than imported ones. The sequence must never go back. So up to a million ids are taken one by one
--- with nextval (0.3 s). If more are needed, setval skips them; writers cannot take so many ids in the
--- meantime. A lock, held until the import ends, lets only one import skip ids at a time. Each step
+-- with nextval (0.3 s). If more are missing, setval skips them; writers cannot take so many ids in the
+-- meantime. A lock, held until the import ends, prevents that two imports skip ids at once. Each step
 -- reads the sequence for a row of the previous step, which fixes their order.
 with locked as materialized (
   select
     case when :highest - s.last_value > 1000000
       then pg_advisory_xact_lock(hashtextextended('reserve_movie_ids', 0)) is not null
-    end as may_skip
+    end as may_leap
   from movies_id_seq as s
 ),
-skipped as materialized (
+leapt as materialized (
   select (
     select setval('movies_id_seq', :highest)
     from movies_id_seq as s
-    where l.may_skip and :highest - s.last_value > 1000000
+    where l.may_leap and :highest - s.last_value > 1000000
   ) as last_id
   from locked as l
 )
 select count(nextval('movies_id_seq')) as drawn
-from skipped as k
+from leapt as l
 cross join lateral generate_series(
   1,
   (
     select :highest - case when s.is_called then s.last_value else s.last_value - 1 end
     from movies_id_seq as s
-    where k.last_id is null
+    where l.last_id is null
   )
 );
 

@@ -46,7 +46,7 @@ class Refused(Enum):
 
 Rows = list[SharedRow[Movie | Refused]]
 
-CHANGED = {"locked": bool, "conditions_met": bool, **TYPES}
+CHANGED = {"locked": bool, "held": bool, **TYPES}
 QUERIES: Mapping[str, Expected] = {
     "get_movies": Expected(TYPES, [{"ids": "{}"}], "GET a movie"),
     "create_movies": Expected(
@@ -77,13 +77,13 @@ class Catalogue:
 
     async def get(self, movie_id: int) -> Movie:
         """Return the movie; raises `MovieNotFound`."""
-        return await _await_movie(self._gets.submit(movie_id))
+        return await _movie_or_error(self._gets.submit(movie_id))
 
     async def create(self, fields: Mapping[str, Any]) -> Movie:
         """Create a movie from all of `FIELDS`; raises `Invalid` if the database refuses it."""
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
-        return await _await_movie(self._creates.submit(position, payload))
+        return await _movie_or_error(self._creates.submit(position, payload))
 
     async def update(
         self, movie_id: int, changes: Mapping[str, Any], condition: Condition = ALWAYS
@@ -93,7 +93,7 @@ class Catalogue:
         Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
         """
         payload = orjson.dumps({"id": movie_id, **changes, **condition._asdict()})
-        return await _await_movie(self._submit_until_unlocked(self._updates, movie_id, payload))
+        return await _movie_or_error(self._submit_until_unlocked(self._updates, movie_id, payload))
 
     async def delete(self, movie_id: int, condition: Condition = ALWAYS) -> Movie:
         """Delete the movie and return it.
@@ -101,7 +101,7 @@ class Catalogue:
         Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
         """
         payload = orjson.dumps({"id": movie_id, **condition._asdict()})
-        return await _await_movie(self._submit_until_unlocked(self._deletes, movie_id, payload))
+        return await _movie_or_error(self._submit_until_unlocked(self._deletes, movie_id, payload))
 
     async def _submit_until_unlocked(
         self, batcher: Batcher[Movie | Refused], movie_id: int, payload: bytes
@@ -131,10 +131,10 @@ class Catalogue:
         return {position: Movie._make(movie) for position, *movie in created}
 
     async def _update(self, rows: Rows) -> dict[int, Movie | Refused]:
-        return _index_by_id(await self._write("update_movies", rows, changes=_to_json(rows)))
+        return _by_id(await self._write("update_movies", rows, changes=_to_json(rows)))
 
     async def _delete(self, rows: Rows) -> dict[int, Movie | Refused]:
-        return _index_by_id(await self._write("delete_movies", rows, deletions=_to_json(rows)))
+        return _by_id(await self._write("delete_movies", rows, deletions=_to_json(rows)))
 
     async def _write(self, name: str, rows: Rows, **parameters: Any) -> list[tuple[Any, ...]]:
         shared = len(rows) > 1
@@ -145,17 +145,17 @@ def _to_json(rows: Rows) -> str:
     return "[" + b",".join([row.payload for row in rows]).decode() + "]"
 
 
-def _index_by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
+def _by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
     results: dict[int, Movie | Refused] = {}
-    for is_locked, conditions_met, *movie in fetched:
+    for is_locked, is_held, *movie in fetched:
         if is_locked:
             results[movie[0]] = Refused.BY_LOCK
         else:
-            results[movie[0]] = Movie._make(movie) if conditions_met else Refused.BY_CONDITION
+            results[movie[0]] = Movie._make(movie) if is_held else Refused.BY_CONDITION
     return results
 
 
-async def _await_movie(submitted: Awaitable[Movie | Refused | None]) -> Movie:
+async def _movie_or_error(submitted: Awaitable[Movie | Refused | None]) -> Movie:
     try:
         result = await submitted
     except RuleBroken as error:
