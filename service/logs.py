@@ -20,6 +20,7 @@ import structlog
 from service.config import Log
 
 PIPE_BUF_BYTES = 4096
+JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 
 class Stdout(io.TextIOBase):
@@ -34,18 +35,14 @@ class Stdout(io.TextIOBase):
         self._lines: list[bytes] = []
 
     def write(self, text: str) -> int:
-        """Write whole lines."""
-        self.write_bytes(text.encode(errors="replace"))
-        return len(text)
-
-    def write_bytes(self, lines: bytes) -> None:
         """Write whole lines, at the end of this turn of the event loop if there is one."""
-        self._lines.append(lines)
+        self._lines.append(text.encode(errors="replace"))
         if len(self._lines) == 1:
             try:
                 asyncio.get_running_loop().call_soon(self.flush)
             except RuntimeError:  # no loop
                 self.flush()
+        return len(text)
 
     def flush(self) -> None:
         """Write the lines that wait."""
@@ -82,7 +79,7 @@ class AccessLog:
 
         def write(event: str, **fields: object) -> None:
             fields |= {"event": event, "level": "info", "timestamp": datetime.now(UTC)}
-            stdout.write_bytes(orjson.dumps(fields, option=orjson.OPT_UTC_Z) + b"\n")
+            stdout.write(f"{_to_json(None, event, fields)}\n")
 
         self.write = write
 
@@ -130,6 +127,6 @@ def configure(settings: Log) -> None:
 
 def _to_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     try:
-        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(event, default=str, option=JSON_OPTIONS).decode()
     except TypeError:  # a huge integer, a lone surrogate
         return json.dumps(event, default=str, skipkeys=True)
