@@ -32,7 +32,7 @@ from service.web.genres import Genres
 from service.web.health import Health
 from service.web.movies.handlers import Movies
 from service.web.reference.handlers import Reference
-from service.web.request_cycle.error_responses import answer_errors
+from service.web.request_cycle.error_responses import respond_to_errors
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT, InFlight
 from service.web.request_cycle.server import Runner, exempt_from_collection
@@ -65,7 +65,7 @@ def create_app(config: Config) -> web.Application:
     app = web.Application(
         middlewares=[  # outermost first
             in_flight.limit_time,  # outermost: it also sees the responses to errors
-            answer_errors,
+            respond_to_errors,
         ]
     )
     app.add_routes(

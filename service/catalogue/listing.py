@@ -65,12 +65,12 @@ class Listing:
         Raises `WrongParameters` if the page number is too high for so many matches.
         """
         filters = wanted.parameters()
-        order = _reverse(sort) if place.backwards else sort
+        order = _reverse_sort(sort) if place.backwards else sort
         total, rows = place.total, list[Row]()
         if total is not None:
-            rows = await self._walk(total, filters, order, place, size + 1)
+            rows = await self._fetch_by_walking(total, filters, order, place, size + 1)
         if total is None or not rows:  # no rows: deleted since they were counted
-            total, rows = await self._count(filters, order, place, size + 1)
+            total, rows = await self._count_and_fetch(filters, order, place, size + 1)
         movies = [Movie._make(row) for row in rows[:size]]
         before, after = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
@@ -78,16 +78,16 @@ class Listing:
             before, after = after, before
         return Page(
             movies=movies,
-            previous=_edge(sort, place, movies[:1]) if before else None,
-            next=_edge(sort, place, movies[-1:]) if after else None,
+            previous=_make_edge_key(sort, place, movies[:1]) if before else None,
+            next=_make_edge_key(sort, place, movies[-1:]) if after else None,
             total=total,
         )
 
-    async def _count(
+    async def _count_and_fetch(
         self, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> tuple[int, list[Row]]:
         """Count the matches; return the total and the page."""
-        total, rows = await self._sort(EXACT_TOTAL, filters, order, place, size)
+        total, rows = await self._fetch_sorted(EXACT_TOTAL, filters, order, place, size)
         if total <= EXACT_TOTAL:
             return total, rows
         if place.skip + size - 1 > NUMBERED_MOVIES:
@@ -96,9 +96,9 @@ class Listing:
             raise WrongParameters([Failure("page", detail)])
         ((estimate,),) = await self._statements.fetch("estimate_movies", retry=True, **filters)
         total = max(EXACT_TOTAL + 1, estimate)
-        return total, await self._walk(total, filters, order, place, size)
+        return total, await self._fetch_by_walking(total, filters, order, place, size)
 
-    async def _walk(
+    async def _fetch_by_walking(
         self, total: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> list[Row]:
         """Return the page by walking the index of the sort order.
@@ -119,10 +119,10 @@ class Listing:
         except Contended:
             if total > MAX_SORTED_MATCHES:
                 raise
-        _, rows = await self._sort(UNLIMITED, filters, order, place, size)
+        _, rows = await self._fetch_sorted(UNLIMITED, filters, order, place, size)
         return rows
 
-    async def _sort(
+    async def _fetch_sorted(
         self, most: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> tuple[int, list[Row]]:
         """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
@@ -148,11 +148,11 @@ def choose_start(
     return filters, None
 
 
-def _reverse(sort: str) -> str:
+def _reverse_sort(sort: str) -> str:
     return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
 
 
-def _edge(sort: str, place: Place, movies: list[Movie]) -> Key | None:
+def _make_edge_key(sort: str, place: Place, movies: list[Movie]) -> Key | None:
     """Return the key of the page's first or last movie.
 
     If the page is empty because its movies were deleted: the key next to the page's own, so that

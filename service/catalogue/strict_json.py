@@ -6,7 +6,7 @@ It refuses what RFC 8259 leaves to the reader: duplicate keys, NaN, huge numbers
 import json
 from typing import Any
 
-from service.catalogue.rules import quoted
+from service.catalogue.rules import quote
 from service.errors import Malformed
 
 MAX_BYTES = 1_048_576  # of a request body or an imported row
@@ -48,7 +48,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise Malformed(f"the field {quoted(name)} is repeated")
+                raise Malformed(f"the field {quote(name)} is repeated")
             seen.add(name)
     return members
 

@@ -121,7 +121,7 @@ class Batcher(Generic[Result]):
             self._forget_task()
             self._last_end = asyncio.get_running_loop().time()
             self._start_or_wait()  # before the results are returned
-            _settle(rows, results, failure)
+            _set_results(rows, results, failure)
 
     def _forget_task(self) -> None:
         del self._running[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
@@ -181,19 +181,19 @@ class Batcher(Generic[Result]):
             async with self._slots:
                 failed_at, failure = self._last_failure
                 if began < failed_at:
-                    _settle([row], {}, failure)
+                    _set_results([row], {}, failure)
                 elif not row.result.done():
                     try:
-                        _settle([row], await self._run([row]))
+                        _set_results([row], await self._run([row]))
                     except Exception as error:  # noqa: BLE001 - as in `_execute`
                         if isinstance(error, Unavailable):
                             self._last_failure = (loop.time(), error)
-                        _settle([row], {}, error)
+                        _set_results([row], {}, error)
 
         await asyncio.gather(*(send(row) for row in rows))
 
 
-def _settle(
+def _set_results(
     rows: list[SharedRow[Result]], results: Mapping[int, Result], error: Exception | None = None
 ) -> None:
     for row in rows:

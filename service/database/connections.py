@@ -72,7 +72,7 @@ def open_session(url: str, **options: Any) -> Session:
     try:
         session: Session = psycopg2.connect(**given)
     except psycopg2.Error as error:
-        raise _unreachable(error) from None
+        raise _make_unreachable_error(error) from None
     return session
 
 
@@ -93,7 +93,7 @@ def open_polled_session(url: str, **options: Any) -> Session:
             failure = error
         else:
             return session
-    raise _unreachable(failure) from None
+    raise _make_unreachable_error(failure) from None
 
 
 def wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: float = inf) -> None:
@@ -108,5 +108,5 @@ def wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: flo
         select.select(reading, writing, [], min(SIGNAL_CHECK_S, seconds))
 
 
-def _unreachable(error: BaseException) -> OperatorError:
+def _make_unreachable_error(error: BaseException) -> OperatorError:
     return OperatorError(f"the database is unreachable: {describe_error(error, details=True)}")

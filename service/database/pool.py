@@ -99,9 +99,9 @@ class Pool:
             self._discard(connection)
         loop = asyncio.get_running_loop()
         if self._closing:
-            raise _no_database(STOPPING)
+            raise _make_no_database_error(STOPPING)
         if self._refusal and loop.time() < self._refusal[0]:
-            raise _no_database(self._refusal[1])
+            raise _make_no_database_error(self._refusal[1])
         waiter: asyncio.Future[aiopg.Connection] = loop.create_future()
         self._waiters.append(waiter)
         self._open_more()
@@ -190,7 +190,7 @@ class Pool:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_exception(_no_database(error))
+                waiter.set_exception(_make_no_database_error(error))
 
     def _schedule_reaper(self) -> None:
         if self._idle and not self._reaper:
@@ -208,7 +208,7 @@ class Pool:
 STOPPING = RuntimeError("the service is stopping")
 
 
-def _no_database(error: BaseException) -> Unavailable:
+def _make_no_database_error(error: BaseException) -> Unavailable:
     unavailable = Unavailable(f"no database: {describe_error(error)}")
     unavailable.__cause__ = error
     return unavailable

@@ -39,7 +39,7 @@ def open_source(path: str) -> Iterator[Source]:
         except AttributeError:  # no sys.stdin: closed before the start
             raise OperatorError("stdin is closed") from None
         except (OSError, ValueError) as error:  # ValueError: NUL in the name
-            raise unreadable(path, error) from error
+            raise make_unreadable_error(path, error) from error
         size = status.st_size if raw.seekable() and status.st_size else None
         if is_gzip:
             unpacked = files.enter_context(gzip.GzipFile(fileobj=stream))
@@ -48,7 +48,7 @@ def open_source(path: str) -> Iterator[Source]:
             yield Source(stream, size, raw.tell)
 
 
-def unreadable(path: str, error: Exception) -> OperatorError:
+def make_unreadable_error(path: str, error: Exception) -> OperatorError:
     """Return the error that a file cannot be read."""
     return OperatorError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
 

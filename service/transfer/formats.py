@@ -10,7 +10,7 @@ import orjson
 
 from service.catalogue.movie import COLUMNS
 from service.errors import OperatorError
-from service.transfer.files import Source, unreadable
+from service.transfer.files import Source, make_unreadable_error
 from service.transfer.json_rows import read_array, read_ndjson
 from service.transfer.rows import BrokenFile, FileRow
 from service.transfer.table_rows import read_csv, read_imdb, split_genres
@@ -72,7 +72,7 @@ def read_rows(
             f"{path}: the gzip data is incomplete or damaged: {str(error).rstrip('.').lower()}"
         ) from error
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise make_unreadable_error(path, error) from error
 
 
 class OutputFormat(NamedTuple):

@@ -115,7 +115,7 @@ def import_rows(  # noqa: PLR0913 - what it works with, and its options
     analyze_error = None
     try:
         with transactions.begin(url, queries) as transaction:
-            for chunk in _insert(transaction, _chunks(rows)):
+            for chunk in _insert(transaction, _split_into_chunks(rows)):
                 for _, reject in chunk.rejects:
                     rejects.add(reject)
                 imported += chunk.imported
@@ -142,7 +142,7 @@ def import_rows(  # noqa: PLR0913 - what it works with, and its options
     return ImportResult(imported, left_out, rejects.count, seconds, is_accepted, analyze_error)
 
 
-def _chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
+def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
     """Yield at least one chunk."""
     chunk = Chunk()
     for row in rows:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from service.catalogue.movie import COLUMNS, FIELDS
-from service.catalogue.rules import quoted
+from service.catalogue.rules import quote
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import Malformed
 from service.transfer import rows
@@ -53,7 +53,7 @@ def read_csv(
         present = next(field for field in own if field not in missing)
         raise BrokenFile(
             1,
-            f"there is a column {quoted(names[present])}, but none for {', '.join(missing)}:"
+            f"there is a column {quote(names[present])}, but none for {', '.join(missing)}:"
             f" expected all four of {', '.join(own)}, or none (--map {present}= leaves one out)",
         )
     # A column that --map names must exist.
@@ -112,8 +112,8 @@ class _Table:
         count = self.header.count(name)
         if count == 1:
             return self.header.index(name)
-        problem = f"more than one column {quoted(name)}" if count else f"no column {quoted(name)}"
-        raise BrokenFile(1, f"there is {problem} among {', '.join(map(quoted, self.header[:100]))}")
+        problem = f"more than one column {quote(name)}" if count else f"no column {quote(name)}"
+        raise BrokenFile(1, f"there is {problem} among {', '.join(map(quote, self.header[:100]))}")
 
 
 def _parse_cell(field: str, text: str) -> Any:
@@ -121,13 +121,13 @@ def _parse_cell(field: str, text: str) -> Any:
         return split_genres(text)
     if field in ("year", "id", "version"):
         if not INTEGER.fullmatch(text.strip()):
-            raise Malformed(f'"{field}" must be a whole number, found {quoted(text)}')
+            raise Malformed(f'"{field}" must be a whole number, found {quote(text)}')
         return int(text)
     if field == "runtime":
         match = RUNTIME.fullmatch(text.strip())
         if not match:
             raise Malformed(
-                f'"runtime" must be like "102 mins", "102 min" or "102", found {quoted(text)}'
+                f'"runtime" must be like "102 mins", "102 min" or "102", found {quote(text)}'
             )
         return f"{int(match[1])} mins"
     return text

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 
-from service.catalogue.rules import quoted
+from service.catalogue.rules import quote
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import BodyTimedOut, Malformed
 
@@ -70,9 +70,7 @@ def _decompress(body: bytes, coding: str) -> bytes:
         return body
     if coding not in WBITS:
         known = ", ".join(WBITS)
-        raise Malformed(
-            f"the Content-Encoding {quoted(coding)} is unknown; expected one of {known}"
-        )
+        raise Malformed(f"the Content-Encoding {quote(coding)} is unknown; expected one of {known}")
     decompressor = zlib.decompressobj(WBITS[coding])
     try:
         decompressed = decompressor.decompress(body, MAX_BYTES + 1)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
-from service.catalogue.rules import quoted
+from service.catalogue.rules import quote
 from service.errors import MalformedHeader
 
 # RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). The quantifiers are possessive: with
@@ -70,7 +70,7 @@ def parse_tags(request: web.Request, name: str) -> list[Tag] | None:
     if value.strip(" \t") == "*":
         return []
     if len(value) > MAX_TAGS_LENGTH or not TAGS.fullmatch(value):
-        raise MalformedHeader(f'{name} must be * or tags like "7-1", found {quoted(value)}')
+        raise MalformedHeader(f'{name} must be * or tags like "7-1", found {quote(value)}')
     return [Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)]
 
 

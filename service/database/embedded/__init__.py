@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psycopg2
 
-from service.database.embedded.place import POLL_S, READY, START_TIMEOUT_S, Server, programs_for
+from service.database.embedded.place import POLL_S, READY, START_TIMEOUT_S, Server, find_programs
 from service.errors import OperatorError
 
 
@@ -95,7 +95,7 @@ def _start(server: Server, keeper: int) -> None:
     flags = [name for name in ("durable", "throwaway") if getattr(server, name)]
     command = [sys.executable, "-m", f"{__name__}.keeper"]
     report = subprocess.run(  # noqa: S603 ourselves
-        [*command, server.folder, programs_for(server), str(keeper), *flags],
+        [*command, server.folder, find_programs(server), str(keeper), *flags],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -123,7 +123,7 @@ class Server:
             return False
 
 
-def installed_programs() -> Path:
+def find_installed_programs() -> Path:
     """Find PostgreSQL's programs without importing the package, which has side effects."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
@@ -134,9 +134,9 @@ def installed_programs() -> Path:
     return Path(spec.submodule_search_locations[0]) / PROGRAMS
 
 
-def programs_for(server: Server) -> Path:
+def find_programs(server: Server) -> Path:
     """Find the programs; if the server's account cannot run them, make a copy that it can."""
-    programs = installed_programs()
+    programs = find_installed_programs()
     if server.account is None or server.can_run(programs / "initdb", "--version"):
         return programs
     return _copy_package(programs.parents[1]) / PACKAGE / PROGRAMS

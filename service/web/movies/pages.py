@@ -15,8 +15,8 @@ from service.web.responses import cacheable_response, encode_json
 def page_response(request: web.Request, query: ListQuery, page: Page) -> web.Response:
     """Return `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288), or 304."""
     url = request.rel_url
-    previous_cursor = _cursor(page.previous, page.total, query, backwards=True)
-    next_cursor = _cursor(page.next, page.total, query, backwards=False)
+    previous_cursor = _encode_cursor(page.previous, page.total, query, backwards=True)
+    next_cursor = _encode_cursor(page.next, page.total, query, backwards=False)
     last_page = page.last_page(query.page_size)
     metadata: dict[str, Any] = {
         "page_size": query.page_size,
@@ -30,24 +30,24 @@ def page_response(request: web.Request, query: ListQuery, page: Page) -> web.Res
         metadata["last_page"] = last_page
     current = query.page or 1
     links = {
-        "first": _without_place(url),
-        "prev": _link(url, query, previous_cursor, min(current - 1, last_page), last_page),
-        "next": _link(url, query, next_cursor, current + 1, last_page),
+        "first": _remove_place(url),
+        "prev": _make_link(url, query, previous_cursor, min(current - 1, last_page), last_page),
+        "next": _make_link(url, query, next_cursor, current + 1, last_page),
     }
     link = ", ".join(f'<{target}>; rel="{rel}"' for rel, target in links.items() if target)
     payload = {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata}
     return cacheable_response(request, encode_json(payload), headers={"Link": link})
 
 
-def _cursor(key: Key | None, total: int, query: ListQuery, *, backwards: bool) -> str | None:
+def _encode_cursor(key: Key | None, total: int, query: ListQuery, *, backwards: bool) -> str | None:
     return key and cursors.encode(key, total, query.filter, query.sort, backwards=backwards)
 
 
-def _link(
+def _make_link(
     url: URL, query: ListQuery, cursor: str | None, number: int, last_page: int
 ) -> URL | None:
     """Link by number if the client asked by number and numbers reach that far, else by cursor."""
-    base = _without_place(url)
+    base = _remove_place(url)
     # A page behind the last one is empty and has no cursor; it links back by number.
     is_before = query.page is not None and 0 < number < query.page
     if query.page and (cursor or is_before) and number <= last_page:
@@ -55,6 +55,6 @@ def _link(
     return base.update_query(cursor=cursor) if cursor else None
 
 
-def _without_place(url: URL) -> URL:
+def _remove_place(url: URL) -> URL:
     """Remove page and cursor; yarl quotes the query anew, so that no value can end the link."""
     return url.with_query([pair for pair in url.query.items() if pair[0] not in ("page", "cursor")])

@@ -16,7 +16,7 @@ from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
 
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
-from service.catalogue.rules import MAX_GENRES, MAX_TITLE_BYTES, quoted
+from service.catalogue.rules import MAX_GENRES, MAX_TITLE_BYTES, quote
 from service.errors import Failure, WrongParameters
 from service.web.movies import cursors
 from service.web.movies.cursors import MAX_INTEGER
@@ -198,7 +198,7 @@ def _parse(request: web.Request, parameters: Mapping[str, QueryParameter]) -> di
     for name, text in pairs:
         if name not in parameters:
             known = ", ".join(parameters) or "none here"
-            failures[name] = f"unknown parameter {quoted(name)}; there are {known}"
+            failures[name] = f"unknown parameter {quote(name)}; there are {known}"
         elif count[name] > 1:
             failures[name] = "must not be repeated"
         else:

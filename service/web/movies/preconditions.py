@@ -40,17 +40,17 @@ def parse_preconditions(
     since = None
     if match is None:  # If-Match takes precedence (13.2.2)
         since = parse_date(request.headers.get(hdrs.IF_UNMODIFIED_SINCE))
-    versions = _versions(match, movie_id, strong=True) if match else None
+    versions = _select_versions(match, movie_id, strong=True) if match else None
     if none_match == []:
         versions = []  # `*`: the movie must not exist; if it does not, the response is 404 anyway
     return Condition(
         versions=versions,
-        other_than=_versions(none_match, movie_id, strong=False) if none_match else None,
+        other_than=_select_versions(none_match, movie_id, strong=False) if none_match else None,
         unmodified_since=since,
     )
 
 
-def _versions(tags: list[Tag], movie_id: int, *, strong: bool) -> list[int]:
+def _select_versions(tags: list[Tag], movie_id: int, *, strong: bool) -> list[int]:
     """Return the versions in those tags that this movie can have had."""
     matches = [MOVIE_TAG.fullmatch(tag.opaque) for tag in tags if not (strong and tag.weak)]
     versions = [int(match[2]) for match in matches if match and int(match[1]) == movie_id]

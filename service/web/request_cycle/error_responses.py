@@ -22,7 +22,7 @@ NGINX_CLIENT_CLOSED = 499  # only the log shows it
 
 
 @web.middleware
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def respond_to_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer every error with a problem document.
 
     An unexpected exception is logged with its traceback and answered 500.
@@ -34,15 +34,15 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except ClientGone:
         return web.Response(status=NGINX_CLIENT_CLOSED)
     except web.HTTPException as error:
-        return _answer_http_error(request, error)
+        return _respond_to_http_error(request, error)
     except EXPECTED_ERRORS as error:
-        return answer_error(request, error)
+        return respond_to_error(request, error)
     except Exception:
         log.exception("request failed", request_id=request[REQUEST_ID], path=request.path)
         return problems.respond_internal(request)
 
 
-def answer_error(request: web.Request, error: Exception) -> web.Response:
+def respond_to_error(request: web.Request, error: Exception) -> web.Response:
     """Return the response to an error of `problems.PROBLEMS`; log it if it is the service's."""
     if isinstance(error, Unavailable | StatementFailed):
         event = "unavailable" if isinstance(error, Unavailable) else "request failed"
@@ -51,7 +51,7 @@ def answer_error(request: web.Request, error: Exception) -> web.Response:
     return problems.respond(request, error)
 
 
-def _answer_http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+def _respond_to_http_error(request: web.Request, error: web.HTTPException) -> web.Response:
     if not isinstance(error, web.HTTPMethodNotAllowed):
         return problems.respond_http(request, error.status)
     headers = {"Allow": ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))}

@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from service.errors import Unavailable
-from service.web.request_cycle.error_responses import answer_error
+from service.web.request_cycle.error_responses import respond_to_error
 
 CHECK_INTERVAL_S = 0.5
 
@@ -43,7 +43,7 @@ class InFlight:
             if task not in self._overdue:
                 raise
             task.uncancel()
-            response = answer_error(request, Unavailable("the request took too long"))
+            response = respond_to_error(request, Unavailable("the request took too long"))
         finally:
             del self._started[task]
             self._overdue.discard(task)
