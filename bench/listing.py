@@ -27,7 +27,7 @@ import psycopg2
 from bench.database import ROOT
 from bench.machine import machine
 from bench.targets import SOAKED, started
-from service.catalogue.paging import SORTS, Filter, Key, Range
+from service.catalogue.paging import SORTS, Filter, Range, SortKey
 from service.database import embedded
 from service.web.movies import cursors
 
@@ -106,7 +106,7 @@ class Draw:
             movie = dict(
                 zip(("id", "title", "year", "runtime"), draw.choice(self._sample), strict=False)
             )
-            key = Key(movie[sort.removeprefix("-")], movie["id"])
+            key = SortKey(movie[sort.removeprefix("-")], movie["id"])
             meant = Filter(
                 title=wanted.get("title"),
                 genres=tuple(wanted["genres"].split(",")) if "genres" in wanted else None,
@@ -201,7 +201,9 @@ def deep(client: Client, database: Any, movies: int) -> Iterator[str]:
         total = client.metadata({"sort": sort})["total_records"]
         there = {
             "sort": sort,
-            "cursor": cursors.encode(Key(value, number), total, Filter(), sort, backwards=False),
+            "cursor": cursors.encode(
+                SortKey(value, number), total, Filter(), sort, backwards=False
+            ),
         }
         pairs = [(client.timed({"sort": sort}), client.timed(there)) for _ in range(30)]
         first, far = (statistics.median(column) for column in zip(*pairs, strict=True))

@@ -221,10 +221,10 @@ def check(config: Config) -> None:
     """Check the files and each query (the default)."""
     loaded = load_queries(config)
     with _with_database(config) as ready:
-        writable = asyncio.run(verify_queries(ready, loaded))
+        is_writable = asyncio.run(verify_queries(ready, loaded))
     files = len({query.path for query in loaded.values()})
     click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
-    if not writable:
+    if not is_writable:
         click.echo("the database is read-only: the results of writes were not checked", err=True)
 
 

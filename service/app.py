@@ -97,7 +97,7 @@ def create_app(config: Config) -> web.Application:
 async def _run_pool(pool: Pool, _: web.Application) -> AsyncIterator[None]:
     """Verify the database before the first request; close the pool at the end.
 
-    If the database is unreachable or lacks migrations, the service starts anyway and answers 503
+    If the database is unreachable or lacks migrations, the service starts anyway and responds 503
     until that changes. A query that does not fit the schema prevents the start.
     """
     suppress_timeout_reports(asyncio.get_running_loop())

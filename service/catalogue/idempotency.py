@@ -38,7 +38,7 @@ QUERIES: Mapping[str, Expected] = {
 RETRY_DELAYS_S = (0.01, 0.02, 0.04, 0.08, 0.1)
 # Keys per statement, whatever `max_rows` says: each takes a lock, and all sessions together have
 # 6400 by default (max_locks_per_transaction).
-MAX_ROWS = 32
+MAX_KEYS_PER_STATEMENT = 32
 # Expired keys are deleted in batches (1000 take about 20 ms), with short pauses while there are
 # more: about 8,000 keys a second, without delaying requests.
 CLEAR_BATCH_ROWS = 1000
@@ -63,7 +63,7 @@ class OnceOnly:
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
         self._fetch = statements.fetch
         self._positions = itertools.count()
-        rows = min(sharing.max_rows, MAX_ROWS)
+        rows = min(sharing.max_rows, MAX_KEYS_PER_STATEMENT)
         self._creates = Batcher(self._create, replace(sharing, max_rows=rows), idempotent=True)
         self._keys_in_use: set[str] = set()
 

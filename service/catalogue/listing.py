@@ -8,13 +8,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.catalogue.movie import TYPES, Movie
-from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES, Filter, Key, Page, Place, Range
+from service.catalogue.paging import (
+    EXACT_TOTAL,
+    NUMBERED_MOVIES,
+    Filter,
+    Page,
+    Place,
+    Range,
+    SortKey,
+)
 from service.database.queries import Expected
 from service.database.statements import Row, Statements
 from service.errors import Contended, Failure, WrongParameters
 
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
-UNLIMITED = 2**31
+UNLIMITED_MATCHES = 2**31
 
 
 def place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
@@ -35,7 +43,7 @@ def place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
 _EVERYTHING = Filter().parameters()
 _NOTHING = Filter("a b*", ("a", "b"), Range(2, 1), Range(2, 1)).parameters()
 _FIRST = place_parameters("id", Place(), 0)
-_NEXT = place_parameters("-title", Place(key=Key("a", 1)), 0)
+_NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)
 QUERIES: Mapping[str, Expected] = {
     "sort_movies": Expected(
         {"total": int, **TYPES},
@@ -59,7 +67,7 @@ class Listing:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
 
-    async def page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
+    async def fetch_page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
         """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
 
         Raises `WrongParameters` if the page number is too high for so many matches.
@@ -72,14 +80,14 @@ class Listing:
         if total is None or not rows:  # no rows: deleted since they were counted
             total, rows = await self._count_and_fetch(filters, order, place, size + 1)
         movies = [Movie._make(row) for row in rows[:size]]
-        before, after = bool(total and (place.skip or place.key)), len(rows) > size
+        has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
             movies.reverse()
-            before, after = after, before
+            has_previous, has_next = has_next, has_previous
         return Page(
             movies=movies,
-            previous=_make_edge_key(sort, place, movies[:1]) if before else None,
-            next=_make_edge_key(sort, place, movies[-1:]) if after else None,
+            previous=_make_edge_key(sort, place, movies[:1]) if has_previous else None,
+            next=_make_edge_key(sort, place, movies[-1:]) if has_next else None,
             total=total,
         )
 
@@ -119,7 +127,7 @@ class Listing:
         except Contended:
             if total > MAX_SORTED_MATCHES:
                 raise
-        _, rows = await self._fetch_sorted(UNLIMITED, filters, order, place, size)
+        _, rows = await self._fetch_sorted(UNLIMITED_MATCHES, filters, order, place, size)
         return rows
 
     async def _fetch_sorted(
@@ -132,8 +140,8 @@ class Listing:
 
 
 def choose_start(
-    filters: dict[str, Any], order: str, key: Key | None
-) -> tuple[dict[str, Any], Key | None]:
+    filters: dict[str, Any], order: str, key: SortKey | None
+) -> tuple[dict[str, Any], SortKey | None]:
     """Choose where the walk starts: at the key, or at the limit of the range if that is farther.
 
     Send only one of them: PostgreSQL might start at the other one and read all rows in between.
@@ -152,14 +160,14 @@ def _reverse_sort(sort: str) -> str:
     return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
 
 
-def _make_edge_key(sort: str, place: Place, movies: list[Movie]) -> Key | None:
+def _make_edge_key(sort: str, place: Place, movies: list[Movie]) -> SortKey | None:
     """Return the key of the page's first or last movie.
 
     If the page is empty because its movies were deleted: the key next to the page's own, so that
     the page in the other direction includes the movie of that key.
     """
     for movie in movies:
-        return Key(getattr(movie, sort.removeprefix("-")), movie.id)
+        return SortKey(getattr(movie, sort.removeprefix("-")), movie.id)
     if not place.key:
         return None
     is_ascending = place.backwards == sort.startswith("-")

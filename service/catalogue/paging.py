@@ -41,7 +41,7 @@ class Filter:
         }
 
 
-class Key(NamedTuple):
+class SortKey(NamedTuple):
     """A movie's position in a sort order: the value of the sorted field, and the id for ties."""
 
     value: str | int
@@ -56,7 +56,7 @@ class Place:
     """
 
     skip: int = 0
-    key: Key | None = None
+    key: SortKey | None = None
     backwards: bool = False
     total: int | None = None
 
@@ -66,8 +66,8 @@ class Page:
     """Movies in order, the keys of the neighbouring pages (None: no such page), and the total."""
 
     movies: list[Movie]
-    previous: Key | None
-    next: Key | None
+    previous: SortKey | None
+    next: SortKey | None
     total: int
 
     @property

@@ -24,7 +24,7 @@ CAUSED_BY_CLIENTS = (
 
 
 def describe_error(error: BaseException, *, details: bool = False) -> str:
-    """Describe it in one line; `details`: with PostgreSQL's, which contain values of the row."""
+    """Describe an error in one line; `details`: with PostgreSQL's detail and hint (row values)."""
     diagnosis = error.diag if isinstance(error, psycopg2.Error) else None
     parts = [diagnosis.message_primary if diagnosis else None]
     if diagnosis and details:
@@ -36,7 +36,7 @@ def describe_error(error: BaseException, *, details: bool = False) -> str:
 def is_statement_timeout(error: asyncio.CancelledError) -> bool:
     """Whether this is how aiopg reports a statement timeout.
 
-    It would pass for a cancelled request, which gets no response.
+    Otherwise it looks like a cancelled request, which gets no response.
     """
     return isinstance(error.__context__, postgres.QueryCanceled)
 
@@ -46,14 +46,15 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
-    missing = isinstance(error, postgres.NotNullViolation)  # of a column that no client knows
-    if isinstance(error, CAUSED_BY_CLIENTS) and not missing and not query.is_read_only:
+    # The null is in a column that clients do not know.
+    is_null = isinstance(error, postgres.NotNullViolation)
+    if isinstance(error, CAUSED_BY_CLIENTS) and not is_null and not query.is_read_only:
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name}: {describe_error(error)}"
     if isinstance(error, CONTENDED):
         return Contended(reason)
-    standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only
-    if standby or isinstance(error, psycopg2.OperationalError):
+    is_standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only
+    if is_standby or isinstance(error, psycopg2.OperationalError):
         return Unavailable(reason)
     return StatementFailed(
         f"{query.name} ({query.place}): {describe_error(error)}",

@@ -40,7 +40,7 @@ class Pool:
         self._settings = settings
         self._verify = verify
         self._is_verified = False
-        self._closing = False
+        self._is_closing = False
         self._refusal: tuple[float, BaseException] | None = None  # in an outage: until when, why
         self._connections: set[aiopg.Connection] = set()
         self._connecting: set[asyncio.Task[aiopg.Connection]] = set()
@@ -75,7 +75,7 @@ class Pool:
 
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
         """Close; waiters fail, connections in use have `timeout` seconds to be returned."""
-        self._closing = True
+        self._is_closing = True
         if self._reaper:
             self._reaper.cancel()
         self._fail_waiters(STOPPING)
@@ -98,7 +98,7 @@ class Pool:
                 return connection
             self._discard(connection)
         loop = asyncio.get_running_loop()
-        if self._closing:
+        if self._is_closing:
             raise _make_no_database_error(STOPPING)
         if self._refusal and loop.time() < self._refusal[0]:
             raise _make_no_database_error(self._refusal[1])
@@ -122,7 +122,7 @@ class Pool:
 
     def _release(self, connection: aiopg.Connection) -> None:
         # The status of a broken one is "unknown".
-        if self._closing or connection.raw.info.transaction_status != TRANSACTION_STATUS_IDLE:
+        if self._is_closing or connection.raw.info.transaction_status != TRANSACTION_STATUS_IDLE:
             self._discard(connection)
         else:
             self._lend_or_keep(connection)
@@ -179,7 +179,7 @@ class Pool:
 
     def _refuse_without_connection(self, error: BaseException) -> None:
         """Refuse requests for a while, unless another connection may still serve the waiters."""
-        if self._closing or self.size:
+        if self._is_closing or self.size:
             return
         if not self._refusal:
             log.error("no database", reason=describe_error(error))

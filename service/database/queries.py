@@ -12,7 +12,7 @@ from aiosql.adapters.apyformat import AsyncPyFormatAdapter
 from service.database.sql_files import locate
 from service.errors import OperatorError
 
-TIMEOUT = "statement_timeout"
+TIMEOUT_SETTING = "statement_timeout"
 MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
 
 
@@ -76,7 +76,7 @@ class Query:
     @property
     def timeout(self) -> float | None:
         """Its own `statement_timeout` in seconds (0: none); None: it has no setting of its own."""
-        own = [s for s in self.settings if s.name == TIMEOUT]
+        own = [s for s in self.settings if s.name == TIMEOUT_SETTING]
         return (own[0].milliseconds or 0) / 1000 if own else None
 
     @property
@@ -87,9 +87,10 @@ class Query:
     def build_preamble(self, timeout: float) -> str:
         """Return what is sent in front of the statement: a comment that names it, and settings."""
         comment = f"/* {self.name} {self.place} */".replace("%", "%%")
-        settings = "".join([s.sql for s in self.settings if s.name != TIMEOUT])
+        settings = "".join([s.sql for s in self.settings if s.name != TIMEOUT_SETTING])
         timezone = "set local timezone = 'UTC'; "
-        return f"{comment}; {timezone}{settings}set local {TIMEOUT} = {round(timeout * 1000)}; "
+        limit = f"set local {TIMEOUT_SETTING} = {round(timeout * 1000)}; "
+        return f"{comment}; {timezone}{settings}{limit}"
 
     def make_error(self, what: str, line: int | None = None) -> OperatorError:
         """Return an error that names the file and line of this query."""

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import aiosql
 
-from service.database.queries import TIMEOUT, AiopgAdapter, Expected, Query, Setting
+from service.database.queries import TIMEOUT_SETTING, AiopgAdapter, Expected, Query, Setting
 from service.database.sql_files import locate, read_sql_file
 from service.errors import OperatorError
 
@@ -131,7 +131,7 @@ class _QueryFile:
             setting = Setting(match[1], match[2] or match[3] or "", self._line(here))
             if setting.name in FIXED_SETTINGS or setting.name.startswith("catalogue."):
                 self._refuse(here, f"{setting.name} cannot be set here: the service relies on it")
-            if setting.name == TIMEOUT and setting.milliseconds is None:
+            if setting.name == TIMEOUT_SETTING and setting.milliseconds is None:
                 self._refuse(here, "expected a time like 500ms, 5s or 1min")
             if known := settings.get(setting.name):
                 self._refuse(here, f"{setting.name} is already set in line {known.line}")

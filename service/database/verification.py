@@ -61,15 +61,17 @@ async def verify_database(
         if await cursor.fetchone() == (True,):  # it comes with the first migration
             require_migrations(versions, [])
         await cursor.execute("show transaction_read_only")
-        writable: bool = await cursor.fetchone() == ("off",)
+        is_writable: bool = await cursor.fetchone() == ("off",)
         # First: a query may need a migration that is missing.
         migrations = queries["get_applied_migrations"]
-        await _verify_query(cursor, migrations, expected.get(migrations.name), writable=writable)
+        await _verify_query(
+            cursor, migrations, expected.get(migrations.name), is_writable=is_writable
+        )
         await cursor.execute(migrations.sql, {})
         require_migrations(versions, await cursor.fetchall())
         for query in queries.values():
-            await _verify_query(cursor, query, expected.get(query.name), writable=writable)
-    return writable
+            await _verify_query(cursor, query, expected.get(query.name), is_writable=is_writable)
+    return is_writable
 
 
 def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -> None:
@@ -84,12 +86,12 @@ def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -
 
 
 async def _verify_query(
-    cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, writable: bool
+    cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, is_writable: bool
 ) -> None:
     try:
         await cursor.execute("begin")
         await _verify_settings(cursor, query)
-        await _verify_statement(cursor, query, expected, writable=writable)
+        await _verify_statement(cursor, query, expected, is_writable=is_writable)
     except (asyncio.CancelledError, postgres.LockNotAvailable) as error:
         cause: BaseException | None = error
         if isinstance(error, asyncio.CancelledError):
@@ -124,14 +126,14 @@ async def _verify_settings(cursor: aiopg.Cursor, query: Query) -> None:
 
 
 async def _verify_statement(
-    cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, writable: bool
+    cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, is_writable: bool
 ) -> None:
     await cursor.execute(f"set local statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
     if match := ANALYZE.fullmatch(query.sql):
         await cursor.execute("select %s::regclass", (match[1],))
         return
     await _verify_plans(cursor, query, expected)
-    if expected and (writable or not expected.writes):
+    if expected and (is_writable or not expected.writes):
         await _verify_columns(cursor, query, expected)
 
 

@@ -87,4 +87,4 @@ async def _send_continue(request: web.Request) -> None:
     # https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
     if request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # the answer itself has not begun
+        request.writer.output_size = 0  # the response itself has not begun

@@ -22,7 +22,7 @@ class Health:
         require_database: Callable[[], Awaitable[None]],
         in_flight: InFlight,
     ) -> None:
-        self._answer = {
+        self._report = {
             "status": "available",
             "system_info": {"environment": environment, "version": __version__},
         }
@@ -30,12 +30,12 @@ class Health:
         self._in_flight = in_flight
 
     async def show(self, _: web.Request) -> web.Response:
-        """200 while the process can answer; does not use the database."""
-        return json_response(self._answer)
+        """200 while the process can respond; does not use the database."""
+        return json_response(self._report)
 
     async def ready(self, _: web.Request) -> web.Response:
         """200; 503 while the database is unreachable or lacks migrations, or the process stops."""
-        if self._in_flight.draining:
+        if self._in_flight.is_draining:
             raise Unavailable("draining")
         await self._require_database()
         return json_response({"status": "ready"})

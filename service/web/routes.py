@@ -1,6 +1,6 @@
 """All routes in one table, each with its handler and its description in the reference.
 
-HEAD works wherever GET does; the middlewares answer OPTIONS and wrong methods.
+HEAD works wherever GET does; the middlewares respond to OPTIONS and wrong methods.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ from service.web.reference.document import Operation, build_document
 from service.web.reference.handlers import Reference
 
 # No leading zeros, so that a movie has one path; `\d` would match digits of other scripts.
-MOVIE = "/v1/movies/{id:[1-9][0-9]{0,18}}"
+MOVIE_PATH = "/v1/movies/{id:[1-9][0-9]{0,18}}"
 
 
 class Route(NamedTuple):
@@ -42,10 +42,10 @@ def routes(
         Route("GET", "/v1/healthcheck/ready", health.ready, operations.SHOW_READINESS),
         Route("GET", "/v1/movies", movies.list, operations.LIST_MOVIES),
         Route("POST", "/v1/movies", movies.create, operations.CREATE_MOVIE),
-        Route("GET", MOVIE, movies.show, operations.SHOW_MOVIE),
-        Route("PATCH", MOVIE, movies.update, operations.UPDATE_MOVIE),
-        Route("PUT", MOVIE, movies.replace, operations.REPLACE_MOVIE),
-        Route("DELETE", MOVIE, movies.delete, operations.DELETE_MOVIE),
+        Route("GET", MOVIE_PATH, movies.show, operations.SHOW_MOVIE),
+        Route("PATCH", MOVIE_PATH, movies.update, operations.UPDATE_MOVIE),
+        Route("PUT", MOVIE_PATH, movies.replace, operations.REPLACE_MOVIE),
+        Route("DELETE", MOVIE_PATH, movies.delete, operations.DELETE_MOVIE),
         Route("GET", "/v1/genres", genres.list, operations.LIST_GENRES),
         Route("GET", "/v1/openapi.json", reference.document, operations.SHOW_DOCUMENT),
         Route("GET", "/v1/docs", reference.page, operations.SHOW_PAGE),

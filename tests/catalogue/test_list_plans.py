@@ -10,7 +10,7 @@ from conftest import ROOT
 from support import Execute
 
 from service.catalogue import listing
-from service.catalogue.paging import ANY, SORTS, Filter, Key, Place, Range
+from service.catalogue.paging import ANY, SORTS, Filter, Place, Range, SortKey
 from service.database import query_files
 
 # 20,000 movies; of the filters below, each finds at most a few hundred.
@@ -32,8 +32,8 @@ FILTERS = {
         "movies_(search|year|runtime)",
     ),
 }
-KEYS = {"id": Key(10_000, 10_000), "title": Key("common other 5", 5)}
-KEYS |= {"year": Key(1950, 10_000), "runtime": Key(150, 10_000)}
+KEYS = {"id": SortKey(10_000, 10_000), "title": SortKey("common other 5", 5)}
+KEYS |= {"year": SortKey(1950, 10_000), "runtime": SortKey(150, 10_000)}
 INDEXES = {"id": "movies_pkey", "title": "movies_title"}
 INDEXES |= {"year": "movies_year", "runtime": "movies_runtime"}
 
@@ -57,12 +57,12 @@ def plan(database: str, execute: Execute) -> Plan:
     return explain
 
 
-def place(sort: str, key: Key | None = None, size: int = 21) -> dict[str, Any]:
+def place(sort: str, key: SortKey | None = None, size: int = 21) -> dict[str, Any]:
     """What the queries take of a page's place."""
     return listing.place_parameters(sort, Place(key=key), size)
 
 
-def walk(wanted: Filter, sort: str, key: Key, size: int = 21) -> list[dict[str, Any]]:
+def walk(wanted: Filter, sort: str, key: SortKey, size: int = 21) -> list[dict[str, Any]]:
     """What walk_movies takes."""
     filters, begin = listing.choose_start(wanted.parameters(), sort, key)
     return [filters, place(sort, begin, size)]
@@ -110,7 +110,7 @@ def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, year: in
     wanted = Filter(year=Range(1905, 2015))
     found = plan(
         "walk_movies",
-        *walk(wanted, sort, Key(year, 10_000)),
+        *walk(wanted, sort, SortKey(year, 10_000)),
         explain="explain (analyze, buffers)",
     )
 

@@ -11,7 +11,7 @@ from support import Execute
 
 from service.catalogue import listing, paging
 from service.catalogue.listing import Listing
-from service.catalogue.paging import Filter, Key, Page, Place, Range
+from service.catalogue.paging import Filter, Page, Place, Range, SortKey
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
@@ -84,7 +84,7 @@ def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the mov
         sort: str = "id",
     ) -> tuple[Page, list[str]]:
         statements.sent.clear()
-        return await Listing(statements).page(wanted, sort, place, SIZE), [*statements.sent]
+        return await Listing(statements).fetch_page(wanted, sort, place, SIZE), [*statements.sent]
 
     return page
 
@@ -124,7 +124,7 @@ async def test_a_page_by_cursor_takes_one(ask: Ask, wanted: Filter) -> None:
 
 async def test_a_page_by_cursor_whose_movies_have_gone_counts_anew(ask: Ask) -> None:
     """It is empty, and its total is one of now."""
-    page, sent = await ask(RARE, Place(key=Key(20, 20), total=99))
+    page, sent = await ask(RARE, Place(key=SortKey(20, 20), total=99))
 
     assert sent == ["walk_movies", "sort_movies"]
     assert (ids(page), page.total) == ([], 10)
@@ -168,7 +168,7 @@ async def test_a_walk_of_more_than_can_be_sorted_may_time_out(
         holder.cursor().execute("lock table movies")
 
         with pytest.raises(Unavailable):
-            await ask(EVERYTHING, Place(key=Key(1, 1), total=20))
+            await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
 
     assert statements.sent == ["walk_movies"]
 

@@ -67,7 +67,7 @@ async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute:
 
 async def test_not_ready_while_draining(client: Client) -> None:
     """On its way out a process says so, while it still serves."""
-    client.server.app[IN_FLIGHT].draining = True  # type: ignore[attr-defined] # conftest's Service
+    client.server.app[IN_FLIGHT].is_draining = True  # type: ignore[attr-defined] # conftest's Service
 
     assert (await client.get("/v1/healthcheck/ready")).status == 503
     assert (await client.get("/v1/healthcheck")).status == 200

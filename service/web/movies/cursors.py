@@ -11,14 +11,14 @@ from typing import Any
 
 import orjson
 
-from service.catalogue.paging import Filter, Key, Place
+from service.catalogue.paging import Filter, Place, SortKey
 
 DIGEST_BYTES = 8
 MAX_ID = 2**63 - 1  # PostgreSQL's bigint
 MAX_INTEGER = 2**31 - 1  # PostgreSQL's integer
 
 
-def encode(key: Key, total: int, filters: Filter, sort: str, *, backwards: bool) -> str:
+def encode(key: SortKey, total: int, filters: Filter, sort: str, *, backwards: bool) -> str:
     """Make the cursor of the page after the key, or before it if `backwards`."""
     content = orjson.dumps([backwards, total, *key])
     return _to_base64(_digest(content, filters, sort) + content)
@@ -54,4 +54,4 @@ def _parse_place(content: Any, sort: str) -> Place:
         raise ValueError("out of range")
     if field != "title" and abs(value) > (MAX_ID if field == "id" else MAX_INTEGER):
         raise ValueError("out of range")
-    return Place(key=Key(value, movie_id), backwards=backwards, total=total)
+    return Place(key=SortKey(value, movie_id), backwards=backwards, total=total)

@@ -43,7 +43,9 @@ class Movies:
     async def list(self, request: web.Request) -> web.Response:
         """200 and a page of the movies that match the query string."""
         query = parse_list_query(request)
-        page = await self._listing.page(query.filter, query.sort, query.place, query.page_size)
+        page = await self._listing.fetch_page(
+            query.filter, query.sort, query.place, query.page_size
+        )
         return page_response(request, query, page)
 
     async def create(self, request: web.Request) -> web.Response:

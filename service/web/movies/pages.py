@@ -6,7 +6,7 @@ from aiohttp import web
 from yarl import URL
 
 from service.catalogue.movie import movie_json
-from service.catalogue.paging import Key, Page
+from service.catalogue.paging import Page, SortKey
 from service.web.movies import cursors
 from service.web.movies.parameters import ListQuery
 from service.web.responses import cacheable_response, encode_json
@@ -25,10 +25,10 @@ def page_response(request: web.Request, query: ListQuery, page: Page) -> web.Res
         "next_cursor": next_cursor,
         "previous_cursor": previous_cursor,
     }
-    if query.page:
-        metadata["current_page"] = query.page
+    if query.page_number:
+        metadata["current_page"] = query.page_number
         metadata["last_page"] = last_page
-    current = query.page or 1
+    current = query.page_number or 1
     links = {
         "first": _remove_place(url),
         "prev": _make_link(url, query, previous_cursor, min(current - 1, last_page), last_page),
@@ -39,7 +39,9 @@ def page_response(request: web.Request, query: ListQuery, page: Page) -> web.Res
     return cacheable_response(request, encode_json(payload), headers={"Link": link})
 
 
-def _encode_cursor(key: Key | None, total: int, query: ListQuery, *, backwards: bool) -> str | None:
+def _encode_cursor(
+    key: SortKey | None, total: int, query: ListQuery, *, backwards: bool
+) -> str | None:
     return key and cursors.encode(key, total, query.filter, query.sort, backwards=backwards)
 
 
@@ -49,8 +51,8 @@ def _make_link(
     """Link by number if the client asked by number and numbers reach that far, else by cursor."""
     base = _remove_place(url)
     # A page behind the last one is empty and has no cursor; it links back by number.
-    is_before = query.page is not None and 0 < number < query.page
-    if query.page and (cursor or is_before) and number <= last_page:
+    is_before = query.page_number is not None and 0 < number < query.page_number
+    if query.page_number and (cursor or is_before) and number <= last_page:
         return base.update_query(page=number)
     return base.update_query(cursor=cursor) if cursor else None
 

@@ -23,19 +23,19 @@ from service.web.movies.cursors import MAX_INTEGER
 
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
-MAX_BYTES = 8000  # of genres and cursors: about what fits in a URL
+MAX_PARAMETER_BYTES = 8000  # of genres and cursors: about what fits in a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
 
 
 class ListQuery(NamedTuple):
-    """The query of GET /v1/movies; `page` is None unless the client asked for a page number."""
+    """The query of GET /v1/movies; `page_number` is None if the client sent none."""
 
     filter: Filter
     sort: str
     place: Place
     page_size: int
-    page: int | None
+    page_number: int | None
 
 
 class QueryParameter(Field[Any]):
@@ -48,7 +48,7 @@ class QueryParameter(Field[Any]):
         self,
         expected: str,
         parse: Callable[[str], Any] = str,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = MAX_PARAMETER_BYTES,
         **schema: Any,
     ) -> None:
         super().__init__(error_messages={"invalid": f"must be {expected}"})
@@ -135,7 +135,7 @@ class MoviesQuery(Schema):
     )
     genres = _text(
         f"1 to {MAX_GENRES} genres separated by commas",
-        MAX_BYTES,
+        MAX_PARAMETER_BYTES,
         _parse_genres,
         examples=["drama,romance"],
     )
@@ -145,7 +145,8 @@ class MoviesQuery(Schema):
     page_size = _number(MAX_PAGE_SIZE)
     page = _number(MAX_INTEGER)
     cursor = _text(
-        "a cursor from the metadata of a response with the same filters and sort", MAX_BYTES
+        "a cursor from the metadata of a response with the same filters and sort",
+        MAX_PARAMETER_BYTES,
     )
 
 

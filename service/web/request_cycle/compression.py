@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 MIN_BYTES = 1400  # less fits into one Ethernet packet with its headers, compressed or not
 # A page of 100 movies (32 kB) takes 0.2 ms and shrinks to a seventh. Level 9 takes three times as
 # long and saves 5 % more.
-LEVEL = 6
+GZIP_LEVEL = 6
 MAX_HEADER_LENGTH = 8190  # characters of all Accept-Encoding lines; a longer one is ignored
 THREAD_BYTES = 200_000  # more is compressed in a thread: it takes longer than about 1 ms
 GZIP_WBITS = 16 + zlib.MAX_WBITS  # https://docs.python.org/3/library/zlib.html#zlib.compressobj
@@ -56,7 +56,7 @@ def weaken_tag(tag: str) -> str:
 
 def gzip(body: bytes) -> bytes:
     """Compress without a timestamp: the same input gives the same output."""
-    compressor = zlib.compressobj(LEVEL, wbits=GZIP_WBITS)
+    compressor = zlib.compressobj(GZIP_LEVEL, wbits=GZIP_WBITS)
     return compressor.compress(body) + compressor.flush()
 
 

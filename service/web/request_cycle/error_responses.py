@@ -1,4 +1,4 @@
-"""Answers errors with problem documents: a middleware, and what it uses."""
+"""Responds to errors with problem documents: a middleware, and its helpers."""
 
 import asyncio
 import sys
@@ -23,9 +23,9 @@ NGINX_CLIENT_CLOSED = 499  # only the log shows it
 
 @web.middleware
 async def respond_to_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every error with a problem document.
+    """Respond to every error with a problem document.
 
-    An unexpected exception is logged with its traceback and answered 500.
+    An unexpected exception is logged with its traceback; the response is 500.
     """
     if EAGER_TASKS:
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from service.config import Server as Settings
 from service.web.request_cycle.cors import CORS
 from service.web.request_cycle.request_ids import HEADER, REQUEST_ID
 
-CONSTANT = {
+CONSTANT_HEADERS = {
     # A browser that opens a response as a page runs and loads nothing of it, and frames it nowhere.
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -22,7 +22,7 @@ class CommonHeaders:
     """Adds the headers, with the settings of section [server]."""
 
     def __init__(self, settings: Settings) -> None:
-        self._constant = CIMultiDict(CONSTANT)
+        self._constant = CIMultiDict(CONSTANT_HEADERS)
         if settings.hsts:  # RFC 6797
             self._constant["Strict-Transport-Security"] = f"max-age={settings.hsts}"
         self._cors = CORS(settings.cors_origins) if settings.cors_origins else None

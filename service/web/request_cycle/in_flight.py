@@ -22,7 +22,7 @@ class InFlight:
 
     def __init__(self, request_timeout: float) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.draining = False  # set when the process is about to stop
+        self.is_draining = False  # set when the process is about to stop
         self._request_timeout = request_timeout
         self._started: dict[asyncio.Task[object], float] = {}  # the oldest first
         self._overdue: set[asyncio.Task[object]] = set()
@@ -47,9 +47,9 @@ class InFlight:
         finally:
             del self._started[task]
             self._overdue.discard(task)
-            if self.draining:
+            if self.is_draining:
                 self._one_ended.set()
-        if self.draining or not request.content.is_eof():
+        if self.is_draining or not request.content.is_eof():
             response.force_close()
         return response
 

@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class Protocol(web.RequestHandler):
-    """One connection; answers what does not reach the middlewares."""
+    """One connection; responds to requests that do not reach the middlewares."""
 
     def __init__(self, server: "Server", **options: Any) -> None:
         super().__init__(server, **options)
@@ -58,7 +58,7 @@ class Server(web.Server):
         self._options = options
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Assign the request id, and answer an unknown `Expect`.
+        """Assign the request id, and respond to an unknown `Expect`.
 
         aiohttp looks at `Expect` before the middlewares run.
         """
@@ -106,8 +106,8 @@ class Runner(web.AppRunner):
     async def cleanup(self) -> None:
         """Report "not ready", accept no more connections, wait for requests in flight, stop."""
         in_flight = self.app[IN_FLIGHT]
-        if not in_flight.draining:
-            in_flight.draining = True
+        if not in_flight.is_draining:
+            in_flight.is_draining = True
             await asyncio.sleep(self._settings.drain_delay)
             for site in list(self.sites):
                 await site.stop()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from service.catalogue.paging import Filter, Key
+from service.catalogue.paging import Filter, SortKey
 from service.web.movies import cursors
 
 FILTERS = Filter(title="moana")
-KEYS = {"title": Key("Moana", 7), "-year": Key(2016, 7), "runtime": Key(107, 2**63 - 1)}
+KEYS = {"title": SortKey("Moana", 7), "-year": SortKey(2016, 7), "runtime": SortKey(107, 2**63 - 1)}
 
 
 def encode(sort: str, key: Any, total: int = 8) -> str:

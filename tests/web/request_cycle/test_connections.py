@@ -61,7 +61,7 @@ async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None
 async def test_a_connection_that_will_end_says_so(client: Client) -> None:
     """While the process drains, and where the rest of a body is not wanted (RFC 9112, 9.6)."""
     unfinished = await send(client, GET + b"Content-Length: 6\r\n\r\nabc")
-    client.server.app[IN_FLIGHT].draining = True  # type: ignore[attr-defined] # conftest's Service
+    client.server.app[IN_FLIGHT].is_draining = True  # type: ignore[attr-defined] # conftest's Service
     draining = await send(client, GET + b"\r\n")
 
     for answer in (unfinished, draining):

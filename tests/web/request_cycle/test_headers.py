@@ -6,7 +6,7 @@ import pytest
 from conftest import MOANA, Client, Start
 from wire import exchange
 
-from service.web.request_cycle.headers import CONSTANT
+from service.web.request_cycle.headers import CONSTANT_HEADERS
 
 POLICY = "default-src 'none'; frame-ancestors 'none'"
 
@@ -48,7 +48,7 @@ async def test_an_answer_keeps_what_it_says_itself(client: Client) -> None:
     assert response.headers.getall("Cache-Control") == ["no-cache"]
     (policy,) = response.headers.getall("Content-Security-Policy")
     assert "script-src 'self'" in policy
-    for name in CONSTANT:
+    for name in CONSTANT_HEADERS:
         assert len(response.headers.getall(name)) == 1
 
 
