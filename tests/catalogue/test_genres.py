@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing, suppress
 from datetime import datetime
-from typing import Any
 
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
-from support import Execute, until
+from support import Execute, approve, until
 
 from service.catalogue import genres as genres_module
 from service.catalogue.genres import GenreCounts
@@ -30,9 +29,6 @@ async def genres(settings: Callable[..., Config]) -> AsyncIterator[GenreCounts]:
     """The genres of a process."""
     config = settings()
     suppress_timeout_reports(asyncio.get_running_loop())
-
-    async def approve(_: Any) -> bool:
-        return True
 
     pool = Pool(config.database, approve)
     loaded = query_files.load(config.root / "queries", EXPECTED)

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from support import Execute
+from support import Execute, approve
 
 from service.catalogue import listing, paging
 from service.catalogue.listing import Listing
@@ -46,9 +46,6 @@ async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]
     """Statements on the test's database."""
     config = settings()
     suppress_timeout_reports(asyncio.get_running_loop())
-
-    async def approve(_: Any) -> bool:
-        return True
 
     pool = Pool(config.database, approve)
     loaded = query_files.load(config.root / "queries", EXPECTED)

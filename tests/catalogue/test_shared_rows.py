@@ -11,7 +11,7 @@ import orjson
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT
-from support import Execute, set_for_database, until
+from support import Execute, approve, set_for_database, until
 
 from service.catalogue.idempotency import OnceOnly
 from service.catalogue.movie import Movie
@@ -32,9 +32,6 @@ Make = Callable[..., Statements]
 async def make(settings: Callable[..., Config], tmp_path: Path) -> AsyncIterator[Make]:
     """Make statements, with `old` replaced by `new` in the service's queries."""
     pools = []
-
-    async def approve(_: Any) -> bool:
-        return True
 
     def begin(old: str = ";", new: str = ";") -> Statements:
         folder = copytree(ROOT / "queries", tmp_path / "queries")

@@ -7,7 +7,7 @@ import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, count_deadlocks, set_for_database
+from support import Execute, add_movies, count_deadlocks, set_for_database
 
 
 async def test_creates_at_once_get_their_own_movies(client: Client) -> None:
@@ -28,10 +28,7 @@ async def test_creates_at_once_get_their_own_movies(client: Client) -> None:
 
 async def test_reads_at_once_get_their_own_movies(client: Client, execute: Execute) -> None:
     """Reads in random order, twice each, some of no movie: each gets what it asked for."""
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select 'Movie ' || n, 2000, 100, '{drama}' from generate_series(1, 100) as n"
-    )
+    add_movies(execute, *[f"Movie {n}" for n in range(1, 101)])
     ids = [*range(100, 0, -1), *range(1, 121)]
 
     responses = await asyncio.gather(*(client.get(f"/v1/movies/{id_}") for id_ in ids))
@@ -91,10 +88,7 @@ async def test_a_movie_that_breaks_a_rule_fails_alone(client: Client, execute: E
 
 async def test_a_movie_that_cannot_be_read_fails_alone(client: Client, execute: Execute) -> None:
     """A time that Python has no datetime for: those who read other movies do not notice."""
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select 'Movie ' || n, 2000, 100, '{drama}' from generate_series(1, 20) as n"
-    )
+    add_movies(execute, *[f"Movie {n}" for n in range(1, 21)])
     execute("update movies set created_at = '20000-01-01' where id = 7")
 
     responses = await asyncio.gather(*(client.get(f"/v1/movies/{id_}") for id_ in range(1, 21)))
@@ -114,10 +108,7 @@ async def test_a_locked_row_holds_up_only_those_who_want_it(
     Also where more are locked than statements may be under way.
     """
     client = await start(database__statement_timeout=1)
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select 'Movie ' || n, 2000, 100, '{drama}' from generate_series(1, 20) as n"
-    )
+    add_movies(execute, *[f"Movie {n}" for n in range(1, 21)])
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("update movies set year = 2001 where id <= %s", (locked,))
         responses = await asyncio.gather(
@@ -202,10 +193,7 @@ async def test_writers_on_two_services_do_not_lock_each_other_out(
     """Two processes that change the same movies at once: all changes are made, and no deadlock."""
     set_for_database(execute, "deadlock_timeout = '1ms'")  # before lock_timeout ends them
     first, second = await start(), await start()
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select 'Movie ' || n, 2000, 100, '{drama}' from generate_series(1, 50) as n"
-    )
+    add_movies(execute, *[f"Movie {n}" for n in range(1, 51)])
 
     responses = await asyncio.gather(
         *(

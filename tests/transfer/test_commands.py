@@ -17,7 +17,7 @@ from typing import IO, Any
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT
-from support import Environment, Execute, wait_until
+from support import Environment, Execute, add_movies, wait_until
 
 SERVICE = [sys.executable, "-m", "service"]
 LINE = json.dumps(MOANA).encode() + b"\n"
@@ -69,7 +69,7 @@ def half_way(environment: Environment, rejects: Path) -> Iterator[subprocess.Pop
 
 
 def pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    """It is one."""
+    """Return a stream of a process that has one."""
     assert stream
     return stream
 
@@ -156,7 +156,7 @@ def test_out_of_one_and_into_another(
     environment: Environment, database: str, new_database: Any, template: str, execute: Execute
 ) -> None:
     """Export to stdout and import from stdin fit together."""
-    execute("insert into movies (title, year, runtime, genres) values ('é', 1999, 90, '{a}')")
+    add_movies(execute, "é")
 
     status, out, err = run(environment, "export", "-")
     other = environment | {"DATABASE_URL": new_database(template)}
@@ -170,10 +170,7 @@ def test_out_of_one_and_into_another(
 
 def test_a_reader_that_has_enough(environment: Environment, execute: Execute) -> None:
     """`| head` ends an export without a word."""
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select 'a', 1999, 90, '{a}' from generate_series(1, 5000)"
-    )
+    add_movies(execute, *["a"] * 5000)
     with started(environment, "export", "-") as process:
         pipe(process.stdout).readline()
         pipe(process.stdout).close()
@@ -188,10 +185,7 @@ def test_a_disk_that_is_full_behind_stdout(
     environment: Environment, execute: Execute, movies: int
 ) -> None:
     """One line, status 1, whether writing fails or only the flush at the end."""
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        f" select 'a', 1999, 90, '{{a}}' from generate_series(1, {movies})"
-    )
+    add_movies(execute, *["a"] * movies)
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [*SERVICE, "export", "-"],
