@@ -235,7 +235,7 @@ def list_(config: Config) -> None:
     for query in load_queries(config).values():
         expected = EXPECTED.get(query.name)
         columns = ", ".join(expected.columns) or "nothing" if expected else "not known"
-        click.echo(f"{query.place}  {query.name}({', '.join(query.parameters)})")
+        click.echo(f"{query.location}  {query.name}({', '.join(query.parameters)})")
         click.echo(f"    returns  {columns}")
         click.echo(f"    used by  {expected.used_by if expected else 'nothing in the service'}")
 

@@ -127,13 +127,13 @@ class Batcher(Generic[Result]):
         del self._running[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
 
     def _take_rows(self) -> list[SharedRow[Result]]:
-        """Take half of the rows in sight, in their order, and no more than fit.
+        """Take half of the known rows, in their order, up to the limits of the settings.
 
-        In sight are those that wait, and those of the last statement, whose clients are about to
-        ask again. The database works on one half while the service responds to the other.
+        Known are the rows that wait, and those of the last statement, whose clients will soon send
+        the next request. The database works on one half while the service responds to the other.
 
-        After a quiet time, no client is about to ask again: take all. Record half the size, so that
-        clients split into two alternating batches.
+        After a quiet time, no such client is left: take all. Record half the size, so that clients
+        split into two alternating batches.
         """
         rows: list[SharedRow[Result]] = []
         later: list[SharedRow[Result]] = []

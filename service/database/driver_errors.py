@@ -57,6 +57,6 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     if is_standby or isinstance(error, psycopg2.OperationalError):
         return Unavailable(reason)
     return StatementFailed(
-        f"{query.name} ({query.place}): {describe_error(error)}",
+        f"{query.name} ({query.location}): {describe_error(error)}",
         for_every_row=isinstance(error, psycopg2.ProgrammingError),
     )

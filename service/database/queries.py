@@ -69,7 +69,7 @@ class Query:
     run: Callable[..., AsyncIterator[tuple[Any, ...]]] = field(compare=False)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The file and line, as logs and comments show them: `queries/movies.sql:9`."""
         return locate(self.path, self.line)
 
@@ -86,7 +86,7 @@ class Query:
 
     def build_preamble(self, timeout: float) -> str:
         """Return what is sent in front of the statement: a comment that names it, and settings."""
-        comment = f"/* {self.name} {self.place} */".replace("%", "%%")
+        comment = f"/* {self.name} {self.location} */".replace("%", "%%")
         settings = "".join([s.sql for s in self.settings if s.name != TIMEOUT_SETTING])
         timezone = "set local timezone = 'UTC'; "
         limit = f"set local {TIMEOUT_SETTING} = {round(timeout * 1000)}; "

@@ -164,4 +164,4 @@ def _log_failure(query: Query, error: BaseException | None, started: float) -> C
 
 def _describe(query: Query, started: float) -> dict[str, Any]:
     duration_ms = round((monotonic() - started) * 1000, 1)
-    return {"query": query.name, "file": query.place, "duration_ms": duration_ms}
+    return {"query": query.name, "file": query.location, "duration_ms": duration_ms}

@@ -99,7 +99,7 @@ async def _verify_query(
                 raise
             cause = error.__context__
         reason = f"could not be checked: {describe_error(cause or error)}"
-        raise Contended(f"{query.place}: {query.name} {reason}") from error
+        raise Contended(f"{query.location}: {query.name} {reason}") from error
     except psycopg2.OperationalError:
         raise  # the database is going away
     except psycopg2.Error as error:

@@ -17,7 +17,7 @@ PIECE = re.compile(rb"[^}]*+\}|[^}]++")  # a movie can only end where a piece en
 # Per movie. yajl parses a string again with each piece of it: without a limit, 1 MB of } takes
 # 200 s.
 MAX_PIECES = 5000
-EXPECTED = "expected a JSON array of movies"
+EXPECTED_ARRAY = "expected a JSON array of movies"
 SEPARATORS = b"[,] \t\r\n"
 DEPTH_CHANGES = {"start_map": 1, "start_array": 1, "end_map": -1, "end_array": -1}
 END_OF_MOVIE = ("end_map", 1)
@@ -56,13 +56,13 @@ def read_array(stream: BinaryIO) -> Iterator[FileRow]:
                 parser.send(piece)
         except (ijson.JSONError, ValueError) as error:
             reason = re.split(r"\n|\\n", str(error))[0].removeprefix("b'")
-            raise BrokenFile(_line_of_movie(text, line), f"{EXPECTED}: {reason}") from error
+            raise BrokenFile(_line_of_movie(text, line), f"{EXPECTED_ARRAY}: {reason}") from error
         is_complete = False
         for event, _ in events:
             depth += DEPTH_CHANGES.get(event, 0)
             is_complete = (event, depth) == END_OF_MOVIE
             if depth <= 1 and (event, depth) not in TOP_LEVEL_EVENTS:
-                problem = f"{EXPECTED}: it must contain objects only"
+                problem = f"{EXPECTED_ARRAY}: it must contain objects only"
                 raise BrokenFile(_line_of_movie(text, line), problem)
         events.clear()
         if len(text) > MAX_BYTES or pieces > MAX_PIECES:

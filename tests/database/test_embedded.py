@@ -405,7 +405,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Stand in for the place where binaries are copied to; not in memory, which may be noexec."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
-        monkeypatch.setattr(place, "SHARED", Path(name))
+        monkeypatch.setattr(place, "SHARED_FOLDER", Path(name))
         yield Path(name)
 
 

@@ -406,7 +406,7 @@ def test_a_statement_knows_its_line_in_the_file(folder: Path) -> None:
 
     (query,) = load(folder).values()
 
-    assert (query.line, query.first_line, query.place) == (4, 10, "sql/a.sql:4")
+    assert (query.line, query.first_line, query.location) == (4, 10, "sql/a.sql:4")
 
 
 def test_line_ends_of_windows_are_as_good(folder: Path) -> None:

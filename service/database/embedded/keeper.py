@@ -23,13 +23,13 @@ from pathlib import Path
 
 import psycopg2
 
-from service.database.embedded.place import NAME, POLL_S, READY, START_TIMEOUT_S, Server
+from service.database.embedded.place import DATABASE_NAME, POLL_S, READY, START_TIMEOUT_S, Server
 from service.errors import OperatorError
 
 STOP_TIMEOUT_S = 10  # then the server is stopped less gently
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 INITDB_OPTIONS = (
-    f"-U {NAME} -A trust -E UTF8 --locale-provider=builtin --builtin-locale=C.UTF-8"
+    f"-U {DATABASE_NAME} -A trust -E UTF8 --locale-provider=builtin --builtin-locale=C.UTF-8"
     " --no-instructions"
 ).split()
 # Shared memory in files of the cluster, as POSIX shared memory would outlive a kill -9.
@@ -171,9 +171,9 @@ def _await_ready(server: Server, process: subprocess.Popen[bytes]) -> None:
 
 def _make_database(server: Server) -> None:
     with closing(server.connect("postgres")) as connection, connection.cursor() as cursor:
-        cursor.execute("select from pg_database where datname = %s", (NAME,))
+        cursor.execute("select from pg_database where datname = %s", (DATABASE_NAME,))
         if not cursor.rowcount:
-            cursor.execute(f"create database {NAME}")
+            cursor.execute(f"create database {DATABASE_NAME}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

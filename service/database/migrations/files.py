@@ -45,7 +45,7 @@ class Section(NamedTuple):
 
     sql: str
     line: int
-    transaction: bool
+    is_transactional: bool
 
     @property
     def is_empty(self) -> bool:

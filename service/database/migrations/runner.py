@@ -173,7 +173,7 @@ def _run_section(context: MigrationContext, migration: Migration, section: Secti
     if not section or section.is_empty:
         return
     try:
-        if section.transaction:
+        if section.is_transactional:
             _send(context, section.sql)
         else:
             with context.autocommit_block():
@@ -184,7 +184,7 @@ def _run_section(context: MigrationContext, migration: Migration, section: Secti
                 _send(context, section.sql)
     except SQLAlchemyError as error:
         raise OperatorError(locate_failure(migration.path, section, error)) from error
-    if section.transaction and not context.as_sql and _has_ended_transaction(context):
+    if section.is_transactional and not context.as_sql and _has_ended_transaction(context):
         raise OperatorError(
             f"{locate(migration.path, section.line)}: ends its transaction itself (commit or "
             "rollback), so it is not recorded: check what it changed, and remove that statement"

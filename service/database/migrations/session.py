@@ -62,7 +62,7 @@ def locate_failure(path: Path, section: Section, error: BaseException) -> str:
         line += section.sql.count("\n", 0, int(position) - 1)
     else:
         said = f"in this section: {said}"
-    if not section.transaction:
+    if not section.is_transactional:
         said += (
             "; a transaction:false section holds one statement; a failed create index concurrently "
             "leaves an invalid index: drop it before the next try"

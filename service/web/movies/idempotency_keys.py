@@ -11,11 +11,11 @@ from aiohttp import web
 
 from service.errors import WrongKey
 
-NAME = "Idempotency-Key"
+HEADER_NAME = "Idempotency-Key"
 # In quotes, where `\` precedes a quote or another `\`; or bare, without a quote at its start.
-KEY = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"|([!#-~](?:[ -~]{0,253}[!-~])?)')
+KEY_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"|([!#-~](?:[ -~]{0,253}[!-~])?)')
 
-EXPECTED = (
+EXPECTED_KEY = (
     "expected one Idempotency-Key of 1 to 255 printable ASCII characters,"
     ' optionally in double quotes: abc or "abc"'
 )
@@ -23,11 +23,11 @@ EXPECTED = (
 
 def parse_key(request: web.Request) -> str | None:
     """Return the key without its quotes, None if it was not sent; `WrongKey`."""
-    lines = request.headers.getall(NAME, None)
+    lines = request.headers.getall(HEADER_NAME, None)
     if lines is None:
         return None
-    match = KEY.fullmatch(lines[0]) if len(lines) == 1 else None
+    match = KEY_PATTERN.fullmatch(lines[0]) if len(lines) == 1 else None
     if not match:
-        raise WrongKey(EXPECTED)
+        raise WrongKey(EXPECTED_KEY)
     quoted, bare = match.groups()
     return re.sub(r"\\(.)", r"\1", quoted) if quoted else bare

@@ -52,9 +52,11 @@ class Operation(NamedTuple):
     status: int = 200  # of `response`
 
 
-def parameter(name: str, place: str, description: str, schema: Mapping[str, Any] = STRING) -> Json:
-    """Describe what a request can have besides its body; `place` is path, query or header."""
-    return {"name": name, "in": place, "description": description, "schema": schema}
+def parameter(
+    name: str, location: str, description: str, schema: Mapping[str, Any] = STRING
+) -> Json:
+    """Describe what a request can have besides its body; `location` is path, query or header."""
+    return {"name": name, "in": location, "description": description, "schema": schema}
 
 
 def request_body(

@@ -11,7 +11,7 @@ from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MOVIE
 from service.web.index import INDEX
 from service.web.movies.cursors import MAX_ID
-from service.web.movies.idempotency_keys import KEY, NAME
+from service.web.movies.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.movies.parameters import PARAMETERS
 from service.web.reference import schemas
 from service.web.reference.document import (
@@ -50,13 +50,13 @@ QUERY = tuple(
     for name, field in PARAMETERS.items()
 )
 IDEMPOTENCY_KEY = parameter(
-    NAME,
+    HEADER_NAME,
     "header",
     "Makes retries safe. Any text that you choose, such as a UUID. Double quotes around it are"
     " optional and not part of the key.",
     {
         "type": "string",
-        "pattern": f"^({KEY.pattern})$",
+        "pattern": f"^({KEY_PATTERN.pattern})$",
         "examples": ["8e03978e-40d5-43dd-bc93-6894a57f9324"],
     },
 )

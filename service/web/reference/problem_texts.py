@@ -14,7 +14,7 @@ from service.errors import (
     WrongKey,
     WrongParameters,
 )
-from service.web.movies.idempotency_keys import EXPECTED
+from service.web.movies.idempotency_keys import EXPECTED_KEY
 from service.web.problems import BY_SLUG, problem_json
 
 
@@ -52,7 +52,7 @@ PROBLEM_TEXTS: Mapping[str, ProblemText] = {
         " twice.",
         "Create a new key, such as a UUID, for every movie that you add. Send the same key when"
         " you retry.",
-        WrongKey(EXPECTED),
+        WrongKey(EXPECTED_KEY),
     ),
     "not-found": ProblemText(
         "No movie has this id, or nothing exists at this path. The detail says which.",

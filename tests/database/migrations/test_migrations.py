@@ -255,8 +255,8 @@ def test_sections_have_their_sql_line_and_options(folder: Path) -> None:
             name="create_a",
             path=folder / FIRST,
             checksum=hashlib.sha256(text.replace("\r", "").encode()).hexdigest(),
-            up=migration_files.Section("select 1;", 5, transaction=False),
-            down=migration_files.Section("select 2", 7, transaction=True),
+            up=migration_files.Section("select 1;", 5, is_transactional=False),
+            down=migration_files.Section("select 2", 7, is_transactional=True),
         )
     ]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
 from support import Execute
 
-from service.web.movies.idempotency_keys import KEY
+from service.web.movies.idempotency_keys import KEY_PATTERN
 
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 
@@ -95,8 +95,8 @@ async def test_two_keys_are_refused(client: Client) -> None:
 @given(some.text(some.characters(codec="ascii"), max_size=300) | some.text(PRINTABLE, max_size=8))
 def test_the_reference_has_the_very_rule(text: str) -> None:
     """What the OpenAPI document allows is what is read, and nothing else."""
-    schema = {"type": "string", "pattern": f"^({KEY.pattern})$"}
+    schema = {"type": "string", "pattern": f"^({KEY_PATTERN.pattern})$"}
 
     allowed = Draft202012Validator(schema).is_valid(text) and not text.endswith("\n")
 
-    assert allowed == bool(KEY.fullmatch(text))
+    assert allowed == bool(KEY_PATTERN.fullmatch(text))
