@@ -121,14 +121,13 @@ def test_a_value_that_json_does_not_know_is_logged_as_text(run: Run) -> None:
     assert (event["path"], event["error"]) == ("/a", "bad")
 
 
-@pytest.mark.parametrize(
-    "value", ["2**70", "'\\ud800'", "{1: 2}", "b'bytes'", "float('nan')", "{'a': {2, 3}}"]
-)
-def test_no_value_makes_logging_fail(run: Run, value: str) -> None:
-    """Whatever is logged, logging it raises nothing, and the event is there."""
-    (event,) = events(run(f"log.info('odd', value={value})"))
+def test_no_value_makes_logging_fail(run: Run) -> None:
+    """The event is written, whatever is in it."""
+    values = ["2**70", "'\\ud800'", "{1: 2}", "b'bytes'", "float('nan')", "{'a': {2, 3}}"]
 
-    assert event["event"] == "odd"
+    output = run("\n".join(f"log.info('odd', value={value})" for value in values))
+
+    assert [event["event"] for event in events(output)] == ["odd"] * len(values)
 
 
 def test_on_a_terminal_it_is_text(run: Run) -> None:
