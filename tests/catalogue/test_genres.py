@@ -206,14 +206,29 @@ async def test_the_old_counts_are_served_while_a_count_runs(
     assert new.genres == [("animation", 1)]
 
 
+async def test_only_the_first_requests_wait_for_a_count(
+    genres: GenreCounts, database: str, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come later than `MAX_WAIT_S` after its start get the old counts at once."""
+    monkeypatch.setattr(genres_module, "MAX_WAIT_S", 1.0)
+    keep(0)
+    await genres.get()
+    with closing(psycopg2.connect(database)) as holder:
+        holder.cursor().execute("lock table movies")
+        async with asyncio.timeout(20):
+            for _ in range(30):
+                await genres.get()
+
+
 # When counting fails.
 
 
 async def test_without_counts_a_failure_is_raised(
-    genres: GenreCounts, execute: Execute, keep: Keep
+    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And after as long as the count took, the next request counts again."""
+    """And after as long as the count took, not 100 times that, the next request counts again."""
     keep(0)
+    monkeypatch.setattr(genres_module, "CACHE_FACTOR", 1e9)
     execute("alter table movies rename to films")
     with pytest.raises(StatementFailed):
         await genres.get()

@@ -32,6 +32,7 @@ from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
+from service.errors import Unavailable
 from service.queries import EXPECTED
 
 OTHER = {**MOANA, "title": "Another"}
@@ -596,6 +597,31 @@ async def test_the_service_clears_them_by_itself(
     execute(add)
 
     await until_found(execute, gone)
+
+
+async def test_clearing_pauses_long_after_a_failure(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if there was more to clear before: a database in trouble is not asked all the time."""
+    calls = 0
+
+    async def clear() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            return idempotency.CLEAR_BATCH_ROWS
+        monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 1000)
+        raise Unavailable("no database")
+
+    monkeypatch.setattr(process.once_only, "clear", clear)
+    monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0)
+    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0)
+
+    async with process.once_only.clear_regularly():
+        await until(lambda: calls > 1)
+        await asyncio.sleep(0.05)
+
+    assert calls == 2
 
 
 async def test_the_check_of_the_queries_clears_nothing(process: Process, execute: Execute) -> None:

@@ -11,7 +11,7 @@ from support import Execute, approve
 
 from service.catalogue import listing, paging
 from service.catalogue.listing import Listing
-from service.catalogue.paging import Filter, Page, Place, Range, SortKey
+from service.catalogue.paging import SORTS, Filter, Page, Place, Range, SortKey
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
@@ -140,6 +140,23 @@ async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
     assert sent_next == ["walk_movies", "sort_movies"]
     assert (ids(first), first.total) == ([20, 19, 18], 20)
     assert ids(page) == [17, 16, 15]
+
+
+@pytest.mark.parametrize("sort", SORTS)
+async def test_a_page_by_cursor_is_the_same_walked_or_sorted(
+    ask: Ask, statements: Recorded, sort: str
+) -> None:
+    """In every order; the movie of the cursor is not on it again."""
+    first, _ = await ask(EVERYTHING, sort=sort)
+    place = Place(key=first.next, total=first.total)
+    walked, _ = await ask(EVERYTHING, place, sort)
+    statements.slow = "walk_movies"
+
+    page, sent = await ask(EVERYTHING, place, sort)
+
+    assert sent == ["walk_movies", "sort_movies"]
+    assert ids(page) == ids(walked)
+    assert not {*ids(page)} & {*ids(first)}
 
 
 async def test_a_walk_of_more_than_can_be_sorted_has_more_time(

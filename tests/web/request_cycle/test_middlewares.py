@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from conftest import Client, Service, Start
 from pytest_aiohttp import AiohttpClient
 from support import until
+
+from service.web.request_cycle.in_flight import InFlight
 
 
 @pytest.fixture
@@ -47,6 +50,14 @@ async def test_a_handler_that_fails_is_answered_500_and_logged(
     assert out.count(f"request_id={problem['request_id']}") == 2  # the failure, the access line
 
 
+async def test_a_problem_names_the_path_without_the_query(client: Client) -> None:
+    """It is shown and logged elsewhere, and a query may have what is nobody's business."""
+    response = await client.get("/v1/movies/7?token=secret")
+
+    assert response.status == 422
+    assert (await response.json())["instance"] == "/v1/movies/7"
+
+
 async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
     """A recovered failure costs the client nothing but this answer."""
 
@@ -75,6 +86,34 @@ async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
 
     assert response.status == 503
     assert response.headers["Retry-After"] == "1"
+
+
+async def test_a_stop_waits_for_every_request() -> None:
+    """And not only for the first one that ends."""
+    in_flight = InFlight(request_timeout=60)
+    in_flight.is_draining = True
+    ends = [asyncio.Event(), asyncio.Event()]
+
+    async def take(end: asyncio.Event) -> None:
+        async def handler(_: web.Request) -> web.Response:
+            await end.wait()
+            return web.Response()
+
+        await in_flight.limit_time(make_mocked_request("GET", "/"), handler)
+
+    requests = [asyncio.create_task(take(end)) for end in ends]
+    await asyncio.sleep(0)
+    stop = asyncio.create_task(in_flight.wait(60))
+    await asyncio.sleep(0)
+
+    ends[0].set()
+    await requests[0]
+    await asyncio.sleep(0.01)
+    has_stopped = stop.done()
+    ends[1].set()
+    await stop
+
+    assert not has_stopped
 
 
 async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import pytest
 from conftest import MOANA, Client
 from wire import exchange
+from yarl import URL
 
 
 @pytest.mark.parametrize(
@@ -170,3 +171,12 @@ async def test_the_access_line_tells_what_was_asked_and_answered(
         assert part in lines[0]
     assert "duration_ms=" in lines[0]
     assert "secret" not in lines[0]
+
+
+async def test_the_access_line_has_the_path_as_it_was_sent(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Percent-encoded, so that no path can look like another one, or like more fields."""
+    await client.get(URL("/nowhere%20status=200%2F", encoded=True))
+
+    assert "path='/nowhere%20status=200%2F' " in capsys.readouterr().out
