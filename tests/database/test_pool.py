@@ -714,7 +714,7 @@ async def test_the_last_one_to_break_takes_the_waiters_elsewhere(
 
 @pytest.mark.parametrize(
     "option",
-    ["application_name=mine", "client_encoding=latin1", "connect_timeout=5", "keepalives=1"],
+    ["client_encoding=latin1", "connect_timeout=5", "keepalives=1"],
 )
 async def test_the_url_may_say_what_libpq_knows(
     make_pool: MakePool, database: str, option: str
@@ -726,6 +726,14 @@ async def test_the_url_may_say_what_libpq_knows(
         value = await fetch_value(connection, "select '🎬'")
 
     assert value == "🎬"
+
+
+async def test_the_url_may_name_the_application(make_pool: MakePool, database: str) -> None:
+    """As `pg_stat_activity` shows it."""
+    pool = make_pool(url=f"{database}&application_name=mine")
+
+    async with pool.connection() as connection:
+        assert await fetch_value(connection, "show application_name") == "mine"
 
 
 # Verifying.

@@ -231,6 +231,12 @@ def test_one_port_is_for_all_hosts(database: str, loaded: Mapping[str, Query]) -
         assert years(transaction) == []
 
 
+def test_a_connect_timeout_of_zero_is_none(database: str, loaded: Mapping[str, Query]) -> None:
+    """As libpq reads it."""
+    with transactions.begin(f"{database}&connect_timeout=0", loaded) as transaction:
+        assert years(transaction) == []
+
+
 def test_no_host_that_answers_is_one_line(loaded: Mapping[str, Query]) -> None:
     """The message says that the time is over."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

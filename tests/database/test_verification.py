@@ -1,5 +1,6 @@
 """Whether a real database is as the service needs it: migrated, and fit for every query."""
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +20,7 @@ from service.database.migrations import files as migration_files
 from service.database.queries import Expected
 from service.database.verification import verify_database
 from service.errors import Contended, OperatorError, Unavailable
-from service.queries import EXPECTED
+from service.queries import EXPECTED, verify_queries
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
@@ -426,6 +427,7 @@ async def clerk(
     ("revoked", "reason"),
     [
         ("update on movies_id_seq", None),
+        ("usage on movies_id_seq", None),
         (
             "update, usage on movies_id_seq",
             "create_movies needs the privilege USAGE on the sequence movies_id_seq",
@@ -620,3 +622,12 @@ async def test_a_connection_that_breaks_blames_no_query(
 
     with pytest.raises(psycopg2.OperationalError):
         await verify()
+
+
+async def test_a_silent_database_is_reported_in_one_line(settings: Callable[..., Config]) -> None:
+    """By `queries check` and before a reload."""
+    config = settings(database__connect_timeout=0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a"
+        with pytest.raises(OperatorError, match="the database does not respond"):
+            await verify_queries(replace(config, database=replace(config.database, url=url)), {})

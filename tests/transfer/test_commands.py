@@ -19,6 +19,9 @@ import pytest
 from conftest import MOANA, ROOT
 from support import Environment, Execute, add_movies, wait_until
 
+from service.transfer.files import Source
+from service.transfer.progress import show_progress
+
 SERVICE = [sys.executable, "-m", "service"]
 LINE = json.dumps(MOANA).encode() + b"\n"
 MAPS = ("--map", "year=year_", "--map", "runtime=length", "--map", "genres=tags")
@@ -326,6 +329,19 @@ print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
+def test_rejects_never_replace_the_imported_file(environment: Environment, tmp_path: Path) -> None:
+    """Whichever way its path is written."""
+    path = tmp_path / "movies.ndjson"
+    path.write_bytes(b"{\n")
+    same = f"{tmp_path}/../{tmp_path.name}/movies.ndjson"
+
+    status, _, err = run(environment, "import", str(path), "--rejects", same)
+
+    assert status == 1
+    assert err == f"Error: --rejects {same}: this is the file to be imported\n"
+    assert path.read_bytes() == b"{\n"
+
+
 def test_a_terminal_shows_how_far_it_is(environment: Environment, tmp_path: Path) -> None:
     """A bar with the rate; of what gzip packed, by the bytes that are packed."""
     path = tmp_path / "movies.ndjson"
@@ -347,3 +363,17 @@ def test_a_terminal_shows_how_far_it_is(environment: Environment, tmp_path: Path
     assert "100%" in text
     assert re.search(r"[\d,]+ rows/s", text)
     assert "imported 25,000 and rejected 0" in text
+
+
+def test_the_bar_is_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each chunk."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    positions = iter([25, 50, 75])
+
+    with show_progress(Source(io.BytesIO(), 100, lambda: next(positions))) as report:
+        for rows in (1, 2, 3):
+            report(rows)
+
+    assert re.findall(r"\d+%", terminal.getvalue())[-3:] == ["25%", "50%", "75%"]

@@ -16,7 +16,7 @@ from service.catalogue.strict_json import MAX_BYTES
 from service.errors import CatalogueError, OperatorError
 from service.transfer import formats
 from service.transfer.files import open_source
-from service.transfer.json_rows import READ_BYTES, read_array
+from service.transfer.json_rows import MAX_PIECES, READ_BYTES, read_array
 from service.transfer.rows import TOO_LONG, FileRow
 from service.transfer.table_rows import split_genres
 
@@ -229,6 +229,13 @@ def test_an_array_is_not_read_ahead() -> None:
     assert stream.tell() <= READ_BYTES
 
 
+def test_an_array_may_have_any_number_of_movies() -> None:
+    """Limits are for each movie."""
+    array = b"[" + b",".join([b"{}"] * (MAX_PIECES + 1)) + b"]"
+
+    assert len(list(read_array(io.BytesIO(array)))) == MAX_PIECES + 1
+
+
 def test_a_csv_in_its_usual_forms(read: Read) -> None:
     """Runtimes in three forms, genres with commas or bars, quotes, a byte order mark, CRLF."""
     data = (
@@ -350,6 +357,7 @@ def test_a_csv_row_without_a_certain_end_stops_the_import(
         (b"\xff\xfet\0", {}, "movies:1: the header cannot be read: line 1 is not UTF-8"),
         ("name,year\n", {}, 'movies:1: there is no column "title" among "name", "year"'),
         (CSV, {"year": "jahr"}, 'movies:1: there is no column "jahr" among "title"'),
+        (CSV, {"id": "nr"}, 'movies:1: there is no column "nr" among "title"'),
         ("year," + CSV, {}, 'movies:1: there is more than one column "year" among'),
         ("id," + CSV, {}, 'movies:1: there is a column "id", but none for version, created_at'),
         (TEXT, {}, "movies:1: "),

@@ -13,7 +13,7 @@ from import_file import import_file
 from support import Execute, set_for_database
 
 from service.database import query_files
-from service.errors import OperatorError
+from service.errors import Malformed, OperatorError
 from service.queries import EXPECTED
 from service.transfer import importing
 from service.transfer.importing import ImportResult, import_rows
@@ -367,6 +367,30 @@ def test_rejects_that_cannot_be_written_stop_the_import(
         run("{", MOANA, allow_rejects=True)
 
     assert execute(COUNT) == [(0,)]
+
+
+def test_a_failed_commit_keeps_the_earlier_rejects(
+    database: str, execute: Execute, rejects: Path
+) -> None:
+    """It is unknown whether this import took place."""
+    rejects.write_text("earlier\n")
+    others = "pid <> pg_backend_pid() and datname = current_database()"
+
+    def break_connection(_: int) -> None:
+        execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {others}")
+
+    with pytest.raises(OperatorError, match="during the commit"):
+        import_rows(
+            database,
+            query_files.load(ROOT / "queries", EXPECTED),
+            iter([FileRow(1, {}, Malformed("wrong"), 0), FileRow(2, MOANA, MOANA, 0)]),
+            Rejects(rejects),
+            allow_rejects=True,
+            dry_run=False,
+            report=break_connection,
+        )
+
+    assert [path.read_text() for path in rejects.parent.iterdir()] == ["earlier\n"]
 
 
 def test_a_database_without_the_table_is_told_from_others(
