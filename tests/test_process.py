@@ -34,7 +34,7 @@ def checkout() -> Iterator[Path]:
         shutil.copytree(ROOT / name, folder / name)
     folder.chmod(0o755)
     yield folder
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # the server may still be stopping
 
 
 def free_port() -> int:
