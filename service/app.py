@@ -24,7 +24,7 @@ from service.database.migrations import files as migration_files
 from service.database.pool import Pool
 from service.database.reloading import make_reloader
 from service.database.statements import Statements, suppress_timeout_reports
-from service.database.verification import require_migrations, verify_database
+from service.database.verification import make_verifier, require_migrations
 from service.errors import OperatorError, Unavailable
 from service.queries import EXPECTED, load_queries, verify_queries
 from service.web.bodies import BodyReader
@@ -50,8 +50,7 @@ def create_app(config: Config) -> web.Application:
     """Build the application; `OperatorError` where a query or migration file is wrong."""
     queries = load_queries(config)
     versions = migration_files.list_versions(config.root / "migrations")
-    verify = partial(verify_database, versions=versions, queries=queries, expected=EXPECTED)
-    pool = Pool(config.database, verify)
+    pool = Pool(config.database, make_verifier(versions, queries, EXPECTED))
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     statements = Statements(pool, queries, timeout, slow)
     once_only = OnceOnly(statements, config.sharing)
@@ -62,12 +61,8 @@ def create_app(config: Config) -> web.Application:
         applied = await statements.fetch("get_applied_migrations", retry=True)
         require_migrations(versions, applied)
 
-    app = web.Application(
-        middlewares=[  # outermost first
-            in_flight.limit_time,  # outermost: it also sees the responses to errors
-            respond_to_errors,
-        ]
-    )
+    # The outermost first: `limit_time` also sees the responses to errors.
+    app = web.Application(middlewares=[in_flight.limit_time, respond_to_errors])
     app.add_routes(
         routes(
             Health(config.service.environment, require_database, in_flight),

@@ -44,7 +44,7 @@ async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
             return await verification.verify_database(connection, versions, queries, EXPECTED)
         finally:
             connection.close()
-    except (Unavailable, psycopg2.Error, TimeoutError) as error:
-        is_silent = isinstance(error, TimeoutError)
-        reason = "the database does not respond" if is_silent else describe_error(error)
-        raise OperatorError(reason) from error
+    except TimeoutError as error:
+        raise OperatorError("the database does not respond") from error
+    except (Unavailable, psycopg2.Error) as error:
+        raise OperatorError(describe_error(error)) from error

@@ -6,7 +6,7 @@ This happens on the first connection of a process before it serves any request, 
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -48,12 +48,15 @@ async def verify_database(
     versions: Sequence[str],
     queries: Mapping[str, Query],
     expected: Mapping[str, Expected],
+    *,
+    are_reads_verified: bool = False,
 ) -> bool:
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
     `versions`: of the migrations. `expected`: what the service relies on, by name of the query.
     A query is verified as it is sent, with its settings, in a transaction that is rolled back.
-    Returns False if the database is read-only: then the columns of writes cannot be verified.
+    Returns False if the database is read-only: then the columns of writes cannot be verified; with
+    `are_reads_verified`, nothing is.
     A query that waits for a lock or takes longer than a second is `Contended`.
     """
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
@@ -62,16 +65,33 @@ async def verify_database(
             require_migrations(versions, [])
         await cursor.execute("show transaction_read_only")
         is_writable: bool = await cursor.fetchone() == ("off",)
+        if are_reads_verified and not is_writable:
+            return False
         # First: a query may need a migration that is missing.
-        migrations = queries["get_applied_migrations"]
-        await _verify_query(
-            cursor, migrations, expected.get(migrations.name), is_writable=is_writable
-        )
-        await cursor.execute(migrations.sql, {})
+        first = queries["get_applied_migrations"]
+        await _verify_query(cursor, first, expected.get(first.name), is_writable=is_writable)
+        await cursor.execute(first.sql, {})
         require_migrations(versions, await cursor.fetchall())
         for query in queries.values():
             await _verify_query(cursor, query, expected.get(query.name), is_writable=is_writable)
     return is_writable
+
+
+def make_verifier(
+    versions: Sequence[str], queries: Mapping[str, Query], expected: Mapping[str, Expected]
+) -> Callable[[aiopg.Connection], Awaitable[bool]]:
+    """Return `verify_database` for a pool; on a standby, it verifies the reads only once."""
+    are_reads_verified = False
+
+    async def verify(connection: aiopg.Connection) -> bool:
+        nonlocal are_reads_verified
+        is_writable = await verify_database(
+            connection, versions, queries, expected, are_reads_verified=are_reads_verified
+        )
+        are_reads_verified = True
+        return is_writable
+
+    return verify
 
 
 def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -> None:

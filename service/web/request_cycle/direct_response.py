@@ -1,4 +1,4 @@
-"""A small response that is written as one string: the one shortcut past aiohttp's own way.
+"""A small response that is written as one string: a shortcut past aiohttp's writer.
 
 It saves 16 % of the CPU time of a read (docs/decisions). The price is this module, which repeats
 what aiohttp does for the usual request; tests compare the two.
