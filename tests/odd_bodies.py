@@ -192,6 +192,7 @@ RULES: list[bytes] = [
     *(movie(runtime=f"{n} mins") for n in (0, -1, -107, -0, 2**31, 10**17, -(10**17))),
     movie(runtime="-0 mins"),
     *(movie(genres=genres) for genres in ([], [""], [" "], ["a", ""], ["\0"], ["a\0"], ["\u2003"])),
+    *(movie(genres=[genre]) for genre in ("x" * 101, "é" * 51, "💿" * 26, "x" * 100_000)),
     *(movie(genres=genres) for genres in (["a", "a"], ["a", "b", "a"], ["a"] * 5, [*"abcdef"])),
     *(raw("genres", genres) for genres in ('["\\ud800"]', '["a", "\\udc00"]', '["a", "\\u0061"]')),
     movie(genres=[str(number) for number in range(10_000)]),

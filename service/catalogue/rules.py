@@ -19,6 +19,7 @@ from service.errors import Failure, Invalid, Malformed
 MIN_YEAR = 1888  # Roundhay Garden Scene
 MAX_TITLE_BYTES = 500
 MAX_GENRES = 5
+MAX_GENRE_BYTES = 100
 MAX_RUNTIME_MINUTES = 2**31 - 1  # an integer of PostgreSQL
 RUNTIME_RANGE = Range(1, MAX_RUNTIME_MINUTES, error="must be more than 0 and at most {max} mins")
 RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
@@ -121,10 +122,7 @@ def _require_strings(genres: list[Any]) -> list[str]:
 
 
 def _check_title(title: str) -> None:
-    errors = _find_text_errors(title)
-    if len(title.encode("utf-8", "surrogatepass")) > MAX_TITLE_BYTES:
-        errors.append(f"must be at most {MAX_TITLE_BYTES} bytes of UTF-8")
-    if errors:
+    if errors := _find_text_errors(title, MAX_TITLE_BYTES):
         raise ValidationError(errors)
 
 
@@ -140,7 +138,7 @@ def _check_genres(genres: list[str]) -> None:
         raise ValidationError(f"must be 1 to {MAX_GENRES} genres")
     errors: dict[Any, list[str]] = {}
     for index, genre in enumerate(genres):
-        text_errors = _find_text_errors(genre)
+        text_errors = _find_text_errors(genre, MAX_GENRE_BYTES)
         if genre in genres[:index]:
             text_errors.append("must not be repeated")
         if text_errors:
@@ -149,15 +147,17 @@ def _check_genres(genres: list[str]) -> None:
         raise ValidationError(errors)
 
 
-def _find_text_errors(text: str) -> list[str]:
-    """Find blank text and characters that PostgreSQL cannot store."""
-    if not text.strip():
-        return ["must not be blank"]
+def _find_text_errors(text: str, max_bytes: int) -> list[str]:
+    """Find blank or too long text and characters that PostgreSQL cannot store."""
     errors = []
+    if not text.strip():
+        errors.append("must not be blank")
     if "\0" in text:
         errors.append("must not contain a NUL character")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         errors.append("must not contain a lone surrogate")
+    if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
+        errors.append(f"must be at most {max_bytes} bytes of UTF-8")
     return errors
 
 
@@ -194,11 +194,12 @@ RUNTIME_SHAPE = {
 }
 GENRES_SHAPE = {
     "type": "array",
-    "items": {"type": "string", "minLength": 1},
+    "items": {"type": "string", "minLength": 1, "maxLength": MAX_GENRE_BYTES},
     "minItems": 1,
     "maxItems": MAX_GENRES,
     "uniqueItems": True,
-    "description": f"1 to {MAX_GENRES} different strings, none blank",
+    "description": f"1 to {MAX_GENRES} different strings of 1 to {MAX_GENRE_BYTES} bytes of UTF-8,"
+    " none blank",
     "examples": [["drama", "romance", "war"]],
 }
 MOVIE = Schema.from_dict(

@@ -95,13 +95,6 @@ async def test_the_most_frequent_are_listed_and_all_are_counted(
     assert (len(counts.genres), counts.total) == (1000, 1003)
 
 
-async def test_a_genre_too_long_is_left_out(genres: GenreCounts, execute: Execute) -> None:
-    """Of more than 500 bytes; the others are counted."""
-    execute(MOVIES + "select 'x', 2000, 90, array['drama', repeat('é', 251), repeat('é', 250)]")
-
-    assert dict((await genres.get()).genres) == {"drama": 1, "é" * 250: 1}
-
-
 async def test_every_change_before_as_of_is_counted(genres: GenreCounts, execute: Execute) -> None:
     """The time is that of the database, before the count began."""
     ((before,),) = execute("select now()")

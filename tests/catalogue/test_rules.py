@@ -58,6 +58,10 @@ BROKEN = [
     ("movies_genres_different", {"genres": ["a", "b", "c", "c"]}),
     ("movies_genres_different", {"genres": ["a", "b", "c", "d", "c"]}),
     ("movies_genres_different", {"genres": ["a", "b", "c", "d", "d"]}),
+    *(
+        ("movies_genres_at_most_100_bytes", {"genres": [*"abcd"[:n], "é" * 50 + "x"]})
+        for n in range(5)
+    ),
     ("movies_version_positive", {"version": 0}),
 ]
 
@@ -113,6 +117,7 @@ def test_every_rule_is_tried(execute: Execute) -> None:
         {"genres": ["a"]},
         {"genres": ["a", "b", "c", "d", "e"]},
         {"genres": ["a", "A", "a ", "\u00e1", "a\u0301"]},
+        {"genres": [letter + "é" * 49 + "x" for letter in "abcde"]},
         {"version": 1},
     ],
     ids=str,

@@ -105,7 +105,10 @@ async def test_an_unreadable_body_is_explained(client: Client) -> None:
 async def test_all_broken_rules_are_reported_at_once(client: Client) -> None:
     """A 422 lists every failure with a pointer to its field."""
     response = await problem(
-        client, movie(title="x" * 501 + "\0", year=1887, runtime="0 mins", genres=["a", " ", "a"])
+        client,
+        movie(
+            title="x" * 501 + "\0", year=1887, runtime="0 mins", genres=["a", " ", "a", "é" * 51]
+        ),
     )
 
     assert response["status"] == 422
@@ -116,6 +119,7 @@ async def test_all_broken_rules_are_reported_at_once(client: Client) -> None:
         {"pointer": "#/runtime", "detail": "must be more than 0 and at most 2147483647 mins"},
         {"pointer": "#/genres/1", "detail": "must not be blank"},
         {"pointer": "#/genres/2", "detail": "must not be repeated"},
+        {"pointer": "#/genres/3", "detail": "must be at most 100 bytes of UTF-8"},
     ]
     assert (await problem(client, b"{}"))["errors"] == [
         {"pointer": f"#/{name}", "detail": "is required"} for name in MOANA
@@ -129,7 +133,7 @@ ALLOWED: list[dict[str, Any]] = [
     *({"title": title} for title in ("x" * 500, "é" * 250, "💿" * 125, ".", "\u200b")),
     *({"year": year} for year in (1888, THIS_YEAR)),
     *({"runtime": runtime} for runtime in ("1 mins", f"{2**31 - 1} mins")),
-    *({"genres": genres} for genres in (["a"], list("abcde"), ["a", "A", " a"], ["x" * 100_000])),
+    *({"genres": genres} for genres in (["a"], list("abcde"), ["a", "A", " a"], ["é" * 50])),
 ]
 BEYOND: list[dict[str, Any]] = [
     *({"title": title} for title in ("x" * 501, "é" * 250 + "x")),

@@ -16,14 +16,14 @@ from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
 
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
-from service.catalogue.rules import MAX_GENRES, MAX_TITLE_BYTES, quote
+from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, quote
 from service.errors import Failure, WrongParameters
 from service.web.movies import cursors
 from service.web.movies.cursors import MAX_INTEGER
 
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
-MAX_PARAMETER_BYTES = 8000  # of genres and cursors: about what fits in a URL
+MAX_PARAMETER_BYTES = 8000  # of cursors: about what fits in a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
 
@@ -118,6 +118,8 @@ def _parse_genres(text: str) -> tuple[str, ...]:
     genres = tuple(text.split(","))
     if len(genres) > MAX_GENRES or not all(genre.strip() for genre in genres):
         raise ValueError("too many genres, or a blank one")
+    if any(len(genre.encode()) > MAX_GENRE_BYTES for genre in genres):
+        raise ValueError("a genre that no movie can have")
     return genres
 
 
@@ -134,8 +136,8 @@ class MoviesQuery(Schema):
         "words of the title, or beginnings of words like `cas*`", MAX_TITLE_BYTES, examples=["cas*"]
     )
     genres = _text(
-        f"1 to {MAX_GENRES} genres separated by commas",
-        MAX_PARAMETER_BYTES,
+        f"1 to {MAX_GENRES} genres of at most {MAX_GENRE_BYTES} bytes each, separated by commas",
+        MAX_GENRES * (MAX_GENRE_BYTES + 1) - 1,
         _parse_genres,
         examples=["drama,romance"],
     )

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,6 +194,32 @@ def test_each_of_the_projects_migrations_leaves_the_schema_it_found(project: Pro
         assert [row for row in taken_back if row[1] not in BOOKKEEPING] == [
             row for row in before if row[1] not in BOOKKEEPING
         ]
+
+
+def test_genres_that_are_too_long_stop_the_migration_by_their_movies(project: Project) -> None:
+    """It names up to ten, leaves everything as it was, and runs once they are shortened."""
+    files = sorted(OWN.glob("*.sql"))
+    limiting = [file for file in files if file.name >= "20261123090000"]
+    for file in files[: -len(limiting)]:
+        shutil.copy(file, project.folder)
+    project.up()
+    project.query(
+        "insert into movies (title, year, runtime, genres) select n::text, 2000, 90,"
+        " array['drama', repeat('é', 50 + n % 2)] from generate_series(1, 24) as n"
+    )
+    before = project.schema()
+    for file in limiting:
+        shutil.copy(file, project.folder)
+
+    refusal = project.refuse("a genre of more than 100 bytes are in the way: 12; ")
+    refused = project.schema()
+    project.query("update movies set genres = '{drama}' where octet_length(genres[2]) > 100")
+    project.up()
+
+    assert "Their ids: 1, 3, 5, 7, 9, 11, 13, 15, 17, 19 and 2 more; " in refusal
+    assert refused == before
+    with pytest.raises(psycopg2.errors.CheckViolation, match="movies_genres_at_most_100_bytes"):
+        project.query("update movies set genres[2] = repeat('x', 101)")
 
 
 # Names and format

@@ -170,12 +170,12 @@ async def test_a_genre_is_found_whatever_its_characters(client: Client, execute:
 
 
 async def test_what_is_too_long_for_an_index_is_kept_and_found(client: Client) -> None:
-    """A word and a genre are known by their first 100 characters."""
-    movie = {"title": "㌀" * 160, "year": 2000, "runtime": "1 mins", "genres": ["x" * 100_000]}
+    """A word is known by its first 100 characters."""
+    movie = {"title": "㌀" * 160, "year": 2000, "runtime": "1 mins", "genres": ["x" * 100]}
 
     assert (await client.post("/v1/movies", json=movie)).status == 201
     assert len(await titles(client, title="㌀" * 160)) == 1
-    assert len(await titles(client, genres="x" * 200)) == 1
+    assert len(await titles(client, genres=",".join(["x" * 100] * 5))) == 1
 
 
 @pytest.fixture(params=[10_000, 2], ids=["few matches", "many matches"])
@@ -464,6 +464,7 @@ INVALID = [
     ("genres=", "genres"),
     ("genres=a,,b", "genres"),
     ("genres=a,b,c,d,e,f", "genres"),
+    ("genres=a," + "%C3%A9" * 51, "genres"),
     ("year=x", "year"),
     ("year=-1990", "year"),
     ("year=..", "year"),

@@ -126,7 +126,7 @@ async def test_a_huge_response_is_compressed_in_a_thread(
     """The event loop goes on meanwhile."""
     execute(
         "insert into movies (title, year, runtime, genres)"
-        " select 'a', 2000, 100, array[repeat('b', 5000)] from generate_series(1, 100)"
+        " select repeat(e'\\x01', 499) || 'a', 2000, 100, '{b}' from generate_series(1, 100)"
     )
     threads = []
 
