@@ -17,7 +17,7 @@ from psycopg2 import errors as postgres
 from service.database.driver_errors import describe_error, is_statement_timeout
 from service.database.queries import Expected, Query
 from service.database.statements import limit_affected
-from service.errors import Contended, Unavailable
+from service.errors import Contended, OperatorError, Unavailable
 
 DRIVER_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
@@ -53,12 +53,14 @@ async def verify_database(
 ) -> bool:
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
+    `OperatorError` also refuses a database that is not in UTF8.
     `versions`: of the migrations. `expected`: what the service relies on, by name of the query.
     A query is verified as it is sent, with its settings, in a transaction that is rolled back.
     Returns False if the database is read-only: then the columns of writes cannot be verified; with
     `are_reads_verified`, nothing is.
     A query that waits for a lock or takes longer than a second is `Contended`.
     """
+    require_utf8(connection.raw)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         await cursor.execute("select to_regclass('schema_migrations') is null")
         if await cursor.fetchone() == (True,):  # it comes with the first migration
@@ -102,6 +104,19 @@ def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -
     if missing := sorted(set(versions) - {version for (version,) in applied}):
         raise Unavailable(
             f"migration {missing[0]} has not been applied: run python -m service migrate"
+        )
+
+
+def require_utf8(session: psycopg2.extensions.connection) -> None:
+    """Raise `OperatorError` unless the database is in UTF8.
+
+    In SQL_ASCII, searches would silently miss movies; other encodings lack characters.
+    """
+    encoding = session.info.parameter_status("server_encoding")
+    if encoding not in ("UTF8", None):  # None: a proxy does not say
+        raise OperatorError(
+            f"the database's encoding is {encoding}, but the service needs UTF8: create another one"
+            " with: create database NAME encoding 'UTF8' locale 'C' template template0"
         )
 
 

@@ -1,5 +1,6 @@
 """Whether a real database is as the service needs it: migrated, and fit for every query."""
 
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
@@ -7,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiopg
 import psycopg2
@@ -17,6 +19,7 @@ from service.config import Config
 from service.database import query_files
 from service.database.connections import connect
 from service.database.migrations import files as migration_files
+from service.database.migrations import runner as migrations
 from service.database.queries import Expected
 from service.database.verification import make_verifier, verify_database
 from service.errors import Contended, OperatorError, Unavailable
@@ -351,6 +354,36 @@ async def test_a_write_that_lost_its_condition_is_refused(
 
     assert reason.startswith("a.sql:1: delete changed 1 movies, but at most 0 were requested")
     assert execute("select title from movies") == [("Moana",)]
+
+
+# The encoding.
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_a_database_in_another_encoding_is_refused(
+    server_url: str,
+    maintain: Callable[[str], None],
+    settings: Callable[..., Config],
+    encoding: str,
+) -> None:
+    """By `migrate`, before its first migration, and by the start; one line names the remedy."""
+    name = f"test_{encoding.lower()}_{os.getpid()}"
+    maintain(f"create database {name} encoding '{encoding}' locale 'C' template template0")
+    try:
+        url = urlsplit(server_url)._replace(path=f"/{name}").geturl()
+        with pytest.raises(OperatorError) as migrating:
+            migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        connection = await connect(replace(settings().database, url=url))
+        with closing(connection), pytest.raises(OperatorError) as starting:
+            await verify_database(connection, VERSIONS, {}, EXPECTED)
+    finally:
+        maintain(f"drop database {name} with (force)")
+
+    for refusal in (migrating, starting):
+        assert str(refusal.value) == (
+            f"the database's encoding is {encoding}, but the service needs UTF8: create another one"
+            " with: create database NAME encoding 'UTF8' locale 'C' template template0"
+        )
 
 
 # Settings and samples.

@@ -39,6 +39,7 @@ from service.database.migrations.session import (
     locate_failure,
 )
 from service.database.sql_files import locate
+from service.database.verification import require_utf8
 from service.errors import OperatorError
 
 
@@ -54,6 +55,7 @@ def upgrade(url: str, folder: Path, report: Report) -> None:
     """Apply all that is pending, each file in its own transaction; stop at the first failure."""
     migrations = read(folder)
     with locked_session(url, report) as session:
+        require_utf8(session)
         ledger = read_ledger(session)
         pending = find_pending(migrations, ledger)
         complete_ledger(session, migrations, ledger)
