@@ -51,13 +51,17 @@ def test_words_and_genres_are_told_apart(
     assert sorted(words) == sorted(found_by)
 
 
+def copy_migrations(folder: Path, before: str) -> Path:
+    """Copy the migrations before this version into the folder, and return it."""
+    for file in (ROOT / "migrations").glob("*.sql"):
+        if file.name < before:
+            shutil.copy(file, folder)
+    return folder
+
+
 def test_what_was_stored_before_is_found_after(empty_database: str, tmp_path: Path) -> None:
     """By its genres and words, with the version that it had; and taken back, as before."""
-    before = tmp_path / "migrations"
-    before.mkdir()
-    for file in (ROOT / "migrations").glob("*.sql"):
-        if file.name < "20261120130000":
-            shutil.copy(file, before)
+    before = copy_migrations(tmp_path, before="20261120130000")
     migrations.upgrade(empty_database, before, lambda _: None)
     find = (
         "select title, version from movies where search @@ title_query('οδυσσεας')"
@@ -76,3 +80,35 @@ def test_what_was_stored_before_is_found_after(empty_database: str, tmp_path: Pa
             found.append(cursor.fetchall())
 
     assert found == [[("Οδυσσέας", 1)]] * 3
+
+
+# `lower` of a Turkish locale, which few servers have.
+LOWER_IN_TURKISH = """
+create schema turkish;
+create function turkish.lower(text) returns text language sql immutable
+  return pg_catalog.lower(translate($1, 'Iİ', 'ıi'));
+"""
+
+
+def test_case_is_folded_alike_in_every_locale(empty_database: str, tmp_path: Path) -> None:
+    """In a database with a Turkish locale, I is found as i, also in what was stored before."""
+    before = copy_migrations(tmp_path, before="20261123100000")
+    find = "select title from movies where search @@ title_query('titanic') order by id"
+    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(LOWER_IN_TURKISH)
+        name = connection.info.dbname
+        cursor.execute(f"alter database {name} set search_path = public, turkish, pg_catalog")
+        migrations.upgrade(empty_database, before, lambda _: None)
+        cursor.execute(
+            "insert into movies (title, year, runtime, genres)"
+            " select unnest('{TITANIC,TİTANİC!}'::text[]), 1997, 195, '{drama}'"
+        )
+        cursor.execute(find)
+        found_before = cursor.fetchall()
+
+        migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+
+        cursor.execute(find)
+        assert cursor.fetchall() == [("TITANIC",), ("TİTANİC!",)]
+    assert found_before == []
