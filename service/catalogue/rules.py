@@ -154,7 +154,9 @@ def _find_text_errors(text: str, max_bytes: int) -> list[str]:
         errors.append("must not be blank")
     if "\0" in text:
         errors.append("must not contain a NUL character")
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
         errors.append("must not contain a lone surrogate")
     if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
         errors.append(f"must be at most {max_bytes} bytes of UTF-8")

@@ -15,6 +15,13 @@ from service.errors import BodyTimedOut, Malformed
 WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 UNREADABLE = "the body is not what its Content-Encoding or Transfer-Encoding says"
 TOO_LARGE = f"the body must be at most {MAX_BYTES} bytes"
+# JSON shrinks to a tenth, and to a hundredth if a text is repeated; no movie is larger than the
+# free bytes. 1 KB of gzip can be 1 MB of zeros.
+MAX_RATIO = 100
+FREE_BYTES = 65_536
+TOO_COMPRESSED = (
+    f"the body is compressed to less than a {MAX_RATIO}th; expected less compression, or none"
+)
 
 
 class ClientGone(Exception):
@@ -72,12 +79,13 @@ def _decompress(body: bytes, coding: str) -> bytes:
         known = ", ".join(WBITS)
         raise Malformed(f"the Content-Encoding {quote(coding)} is unknown; expected one of {known}")
     decompressor = zlib.decompressobj(WBITS[coding])
+    most = min(MAX_BYTES, max(FREE_BYTES, MAX_RATIO * len(body)))
     try:
-        decompressed = decompressor.decompress(body, MAX_BYTES + 1)
+        decompressed = decompressor.decompress(body, most + 1)
     except zlib.error as error:
         raise Malformed(UNREADABLE) from error
-    if len(decompressed) > MAX_BYTES:
-        raise Malformed(TOO_LARGE)
+    if len(decompressed) > most:
+        raise Malformed(TOO_LARGE if most == MAX_BYTES else TOO_COMPRESSED)
     if not decompressor.eof or decompressor.unused_data:  # cut short, or followed by more
         raise Malformed(UNREADABLE)
     return decompressed

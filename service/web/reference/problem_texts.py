@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from service.catalogue.movie import FIELDS
-from service.catalogue.strict_json import MAX_BYTES
+from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.errors import (
     CatalogueError,
     Failure,
@@ -36,7 +36,8 @@ PROBLEM_TEXTS: Mapping[str, ProblemText] = {
     "malformed-body": ProblemText(
         "The body cannot be read as a movie. It is not exactly one JSON object in UTF-8, it has an"
         " unknown, repeated or read-only field or a field of the wrong JSON type, or it has more"
-        f" than {MAX_BYTES:,} bytes.",
+        f" than {MAX_BYTES:,} bytes, {MAX_COLONS_AND_BRACKETS:,} colons and brackets or"
+        f" {MAX_COMMAS:,} commas.",
         "The detail names the field or the character. Send numbers as numbers (`1942`, not"
         ' `"1942"`) and the runtime as `"102 mins"`. Do not send read-only fields such as `id`.',
         Malformed(f'unknown field "titel"; a movie has {", ".join(FIELDS)}'),
