@@ -8,7 +8,7 @@ import psycopg2
 from service.catalogue import genres, idempotency, listing, movies
 from service.config import Config
 from service.database import query_files, verification
-from service.database.connections import connect
+from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.database.migrations import files as migration_files
 from service.database.queries import Query
@@ -39,7 +39,7 @@ async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
     versions = migration_files.list_versions(config.root / "migrations")
     suppress_timeout_reports(asyncio.get_running_loop())
     try:
-        connection = await connect(config.database)
+        connection = await Connector(config.database).connect()
         try:
             return await verification.verify_database(connection, versions, queries, EXPECTED)
         finally:

@@ -1,11 +1,19 @@
 """Opens one connection: of aiopg for the pool, of psycopg2 for commands.
 
+A URL may list several hosts, and a host may have several addresses. An asynchronous connect of
+libpq would wait for the first one for ever, and aiopg watches only the first one's socket: so each
+address is an attempt of its own, with its own timeout.
+
 No message repeats the URL of a database or what could not be read of it: it holds a password.
 https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS
 """
 
+import asyncio
+import ipaddress
 import os
 import select
+import socket
+from collections.abc import Mapping, Sequence
 from math import inf
 from time import monotonic
 from typing import Any
@@ -20,9 +28,19 @@ from service.database.driver_errors import describe_error
 from service.errors import OperatorError
 
 Session = psycopg2.extensions.connection
+Server = Mapping[str, str]  # libpq's parameters that name one server, or one address of it
 
 CONNECT_TIMEOUT_S = 10.0  # of commands, for each host
 SIGNAL_CHECK_S = 1.0  # a signal just before select() does not wake it
+# Without these, a connection to a machine that has disappeared would last for hours. Within about
+# 10 s, it breaks; a URL may set others.
+# https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-KEEPALIVES-IDLE
+KEEPALIVES = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # ms
+}
 
 
 def parse_url(url: str) -> dict[str, Any]:
@@ -53,17 +71,116 @@ def application_name() -> str:
     return f"movie-catalogue {__version__} {os.getpid()}"
 
 
-async def connect(settings: Database) -> aiopg.Connection:
-    """Open a connection of aiopg, without the queries that its type support would send."""
-    given = {"application_name": application_name()} | parse_url(settings.url)
-    connection: aiopg.Connection = await aiopg.connect(
-        timeout=settings.connect_timeout,
-        enable_json=False,
-        enable_hstore=False,
-        enable_uuid=False,
-        **(given | {"client_encoding": "UTF8"}),
-    )
-    return connection
+def list_servers(given: Mapping[str, Any]) -> list[Server]:
+    """List the servers of a parsed URL, or of libpq's environment, in the order to be tried.
+
+    https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-MULTIPLE-HOSTS
+    """
+    lists = {name: _find_parameter(given, name).split(",") for name in ("host", "hostaddr", "port")}
+    lists = {name: values for name, values in lists.items() if values != [""]}
+    number = len(lists.get("hostaddr") or lists.get("host") or [""])
+    if len(lists.get("port", [])) == 1:
+        lists["port"] *= number
+    if any(len(values) != number for values in lists.values()):
+        counts = ", ".join(f"{len(values)} of {name}" for name, values in lists.items())
+        raise OperatorError(f"the database's URL lists {counts}: expected as many of each")
+    servers = [{name: values[index] for name, values in lists.items()} for index in range(number)]
+    if _find_parameter(given, "target_session_attrs") != "prefer-standby":
+        return list(servers)  # libpq checks target_session_attrs on each connection
+    # libpq would try twice by itself, on another socket.
+    return [
+        {**server, "target_session_attrs": wanted}
+        for wanted in ("standby", "any")
+        for server in servers
+    ]
+
+
+def _find_parameter(given: Mapping[str, Any], name: str) -> str:
+    variable = f"PG{name.replace('_', '').upper()}"
+    return str(given.get(name, os.environ.get(variable, "")))
+
+
+def is_local(server: Server) -> bool:
+    """Whether no network is between the service and this server: a socket, or this machine."""
+    host = server.get("hostaddr") or server.get("host") or ""
+    if not host or host.startswith(("/", "@")) or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def list_addresses(given: Mapping[str, Any]) -> list[Server]:
+    """List the servers of a parsed URL, each once for each of its addresses; may block.
+
+    With `host` and `hostaddr`, libpq looks nothing up, and TLS still checks the name. A name that
+    is not found is left out; if none is found, raises psycopg2.OperationalError.
+    """
+    addresses: list[Server] = []
+    failure = None
+    for server in list_servers(given):
+        host = server.get("host", "")
+        if server.get("hostaddr") or not host or host.startswith(("/", "@")):
+            addresses.append(server)
+            continue
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            failure = psycopg2.OperationalError(f"the name {host} has no address: {error}")
+        else:
+            addresses += [{**server, "hostaddr": str(address[0])} for *_, address in found]
+    if failure and not addresses:
+        raise failure
+    return addresses
+
+
+class Connector:
+    """Opens connections of aiopg; begins with the address that it reached last.
+
+    Otherwise, each connect would wait for a first server that has disappeared.
+    """
+
+    def __init__(self, settings: Database) -> None:
+        self._settings = settings
+        self._last: Server = {}
+
+    async def connect(self) -> aiopg.Connection:
+        """Open a connection; each address may take `connect_timeout`.
+
+        Raises `OperatorError` for a wrong URL, otherwise psycopg2.Error.
+        """
+        given = (
+            KEEPALIVES | {"application_name": application_name()} | parse_url(self._settings.url)
+        )
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout):
+                addresses = await asyncio.to_thread(list_addresses, given)
+        except TimeoutError as error:
+            raise psycopg2.OperationalError("looking up the hosts: timeout expired") from error
+        failures: list[psycopg2.Error] = []
+        for address in sorted(addresses, key=lambda address: address != self._last):
+            try:
+                connection = await self._connect({**given, **address, "client_encoding": "UTF8"})
+            except TimeoutError:
+                failures.append(_make_timeout_error(address))
+            except psycopg2.Error as error:
+                failures.append(error)
+            else:
+                self._last = address
+                return connection
+        raise _join_failures(failures)
+
+    async def _connect(self, parameters: Mapping[str, Any]) -> aiopg.Connection:
+        """Connect without the queries that aiopg's support of types would send."""
+        connection: aiopg.Connection = await aiopg.connect(
+            timeout=self._settings.connect_timeout,
+            enable_json=False,
+            enable_hstore=False,
+            enable_uuid=False,
+            **parameters,
+        )
+        return connection
 
 
 def open_session(url: str, **options: Any) -> Session:
@@ -77,23 +194,24 @@ def open_session(url: str, **options: Any) -> Session:
 
 
 def open_polled_session(url: str, **options: Any) -> Session:
-    """Open a connection that does not block: `wait` until a statement has ended.
-
-    An asynchronous connect of libpq would wait for the first host for ever, so each is tried.
-    """
+    """Open a connection that does not block: `wait` until a statement has ended."""
     given: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S} | parse_url(url) | options
     fixed = {"application_name": application_name(), "client_encoding": "UTF8", "async_": True}
-    lists = {name: given[name].split(",") for name in ("host", "hostaddr", "port") if name in given}
-    for index in range(max(map(len, lists.values()), default=1)):
-        host = {name: values[min(index, len(values) - 1)] for name, values in lists.items()}
-        try:
-            session: Session = psycopg2.connect(**given | host | fixed)
-            wait(session, seconds=float(given["connect_timeout"]) or inf)
-        except (psycopg2.Error, TimeoutError, ValueError) as error:
-            failure = error
-        else:
-            return session
-    raise _make_unreachable_error(failure) from None
+    failures: list[psycopg2.Error] = []
+    try:
+        for address in list_addresses(given):
+            try:
+                session: Session = psycopg2.connect(**{**given, **address, **fixed})
+                wait(session, seconds=float(given["connect_timeout"]) or inf)
+            except TimeoutError:
+                failures.append(_make_timeout_error(address))
+            except psycopg2.Error as error:
+                failures.append(error)
+            else:
+                return session
+    except (psycopg2.Error, ValueError) as error:
+        raise _make_unreachable_error(error) from None
+    raise _make_unreachable_error(_join_failures(failures)) from None
 
 
 def wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: float = inf) -> None:
@@ -106,6 +224,19 @@ def wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: flo
         reading = [session] if state == POLL_READ else []
         writing = [] if reading else [session]
         select.select(reading, writing, [], min(SIGNAL_CHECK_S, seconds))
+
+
+def _make_timeout_error(address: Server) -> psycopg2.Error:
+    """In libpq's words."""
+    host = address.get("hostaddr") or address.get("host") or "the default socket"
+    return psycopg2.OperationalError(f'connection to server at "{host}" failed: timeout expired')
+
+
+def _join_failures(failures: Sequence[psycopg2.Error]) -> psycopg2.Error:
+    """Return one error for the failures of all addresses."""
+    if len(failures) == 1:
+        return failures[0]
+    return psycopg2.OperationalError("; ".join(describe_error(error) for error in failures))
 
 
 def _make_unreachable_error(error: BaseException) -> OperatorError:

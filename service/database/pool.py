@@ -16,7 +16,7 @@ import structlog
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from service.config import Database
-from service.database.connections import connect
+from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.errors import Unavailable
 
@@ -38,6 +38,7 @@ class Pool:
         self, settings: Database, verify: Callable[[aiopg.Connection], Awaitable[bool]]
     ) -> None:
         self._settings = settings
+        self._connector = Connector(settings)
         self._verify = verify
         self._is_verified = False
         self._is_closing = False
@@ -155,7 +156,7 @@ class Pool:
             task.add_done_callback(self._add_connection)
 
     async def _connect_and_verify(self) -> aiopg.Connection:
-        connection = await connect(self._settings)
+        connection = await self._connector.connect()
         try:
             self._is_verified = self._is_verified or await self._verify(connection)
         except BaseException:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.database.connections import hide_password, parse_url
+from service.database.connections import hide_password, list_servers, parse_url
 from service.errors import OperatorError
 
 
@@ -63,3 +63,48 @@ def test_a_url_that_cannot_be_read_does_not_show(url: str) -> None:
 def test_the_password_does_not_show(url: str, shown: str) -> None:
     """What is shown says which database it is, and leaves passwords out."""
     assert set(hide_password(url).split()) == set(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("url", "servers"),
+    [
+        ("postgresql:///a", [{}]),
+        ("postgresql://x,y:1/a", [{"host": "x", "port": ""}, {"host": "y", "port": "1"}]),
+        (
+            "postgresql:///a?host=x,/run&port=1",
+            [{"host": "x", "port": "1"}, {"host": "/run", "port": "1"}],
+        ),
+        (
+            "postgresql://x/a?hostaddr=10.0.0.1&target_session_attrs=prefer-standby",
+            [
+                {"host": "x", "hostaddr": "10.0.0.1", "target_session_attrs": "standby"},
+                {"host": "x", "hostaddr": "10.0.0.1", "target_session_attrs": "any"},
+            ],
+        ),
+    ],
+)
+def test_servers_are_listed_in_the_order_of_the_url(
+    url: str, servers: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A single port is for all hosts."""
+    for name in ("PGHOST", "PGHOSTADDR", "PGPORT"):
+        monkeypatch.delenv(name, raising=False)
+
+    assert list_servers(parse_url(url)) == servers
+
+
+def test_servers_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In libpq's variables; the URL comes first."""
+    monkeypatch.setenv("PGHOST", "x,y")
+    monkeypatch.setenv("PGPORT", "1,2")
+
+    assert list_servers(parse_url("postgresql:///a?port=3")) == [
+        {"host": "x", "port": "3"},
+        {"host": "y", "port": "3"},
+    ]
+
+
+def test_as_many_ports_as_hosts_are_expected() -> None:
+    """Or one port."""
+    with pytest.raises(OperatorError, match="2 of host, 3 of port: expected as many of each"):
+        list_servers(parse_url("postgresql:///a?host=x,y&port=1,2,3"))

@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import re
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -541,7 +543,10 @@ async def test_connecting_keeps_nobody_from_a_connection_that_became_free(
 
 @pytest.mark.parametrize(
     ("connect_timeout", "acquire_timeout", "message"),
-    [(30, 0.05, "^no database connection became free"), (0.05, 30, "^no database: TimeoutError$")],
+    [
+        (30, 0.05, "^no database connection became free"),
+        (0.05, 30, "^no database: .*: timeout expired$"),
+    ],
 )
 async def test_a_connect_that_hangs_is_given_up(
     make_pool: MakePool, link: Link, connect_timeout: float, acquire_timeout: float, message: str
@@ -734,6 +739,103 @@ async def test_the_url_may_name_the_application(make_pool: MakePool, database: s
 
     async with pool.connection() as connection:
         assert await fetch_value(connection, "show application_name") == "mine"
+
+
+# Several hosts.
+
+
+@pytest.fixture
+async def other(database: str) -> AsyncIterator[Link]:
+    """A second network to the test's database, open."""
+    other = Link(database)
+    await other.open()
+    yield other
+    await other.cut()
+
+
+def with_hosts(link: Link, hosts: str, ports: str) -> str:
+    """Return the URL of a link with other hosts and ports."""
+    return re.sub("host=.*?&port=[0-9]+", f"host={hosts}&port={ports}", link.url)
+
+
+def port_of(link: Link) -> str:
+    """Return the port where a link listens."""
+    return parse_qs(urlsplit(link.url).query)["port"][0]
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_the_next_host_is_tried_when_one_cannot_be_reached(
+    make_pool: MakePool, link: Link, other: Link, *, refuses: bool
+) -> None:
+    """It refuses, or is silent for `connect_timeout`; later connects do not wait for it again."""
+    url = with_hosts(link, "127.0.0.1,127.0.0.1", f"{port_of(link)},{port_of(other)}")
+    pool = make_pool(url=url, connect_timeout=0.5, acquire_timeout=30)
+    await link.cut() if refuses else link.stall()
+
+    async with pool.connection():
+        tried = link.connects
+        async with pool.connection() as connection:
+            value = await fetch_value(connection)
+
+    assert value == 1
+    assert tried == link.connects == (0 if refuses else 1)
+    assert other.connects == 2
+
+
+@pytest.mark.parametrize("first", ["::1", "127.0.0.2"])
+async def test_the_next_address_of_a_name_is_tried(
+    make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """As of `localhost`, if PostgreSQL listens on 127.0.0.1 only and ::1 comes first."""
+    addresses = [(0, 0, 0, "", (address, 0)) for address in (first, "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+    pool = make_pool(url=with_hosts(link, "database.example", port_of(link)))
+
+    await borrow(pool)
+
+    assert link.connects == 1
+
+
+async def test_a_name_without_an_address_is_passed_over(make_pool: MakePool, link: Link) -> None:
+    """If no other host is left, the message has the name."""
+    hosts = with_hosts(link, "no-such-host.invalid,127.0.0.1", port_of(link))
+
+    await borrow(make_pool(url=hosts))
+    with pytest.raises(Unavailable, match=r"the name no-such-host\.invalid has no address"):
+        await borrow(make_pool(url=with_hosts(link, "no-such-host.invalid", port_of(link))))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "connects"),
+    [
+        ("any", [1, 0]),
+        ("primary", [1, 0]),
+        ("read-write", [1, 0]),
+        ("prefer-standby", [2, 1]),  # first as standbys, then as any
+    ],
+)
+async def test_target_session_attrs_holds_for_each_host(
+    make_pool: MakePool, link: Link, other: Link, wanted: str, connects: list[int]
+) -> None:
+    """All hosts are tried before a server of another kind is taken."""
+    url = with_hosts(link, "127.0.0.1,127.0.0.1", f"{port_of(link)},{port_of(other)}")
+
+    await borrow(make_pool(url=f"{url}&target_session_attrs={wanted}"))
+
+    assert [link.connects, other.connects] == connects
+
+
+async def test_no_host_with_the_wanted_attributes_is_unavailable(
+    make_pool: MakePool, link: Link, other: Link
+) -> None:
+    """The message has the reason of each host."""
+    url = with_hosts(link, "127.0.0.1,127.0.0.1", f"{port_of(link)},{port_of(other)}")
+    pool = make_pool(url=f"{url}&target_session_attrs=standby")
+
+    with pytest.raises(Unavailable, match=r"not in hot standby mode.*; .*not in hot standby mode"):
+        await borrow(pool)
+
+    assert [link.connects, other.connects] == [1, 1]
 
 
 # Verifying.

@@ -242,7 +242,7 @@ def test_no_host_that_answers_is_one_line(loaded: Mapping[str, Query]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a?connect_timeout=1"
         with (
-            pytest.raises(OperatorError, match="the database is unreachable: timeout expired"),
+            pytest.raises(OperatorError, match=r"the database is unreachable: .*timeout expired"),
             transactions.begin(url, loaded),
         ):
             pass
