@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 from support import Execute
 
+from service.catalogue.search_words import split_words
 from service.database.migrations import runner as migrations
 
 # One character that is not ASCII, and folds to it, sends all of it the long way.
@@ -49,6 +50,24 @@ def test_words_and_genres_are_told_apart(
     ((words,),) = execute("select tsvector_to_array(movie_search(%s, %s))", title, genres)
 
     assert sorted(words) == sorted(found_by)
+
+
+def test_words_are_counted_as_the_database_separates_them(execute: Execute) -> None:
+    """Beside any character of the basic plane, in front of a `*`, and alone."""
+    characters = [chr(code) for code in range(1, 0x10000) if not 0xD800 <= code < 0xE000]
+    texts = [f"a{character}b {character}*c {character}" for character in characters]
+
+    rows = execute(
+        "select array(select length(word) from unnest(string_to_array("
+        "   replace(fold_text(text), '*', '* '), ' ')) as word where word not in ('', '*'))"
+        " from unnest(%s) with ordinality as texts (text, place) order by place",
+        texts,
+    )
+    lengths = [[len(word) for word in split_words(text)] for text in texts]
+
+    assert [
+        text for text, (stored,), own in zip(texts, rows, lengths, strict=True) if stored != own
+    ] == []
 
 
 def copy_migrations(folder: Path, before: str) -> Path:

@@ -17,6 +17,7 @@ from marshmallow.fields import Field
 
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
 from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, quote
+from service.catalogue.search_words import MAX_WORDS, MIN_PREFIX_LETTERS, split_words
 from service.errors import Failure, WrongParameters
 from service.web.movies import cursors
 from service.web.movies.cursors import MAX_INTEGER
@@ -39,7 +40,7 @@ class ListQuery(NamedTuple):
 
 
 class QueryParameter(Field[Any]):
-    """A parameter whose text `parse` converts, or refuses with `ValueError`.
+    """A parameter whose text `parse` converts, or refuses with `ValueError` or `ValidationError`.
 
     `expected` is what errors and the reference say; `schema` is its JSON Schema.
     """
@@ -113,6 +114,18 @@ def _parse_range(text: str) -> Range:
     return Range(low, high)
 
 
+def _parse_title(text: str) -> str:
+    words = split_words(text)
+    if len(words) > MAX_WORDS:
+        raise ValidationError(f"must have at most {MAX_WORDS} words, found {len(words)}")
+    for word in words:
+        if word.endswith("*") and len(word) <= MIN_PREFIX_LETTERS:
+            raise ValidationError(
+                f"must have at least {MIN_PREFIX_LETTERS} letters before *, found {quote(word)}"
+            )
+    return text
+
+
 def _parse_genres(text: str) -> tuple[str, ...]:
     """Split at commas; blanks are part of a genre."""
     genres = tuple(text.split(","))
@@ -133,7 +146,11 @@ class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
     title = _text(
-        "words of the title, or beginnings of words like `cas*`", MAX_TITLE_BYTES, examples=["cas*"]
+        f"at most {MAX_WORDS} words of the title, or beginnings of words like `cas*` with at least"
+        f" {MIN_PREFIX_LETTERS} letters",
+        MAX_TITLE_BYTES,
+        _parse_title,
+        examples=["cas*"],
     )
     genres = _text(
         f"1 to {MAX_GENRES} genres of at most {MAX_GENRE_BYTES} bytes each, separated by commas",

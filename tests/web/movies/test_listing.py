@@ -3,6 +3,7 @@
 from pathlib import Path
 from shutil import copytree
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from conftest import ROOT, Client, Start
@@ -95,11 +96,12 @@ FOUND_BY_TITLE = {
     "spider-man": ["Spider-Man: Far from Home"],
     "off": ["Face/Off"],
     "cas*": ["Casablanca"],
-    "sp* f*": ["Spider-Man: Far from Home"],
+    "sp* fa*": ["Spider-Man: Far from Home"],
+    "far from home " * 3 + "home": ["Spider-Man: Far from Home"],
     "8½": ["8½"],
-    **{title: [] for title in ("s*d", "cas", "moana casablanca")},
+    **{title: [] for title in ("st*d", "cas", "moana casablanca")},
     # A genre is no word of a title.
-    **{title: [] for title in ("drama", "genre drama", "d*", "dra*", "g*")},
+    **{title: [] for title in ("drama", "genre drama", "dr*", "dra*", "ge*")},
     # Punctuation has no words, so no movie has all of them.
     **{title: [] for title in ("!!!", "*", " ", "'", "& | ! ( ) : <-> *", "\\", "…—«»")},
 }
@@ -461,6 +463,8 @@ INVALID = [
     ("title=", "title"),
     ("title=%00", "title"),
     ("title=" + "a" * 501, "title"),
+    ("title=" + "a+" * 11, "title"),
+    ("title=c*", "title"),
     ("genres=", "genres"),
     ("genres=a,,b", "genres"),
     ("genres=a,b,c,d,e,f", "genres"),
@@ -499,6 +503,23 @@ async def test_an_invalid_parameter_is_named(client: Client) -> None:
 
     assert [(query, name) for query, [(name, _)] in refusals.items()] == INVALID
     assert all(detail for [(_, detail)] in refusals.values())
+
+
+REFUSED_SEARCHES = {
+    "one two-three four five six seven eight nine ten/eleven": "at most 10 words, found 11",
+    "ca* d*": 'at least 2 letters before *, found "d*"',
+    "É*": 'at least 2 letters before *, found "E*"',  # as well if it is E and an accent
+    "s*d": 'at least 2 letters before *, found "s*"',
+}
+
+
+async def test_a_refused_search_is_explained(client: Client) -> None:
+    """It says what was found and what is expected."""
+    refusals = {text: await refused(client, f"title={quote(text)}") for text in REFUSED_SEARCHES}
+
+    assert refusals == {
+        text: [("title", f"must have {detail}")] for text, detail in REFUSED_SEARCHES.items()
+    }
 
 
 async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> None:
