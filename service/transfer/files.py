@@ -1,5 +1,6 @@
 """Reading a file, gzip or not, and writing one that gets its name when it is complete."""
 
+import errno
 import gzip
 import io
 import os
@@ -58,13 +59,17 @@ class Target:
 
     It is written under another name first, so that a full disk or a kill leaves no half file. A
     target that is not an ordinary file (/dev/null, a pipe) is written directly.
+
+    `follows_links`: whether a link to a file is followed; otherwise it is an error.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, follows_links: bool = True) -> None:
         self._path = path
         with self._convert_errors():
-            self._final = path.resolve()  # follows links
+            self._final = path.resolve() if follows_links else path.parent.resolve() / path.name
             is_direct = self._final.exists() and not self._final.is_file()
+            if self._final.is_symlink() and not is_direct:
+                raise OSError(errno.ELOOP, "it is a symbolic link")
             part = f".{self._final.name}.{secrets.token_hex(4)}.part"
             self._part = None if is_direct else self._final.with_name(part)
             # "x": fail if the file exists.

@@ -14,7 +14,11 @@ from service.transfer.rows import FileRow
 
 
 class Rejects:
-    """A file that exists only if a row was rejected; the file of an earlier import is removed."""
+    """A file that exists only if a row was rejected; the file of an earlier import is removed.
+
+    A link to another file is refused. The usual name is easily guessed: anybody who can write to
+    the folder could make an import overwrite that file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +28,7 @@ class Rejects:
     def add(self, reject: bytes) -> None:
         """Add a line; raises `OperatorError` if it cannot be written."""
         if not self._target:
-            self._target = Target(self.path)
+            self._target = Target(self.path, follows_links=False)
         self.count += 1
         self._target.write(reject)
 

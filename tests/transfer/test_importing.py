@@ -369,6 +369,23 @@ def test_rejects_that_cannot_be_written_stop_the_import(
     assert execute(COUNT) == [(0,)]
 
 
+@pytest.mark.parametrize("content", ["precious\n", None])
+def test_rejects_do_not_follow_a_link(
+    run: Import, execute: Execute, rejects: Path, content: str | None
+) -> None:
+    """Nobody who can write to the folder can make an import write another file."""
+    other = rejects.with_name("other")
+    if content:
+        other.write_text(content)
+    rejects.symlink_to(other)
+
+    with pytest.raises(OperatorError, match="cannot be written: it is a symbolic link"):
+        run("{", MOANA, allow_rejects=True)
+
+    assert (other.read_text() if other.exists() else None) == content
+    assert execute(COUNT) == [(0,)]
+
+
 def test_a_failed_commit_keeps_the_earlier_rejects(
     database: str, execute: Execute, rejects: Path
 ) -> None:
