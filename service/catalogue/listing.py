@@ -77,7 +77,8 @@ class Listing:
         total, rows = place.total, list[Row]()
         if total is not None:
             rows = await self._fetch_by_walking(total, filters, order, place, size + 1)
-        if total is None or not rows:  # no rows: deleted since they were counted
+        # Count again if the page contradicts the total: movies were deleted or added since.
+        if total is None or not 0 < len(rows) <= total:
             total, rows = await self._count_and_fetch(filters, order, place, size + 1)
         movies = [Movie._make(row) for row in rows[:size]]
         has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size

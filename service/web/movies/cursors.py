@@ -16,6 +16,7 @@ from service.catalogue.paging import Filter, Place, SortKey
 DIGEST_BYTES = 8
 MAX_ID = 2**63 - 1  # PostgreSQL's bigint
 MAX_INTEGER = 2**31 - 1  # PostgreSQL's integer
+MAX_TOTAL = 2**53 - 1  # all JSON parsers read this number exactly (RFC 8259, 6)
 
 
 def encode(key: SortKey, total: int, filters: Filter, sort: str, *, backwards: bool) -> str:
@@ -50,7 +51,7 @@ def _parse_place(content: Any, sort: str) -> Place:
     if not isinstance(content, list) or [type(part) for part in content] != [bool, int, kind, int]:
         raise ValueError("not a place")
     backwards, total, value, movie_id = content
-    if not 0 <= movie_id <= MAX_ID or not 0 < total <= MAX_ID or "\0" in str(value):
+    if not 0 <= movie_id <= MAX_ID or not 0 < total <= MAX_TOTAL or "\0" in str(value):
         raise ValueError("out of range")
     if field != "title" and abs(value) > (MAX_ID if field == "id" else MAX_INTEGER):
         raise ValueError("out of range")

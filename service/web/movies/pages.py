@@ -58,5 +58,10 @@ def _make_link(
 
 
 def _remove_place(url: URL) -> URL:
-    """Remove page and cursor; yarl quotes the query anew, so that no value can end the link."""
-    return url.with_query([pair for pair in url.query.items() if pair[0] not in ("page", "cursor")])
+    """Remove page, cursor and fragment, which a request target should not have (RFC 9112, 3.2).
+
+    yarl quotes the query anew, so that no value can end the link.
+    """
+    return url.with_fragment(None).with_query(
+        [pair for pair in url.query.items() if pair[0] not in ("page", "cursor")]
+    )

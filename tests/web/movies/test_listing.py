@@ -8,9 +8,12 @@ from urllib.parse import quote
 import pytest
 from conftest import ROOT, Client, Start
 from support import Execute, add_movies
+from wire import exchange
 from yarl import URL
 
 from service.catalogue import listing, paging
+from service.catalogue.paging import Filter, SortKey
+from service.web.movies import cursors
 
 MOVIES = [
     ("Amélie", 2001, 122, ["comedy", "romance"]),
@@ -311,6 +314,16 @@ async def test_a_numbered_page_has_cursors_too(client: Client) -> None:
     assert (ids(first), ids(third)) == ([4, 7, 6], [8, 2])
 
 
+@pytest.mark.usefixtures("catalogue")
+async def test_a_total_that_a_page_contradicts_is_counted_again(client: Client) -> None:
+    """Whether a client has forged the cursor, or movies were added since."""
+    cursor = cursors.encode(SortKey(1, 1), 2, Filter(), "id", backwards=False)
+
+    page = await listed(client, cursor=cursor)
+
+    assert page["metadata"]["total_records"] == len(MOVIES)
+
+
 async def links(client: Client, url: str) -> dict[str, str]:
     """The targets in the Link header of a page, by rel."""
     response = await client.get(URL(url, encoded=True))
@@ -364,6 +377,17 @@ async def test_a_link_cannot_be_ended_early(client: Client) -> None:
     response = await client.get(URL('/v1/movies?title=a%3E;rel="x"', encoded=True))
 
     assert response.headers["Link"] == '</v1/movies?title=a%3E%3Brel%3D%22x%22>; rel="first"'
+
+
+@pytest.mark.usefixtures("catalogue")
+async def test_a_link_has_no_fragment(client: Client) -> None:
+    """Also if the client's request has one, which browsers never send."""
+    sent = b"GET /v1/movies?page_size=1#part HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    _, headers, _ = await exchange(client, sent)
+
+    assert 'rel="next"' in headers["Link"]
+    assert "#" not in headers["Link"]
 
 
 @pytest.fixture
