@@ -7,6 +7,7 @@ from service import logs
 from service.web.request_cycle.request_ids import REQUEST_ID
 
 PARSER_ERROR = web.RequestKey("parser_error", str)
+MAX_PATH_LENGTH = 256  # characters in the log; a request may have 8,190
 
 
 class AccessLogger(AbstractAccessLogger):
@@ -25,10 +26,16 @@ class AccessLogger(AbstractAccessLogger):
             request_id=request[REQUEST_ID],
             method=request.method,
             route=_get_route(request),
-            path=request.rel_url.raw_path,
+            path=shorten_path(request),
             status=response.status,
             duration_ms=round(time * 1000, 2),
         )
+
+
+def shorten_path(request: web.BaseRequest) -> str:
+    """Return the path as it was sent, percent-encoded, cut for the log."""
+    path = request.rel_url.raw_path
+    return path if len(path) <= MAX_PATH_LENGTH else f"{path[:MAX_PATH_LENGTH]}…"
 
 
 def _get_route(request: web.BaseRequest) -> str | None:

@@ -10,6 +10,7 @@ from aiohttp.typedefs import Handler
 from service.errors import StatementFailed, Unavailable
 from service.web import problems
 from service.web.bodies import ClientGone
+from service.web.request_cycle.access_log import shorten_path
 from service.web.request_cycle.request_ids import REQUEST_ID
 
 log = structlog.get_logger()
@@ -38,7 +39,7 @@ async def respond_to_errors(request: web.Request, handler: Handler) -> web.Strea
     except EXPECTED_ERRORS as error:
         return respond_to_error(request, error)
     except Exception:
-        log.exception("request failed", request_id=request[REQUEST_ID], path=request.path)
+        log.exception("request failed", request_id=request[REQUEST_ID], path=shorten_path(request))
         return problems.respond_internal(request)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import LineTooLong
 
 from service.config import Server as Settings
 from service.web import problems
@@ -41,6 +42,8 @@ class Protocol(web.RequestHandler):
             log.error("connection failed", request_id=request_id, exc_info=exc)
             response = problems.respond_internal(request)
         else:
+            if isinstance(exc, LineTooLong):  # its message has the line
+                message = f"a line has more than {self.max_line_size} bytes"
             request[PARSER_ERROR] = message or ""
             response = problems.respond_http(request, status, reason=message)
         self._common_headers.add(request, response)

@@ -44,6 +44,15 @@ async def test_errors_of_the_http_parser_have_the_one_shape(client: Client, sent
     assert problem["request_id"] == headers["X-Request-Id"]
 
 
+async def test_a_line_that_is_too_long_is_not_repeated(client: Client) -> None:
+    """The detail says the limit, and nothing of Python's."""
+    _, _, body = await exchange(client, b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+
+    assert json.loads(body)["detail"] == (
+        "the request is not valid HTTP: a line has more than 8190 bytes"
+    )
+
+
 async def test_a_broken_request_leaves_no_traceback(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,3 +189,14 @@ async def test_the_access_line_has_the_path_as_it_was_sent(
     await client.get(URL("/nowhere%20status=200%2F", encoded=True))
 
     assert "path='/nowhere%20status=200%2F' " in capsys.readouterr().out
+
+
+async def test_the_access_line_has_the_start_of_a_long_path(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """256 characters tell it from others; 8,000 of a hostile client would fill the log."""
+    await client.get("/" + "x" * 8000)
+
+    logged = capsys.readouterr().out
+    assert f"path=/{'x' * 255}…" in logged
+    assert "x" * 256 not in logged
