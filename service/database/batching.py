@@ -21,6 +21,9 @@ Result = TypeVar("Result")
 WAIT_FOR_STATEMENT_S = 0.02
 # Up to so many rows each get a statement of their own: with two connections, a fourth faster.
 UNSHARED_ROWS = 2
+# Rows with the same exclusive key run one after the other. They may take this share of
+# `max_waiting`; otherwise changes of one movie would fill it, and other movies would be refused.
+MAX_SHARE_OF_KEY = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -55,9 +58,11 @@ class Batcher(Generic[Result]):
         self._settings = settings
         self._exclusive = exclusive
         self._idempotent = idempotent
-        self._waiting: deque[SharedRow[Result]] = deque()
+        self._waiting: deque[SharedRow[Result]] = deque()  # of an exclusive key only one
+        # By exclusive key, while one of its rows waits or runs: the rows after that one.
+        self._queues: dict[int, deque[SharedRow[Result]]] = {}
+        self._queued = 0  # rows in all queues
         self._running: dict[asyncio.Task[None], float] = {}  # since when; the youngest is last
-        self._running_keys: set[int] = set()  # if they are exclusive
         self._is_starting = False  # a statement is sent at the end of this turn
         self._timer: asyncio.TimerHandle | None = None  # for the next statement
         self._last_rows = 0  # of the last statement
@@ -68,17 +73,40 @@ class Batcher(Generic[Result]):
     async def submit(self, key: int, payload: bytes = b"") -> Result | None:
         """Send this row with a statement and return its result.
 
-        Raises what `run` raises for it, or `Unavailable` if too many are waiting.
+        Raises what `run` raises for it, or `Unavailable` if too many are waiting, in all or with
+        this key, if it is exclusive.
         """
         row: SharedRow[Result] = SharedRow(key, payload, asyncio.get_running_loop().create_future())
         if not self._settings.enabled:
             return (await self._run([row])).get(key)
-        if len(self._waiting) >= self._settings.max_waiting:
-            raise Unavailable(f"{len(self._waiting)} requests are waiting already")
-        self._waiting.append(row)
+        if (waiting := len(self._waiting) + self._queued) >= self._settings.max_waiting:
+            raise Unavailable(f"{waiting} requests are waiting already")
+        if self._exclusive:
+            self._queue(row)
+        else:
+            self._waiting.append(row)
         if not self._is_starting and self._timer is None:
             self._start_or_wait()
         return await row.result
+
+    def _queue(self, row: SharedRow[Result]) -> None:
+        """Let the row wait, after other rows with its key if there are any."""
+        if (queue := self._queues.get(row.key)) is None:
+            self._queues[row.key] = deque()
+            self._waiting.append(row)
+            return
+        if len(queue) >= max(1, MAX_SHARE_OF_KEY * self._settings.max_waiting):
+            raise Unavailable(f"{len(queue)} requests with the key {row.key} are waiting already")
+        queue.append(row)
+        self._queued += 1
+
+    def _let_next_wait(self, key: int) -> None:
+        """Move the next row with this exclusive key from its queue to the waiting rows."""
+        if queue := self._queues[key]:
+            self._waiting.append(queue.popleft())
+            self._queued -= 1
+        else:
+            del self._queues[key]
 
     def _start_or_wait(self) -> None:
         """Start a statement, unless one is young enough to be waited for."""
@@ -103,7 +131,7 @@ class Batcher(Generic[Result]):
         """Take rows, run a statement for them, and give each its result or error."""
         self._is_starting = False
         rows = self._take_rows()
-        if not rows:  # all of them are cancelled, or wait for a running one
+        if not rows:  # all of them are cancelled
             self._forget_task()
             return
         self._start_or_wait()  # rows that did not fit must not wait for this statement alone
@@ -117,7 +145,9 @@ class Batcher(Generic[Result]):
             if len(rows) > 1 and self._may_be_sent_again(error):
                 await self._send_alone(rows)
         finally:
-            self._running_keys.difference_update(row.key for row in rows)
+            if self._exclusive:
+                for row in rows:
+                    self._let_next_wait(row.key)
             self._forget_task()
             self._last_end = asyncio.get_running_loop().time()
             self._start_or_wait()  # before the results are returned
@@ -136,7 +166,6 @@ class Batcher(Generic[Result]):
         split into two alternating batches.
         """
         rows: list[SharedRow[Result]] = []
-        later: list[SharedRow[Result]] = []
         size = 0
         quiet_since = self._last_end + WAIT_FOR_STATEMENT_S
         is_quiet = len(self._running) == 1 and asyncio.get_running_loop().time() > quiet_since
@@ -145,18 +174,14 @@ class Batcher(Generic[Result]):
         while self._waiting and len(rows) < most:
             row = self._waiting.popleft()
             if row.result.done():  # its request was cancelled
-                continue
-            if row.key in self._running_keys:
-                later.append(row)
+                if self._exclusive:
+                    self._let_next_wait(row.key)
                 continue
             size += len(row.payload)
             if rows and size > self._settings.max_bytes:
                 self._waiting.appendleft(row)
                 break
             rows.append(row)
-            if self._exclusive:
-                self._running_keys.add(row.key)
-        self._waiting.extendleft(reversed(later))
         self._last_rows = len(rows) // 2 if is_quiet else len(rows)
         return rows
 

@@ -236,6 +236,31 @@ async def test_overload_is_refused_early(start: Start, database: str) -> None:
         await task
 
 
+async def test_changes_of_one_movie_leave_room_for_others(start: Start, execute: Execute) -> None:
+    """If too many wait for one movie, further ones are 503 at once, and other movies change."""
+    client = await start(sharing__max_waiting=50)
+    add_movies(execute, *[f"Movie {n}" for n in range(1, 21)])
+    execute(
+        "create function dawdle() returns trigger language plpgsql as"
+        " $$ begin perform pg_sleep(0.3); return new; end $$;"
+        "create trigger dawdle before update on movies"
+        " for each row when (new.id = 1) execute function dawdle()"
+    )
+
+    busy = [
+        asyncio.create_task(client.patch("/v1/movies/1", json={"year": 1901 + n}))
+        for n in range(80)
+    ]
+    (refused, *_), _ = await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
+    others = await asyncio.gather(
+        *(client.patch(f"/v1/movies/{id_}", json={"year": 2001}) for id_ in range(2, 21))
+    )
+
+    assert (refused.result().status, refused.result().headers["Retry-After"]) == (503, "1")
+    assert {response.status for response in others} == {200}
+    assert {response.status for response in await asyncio.gather(*busy)} == {200, 503}
+
+
 async def test_a_trigger_that_refuses_one_movie_refuses_it_alone(
     client: Client, execute: Execute
 ) -> None:

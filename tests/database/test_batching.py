@@ -276,6 +276,43 @@ async def test_what_waits_is_bounded(statements: Statements) -> None:
     assert len(await asyncio.gather(*served)) == 51
 
 
+async def test_one_exclusive_key_takes_a_tenth_of_what_waits(statements: Statements) -> None:
+    """Further rows with it are refused at once, and those with other keys go through."""
+    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+    statements.gate.clear()
+    busy = together(batcher, 1)
+    await until(lambda: statements.under_way)
+    busy += together(batcher, *[1] * 100)
+    others = together(batcher, *range(2, 40))
+    await asyncio.sleep(0)
+    refused = [request for request in busy if request.done()]
+
+    statements.gate.set()
+    results = await asyncio.gather(*busy, *others, return_exceptions=True)
+
+    assert [type(request.exception()) for request in refused] == [Unavailable] * 95
+    assert results.count("result 1") == 6
+    assert results[len(busy) :] == [f"result {key}" for key in range(2, 40)]
+
+
+async def test_who_left_hands_an_exclusive_key_on(statements: Statements) -> None:
+    """The next row with the key is sent, wherever the others were when they left."""
+    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+    statements.gate.clear()
+    first = together(batcher, 1)
+    await until(lambda: statements.under_way)
+    leavers, stayers = together(batcher, 2, 2, 1), together(batcher, 2, 1)
+    await asyncio.sleep(0)
+
+    for leaver in leavers:
+        leaver.cancel()
+    await asyncio.gather(*leavers, return_exceptions=True)
+    statements.gate.set()
+
+    assert await asyncio.gather(*first, *stayers) == ["result 1", "result 2", "result 1"]
+    assert sorted(chain(*statements.sent)) == [1, 1, 2]
+
+
 async def test_a_failure_reaches_everybody_it_concerns(statements: Statements) -> None:
     """An error that is nobody's own is everybody's, and the next statement is not affected."""
     batcher = Batcher(statements.run, SETTINGS)
