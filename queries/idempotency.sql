@@ -5,7 +5,9 @@
 -- set: gin_pending_list_limit = 64kB
 -- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- Each request returns its position, the fingerprint that its key was first used with, and the movie
--- as it was then. A request without a row: another session uses its key now, or used it a moment ago,
+-- as it was then: with the fields of the request, as a repeat has the same (the service compares the
+-- fingerprints), unless a copy is stored. A copy is stored if a trigger changed the movie, or if there is
+-- an older copy. A request without a row: another session uses its key now, or used it a moment ago,
 -- and this statement cannot see the response yet. Send the request again.
 -- A movie is created only for a key that this statement inserts; the primary key lets only one session
 -- insert it. The advisory locks only avoid waiting for another session. Keys are inserted in order, to
@@ -20,11 +22,15 @@ with requests as materialized (
 known as materialized (
   select
     k.key, k.fingerprint,
-    a.id, a.title, a.year, a.runtime, a.genres, a.version, a.created_at, a.updated_at
+    coalesce(a.id, k.movie_id) as id, a.title, a.year, a.runtime, a.genres,
+    coalesce(a.version, 1) as version,
+    coalesce(a.created_at, k.created_at) as created_at,
+    coalesce(a.updated_at, k.created_at) as updated_at
   from idempotency_keys as k
-  join idempotency_answers as a on a.key = k.key
+  left join idempotency_answers as a on a.key = k.key
   where k.key in (select r.key from requests as r)
     and k.expires_at > now()
+    and coalesce(a.id, k.movie_id) is not null
 ),
 -- If several requests have the same new key, only the first one.
 unknown as materialized (
@@ -42,12 +48,13 @@ new as materialized (
   where pg_try_advisory_xact_lock(hashtextextended(u.key, 0))
 ),
 taken as (
-  insert into idempotency_keys as k (key, fingerprint)
-  select n.key, n.fingerprint
+  insert into idempotency_keys as k (key, fingerprint, movie_id, created_at)
+  select n.key, n.fingerprint, n.id, now()
   from new as n
   order by n.key
-  on conflict (key) do update
-    set fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+  on conflict (key) do update set
+    fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
+    movie_id = excluded.movie_id, created_at = excluded.created_at
     where k.expires_at <= now()
   returning k.key
 ),
@@ -66,6 +73,9 @@ kept as (
     n.key, c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
   from created as c
   join new as n on n.id = c.id
+  where (c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at)
+      is distinct from (n.title, n.year, n.runtime, n.genres, 1, now(), now())
+    or exists (select from idempotency_answers as a where a.key = n.key)
   on conflict (key) do update set
     id = excluded.id, title = excluded.title, year = excluded.year, runtime = excluded.runtime,
     genres = excluded.genres, version = excluded.version, created_at = excluded.created_at,
@@ -85,7 +95,9 @@ answers as (
 )
 select
   r.position, a.fingerprint, a.position is distinct from r.position as replayed,
-  a.id, a.title, a.year, a.runtime, a.genres, a.version, a.created_at, a.updated_at
+  a.id, coalesce(a.title, r.title) as title, coalesce(a.year, r.year) as year,
+  coalesce(a.runtime, r.runtime) as runtime, coalesce(a.genres, r.genres) as genres,
+  a.version, a.created_at, a.updated_at
 from requests as r
 join answers as a on a.key = r.key;
 

@@ -1,7 +1,8 @@
 """Creates that happen once however often they are sent, identified by a key from the client.
 
-One statement (queries/idempotency.sql) writes the key, the movie and the response, and PostgreSQL
-decides which request is first: docs/decisions/0012-idempotency-keys.md.
+One statement (queries/idempotency.sql) writes the key and the movie, and PostgreSQL decides which
+request is first. A repeat sends the movie's fields again, so its response needs only the id and the
+time of the first one: docs/decisions/0012-idempotency-keys.md.
 """
 
 import asyncio

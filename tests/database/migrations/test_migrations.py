@@ -222,6 +222,31 @@ def test_genres_that_are_too_long_stop_the_migration_by_their_movies(project: Pr
         project.query("update movies set genres[2] = repeat('x', 101)")
 
 
+def test_keys_get_copies_for_the_release_before(project: Project) -> None:
+    """Those whose movies have not changed since; the others keep their places."""
+    for file in OWN.glob("*.sql"):
+        if file.name < "20261123120001":
+            shutil.copy(file, project.folder)
+    project.up()
+    project.query(
+        "insert into movies (title, year, runtime, genres)"
+        " select n::text, 2000, 90, '{drama}' from generate_series(1, 3) as n"
+    )
+    project.query(
+        "insert into idempotency_keys (key, fingerprint, movie_id, created_at)"
+        " select 'key of ' || title, '', id, created_at from movies"
+    )
+    project.query("update movies set year = 2001 where id = 2")
+    project.query("delete from movies where id = 3")
+
+    project.down()
+
+    assert project.query("select key, id, title, version from idempotency_answers") == [
+        ("key of 1", 1, "1", 1)
+    ]
+    assert project.query("select count(*) from idempotency_keys") == [(3,)]
+
+
 # Names and format
 
 
