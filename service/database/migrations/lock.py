@@ -36,7 +36,7 @@ def locked_session(url: str, report: Report) -> Iterator[Session]:
 
     While a statement waits for a lock, `report` is told who holds it. Ctrl-C cancels a statement.
     """
-    with connect(url) as session:
+    with connect(url, report) as session:
         _wait_for_lock(session, report)
         watch = _Watch(url, session, report)
         set_wait_callback(watch.wait)

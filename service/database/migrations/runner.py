@@ -84,7 +84,7 @@ def downgrade(url: str, folder: Path, report: Report) -> None:
 def status(url: str, folder: Path, report: Report) -> list[Status]:
     """Return all migrations with a file or applied, in order; write nothing, and need no lock."""
     migrations = read(folder)
-    with connect(url) as session:
+    with connect(url, report) as session:
         ledger = read_ledger(session)
     report_edits(migrations, ledger, report)
     names = {migration.version: migration.name for migration in migrations}

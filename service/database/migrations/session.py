@@ -1,5 +1,7 @@
 """The connection that migrates a database; its errors, each in one line."""
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.connections import Session, application_name, open_session, parse_url
 from service.database.driver_errors import describe_error
-from service.database.migrations.files import Section
+from service.database.migrations.files import Report, Section
 from service.database.sql_files import locate
 from service.errors import OperatorError
 
@@ -22,15 +24,24 @@ from service.errors import OperatorError
 # https://www.postgresql.org/docs/current/runtime-config-client.html
 OPTIONS = "-c lock_timeout=5s -c statement_timeout=0"
 
+# The running service may have all connections of a small database, and closes idle ones soon.
+CONNECT_WAIT_S = 60.0
+CONNECT_POLL_S = 0.5
+# PostgreSQL's refusals that pass (53300, 57P03). For a failed connection, the driver has only their
+# text; in another language (`lc_messages`), they are reported at once.
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+PASSING_REFUSAL = re.compile(
+    "too many (clients|connections)|connection slots are reserved|the database system is"
+)
+
 
 @contextmanager
-def connect(url: str) -> Iterator[Session]:
-    """Connect, under autocommit: no other session waits for a transaction of this one."""
-    session = open_session(
-        url,
-        options=f"{parse_url(url).get('options', '')} {OPTIONS}",
-        fallback_application_name=f"{application_name()} migrate",
-    )
+def connect(url: str, report: Report) -> Iterator[Session]:
+    """Connect, under autocommit: no other session waits for a transaction of this one.
+
+    Waits for up to `CONNECT_WAIT_S` while the database has no connection left or starts.
+    """
+    session = _open_session(url, report)
     try:
         session.autocommit = True
         yield session
@@ -38,6 +49,27 @@ def connect(url: str) -> Iterator[Session]:
         raise OperatorError(f"the database refused: {describe_failure(error)}") from error
     finally:
         session.close()
+
+
+def _open_session(url: str, report: Report) -> Session:
+    give_up = time.monotonic() + CONNECT_WAIT_S
+    has_reported = False
+    while True:
+        try:
+            return open_session(
+                url,
+                options=f"{parse_url(url).get('options', '')} {OPTIONS}",
+                fallback_application_name=f"{application_name()} migrate",
+            )
+        except OperatorError as error:
+            if not PASSING_REFUSAL.search(str(error)):
+                raise
+            if time.monotonic() >= give_up:
+                raise OperatorError(f"{error}; tried for {CONNECT_WAIT_S:g} s") from error
+            if not has_reported:
+                report(f"{error}; trying for up to {CONNECT_WAIT_S:g} s")
+                has_reported = True
+        time.sleep(CONNECT_POLL_S)
 
 
 @contextmanager

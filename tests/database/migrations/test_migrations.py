@@ -10,14 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
-from support import wait_until
+from support import wait_until, with_user
 
 from service.database.embedded.place import find_installed_programs
 from service.database.migrations import files as migration_files
@@ -1086,6 +1086,45 @@ def test_the_projects_offline_sql_can_be_taken_back(empty_database: str) -> None
     assert own.tables() == set()
 
 
+# The connection
+
+
+@pytest.fixture
+def crowded(project: Project) -> str:
+    """Connect as a role that may have one connection; return its URL."""
+    role = f"few_{project.query('select current_database()')[0][0]}"
+    project.query(f"create role {role} login connection limit 1")
+    project.query(f"grant create on schema public to {role}")
+    return with_user(project.url, role)
+
+
+def test_a_migration_waits_for_a_connection(project: Project, crowded: str) -> None:
+    """It says why, once, and goes on when the running service has closed one."""
+    project.write(CREATE_A)
+    project.url = crowded
+
+    with ThreadPoolExecutor() as pool:
+        with closing(psycopg2.connect(crowded)):
+            upgrade = pool.submit(project.up)
+            wait_until(lambda: project.lines or upgrade.done())
+        lines = upgrade.result(timeout=60)
+
+    refusal, *others = lines
+    assert re.search("unreachable: .*too many connections .*; trying for up to 60 s$", refusal)
+    assert others == [f"applied {FIRST}"]
+
+
+def test_a_migration_waits_for_a_connection_only_so_long(
+    project: Project, crowded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it fails with PostgreSQL's reason."""
+    monkeypatch.setattr(migration_session, "CONNECT_WAIT_S", 0.1)
+    project.url = crowded
+
+    with closing(psycopg2.connect(crowded)):
+        project.refuse("too many connections .*; tried for 0.1 s$", migrations.status)
+
+
 # The URL
 
 
@@ -1096,6 +1135,7 @@ def test_an_unreachable_database_is_reported_without_the_password(folder: Path) 
     message = project.refuse("^the database is unreachable: .*127.0.0.1", migrations.status)
 
     assert "s3cret" not in message
+    assert project.lines == []  # it does not wait
 
 
 @pytest.mark.parametrize(
