@@ -8,7 +8,9 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ def run(environment: dict[str, str]) -> Run:
             check=False,
         )
         assert process.stderr.decode() == "reached its end\n"
+        assert process.returncode == 0
         return (process.stdout or b"").decode("utf-8")
 
     return run
@@ -251,96 +254,221 @@ def test_loggers_made_before_setting_up_obey(environment: dict[str, str]) -> Non
     assert [event["event"] for event in events(output)] == ["written"]
 
 
-# More than stdout's buffer, from both sides.
+# More than a pipe holds, from both sides.
 LOG_MUCH = """
-for number in range(3):
+for number in range(30):
     log.info('x' * 9000)
     logging.getLogger('x').error('y' * 9000)
 """
-# The end of a process that is killed: its buffer is lost.
-KILLED = "\nos.write(2, b'reached its end\\n')\nos._exit(0)\n"
 
 
-def within_a_loop(code: str) -> str:
-    """Have code run within a turn of an event loop, and give the loop a few turns more."""
-    indented = "".join(f"    {line}\n" for line in code.splitlines())
-    return (
-        f"import asyncio\nasync def main():\n{indented}"
-        "    for turn in range(3):\n        await asyncio.sleep(0)\nasyncio.run(main())\n"
-    )
-
-
-Where = pytest.mark.parametrize(
-    "where", [str, within_a_loop], ids=["outside a loop", "within a loop"]
-)
-
-
-@Where
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk always full")
-def test_a_full_disk_does_not_fail_what_is_logged(run: Run, where: Callable[[str], str]) -> None:
-    """Where stdout cannot be written, the event is lost and the service goes on."""
+def test_a_full_disk_stops_nothing(run: Run) -> None:
+    """Where stdout cannot be written, the lines are lost, and the exit status is 0."""
     with Path("/dev/full").open("wb") as full:
-        run(where(LOG_MUCH) + KILLED, stdout=full)
+        run(LOG_MUCH, stdout=full)
 
 
-@Where
-def test_a_closed_pipe_does_not_fail_what_is_logged(run: Run, where: Callable[[str], str]) -> None:
-    """Where nobody reads the logs any more, the service goes on."""
+def test_a_closed_pipe_stops_nothing(run: Run) -> None:
+    """Where nobody reads the logs any more, the service goes on, and the exit status is 0."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        run(where(LOG_MUCH) + KILLED, stdout=writer)
+        run(LOG_MUCH, stdout=writer)
     finally:
         os.close(writer)
 
 
-@Where
-def test_a_closed_stdout_does_not_fail_what_is_logged(
-    run: Run, where: Callable[[str], str]
-) -> None:
+def test_a_stalled_reader_stops_nothing(run: Run) -> None:
+    """Where nobody reads for now, the service goes on, and the exit status is 0."""
+    reader, writer = os.pipe()
+    try:
+        run(LOG_MUCH, stdout=writer)
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
+def test_a_closed_stdout_stops_nothing(run: Run) -> None:
     """Where stdout has been closed, the service goes on."""
-    run("sys.stdout.close()\n" + where(LOG_MUCH) + KILLED)
+    run(f"sys.stdout.close()\n{LOG_MUCH}")
 
 
-@Where
-def test_lines_are_written_at_once(run: Run, where: Callable[[str], str]) -> None:
-    """A line is written when it is logged: a process that is killed has told all until then."""
-    output = run(where("log.info('last words')") + KILLED)
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Start a process that logs, which ends when its stdin ends."""
+    with ExitStack() as processes:
 
-    assert [event["event"] for event in events(output)] == ["last words"]
+        def begin(code: str) -> subprocess.Popen[bytes]:
+            program = PROGRAM.format(level="info", format="auto", code=code) + "sys.stdin.read()"
+            process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            return processes.enter_context(process)
+
+        yield begin
 
 
-@Where
-def test_lines_stay_whole_and_in_order(run: Run, where: Callable[[str], str]) -> None:
+def test_a_line_is_written_before_the_end(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """While the process goes on."""
+    process = start("log.info('first')")
+
+    assert process.stdout
+    assert json.loads(process.stdout.readline())["event"] == "first"
+    process.communicate()
+
+
+def test_dropped_lines_are_counted(start: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    """The buffer has a limit; when the reader goes on, a line says how many did not fit."""
+    process = start("for number in range(5000):\n    log.info('x' * 1000, number=number)")
+    assert process.stdout
+    assert process.stderr
+    process.stderr.readline()  # all is logged, and nothing was read
+
+    written = []
+    for line in process.stdout:
+        written.append(json.loads(line))
+        if written[-1]["event"] == "log lines dropped":
+            break
+
+    *first, report = written
+    process.communicate()
+    numbers = [event["number"] for event in first]
+    assert numbers == sorted(numbers)
+    assert 1000 < len(first) < 1500  # 1 MiB, and what a pipe holds
+    assert report["lines"] == 5000 - len(first)
+    assert process.returncode == 0
+
+
+def test_lines_stay_whole_and_in_order(run: Run) -> None:
     """However many and however long, each event is a line, and they come as they were logged."""
-    code = (
+    output = run(
         "for number in range(300):\n    log.info('é' * number, number=number)\n"
-        "    logging.getLogger('x').error('%d', number)"
+        "    logging.getLogger(f'x{number}').error('%d', number)"
     )
-
-    output = run(where(code) + KILLED)
 
     logged = events(output)
     assert [event["number"] for event in logged[::2]] == list(range(300))
     assert [event["event"] for event in logged[1::2]] == [str(number) for number in range(300)]
 
 
-def test_what_is_logged_after_the_loop_is_written_too(run: Run) -> None:
-    """Neither the last words of an event loop nor those after it are kept back."""
-    code = "import asyncio\nasync def main():\n    log.info('within')\nasyncio.run(main())\n"
+def test_a_disk_that_was_full_tears_no_line(run: Run) -> None:
+    """If it took a part of a line, the rest is the next that is written."""
+    output = run(
+        "write = os.write\n"
+        "def write_part(descriptor, text):\n"
+        "    os.write = fail\n"
+        "    return write(descriptor, text[:10])\n"
+        "def fail(descriptor, text):\n"
+        "    os.write = write\n"
+        "    raise OSError(28, 'No space left on device')\n"
+        "os.write = write_part\n"
+        "log.info('first')\n"
+        "import time\n"
+        "while os.write is not write: time.sleep(0.01)\n"
+        "log.info('second')\ntime.sleep(1)\n"
+    )
 
-    output = run(code + "log.info('after')\n" + KILLED)
-
-    assert [event["event"] for event in events(output)] == ["within", "after"]
+    assert [event["event"] for event in events(output)] == ["first", "second"]
 
 
-def test_a_line_is_one_write(run: Run) -> None:
+def test_a_write_has_whole_lines_of_at_most_4096_bytes(run: Run) -> None:
     """Or lines of several processes would be mixed on the pipe that they share."""
     run(
-        "from types import SimpleNamespace\nwritten = []\n"
-        "buffer = SimpleNamespace(write=written.append, flush=lambda: None)\n"
-        "sys.stdout = SimpleNamespace(buffer=buffer)\n"
-        "log.info('x' * 3000)\nlogging.getLogger('x').error('y')\n"
-        "sys.stdout = sys.__stdout__\n"
-        "assert [line.count(b'\\n') for line in written] == [1, 1]\n"
+        "written = []\n"
+        "os.write = lambda _, text: written.append(text) or len(text)\n"
+        "for number in range(100): log.info('x' * number)\n"
+        "log.info('x' * 5000)\n"
+        "from service.log_writer import get_writer\n"
+        "get_writer().close()\n"
+        "assert b''.join(written).count(b'\\n') == 101\n"
+        "assert all(text.endswith(b'\\n') for text in written)\n"
+        "assert [text.count(b'\\n') for text in written if len(text) > 4096] == [1]\n"
     )
+
+
+def test_a_forked_process_logs_its_own_lines_only(run: Run) -> None:
+    """As gunicorn forks its workers; what the parent has not yet written is the parent's."""
+    output = run(
+        "log.info('parent')\n"
+        "if child := os.fork():\n"
+        "    os.waitpid(child, 0)\n"
+        "else:\n"
+        "    log.info('child')\n"
+        "    sys.exit()\n"
+    )
+
+    assert sorted(event["event"] for event in events(output)) == ["child", "parent"]
+
+
+# The limit of lines about one cause.
+
+
+def test_lines_about_one_cause_are_limited(run: Run) -> None:
+    """Ten, and one that counts the others; each cause by itself, and not what is no warning."""
+    output = run(
+        "for number in range(30):\n"
+        "    log.warning('unavailable', reason='one', request_id=number)\n"
+        "    log.warning('unavailable', reason='two')\n"
+        "    log.error('statement failed', query='get_movies', reason='one')\n"
+        "    log.info('fine', reason='one')\n"
+        "    logging.getLogger('asyncio').error('bad %d', number)\n"
+    )
+
+    logged = events(output)
+    counts = Counter((event["event"][:11], event.get("reason")) for event in logged)
+    left_out = {(e["of"], e["cause"], e["lines"]) for e in logged if e["event"].startswith("log l")}
+    assert counts["unavailable", "one"] == counts["unavailable", "two"] == 10
+    assert counts["statement f", "one"] == 10
+    assert counts["fine", "one"] == 30
+    assert sum(event["event"].startswith("bad ") for event in logged) == 10
+    assert left_out == {
+        ("unavailable", "one", 20),
+        ("unavailable", "two", 20),
+        ("statement failed", "get_movies: one", 20),
+        ("asyncio", "bad %d", 20),
+    }
+
+
+def test_lines_that_were_left_out_are_reported_though_nothing_follows(
+    start: Callable[[str], subprocess.Popen[bytes]],
+) -> None:
+    """After some seconds; then lines about that cause are written again."""
+    process = start(
+        "logs.RATE_WINDOW_S = 0.2\n"
+        "for number in range(30): log.warning('unavailable', reason='one')"
+    )
+    assert process.stdout
+    written = [json.loads(process.stdout.readline()) for _ in range(11)]
+
+    assert written[-1]["event"] == "log lines left out"
+    assert written[-1]["lines"] == 20
+    process.communicate()
+
+
+def test_the_limit_takes_bounded_memory(run: Run) -> None:
+    """Causes without end share a count."""
+    output = run("for number in range(300): log.warning('odd', reason=number)")
+
+    logged = events(output)
+    assert len(logged) == 200 + 10 + 1
+    assert (logged[-1]["cause"], logged[-1]["lines"]) == ("others", 90)
+
+
+def test_exceptions_are_limited_by_their_type(run: Run) -> None:
+    """One that floods does not hide another."""
+    output = run(
+        "for error in [ValueError('a')] * 30 + [KeyError('b')]:\n"
+        "    try:\n        raise error\n"
+        "    except Exception:\n        log.exception('request failed')\n"
+    )
+
+    assert [event["exception"].rpartition("\n")[2] for event in events(output)[:11]] == [
+        *["ValueError: a"] * 10,
+        "KeyError: 'b'",
+    ]

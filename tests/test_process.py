@@ -200,6 +200,17 @@ def test_not_ready_while_it_drains(environment: Environment) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
+def test_a_log_that_nobody_reads(environment: Environment, command: list[str]) -> None:
+    """Requests are served, and the process ends as usual, when the pipe of stdout is full."""
+    with serving(command, environment) as (base, process):
+        statuses = {get(f"{base}/v1/movies/1") for _ in range(600)}
+        process.terminate()
+
+        assert process.wait(60) == 0
+    assert statuses == {404}
+
+
 def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: Path) -> None:
     """Without DATABASE_URL: migrated, kept, and shared with a command beside it."""
     del environment["DATABASE_URL"]
