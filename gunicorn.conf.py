@@ -5,20 +5,42 @@ The address and the number of workers come from config.toml and the environment.
 
 import os
 import signal
+import time
 from math import ceil
 from pathlib import Path
 
+import structlog
 from aiohttp import GunicornWebWorker
+from gunicorn import glogging
 from gunicorn.arbiter import Arbiter
+from gunicorn.config import Config as GunicornConfig
 
-from service.config import load
+from service import logs
+from service.config import load, require_database_url
 from service.errors import OperatorError
 
-try:
-    _server = load(Path(os.environ.get("CATALOGUE_CONFIG", "config.toml")), os.environ).server
-except OperatorError as error:
-    raise SystemExit(f"Error: {error}") from error
+RESTART_PAUSE_S = 1.0  # after a worker that could not start
 
+try:
+    _config = load(Path(os.environ.get("CATALOGUE_CONFIG", "config.toml")), os.environ)
+    logs.configure(_config.log)
+    require_database_url(_config)
+except OperatorError as error:
+    logs.log_start_failure(error)
+    raise SystemExit(1) from error
+
+
+class Logger(glogging.Logger):  # type: ignore[misc] # gunicorn has no types
+    """Makes gunicorn log as the service does."""
+
+    def setup(self, cfg: GunicornConfig) -> None:
+        """Leave the lines to the handler of all libraries, from level info on."""
+        self.cfg = cfg
+        self.error_log.setLevel(cfg.loglevel.upper())
+        self.error_log.propagate = True
+
+
+_server = _config.server
 _host = f"[{_server.host}]" if ":" in _server.host else _server.host
 bind = f"{_host}:{_server.port}"
 workers = _server.workers
@@ -28,23 +50,44 @@ worker_class = "aiohttp.GunicornWebWorker"
 graceful_timeout = ceil(_server.drain_delay + _server.shutdown_timeout) + 5
 # A worker whose event loop is blocked for this many seconds is killed, with all its connections.
 timeout = 60
-# gunicorn logs to stderr; the service writes the access log.
-errorlog = "-"
-accesslog = None
+logger_class = Logger
+loglevel = _config.log.level
+accesslog = None  # the service writes it
 # gunicorn would create a control socket in the home folder.
 control_socket_disable = True
 
 
 def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
-    """Tell a worker whether it replaces one that has ended."""
+    """Give a worker the settings of its master, and let only the first ones stop the master."""
     from service.app import Worker  # noqa: PLC0415 - in the worker, not in the master
 
-    Worker.replaces_another = worker.age > server.cfg.workers
+    Worker.config = _config
+    if worker.age > server.cfg.workers:
+        Worker.replaces_another = True
+        # With these two statuses, gunicorn would stop the other workers as well.
+        server.WORKER_BOOT_ERROR = server.APP_LOAD_ERROR = 1
+
+
+def worker_exit(_: Arbiter, worker: GunicornWebWorker) -> None:
+    """Wait before the next one is started if this one could not start."""
+    if not worker.booted:
+        time.sleep(RESTART_PAUSE_S)
 
 
 def when_ready(server: Arbiter) -> None:
-    """Make the master pass SIGHUP to its workers, which reload queries/*.sql and go on serving.
+    """Change what gunicorn's master does on SIGHUP, and when it cannot start a worker.
 
-    gunicorn's default is to replace all workers, which is a deployment's task.
+    SIGHUP goes to the workers, which reload queries/*.sql: gunicorn's default is to replace them,
+    which is a deployment's task. A failed fork is tried again: it would stop the whole service.
     """
     server.handle_hup = lambda: server.kill_workers(signal.SIGHUP)
+    spawn_worker = server.spawn_worker
+
+    def spawn_worker_if_possible() -> None:
+        try:
+            spawn_worker()
+        except OSError as error:  # out of processes, memory or file descriptors
+            structlog.get_logger().error("worker not started", reason=str(error))
+            time.sleep(RESTART_PAUSE_S)
+
+    server.spawn_worker = spawn_worker_if_possible

@@ -1,7 +1,7 @@
-"""The command line: serve, migrate, queries, import, export.
+"""The command line: serve, web, migrate, queries, import, export.
 
-python -m service serve             one process
-gunicorn service.app:gunicorn       several, as the Procfile does
+python -m service serve     one process
+python -m service web       several, under gunicorn, as the Procfile does
 """
 
 import sys
@@ -37,7 +37,7 @@ from aiohttp import web
 from service import config as settings
 from service import logs
 from service.app import RELOAD_QUERIES, create_app
-from service.config import Config
+from service.config import Config, require_database_url
 from service.database import embedded
 from service.database.connections import hide_password
 from service.database.explaining import explain_query
@@ -60,6 +60,9 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except OperatorError as error:
+            if ctx.invoked_subcommand == "web":
+                logs.log_start_failure(error)  # as under gunicorn
+                ctx.exit(1)
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
             click.echo("stopped", err=True)
@@ -94,6 +97,22 @@ def serve(config: Config, *, migrate: bool) -> None:
             _upgrade(ready)
         asyncio.run(_serve(ready))
     click.echo("stopped", err=True)
+
+
+@main.command("web")
+@click.pass_context
+def web_(ctx: click.Context) -> None:
+    """Serve the API in several processes, under gunicorn."""
+    config: Config = ctx.obj
+    require_database_url(config)
+    environ = {
+        **os.environ,
+        "CATALOGUE_CONFIG": str(ctx.find_root().params["path"]),
+        "CATALOGUE_SERVER_WORKERS": str(config.server.workers),
+    }
+    environ.pop("WEB_CONCURRENCY", None)  # gunicorn's import of a wrong value is a traceback
+    program = str(Path(sys.executable).with_name("gunicorn"))
+    os.execve(program, [program, "service.app:gunicorn"], environ)  # noqa: S606 - no shell
 
 
 async def _serve(config: Config) -> None:

@@ -3,15 +3,16 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import structlog
 from aiohttp import web
-from gunicorn.errors import AppImportError
+from aiopg import Connection
+from gunicorn.arbiter import Arbiter
 
 from service import config as settings
 from service import logs
@@ -26,7 +27,7 @@ from service.database.reloading import make_reloader
 from service.database.statements import Statements, suppress_timeout_reports
 from service.database.verification import make_verifier, require_migrations
 from service.errors import OperatorError, Unavailable
-from service.queries import EXPECTED, load_queries, verify_queries
+from service.queries import EXPECTED, LoadedQueries, load_queries, verify_queries
 from service.web.bodies import BodyReader
 from service.web.genres import Genres
 from service.web.health import Health
@@ -40,17 +41,40 @@ from service.web.routes import routes
 
 log = structlog.get_logger()
 
-RESTART_PAUSE_S = 1.0  # before gunicorn starts the next worker
+RETRY_S = 1.0  # while the database could not be verified
 CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 POOL = web.AppKey("pool", Pool)
 RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
 
 
-def create_app(config: Config) -> web.Application:
-    """Build the application; `OperatorError` where a query or migration file is wrong."""
-    queries = load_queries(config)
-    versions = migration_files.list_versions(config.root / "migrations")
-    pool = Pool(config.database, make_verifier(versions, queries, EXPECTED))
+def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Application:
+    """Build the application; `OperatorError` where a query or migration file is wrong.
+
+    Without `refuse_mistakes`, the application starts with wrong files, too. It responds 503 and
+    reads them again until the database is verified.
+    """
+    versions: list[str] = []
+    queries = LoadedQueries()
+    verify_loaded = make_verifier(versions, queries, EXPECTED)
+    is_loaded = False
+
+    def load_files() -> None:
+        versions[:] = migration_files.list_versions(config.root / "migrations")
+        queries.update(load_queries(config))
+
+    async def verify(connection: Connection) -> bool:
+        nonlocal is_loaded
+        if not is_loaded:
+            load_files()
+        is_loaded = False  # if verifying fails, somebody may edit the files before the next time
+        is_writable = await verify_loaded(connection)
+        is_loaded = True
+        return is_writable
+
+    if refuse_mistakes:
+        load_files()
+        is_loaded = True
+    pool = Pool(config.database, verify)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     statements = Statements(pool, queries, timeout, slow)
     once_only = OnceOnly(statements, config.sharing)
@@ -78,7 +102,7 @@ def create_app(config: Config) -> web.Application:
         )
     )
     app.on_response_prepare.append(headers.on_response_prepare)
-    app.cleanup_ctx.append(partial(_run_pool, pool))
+    app.cleanup_ctx.append(partial(_run_pool, pool, refuse_mistakes))
     app.cleanup_ctx.append(lambda _: once_only.clear_regularly())
     app.cleanup_ctx.append(in_flight.check_deadlines)
     app[POOL] = pool
@@ -89,31 +113,55 @@ def create_app(config: Config) -> web.Application:
     return app
 
 
-async def _run_pool(pool: Pool, _: web.Application) -> AsyncIterator[None]:
+async def _run_pool(
+    pool: Pool,
+    refuse_mistakes: bool,  # noqa: FBT001 - of a partial
+    _: web.Application,
+) -> AsyncIterator[None]:
     """Verify the database before the first request; close the pool at the end.
 
     If the database is unreachable or lacks migrations, the service starts anyway and responds 503
-    until that changes. A query that does not fit the schema prevents the start.
+    until that changes. With `refuse_mistakes`, a query that does not fit the schema prevents the
+    start.
     """
     suppress_timeout_reports(asyncio.get_running_loop())
+    retry = None
     try:
         async with pool.connection():
             pass
     except Unavailable as error:
-        if isinstance(error.__cause__, OperatorError):
+        if refuse_mistakes and isinstance(error.__cause__, OperatorError):
             raise error.__cause__ from None
+        retry = asyncio.create_task(_connect_until_ready(pool, str(error)))
     yield
+    if retry:
+        retry.cancel()
     await pool.close(CLOSE_TIMEOUT_S)
 
 
-class Worker(Runner):
-    """Runs in each of gunicorn's workers."""
+async def _connect_until_ready(pool: Pool, reason: str) -> None:
+    log.warning("not ready", reason=reason)
+    while True:
+        await asyncio.sleep(RETRY_S)
+        try:
+            async with pool.connection():
+                log.info("ready")
+                return
+        except Unavailable as error:
+            if str(error) != reason:
+                reason = str(error)
+                log.warning("not ready", reason=reason)
 
-    replaces_another = False  # set by gunicorn.conf.py
+
+class Worker(Runner):
+    """Runs in each of gunicorn's workers; gunicorn.conf.py sets these."""
+
+    config: ClassVar[Config | None] = None
+    replaces_another: ClassVar[bool] = False
 
     async def setup(self) -> None:
-        """Start; a worker that cannot start ends the master only if it is one of the first."""
-        with _end_worker_on_error():
+        """Start."""
+        with _end_on_operator_error():
             await super().setup()
         exempt_from_collection()
 
@@ -121,7 +169,7 @@ class Worker(Runner):
 async def gunicorn() -> Worker:
     """Make a worker: `gunicorn service.app:gunicorn`. SIGHUP reloads its queries."""
     path = Path(os.environ.get("CATALOGUE_CONFIG", "config.toml"))
-    config = settings.load(path, os.environ)
+    config = Worker.config or settings.load(path, os.environ)
     logs.configure(config.log)
     worker: Worker
 
@@ -130,24 +178,17 @@ async def gunicorn() -> Worker:
 
     # Before the files are read, to miss no change; the loop calls it when there is an app.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    with _end_worker_on_error():
-        worker = Worker(create_app(config), config.server)
+    with _end_on_operator_error():
+        app = create_app(config, refuse_mistakes=not Worker.replaces_another)
+        worker = Worker(app, config.server)
     return worker
 
 
 @contextmanager
-def _end_worker_on_error() -> Iterator[None]:
-    """End the worker on an `OperatorError`.
-
-    gunicorn prints AppImportError as one line and stops, with all other workers. So a worker that
-    replaces another one ends alone: the others continue with their queries, and gunicorn starts
-    the next one.
-    """
+def _end_on_operator_error() -> Iterator[None]:
+    """Log an `OperatorError` in one line, and end with the status that stops gunicorn."""
     try:
         yield
     except OperatorError as error:
-        if not Worker.replaces_another:
-            raise AppImportError(str(error)) from error
-        log.error("worker not started", reason=str(error))  # noqa: TRY400 - one line says it all
-        time.sleep(RESTART_PAUSE_S)
-        raise SystemExit(1) from error
+        logs.log_start_failure(error)
+        raise SystemExit(Arbiter.APP_LOAD_ERROR) from error

@@ -172,6 +172,14 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     return Config(root=path.resolve().parent, **sections)
 
 
+def require_database_url(config: Config) -> None:
+    """Raise `OperatorError` without a URL: only commands and `serve` use the embedded database."""
+    if not config.database.url:
+        raise OperatorError(
+            "DATABASE_URL is not set: expected postgresql://user:password@host/name"
+        )
+
+
 def _find_overrides(environ: Mapping[str, str]) -> dict[tuple[str, str], tuple[str, str]]:
     """Return (section, key) -> (variable, value); CATALOGUE_* names win over the platform's."""
     own = {

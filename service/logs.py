@@ -20,6 +20,7 @@ import orjson
 import structlog
 
 from service.config import Log
+from service.errors import OperatorError
 from service.log_writer import Writer, get_writer
 
 # Per kind and cause: this many lines in a window of this many seconds.
@@ -154,6 +155,13 @@ def configure(settings: Log) -> None:
     )
     logging.getLogger("aiosql").setLevel(logging.ERROR)  # it warns of inserts
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
+
+
+def log_start_failure(error: OperatorError) -> None:
+    """Log why the service does not start, also if the settings of its log are unknown."""
+    if not structlog.is_configured():
+        configure(Log(level="info", format="auto", slow_statement=0))
+    structlog.get_logger().error("not started", reason=str(error))
 
 
 def _to_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import NoReturn
 
 import psycopg2
 
@@ -24,6 +25,14 @@ EXPECTED = {
     **transfer.QUERIES,
     **verification.QUERIES,
 }
+
+
+class LoadedQueries(dict[str, Query]):
+    """The queries by name; `Unavailable` if mistakes have kept them from being loaded so far."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        """Refuse the request."""
+        raise Unavailable(f"{name} is not loaded")
 
 
 def load_queries(config: Config) -> dict[str, Query]:

@@ -170,7 +170,8 @@ def test_clients_read_of_every_problem() -> None:
 def test_operators_read_of_log_events_that_exist() -> None:
     """Each event of the table is one of the code."""
     text = (ROOT / "docs/operators.md").read_text().split("## Logs")[1].split("\n## ")[0]
-    code = "".join(path.read_text() for path in (ROOT / "service").rglob("*.py"))
+    files = [ROOT / "gunicorn.conf.py", *(ROOT / "service").rglob("*.py")]
+    code = "".join(path.read_text() for path in files)
     listed = [
         name
         for row in re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)

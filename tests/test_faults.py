@@ -14,7 +14,7 @@ from typing import Any
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
-from support import Execute, make_folder, until
+from support import Execute, add_movies, make_folder, set_for_database, until
 
 from service.app import POOL
 from service.database import embedded
@@ -204,6 +204,48 @@ async def test_a_read_only_database(client: Client, execute: Execute, database: 
     write = await client.post("/v1/movies", json=MOANA)
 
     assert (read.status, write.status) == (200, 503)
+
+
+async def test_a_service_that_starts_on_a_standby(start: Start, folder: Path) -> None:
+    """It serves reads and is ready; after a promotion also writes, without a restart."""
+    with embedded.running(folder) as url:
+        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        client = await start(database__url=url)
+        path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+        await client.close()
+    await until(lambda: not (folder / "data" / "postmaster.pid").exists())
+    (folder / "data" / "standby.signal").touch()
+
+    with embedded.running(folder) as url:
+        client = await start(database__url=url)
+        reads = [await client.get(url) for url in (path, "/v1/movies", "/v1/healthcheck/ready")]
+        write = await client.post("/v1/movies", json=MOANA)
+        with closing(psycopg2.connect(url)) as connection:
+            connection.cursor().execute("select pg_promote()")
+
+        async def is_created() -> bool:
+            return (await client.post("/v1/movies", json=MOANA)).status == 201
+
+        await until(is_created)
+        await client.close()
+
+    assert [response.status for response in reads] == [200, 200, 200]
+    assert (write.status, write.headers["Retry-After"]) == (503, "1")
+
+
+async def test_a_service_that_starts_on_a_read_only_database(
+    start: Start, execute: Execute
+) -> None:
+    """It serves reads and is ready."""
+    add_movies(execute, "Moana")
+    set_for_database(execute, "default_transaction_read_only = on")
+    client = await start()
+
+    reads = [await client.get(url) for url in ("/v1/movies/1", "/v1/healthcheck/ready")]
+    write = await client.post("/v1/movies", json=MOANA)
+
+    assert [response.status for response in reads] == [200, 200]
+    assert write.status == 503
 
 
 async def test_a_rule_that_a_dba_adds(client: Client, execute: Execute) -> None:

@@ -23,6 +23,7 @@ from support import Environment, Execute, add_movies, make_folder, wait_until, w
 BIN = Path(sys.executable).parent
 SERVE = [sys.executable, "-m", "service", "serve"]
 GUNICORN = [str(BIN / "gunicorn"), "service.app:gunicorn"]
+WEB = [sys.executable, "-m", "service", "web"]
 
 
 @pytest.fixture
@@ -243,13 +244,40 @@ def test_a_port_that_is_taken(environment: Environment) -> None:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
-def test_a_wrong_setting_stops_the_start(environment: Environment, command: list[str]) -> None:
+def test_a_wrong_setting_stops_the_start(environment: Environment) -> None:
     """One line names the variable, and the process ends."""
-    status, _, err = run(command, environment, CATALOGUE_DATABASE_MAX_OPEN="many")
+    status, _, err = run(SERVE, environment, CATALOGUE_DATABASE_MAX_OPEN="many")
 
     assert status == 1
     assert err == "Error: CATALOGUE_DATABASE_MAX_OPEN: must be a whole number\n"
+
+
+@pytest.mark.parametrize("command", [GUNICORN, WEB], ids=["gunicorn", "web"])
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("CATALOGUE_DATABASE_MAX_OPEN", "many", "must be a whole number"),
+        ("DATABASE_URL", "", "is not set: expected postgresql://user:password@host/name"),
+    ],
+)
+def test_a_wrong_setting_stops_gunicorn(
+    environment: Environment, command: list[str], name: str, value: str, reason: str
+) -> None:
+    """One line of the log names the variable; the embedded database is for development only."""
+    status, out, err = run(command, environment, **{name: value})
+
+    assert (status, err) == (1, "")
+    (line,) = [json.loads(line) for line in out.splitlines()]
+    assert (line["event"], line["level"]) == ("not started", "error")
+    assert line["reason"].endswith(f"{name}: {reason}" if value else f"{name} {reason}")
+
+
+def test_a_wrong_number_of_workers_stops_the_start(environment: Environment) -> None:
+    """One line says so, although gunicorn itself reads WEB_CONCURRENCY, too."""
+    status, out, err = run(WEB, environment, WEB_CONCURRENCY="two")
+
+    assert (status, err) == (1, "")
+    assert json.loads(out)["reason"] == "WEB_CONCURRENCY: must be a whole number"
 
 
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
@@ -261,11 +289,12 @@ def test_a_broken_query_stops_the_start(
     file.write_text(file.read_text().replace("select m.id,", "select m.ids,", 1))
     line = 1 + next(n for n, text in enumerate(file.read_text().split("\n")) if "m.ids" in text)
 
-    status, _, err = run(command, environment, CATALOGUE_CONFIG=str(checkout / "config.toml"))
+    status, out, err = run(command, environment, CATALOGUE_CONFIG=str(checkout / "config.toml"))
 
     assert status != 0
-    assert f"{file}:{line}: column m.ids does not exist" in err
-    assert "Traceback" not in err
+    assert f"{file}:{line}: column m.ids does not exist" in (err if command == SERVE else out)
+    assert "Traceback" not in out + err
+    assert command == SERVE or [json.loads(line) for line in out.splitlines()]
 
 
 def test_the_commands_of_the_procfile_work(environment: Environment) -> None:
@@ -279,14 +308,15 @@ def test_the_commands_of_the_procfile_work(environment: Environment) -> None:
     with serving(["bash", "-c", procfile["web"]], environment) as (base, process):
         statuses = {get(f"{base}/v1/movies/1") for _ in range(20)}
         process.terminate()
-        _, log = process.communicate(timeout=60)
+        out, gunicorn_err = process.communicate(timeout=60)
 
+    events = [json.loads(line)["event"] for line in out.splitlines()]  # gunicorn's are JSON, too
     assert (status, "nothing to do" in err) == (0, True)
     assert statuses == {404}
-    assert "Listening at: http://0.0.0.0:" in log  # all addresses, unless HOST says otherwise
-    assert log.count("Booting worker") == 2
-    assert process.returncode == 0
-    assert "Traceback" not in log
+    # All addresses, unless HOST says otherwise.
+    assert any(event.startswith("Listening at: http://0.0.0.0:") for event in events)
+    assert sum(event.startswith("Booting worker") for event in events) == 2
+    assert (process.returncode, gunicorn_err) == (0, "")
 
 
 QUERIES = [sys.executable, "-m", "service", "queries"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import urllib.request
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from support import Environment, Execute, add_movies, until, wait_until
-from test_process import GUNICORN, SERVE, checkout, serving
+from test_process import GUNICORN, SERVE, checkout, get, serving
 
 from service.database.reloading import make_reloader
 
@@ -151,27 +152,62 @@ def test_wrong_queries_are_not_taken(
         assert titles(base) == {"Moana"}
 
 
-def test_a_worker_that_cannot_be_replaced_stops_no_other(
-    environment: Environment, execute: Execute, queries: Path
+def find_workers(process: subprocess.Popen[str]) -> list[int]:
+    """Return the pids of gunicorn's workers."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [*map(int, children.read_text().split())]
+
+
+def statuses(base: str) -> set[int]:
+    """What all of its processes respond."""
+    with ThreadPoolExecutor(8) as threads:
+        return set(threads.map(get, [f"{base}/v1/movies/1"] * 32))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES[:2])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_starts_with_wrong_files_is_not_ready(
+    environment: Environment,
+    execute: Execute,
+    queries: Path,
+    workers: int,
+    mistake: tuple[str, str, str],
 ) -> None:
-    """With a mistake in the files, the others go on; without it, there is a new worker again."""
-    with logging(GUNICORN, environment, {"WEB_CONCURRENCY": "2"}, execute) as started:
-        base, process, wait_for = started
-        change(queries, "m.title", "m.titel")
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        killed, other = map(int, children.read_text().split())
-        os.kill(killed, signal.SIGKILL)
-        reason = wait_for("worker not started")["reason"]
-        meanwhile = titles(base)
-        before = set(children.read_text().split())  # one of them has failed and is about to end
+    """It responds 503 until they are right, and stops no other; its settings are its master's."""
+    old, new, reason = mistake
+    changes = {"WEB_CONCURRENCY": str(workers)}
+    with logging(GUNICORN, environment, changes, execute) as (base, process, wait_for):
+        change(queries, old, new)
+        (queries.parents[1] / "config.toml").write_text("nonsense")
+        os.kill(find_workers(process)[0], signal.SIGKILL)
+        wait_for("not ready", reason)
+        wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 503)
+        meanwhile = find_workers(process)
+        wait_until(lambda: statuses(base) == ({503} if workers == 1 else {200, 503}))
 
-        change(queries, "m.titel", "m.title")
-        wait_until(lambda: set(children.read_text().split()) - before)
+        change(queries, new, old)
+        wait_until(lambda: statuses(base) == {200})
 
-        assert titles(base) == {"Moana"}
-        assert str(other) in children.read_text().split()
-    assert meanwhile == {"Moana"}
-    assert "column m.titel does not exist" in reason
+        assert find_workers(process) == meanwhile
+
+
+@pytest.mark.usefixtures("queries")
+def test_a_master_that_cannot_start_a_worker_goes_on(
+    environment: Environment, execute: Execute
+) -> None:
+    """If it has no file descriptors left, it tries again; the other worker serves meanwhile."""
+    changes = {"WEB_CONCURRENCY": "2"}
+    with logging(GUNICORN, environment, changes, execute) as (base, process, wait_for):
+        limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        os.kill(find_workers(process)[0], signal.SIGKILL)
+        wait_for("worker not started", "Too many open files")
+        meanwhile = (len(find_workers(process)), statuses(base))
+
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+        wait_until(lambda: len(find_workers(process)) == 2)
+
+    assert meanwhile == (1, {200})
 
 
 def test_a_reload_under_load_fails_no_request(environment: Environment, queries: Path) -> None:

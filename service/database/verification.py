@@ -74,7 +74,7 @@ async def verify_database(
         await _verify_query(cursor, first, expected.get(first.name), is_writable=is_writable)
         await cursor.execute(first.sql, {})
         require_migrations(versions, await cursor.fetchall())
-        for query in queries.values():
+        for query in [*queries.values()]:  # a reload may change them meanwhile
             await _verify_query(cursor, query, expected.get(query.name), is_writable=is_writable)
     return is_writable
 
