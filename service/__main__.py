@@ -43,6 +43,7 @@ from service.database.connections import hide_password
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
 from service.errors import OperatorError
+from service.log_writer import get_writer
 from service.queries import EXPECTED, load_queries, verify_queries
 from service.transfer import formats, progress
 from service.transfer.exporting import export_movies
@@ -96,7 +97,7 @@ def serve(config: Config, *, migrate: bool) -> None:
         if migrate:
             _upgrade(ready)
         asyncio.run(_serve(ready))
-    click.echo("stopped", err=True)
+    _print("stopped")
 
 
 @main.command("web")
@@ -155,10 +156,15 @@ def _print_banner(config: Config, runner: Runner) -> None:
     host, port = runner.addresses[0][:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     movie = '{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
-    click.echo(f"listening on {base}", err=True)
-    click.echo(f"database: {hide_password(config.database.url)}", err=True)
-    click.echo(f"reference: {base}/v1/docs", err=True)
-    click.echo(f"try: curl -i -d '{movie}' {base}/v1/movies", err=True)
+    _print(f"listening on {base}")
+    _print(f"database: {hide_password(config.database.url)}")
+    _print(f"reference: {base}/v1/docs")
+    _print(f"try: curl -i -d '{movie}' {base}/v1/movies")
+
+
+def _print(line: str) -> None:
+    """Print a line to stderr, which may be a pipe that nobody reads."""
+    get_writer("stderr").write(f"{line}\n")
 
 
 @main.group(invoke_without_command=True)

@@ -1,4 +1,4 @@
-"""Writes the lines of the log to stdout, in a thread of its own.
+"""Writes the lines of the log to stdout or stderr, in a thread of its own.
 
 So neither a reader that stalls, nor one that has gone, nor a full disk stops the event loop: lines
 wait in a buffer, and when it is full, further lines are dropped and counted. A process that is
@@ -30,9 +30,13 @@ log = structlog.get_logger()
 
 
 class Writer(io.TextIOBase):
-    """A text stream for `logging` and structlog; its thread starts with the first line."""
+    """A text stream for `logging` and structlog; its thread starts with the first line.
 
-    def __init__(self) -> None:
+    `stream` is the name of a stream in `sys`.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -112,17 +116,17 @@ class Writer(io.TextIOBase):
         """
         while text:
             try:
-                text = text[os.write(sys.stdout.fileno(), text) :]
-            except (OSError, ValueError, AttributeError):  # the last two: stdout was closed
+                text = text[os.write(getattr(sys, self._stream).fileno(), text) :]
+            except (OSError, ValueError, AttributeError):  # the last two: it was closed
                 if self._closing.wait(RETRY_S):
                     return False
         return True
 
 
 @cache
-def get_writer() -> Writer:
-    """Return the writer of this process."""
-    writer = Writer()
+def get_writer(stream: str = "stdout") -> Writer:
+    """Return the writer of this process for a stream."""
+    writer = Writer(stream)
     os.register_at_fork(after_in_child=writer.start_anew)
     atexit.register(writer.close)
     return writer

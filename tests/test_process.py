@@ -201,15 +201,33 @@ def test_not_ready_while_it_drains(environment: Environment) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("is_closed", [False, True], ids=["stalled", "closed"])
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
-def test_a_log_that_nobody_reads(environment: Environment, command: list[str]) -> None:
-    """Requests are served, and the process ends as usual, when the pipe of stdout is full."""
-    with serving(command, environment) as (base, process):
-        statuses = {get(f"{base}/v1/movies/1") for _ in range(600)}
-        process.terminate()
+def test_a_log_that_nobody_reads(
+    environment: Environment, command: list[str], *, is_closed: bool
+) -> None:
+    """Requests are served, and the status is 0, when the pipe of stdout and stderr is full."""
+    port = free_port()
+    reader, writer = os.pipe()
+    environment = {**environment, "PORT": str(port)}
+    if is_closed:
+        os.close(reader)
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=writer, stderr=writer
+    ) as service:
+        try:
+            wait_until(lambda: get(f"http://127.0.0.1:{port}/v1/healthcheck") == 200)
+            statuses = {get(f"http://127.0.0.1:{port}/v1/movies/1") for _ in range(600)}
+            service.terminate()
+            service.wait(60)
+        finally:
+            service.kill()
+    os.close(writer)
+    if not is_closed:
+        os.close(reader)
 
-        assert process.wait(60) == 0
     assert statuses == {404}
+    assert service.returncode == 0
 
 
 def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: Path) -> None:
