@@ -22,7 +22,7 @@ BUFFER_BYTES = 1024 * 1024
 # (https://man7.org/linux/man-pages/man7/pipe.7.html, PIPE_BUF).
 PIPE_BUF_BYTES = 4096
 # Lines of this time are written together: each switch to the thread costs the event loop some us.
-COLLECT_S = 0.005
+COLLECT_S = 0.02
 RETRY_S = 0.5  # after an error
 EXIT_WAIT_S = 1.0
 

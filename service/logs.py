@@ -117,7 +117,7 @@ class AccessLog:
             structlog.get_logger().info(event, **fields)
         else:
             fields |= {"event": event, "level": "info", "timestamp": datetime.now(UTC)}
-            self.writer.write(f"{_to_json(None, event, fields)}\n")
+            self.writer.write_line(_encode(fields) + b"\n")
 
 
 access = AccessLog()
@@ -165,7 +165,11 @@ def log_start_failure(error: OperatorError) -> None:
 
 
 def _to_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
+    return _encode(event).decode()
+
+
+def _encode(event: MutableMapping[str, Any]) -> bytes:
     try:
-        return orjson.dumps(event, default=str, option=JSON_OPTIONS).decode()
+        return orjson.dumps(event, default=str, option=JSON_OPTIONS)
     except TypeError:  # a huge integer, a lone surrogate
-        return json.dumps(event, default=str, skipkeys=True)
+        return json.dumps(event, default=str, skipkeys=True).encode()
