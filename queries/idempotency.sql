@@ -31,6 +31,9 @@ known as materialized (
   where k.key in (select r.key from requests as r)
     and k.expires_at > now()
     and coalesce(a.id, k.movie_id) is not null
+  -- A commit with a row lock waits for the synchronous standby, so a repeated request is not answered
+  -- before the movie is replicated.
+  for key share of k
 ),
 -- If several requests have the same new key, only the first one.
 unknown as materialized (

@@ -77,6 +77,7 @@ def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Applicati
     pool = Pool(config.database, verify)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     statements = Statements(pool, queries, timeout, slow)
+    lists = Statements(pool, queries, timeout, slow, pool.lists)
     once_only = OnceOnly(statements, config.sharing)
     in_flight = InFlight(config.server.request_timeout)
     headers = CommonHeaders(config.server)
@@ -93,11 +94,11 @@ def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Applicati
             Movies(
                 Catalogue(statements, config.sharing),
                 once_only,
-                Listing(statements),
+                Listing(lists),
                 BodyReader(config.server.body_timeout),
                 require_if_match=config.server.require_if_match,
             ),
-            Genres(GenreCounts(statements)),
+            Genres(GenreCounts(lists)),
             Reference(),
         )
     )

@@ -22,6 +22,14 @@ CAUSED_BY_CLIENTS = (
     postgres.RaiseException,
 )
 
+# A session keeps its defaults and the plans of its triggers. Another one may do better: the role's
+# defaults may have changed since, or a column's type, or the server is no longer the primary.
+OUTDATED = (
+    postgres.ReadOnlySqlTransaction,
+    postgres.DatatypeMismatch,
+    postgres.FeatureNotSupported,  # "cached plan must not change result type"
+)
+
 
 def describe_error(error: BaseException, *, details: bool = False) -> str:
     """Describe an error in one line; `details`: with PostgreSQL's detail and hint (row values)."""

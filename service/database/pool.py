@@ -4,12 +4,18 @@ The semantics are those of Go's database/sql (https://pkg.go.dev/database/sql#DB
 connects run in tasks of their own, and whatever becomes free first, a new connection or a returned
 one, goes to the waiter that has waited longest. docs/decisions/0002-own-connection-pool.md: why not
 aiopg's own pool.
+
+A backend counts toward `max_open` until it has ended: closing its connection does not stop its
+statement, and no timeout ends a commit that waits for a lost synchronous standby.
 """
 
 import asyncio
+import os
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from math import inf
 
 import aiopg
 import structlog
@@ -22,9 +28,45 @@ from service.errors import Unavailable
 
 log = structlog.get_logger()
 
-# After a failed connect with no connection left, requests are refused at once for so long: an
-# outage costs a few connects and one line in the log.
+# Pause between failed connects. With no connection left, requests are refused meanwhile: an outage
+# costs a few connects and one line in the log.
 REFUSE_S = 0.25
+CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
+# A closed connection counts for at most so long. Only a proxy that keeps connections to a dead
+# server makes it last: keepalives notice all others.
+ABANDONED_MAX_S = 300.0
+READ_BYTES = 65536
+# The settings of a server that refused a write are not asked for again before this.
+RENEW_MIN_S = 1.0
+MAX_WAITING_PER_PLACE = 50
+
+
+class Share:
+    """The connections that one kind of statements may use at once, and a bounded queue for them."""
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._max_waiting = places * MAX_WAITING_PER_PLACE
+        self._waiting = 0
+
+    async def take_place(self, timeout: float) -> None:  # noqa: ASYNC109 - of all waiters
+        """Wait for a place; `Unavailable` at once if too many wait, or after `timeout` seconds."""
+        if self._waiting >= self._max_waiting:
+            raise Unavailable(f"{self._waiting} statements of this kind are waiting already")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(timeout):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"no connection for this kind of statements became free in {timeout:g} s"
+            ) from error
+        finally:
+            self._waiting -= 1
+
+    def free_place(self) -> None:
+        """Let the next one have the place."""
+        self._places.release()
 
 
 class Pool:
@@ -32,6 +74,9 @@ class Pool:
 
     A new connection goes through `verify` before its first use until that has returned True once:
     no query runs before the schema is verified.
+
+    `lists` and `writes`: 30 and 40 % of `max_open`. The others are for reads by id and readiness
+    checks, which so never wait for slow lists, or for writes that wait for a lost standby.
     """
 
     def __init__(
@@ -43,8 +88,14 @@ class Pool:
         self._is_verified = False
         self._is_closing = False
         self._refusal: tuple[float, BaseException] | None = None  # in an outage: until when, why
-        self._connections: set[aiopg.Connection] = set()
-        self._connecting: set[asyncio.Task[aiopg.Connection]] = set()
+        self.lists = Share(max(1, settings.max_open * 3 // 10))
+        self.writes = Share(max(1, settings.max_open * 4 // 10))
+        # Since when: before the connect began.
+        self._connections: dict[aiopg.Connection, float] = {}
+        self._connecting: dict[asyncio.Task[aiopg.Connection], float] = {}
+        self._backends: dict[socket.socket, Callable[[], None]] = {}  # of closed connections
+        self._trusted_since = -inf  # older connections may have broken
+        self._pause: asyncio.TimerHandle | None = None  # before the next connect
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
         self._reaper: asyncio.TimerHandle | None = None
@@ -52,8 +103,8 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Connections that are open or being opened."""
-        return len(self._connections) + len(self._connecting)
+        """Connections that are open or being opened, or whose backend has not ended yet."""
+        return len(self._connections) + len(self._connecting) + len(self._backends)
 
     @property
     def idle(self) -> int:
@@ -61,24 +112,83 @@ class Pool:
         return len(self._idle)
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[aiopg.Connection]:
-        """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`."""
-        connection = await self._acquire()
+    async def connection(self, share: Share | None = None) -> AsyncIterator[aiopg.Connection]:
+        """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`.
+
+        aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection and
+        its place in `share` count until the server has closed the connection, too.
+        """
+        if share:
+            await share.take_place(self._settings.acquire_timeout)
+        free_place = share.free_place if share else lambda: None
+        try:
+            connection = await self._acquire()
+        except BaseException:
+            free_place()
+            raise
+        duplicate = os.dup(connection.raw.fileno())
         try:
             yield connection
         finally:
+            if connection.raw.closed == CLOSED_HERE and not self._is_closing:
+                self._watch_backend(socket.socket(fileno=duplicate), free_place)
+            else:
+                os.close(duplicate)
+                free_place()
             self._release(connection)
 
+    def _watch_backend(self, connected: socket.socket, free_place: Callable[[], None]) -> None:
+        """Count a backend until it has closed its end of the connection."""
+        loop = asyncio.get_running_loop()
+
+        def forget() -> None:
+            self._backends.pop(connected)
+            loop.remove_reader(connected)
+            timer.cancel()
+            connected.close()
+            free_place()
+            self._emptied.set()
+            self._open_more()
+
+        def read() -> None:
+            with suppress(BlockingIOError):
+                try:
+                    is_open = bool(connected.recv(READ_BYTES))
+                except (ConnectionError, TimeoutError):
+                    is_open = False
+                if not is_open:
+                    forget()
+
+        self._backends[connected] = forget
+        timer = loop.call_later(ABANDONED_MAX_S, forget)
+        loop.add_reader(connected, read)
+
+    def distrust(self) -> None:
+        """Lend no connection that was opened before now: if one has broken, others may have too."""
+        self._trusted_since = asyncio.get_running_loop().time()
+        self.close_idle()
+
+    def renew(self, connection: aiopg.Connection) -> None:
+        """Close a connection whose settings or cached plans may be out of date, and the idle ones.
+
+        Only itself if it is new: then the others would not be any better.
+        """
+        age = asyncio.get_running_loop().time() - self._connections.get(connection, inf)
+        connection.close()
+        if age > RENEW_MIN_S:
+            self.close_idle()
+
     def close_idle(self) -> None:
-        """Close all idle connections: if one has broken, those opened before may have too."""
+        """Close all idle connections."""
         while self._idle:
             self._discard(self._idle.pop()[0])
 
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
         """Close; waiters fail, connections in use have `timeout` seconds to be returned."""
         self._is_closing = True
-        if self._reaper:
-            self._reaper.cancel()
+        for timer in (self._reaper, self._pause):
+            if timer:
+                timer.cancel()
         self._fail_waiters(STOPPING)
         for task in list(self._connecting):
             task.cancel()
@@ -91,6 +201,8 @@ class Pool:
         except TimeoutError:
             for connection in list(self._connections):
                 self._discard(connection)
+            for forget in list(self._backends.values()):
+                forget()
 
     async def _acquire(self) -> aiopg.Connection:
         while self._idle:
@@ -122,11 +234,13 @@ class Pool:
             raise
 
     def _release(self, connection: aiopg.Connection) -> None:
+        is_trusted = self._connections.get(connection, -inf) >= self._trusted_since
         # The status of a broken one is "unknown".
-        if self._is_closing or connection.raw.info.transaction_status != TRANSACTION_STATUS_IDLE:
-            self._discard(connection)
-        else:
+        is_idle = connection.raw.info.transaction_status == TRANSACTION_STATUS_IDLE
+        if is_idle and is_trusted and not self._is_closing:
             self._lend_or_keep(connection)
+        else:
+            self._discard(connection)
 
     def _lend_or_keep(self, connection: aiopg.Connection) -> None:
         while self._waiters:
@@ -141,18 +255,20 @@ class Pool:
             self._discard(connection)
 
     def _discard(self, connection: aiopg.Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         # Never a second time: aiopg would stop watching a file descriptor that by now may be
-        # another connection's. (1: closed here; 2: broken, and closed by libpq.)
-        if connection.raw.closed != 1:
+        # another connection's.
+        if connection.raw.closed != CLOSED_HERE:
             connection.close()
         self._emptied.set()
         self._open_more()
 
     def _open_more(self) -> None:
+        if self._pause:
+            return
         while self.size < self._settings.max_open and len(self._connecting) < len(self._waiters):
             task = asyncio.create_task(self._connect_and_verify())
-            self._connecting.add(task)
+            self._connecting[task] = asyncio.get_running_loop().time()
             task.add_done_callback(self._add_connection)
 
     async def _connect_and_verify(self) -> aiopg.Connection:
@@ -165,27 +281,35 @@ class Pool:
         return connection
 
     def _add_connection(self, task: asyncio.Task[aiopg.Connection]) -> None:
-        self._connecting.discard(task)
+        began = self._connecting.pop(task)
         self._emptied.set()
         if task.cancelled():
-            self._refuse_without_connection(asyncio.CancelledError())
+            self._refuse_or_pause(asyncio.CancelledError())
         elif error := task.exception():
-            self._refuse_without_connection(error)
+            self._refuse_or_pause(error)
         else:
             if self._refusal:
                 log.info("database reached again")
                 self._refusal = None
-            self._connections.add(task.result())
+            self._connections[task.result()] = began
             self._release(task.result())
 
-    def _refuse_without_connection(self, error: BaseException) -> None:
+    def _refuse_or_pause(self, error: BaseException) -> None:
         """Refuse requests for a while, unless another connection may still serve the waiters."""
-        if self._is_closing or self.size:
+        if self._is_closing:
+            return
+        loop = asyncio.get_running_loop()
+        if self.size:  # PostgreSQL may be full, for example
+            self._pause = self._pause or loop.call_later(REFUSE_S, self._resume)
             return
         if not self._refusal:
             log.error("no database", reason=describe_error(error))
-        self._refusal = (asyncio.get_running_loop().time() + REFUSE_S, error)
+        self._refusal = (loop.time() + REFUSE_S, error)
         self._fail_waiters(error)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._open_more()
 
     def _fail_waiters(self, error: BaseException) -> None:
         while self._waiters:

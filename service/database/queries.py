@@ -84,13 +84,16 @@ class Query:
         """Whether it runs in a read-only transaction."""
         return any((s.name, s.value) == ("transaction_read_only", "on") for s in self.settings)
 
-    def build_preamble(self, timeout: float) -> str:
-        """Return what is sent in front of the statement: a comment that names it, and settings."""
+    def build_preamble(self, timeout: float, defaults: str = "") -> str:
+        """Return what is sent in front of the statement: a comment that names it, and settings.
+
+        `defaults`: SQL in front of the settings of the file.
+        """
         comment = f"/* {self.name} {self.location} */".replace("%", "%%")
         settings = "".join([s.sql for s in self.settings if s.name != TIMEOUT_SETTING])
         timezone = "set local timezone = 'UTC'; "
         limit = f"set local {TIMEOUT_SETTING} = {round(timeout * 1000)}; "
-        return f"{comment}; {timezone}{settings}{limit}"
+        return f"{comment}; {timezone}{defaults}{settings}{limit}"
 
     def make_error(self, what: str, line: int | None = None) -> OperatorError:
         """Return an error that names the file and line of this query."""

@@ -5,16 +5,23 @@ client's doing) or `StatementFailed` (anything else), and is logged once per sta
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
+import aiopg
 import psycopg2
 import structlog
 from psycopg2 import errors as postgres
 
-from service.database.driver_errors import describe_error, is_statement_timeout, translate_error
-from service.database.pool import Pool
+from service.database.driver_errors import (
+    OUTDATED,
+    describe_error,
+    is_statement_timeout,
+    translate_error,
+)
+from service.database.pool import Pool, Share
 from service.database.queries import Execution, Query
 from service.errors import CatalogueError, RuleBroken, StatementFailed, Unavailable
 
@@ -22,7 +29,16 @@ Row = tuple[Any, ...]
 
 SHARED_LOCK_TIMEOUT_MS = 250  # of a statement that many wait for; its rows are then sent apart
 STRAY_CANCEL_MAX_S = 0.02  # a cancellation that comes sooner was meant for the statement before
+# PostgreSQL has so long to report a timeout. It does not while a commit waits for a standby.
+SILENCE_MAX_S = 1.0
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
+# What a role or a database may set otherwise: each statement sees what was committed before it, and
+# PostgreSQL says if a commit was not replicated.
+DEFAULTS = "set local transaction_isolation = 'read committed'; "
+WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
+# "canceling wait for synchronous replication due to user request", in PostgreSQL's languages.
+# https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION
+NOT_REPLICATED = re.compile("r[eé]pli[ck]|репл|რეპლ|レプリ|복제|复制|複製", re.IGNORECASE)
 
 log = structlog.get_logger()
 
@@ -31,7 +47,7 @@ class Statements:
     """The statements of queries/*.sql, by name.
 
     `statement_timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a
-    statement that takes longer is logged (0: none).
+    statement that takes longer is logged (0: none); `share`: of the pool, for reads.
 
     Settings go in front of each statement, in the same message: `set local` holds for this implicit
     transaction alone (docs/decisions/0011-send-sql-as-written.md).
@@ -39,12 +55,18 @@ class Statements:
     """
 
     def __init__(
-        self, pool: Pool, queries: Mapping[str, Query], statement_timeout: float, slow: float = 0
+        self,
+        pool: Pool,
+        queries: Mapping[str, Query],
+        statement_timeout: float,
+        slow: float = 0,
+        share: Share | None = None,
     ) -> None:
         self._pool = pool
         self._queries = queries
         self.timeout = statement_timeout
         self._slow = slow
+        self._share = share
 
     async def fetch(
         self,
@@ -69,37 +91,58 @@ class Statements:
         query = self._queries[name]
         if timeout is None:
             timeout = self.timeout if query.timeout is None else query.timeout
-        preamble = query.build_preamble(timeout)
+        preamble = query.build_preamble(timeout, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
         if shared:
             preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
         if max_affected is not None:
             preamble += limit_affected(max_affected)
-        async with self._pool.connection() as connection:
-            execution = Execution(connection, preamble, timeout + 1 if timeout else UNLIMITED_S)
-            started = monotonic()
-            try:
-                rows = await _send(query, execution, timeout, parameters)
-            except asyncio.CancelledError as error:
-                if not is_statement_timeout(error):
-                    raise
-                raise _log_failure(query, error.__context__, started) from error
-            except (psycopg2.Error, TimeoutError) as error:
-                if not connection.closed:
-                    raise _log_failure(query, error, started) from error
-                broken = error
-            else:
-                self._log_if_slow(query, started, len(rows))
-                return rows
-        self._pool.close_idle()
-        if retry:
-            return await self.fetch(
-                name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters
-            )
-        reason = describe_error(broken)
-        log.warning("statement failed", **_describe(query, started), reason=reason)
-        lost = Unavailable(f"{name}: the connection broke: {reason}")
-        lost.query = name
-        raise lost from broken
+        limit = timeout + SILENCE_MAX_S if timeout else UNLIMITED_S
+        share = self._share if query.is_read_only else self._pool.writes
+        started = monotonic()
+        try:
+            async with self._pool.connection(share) as connection:
+                execution = Execution(connection, preamble, limit)
+                return await self._execute(query, execution, timeout, parameters)
+        except TimeoutError as error:
+            self._pool.distrust()
+            raise _log_unavailable(query, "PostgreSQL does not respond", started) from error
+        except psycopg2.Error as error:
+            self._pool.distrust()
+            if not retry:
+                reason = f"the connection broke: {describe_error(error)}"
+                raise _log_unavailable(query, reason, started) from error
+        return await self.fetch(
+            name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters
+        )
+
+    async def _execute(
+        self,
+        query: Query,
+        execution: Execution,
+        timeout: float,  # noqa: ASYNC109 - the server's
+        parameters: dict[str, Any],
+    ) -> list[Row]:
+        """Execute the statement; TimeoutError or psycopg2.Error if the connection is lost."""
+        connection = execution.connection
+        started = monotonic()
+        try:
+            rows = await _send(query, execution, timeout, parameters)
+            if not query.is_read_only:
+                connection.raw.poll()  # psycopg2 may not have looked at the last notices yet
+        except asyncio.CancelledError as error:
+            if not is_statement_timeout(error):
+                raise
+            raise _log_failure(query, error.__context__, started) from error
+        except psycopg2.Error as error:
+            if connection.closed:
+                raise
+            if isinstance(error, OUTDATED):
+                self._pool.renew(connection)
+            raise _log_failure(query, error, started) from error
+        if connection.notices:
+            _require_replication(query, connection, started)
+        self._log_if_slow(query, started, len(rows))
+        return rows
 
     def _log_if_slow(self, query: Query, started: float, rows: int) -> None:
         if self._slow and monotonic() - started > self._slow:
@@ -127,6 +170,14 @@ async def _send(
     return [row async for row in query.run(execution, **parameters)]
 
 
+def _require_replication(query: Query, connection: aiopg.Connection, started: float) -> None:
+    """Raise `Unavailable` if somebody cancelled the commit's wait for a synchronous standby."""
+    notices = " ".join(connection.notices)
+    connection.notices.clear()
+    if NOT_REPLICATED.search(notices):
+        raise _log_unavailable(query, notices, started)
+
+
 def limit_affected(movies: int) -> str:
     """Return SQL that makes PostgreSQL refuse a statement that changes more movies.
 
@@ -147,6 +198,15 @@ def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
             loop.default_exception_handler(context)
 
     loop.set_exception_handler(report)
+
+
+def _log_unavailable(query: Query, reason: str, started: float) -> Unavailable:
+    """Log why it is unknown whether a statement was executed, and return the error."""
+    reason = " ".join(reason.split())
+    log.warning("statement failed", **_describe(query, started), reason=reason)
+    unavailable = Unavailable(f"{query.name}: {reason}")
+    unavailable.query = query.name
+    return unavailable
 
 
 def _log_failure(query: Query, error: BaseException | None, started: float) -> CatalogueError:

@@ -19,7 +19,7 @@ from support import Execute, approve, until, with_user
 
 from service.config import Config
 from service.database import pool as pool_module
-from service.database.pool import Pool
+from service.database.pool import Pool, Share
 from service.errors import OperatorError, Unavailable
 
 Verify = Callable[[aiopg.Connection], Awaitable[bool]]
@@ -279,7 +279,7 @@ async def test_a_wait_is_bounded(make_pool: MakePool) -> None:
         assert (pool.size, pool.idle) == (1, 0)
         await lent.close()
 
-    assert pool.size == 0
+    await until(lambda: pool.size == 0)
 
 
 async def test_a_waiter_that_gave_up_takes_no_connection(make_pool: MakePool) -> None:
@@ -400,26 +400,27 @@ async def test_a_connection_within_a_transaction_is_not_lent_again(
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_a_connection_in_the_midst_of_a_statement_is_not_lent_again(
-    make_pool: MakePool,
+async def test_a_connection_in_the_midst_of_a_statement_counts_until_its_end(
+    make_pool: MakePool, execute: Execute
 ) -> None:
-    """A user that was cancelled leaves a connection that still works: it is closed."""
-    pool = make_pool(max_open=1)
-    release = asyncio.Event()
+    """Closing the connection of a cancelled user does not end its statement."""
+    pool = make_pool(max_open=1, acquire_timeout=30)
+    at_work = asyncio.Event()
 
     async def use() -> None:
         async with pool.connection() as connection:
-            release.set()
-            await fetch_value(connection, "select pg_sleep(60)")
+            at_work.set()
+            await fetch_value(connection, "select pg_sleep(0.5)")
 
     user = asyncio.create_task(use())
-    await release.wait()
+    await at_work.wait()
+    await asyncio.sleep(0)  # the statement is sent
     user.cancel()
     async with pool.connection() as following:
-        value = await fetch_value(following)
+        seen = backends(execute)
 
     assert user.cancelled()
-    assert value == 1
+    assert seen == [backend(following)]
     assert (pool.size, pool.idle) == (1, 1)
 
 
@@ -455,6 +456,89 @@ async def test_distrust_closes_the_idle_and_no_other(make_pool: MakePool) -> Non
         assert idle.closed
         assert not lent.closed
         assert (pool.size, pool.idle) == (1, 0)
+
+
+# Shares of the connections.
+
+
+async def run_until(pool: Pool, end: asyncio.Event, share: Share | None) -> None:
+    """Use a connection until told to end."""
+    async with pool.connection(share):
+        await end.wait()
+
+
+async def test_a_share_leaves_connections_for_others(make_pool: MakePool) -> None:
+    """However many lists and writes there are, 3 of 10 connections serve others."""
+    pool = make_pool(max_open=10, acquire_timeout=30)
+    end = asyncio.Event()
+
+    busy = [
+        asyncio.create_task(run_until(pool, end, share))
+        for share in [pool.lists] * 20 + [pool.writes] * 20
+    ]
+    await until(lambda: pool.size == 7)
+    async with asyncio.timeout(PROMPTLY_S), pool.connection(), pool.connection(), pool.connection():
+        size = pool.size
+    end.set()
+    await asyncio.gather(*busy)
+
+    assert size == 10
+    assert pool.size == pool.idle
+
+
+@pytest.mark.parametrize("max_open", [1, 2])
+async def test_a_small_pool_has_a_connection_for_each_kind(
+    make_pool: MakePool, max_open: int
+) -> None:
+    """A share has at least one place, even of a single connection."""
+    pool = make_pool(max_open=max_open)
+    end = asyncio.Event()
+    end.set()
+
+    async with asyncio.timeout(PROMPTLY_S):
+        for share in (pool.lists, pool.writes, None):
+            await run_until(pool, end, share)
+
+
+async def test_the_queue_for_a_share_is_bounded(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In time and in number; a statement that gave up takes no place."""
+    monkeypatch.setattr(pool_module, "MAX_WAITING_PER_PLACE", 2)
+    pool = make_pool(max_open=4, acquire_timeout=0.5)
+    end = asyncio.Event()
+    running = asyncio.create_task(run_until(pool, end, pool.lists))
+    await until(lambda: pool.size == 1)
+    waiting = [asyncio.create_task(run_until(pool, end, pool.lists)) for _ in range(2)]
+    await asyncio.sleep(0)
+
+    with pytest.raises(Unavailable, match="2 statements of this kind are waiting already"):
+        await run_until(pool, end, pool.lists)
+    for waiter in waiting:
+        with pytest.raises(Unavailable, match=r"became free in 0\.5 s"):
+            await waiter
+    end.set()
+    await running
+    await run_until(pool, end, pool.lists)
+
+    assert pool.size == pool.idle == 1
+
+
+async def test_a_statement_without_a_connection_frees_its_place(
+    make_pool: MakePool, link: Link
+) -> None:
+    """So an outage does not use up a share."""
+    pool = make_pool(url=link.url, max_open=1)
+    end = asyncio.Event()
+    end.set()
+    await link.cut()
+    with pytest.raises(Unavailable):
+        await run_until(pool, end, pool.lists)
+
+    await link.open()
+    async with asyncio.timeout(PROMPTLY_S):
+        await served(pool)
+        await run_until(pool, end, pool.lists)
 
 
 # What may stay idle.

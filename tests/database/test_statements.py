@@ -3,18 +3,20 @@
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
-from support import Execute, add_movies, approve, set_for_database
+from support import Execute, add_movies, approve, set_for_database, until
 
 from service.config import Config
-from service.database import query_files, statements
+from service.database import pool, query_files, statements
 from service.database.pool import Pool
 from service.database.queries import Query
 from service.database.statements import Row, Statements
@@ -26,6 +28,7 @@ PROMPTLY_S = 10.0  # within this, also on a loaded machine
 # The queries of these tests, beside the service's own.
 QUERIES = r"""
 -- name: get_backend()
+-- set: transaction_read_only = on
 select pg_backend_pid();
 
 -- name: get_timeout()
@@ -46,6 +49,13 @@ select current_setting('statement_timeout');
 -- set: transaction_read_only = on
 delete from movies returning title;
 
+-- name: get_isolation()
+select current_setting('transaction_isolation'), current_setting('default_transaction_isolation');
+
+-- name: get_read_isolation()
+-- set: transaction_read_only = on
+select current_setting('transaction_isolation'), current_setting('default_transaction_isolation');
+
 -- name: divide()
 select 1 / 0;
 
@@ -59,6 +69,7 @@ select case nextval('attempts')
 end;
 
 -- name: get_titles()
+-- set: transaction_read_only = on
 select title from movies order by title;
 
 -- name: add_movie(title, year)
@@ -74,6 +85,9 @@ returning title;
 
 -- name: rename_movies(title)
 update movies set title = :title returning title;
+
+-- name: change_years(year)
+update movies set year = :year returning year;
 
 -- name: change_b_after_a()
 with a as materialized (select id from movies where title = 'a' for update),
@@ -299,48 +313,70 @@ async def test_a_statement_is_repeated_that_is_cancelled_as_it_begins(
 async def test_a_server_that_went_silent_is_given_up(
     make_service: MakeService, execute: Execute
 ) -> None:
-    """Where not even the timeout is told any more, the driver gives up soon after it."""
-    service = make_service(statement_timeout=0.01)
+    """If not even the timeout is reported: its backend counts on until it has ended."""
+    service = make_service(statement_timeout=0.01, max_open=2)
     pid = await service.backend()
 
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(Unavailable, match="the connection broke"):
+        with pytest.raises(Unavailable, match="PostgreSQL does not respond"):
             await asyncio.wait_for(service.fetch("sleep", seconds=0), PROMPTLY_S)
+        other = await service.backend()
+        counts = service.pool.size, service.pool.idle
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await until(lambda: service.pool.size == 1)
+
+    assert other != pid
+    assert counts == (2, 1)
+    assert titles(execute) == []
+
+
+async def test_a_backend_that_goes_on_for_ever_is_forgotten(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `ABANDONED_MAX_S`, as a proxy may keep the connection to a server that is gone."""
+    monkeypatch.setattr(pool, "ABANDONED_MAX_S", 0.05)
+    service = make_service(statement_timeout=0.01, max_open=1)
+    pid = await service.backend()
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Unavailable, match="PostgreSQL does not respond"):
+            await asyncio.wait_for(service.fetch("sleep", seconds=0), PROMPTLY_S)
+        await until(lambda: service.pool.size == 0)
+        other = await service.backend()
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    assert (service.pool.size, service.pool.idle) == (0, 0)
-    assert await service.backend() != pid
-    assert titles(execute) == []
+    assert other != pid
 
 
 # Callers that go away.
 
 
-async def test_a_cancelled_caller_is_cancelled(service: Service, execute: Execute) -> None:
-    """A real cancellation stays one, and the pool is usable at once."""
-    user = asyncio.create_task(service.fetch("sleep", seconds=3))
-    pid = await until_running(execute, "pg_sleep(3)")
+@pytest.mark.parametrize("limit", [None, 0.3])
+async def test_a_statement_without_a_caller_counts_until_it_ends(
+    make_service: MakeService, execute: Execute, limit: float | None
+) -> None:
+    """The caller is cancelled, or its time is over: the next one waits for the backend's end."""
+    service = make_service(max_open=1, acquire_timeout=30)
 
-    user.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    async def call() -> None:
+        async with asyncio.timeout(limit):
+            await service.fetch("sleep", seconds=1)
+
+    user = asyncio.create_task(call())
+    pid = await until_running(execute, "pg_sleep(1)")
+    if limit is None:
+        user.cancel()
+    with pytest.raises(asyncio.CancelledError if limit is None else TimeoutError):
         await user
 
-    assert user.cancelled()
-    assert (service.pool.size, service.pool.idle) == (0, 0)
+    assert (service.pool.size, service.pool.idle) == (1, 0)
     assert await asyncio.wait_for(service.backend(), PROMPTLY_S) != pid
-
-
-async def test_a_caller_s_own_timeout_is_a_timeout(service: Service) -> None:
-    """A request that is over ends its statement with its own error."""
-    await service.backend()  # there is a connection
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            await service.fetch("sleep", seconds=60)
-
-    assert (service.pool.size, service.pool.idle) == (0, 0)
+    assert execute("select from pg_stat_activity where pid = %s", pid) == []
+    assert await service.is_whole()
 
 
 # Rules of the database.
@@ -445,6 +481,50 @@ async def test_a_read_is_tried_twice_and_no_more(
     assert await service.backend()
 
 
+async def test_a_read_is_tried_again_on_a_connection_that_was_opened_later(
+    service: Service, terminate: Callable[[], int]
+) -> None:
+    """Not on one that another user returns, or that was being opened: it may be broken, too."""
+    async with service.pool.connection() as used:
+        await service.backend()
+        opening = asyncio.create_task(service.backend())
+        await asyncio.sleep(0)
+        ended = terminate()
+        read = asyncio.create_task(service.fetch("get_backend", retry=True))
+        await asyncio.sleep(0)
+
+    assert ended >= 2
+    assert await asyncio.wait_for(read, PROMPTLY_S)
+    assert used.closed
+    await asyncio.gather(opening, return_exceptions=True)
+
+
+async def test_no_read_fails_while_all_backends_are_terminated_again_and_again(
+    service: Service, execute: Execute
+) -> None:
+    """Ten clients read; after each termination, each of them completes a read."""
+    reads = Counter[int]()
+    stop = asyncio.Event()
+
+    async def read(reader: int) -> None:
+        while not stop.is_set():
+            await service.fetch("get_backend", retry=True)
+            reads[reader] += 1
+
+    readers = [asyncio.create_task(read(reader)) for reader in range(10)]
+    for _ in range(10):
+        done = Counter(reads)
+        await until(partial(lambda done: all(reads[n] >= done[n] + 2 for n in range(10)), done))
+        await asyncio.to_thread(
+            execute,
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and application_name like 'movie-catalogue%'",
+        )
+    stop.set()
+
+    await asyncio.gather(*readers)
+
+
 async def test_a_write_that_breaks_midway_is_not_tried_again(
     service: Service, execute: Execute, terminate: Callable[[], int]
 ) -> None:
@@ -507,6 +587,68 @@ async def test_a_database_that_is_read_only_is_unavailable(
 
     assert await service.fetch("get_titles") == []
     assert await service.is_whole()
+
+
+async def test_a_database_that_is_read_only_no_more_takes_the_next_write(
+    service: Service, execute: Execute
+) -> None:
+    """A session keeps the default that it began with: a refused write costs its connection."""
+    set_for_database(execute, "default_transaction_read_only = on")
+    await service.backend()
+    ((name,),) = execute("select current_database()")
+    execute(f"set transaction read write; alter database {name} reset all")
+
+    with pytest.raises(Unavailable, match="read-only"):
+        await service.fetch("add_movie", title="Lost", year=2016)
+    await service.fetch("add_movie", title="Moana", year=2016)
+
+    assert titles(execute) == ["Moana"]
+
+
+async def test_a_refused_write_closes_idle_connections_that_are_not_new(
+    service: Service, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be of the same server, which is a standby now."""
+    set_for_database(execute, "default_transaction_read_only = on")
+    async with service.pool.connection(), service.pool.connection():
+        pass
+    with pytest.raises(Unavailable, match="read-only"):
+        await service.fetch("add_movie", title="Lost", year=2016)
+    kept = service.pool.idle
+    await service.backend()
+    monkeypatch.setattr(pool, "RENEW_MIN_S", 0)
+    async with service.pool.connection(), service.pool.connection():
+        pass
+    with pytest.raises(Unavailable, match="read-only"):
+        await service.fetch("add_movie", title="Lost", year=2016)
+
+    assert (kept, service.pool.idle) == (1, 0)
+
+
+@pytest.mark.parametrize("level", ["serializable", "repeatable read"])
+async def test_the_default_isolation_of_a_role_affects_no_statement(
+    service: Service, execute: Execute, level: str
+) -> None:
+    """Statements are made for read committed; the session keeps its default."""
+    set_for_database(execute, f"default_transaction_isolation = '{level}'")
+
+    assert await service.fetch("get_isolation") == [("read committed", level)]
+    assert await service.fetch("get_read_isolation") == [("read committed", level)]
+
+
+async def test_a_type_that_changes_fails_one_write_of_each_connection(
+    service: Service, execute: Execute
+) -> None:
+    """A session keeps the plans of its triggers, which are of the old type."""
+    add_movies(execute, "a")
+    await service.fetch("change_years", year=2001)
+    execute("alter table movies alter column year type bigint")
+
+    with pytest.raises(StatementFailed, match="does not match that when preparing the plan"):
+        await service.fetch("change_years", year=2002)
+    changed = await service.fetch("change_years", year=2003)
+
+    assert changed == [(2003,)]
 
 
 @pytest.mark.parametrize("shared", [False, True])
