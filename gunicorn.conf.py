@@ -59,13 +59,15 @@ control_socket_disable = True
 
 def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
     """Give a worker the settings of its master, and let only the first ones stop the master."""
+    replaces_another = worker.age > server.cfg.workers
+    if replaces_another:
+        # With these two statuses, gunicorn would stop the other workers as well.
+        server.WORKER_BOOT_ERROR = server.APP_LOAD_ERROR = 1
+
     from service.app import Worker  # noqa: PLC0415 - in the worker, not in the master
 
     Worker.config = _config
-    if worker.age > server.cfg.workers:
-        Worker.replaces_another = True
-        # With these two statuses, gunicorn would stop the other workers as well.
-        server.WORKER_BOOT_ERROR = server.APP_LOAD_ERROR = 1
+    Worker.replaces_another = replaces_another
 
 
 def worker_exit(_: Arbiter, worker: GunicornWebWorker) -> None:

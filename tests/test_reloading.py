@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import resource
+import shutil
 import signal
 import subprocess
 import urllib.request
@@ -189,6 +190,26 @@ def test_a_worker_that_starts_with_wrong_files_is_not_ready(
         wait_until(lambda: statuses(base) == {200})
 
         assert find_workers(process) == meanwhile
+
+
+@pytest.mark.usefixtures("queries")
+def test_a_worker_that_ends_at_its_start_stops_no_other(
+    environment: Environment, execute: Execute, tmp_path: Path
+) -> None:
+    """Whatever the error is; gunicorn tries again until it starts."""
+    changes = {"WEB_CONCURRENCY": "2", "PYTHONPATH": str(tmp_path)}
+    broken = tmp_path / "aiopg.py"
+    with logging(GUNICORN, environment, changes, execute) as (base, process, wait_for):
+        broken.write_text("raise RuntimeError('broken')")
+        os.kill(find_workers(process)[0], signal.SIGKILL)
+        wait_for("Exception in worker process")
+        meanwhile = statuses(base)
+        broken.unlink()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+
+        wait_until(lambda: execute(WORKERS) == [(2,)])
+        assert process.poll() is None
+    assert meanwhile == {200}
 
 
 @pytest.mark.usefixtures("queries")
