@@ -39,7 +39,7 @@ from service import logs
 from service.app import RELOAD_QUERIES, create_app
 from service.config import Config, require_database_url
 from service.database import embedded
-from service.database.connections import hide_password
+from service.database.connections import check_tls, hide_password
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
 from service.errors import OperatorError
@@ -397,6 +397,8 @@ def _migrations(config: Config) -> Path:
 def _with_database(config: Config) -> Iterator[Config]:
     """Yield the settings with the configured database, or with the embedded one."""
     if config.database.url:
+        if config.database.require_tls:
+            check_tls(config.database)
         yield config
         return
     with embedded.running(config.root / ".postgres") as url:

@@ -21,6 +21,7 @@ from service.catalogue.idempotency import OnceOnly
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.config import Config
+from service.database.connections import check_tls
 from service.database.migrations import files as migration_files
 from service.database.pool import Pool
 from service.database.reloading import make_reloader
@@ -74,6 +75,7 @@ def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Applicati
     if refuse_mistakes:
         load_files()
         is_loaded = True
+    check_tls(config.database)
     pool = Pool(config.database, verify)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     statements = Statements(pool, queries, timeout, slow)

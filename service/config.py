@@ -109,6 +109,7 @@ class Database:
     """PostgreSQL; durations in seconds. `repr` hides the URL, which has a password."""
 
     url: str = _setting(kinds.String(validate=_is_database_url), is_secret=True)
+    require_tls: bool = _setting(SWITCH)
     max_open: int = _setting(WholeNumber(1, 10_000))
     max_idle: int = _setting(WholeNumber(0, 10_000))
     max_idle_time: float = _setting(POSITIVE_SECONDS)

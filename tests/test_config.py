@@ -54,8 +54,8 @@ def test_the_defaults_load() -> None:
     assert loaded.service.environment == "development"
     assert (loaded.server.host, loaded.server.port) == ("127.0.0.1", 8000)
     assert loaded.database.url == ""
-    assert (loaded.database.max_open, loaded.database.max_idle) == (25, 25)
-    assert loaded.database.max_idle_time == 15 * 60
+    assert (loaded.database.max_open, loaded.database.max_idle) == (10, 5)
+    assert loaded.database.max_idle_time == 30
 
 
 def test_the_root_is_where_config_toml_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +139,7 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
         "url": "postgres://u@h/d",
         "enabled": "false",
         "require_if_match": "true",
+        "require_tls": "true",
         "level": "error",
         "format": "json",
         "cors_origins": "https://a.example,*",
@@ -184,8 +185,8 @@ def test_an_overridden_key_may_be_missing_or_wrong(write: Write, line: str) -> N
     [
         ("[log]", "[logs]", "unknown section or key: logs"),
         ("[service]", "port = 1\n[service]", "unknown section or key: port"),
-        ("max_idle = 25", "max_idle = 25\nmax_idel = 5", "[database] max_idel: unknown field"),
-        ("max_open = 25\n", "", "[database] max_open: missing data for required field"),
+        ("max_idle = 5", "max_idle = 5\nmax_idel = 5", "[database] max_idel: unknown field"),
+        ("max_open = 10\n", "", "[database] max_open: missing data for required field"),
         ("port = 8000", "port = 80.5", "[server] port: must be a whole number"),
         (
             *("port = 8000", "port = 65536"),
@@ -254,13 +255,14 @@ BAD = [
     ("url", '""', '"mysql://u@h/d"'),
     ("url", '""', '"h/d"'),
     ("url", '""', "1"),
-    ("max_open", "25", "0"),
-    ("max_open", "25", "10001"),
-    ("max_open", "25", "2.5"),
-    ("max_open", "25", '"many"'),
-    ("max_idle", "25", "-1"),
-    ("max_idle_time", "900", "0"),
-    ("max_idle_time", "900", "86401"),
+    ("require_tls", "false", "2"),
+    ("max_open", "10", "0"),
+    ("max_open", "10", "10001"),
+    ("max_open", "10", "2.5"),
+    ("max_open", "10", '"many"'),
+    ("max_idle", "5", "-1"),
+    ("max_idle_time", "30", "0"),
+    ("max_idle_time", "30", "86401"),
     ("connect_timeout", "2", "0"),
     ("acquire_timeout", "2", "0"),
     ("statement_timeout", "3", "0"),
@@ -271,7 +273,7 @@ BAD = [
     ("require_if_match", "false", '"yes"'),
     ("max_rows", "128", "0"),
     ("max_bytes", "1048576", "0"),
-    ("max_under_way", "4", "0"),
+    ("max_under_way", "2", "0"),
     ("max_waiting", "1000", "0"),
     ("slow_statement", "0.5", "-1"),
     ("level", '"info"', '"loud"'),

@@ -38,7 +38,7 @@ async def assert_whole(client: Client, max_open: int) -> None:
             await gathered.wait()
 
     await asyncio.wait_for(asyncio.gather(*(use() for _ in range(max_open))), 30)
-    assert (pool.size, pool.idle) == (max_open, max_open)
+    await until(lambda: pool.size == pool.idle == min(max_open, 5))  # max_idle
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ async def test_the_database_killed_under_load(start: Start, folder: Path) -> Non
         assert (alive.status, ready.status) == (200, 503)
         assert set(statuses) == {200, 503}
         assert (await client.get("/v1/healthcheck/ready")).status == 200
-        await assert_whole(client, 25)
+        await assert_whole(client, 10)
 
 
 async def test_the_database_away_at_the_start(start: Start, folder: Path) -> None:
@@ -138,7 +138,7 @@ async def test_the_database_away_at_the_start(start: Start, folder: Path) -> Non
 async def test_every_connection_cut(client: Client, execute: Execute) -> None:
     """Reads go on as if nothing had been when all connections are terminated."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
-    await assert_whole(client, 25)
+    await assert_whole(client, 10)
 
     execute(
         "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
@@ -147,7 +147,7 @@ async def test_every_connection_cut(client: Client, execute: Execute) -> None:
     statuses = [response.status for response in await gets(client, path, 50)]
 
     assert statuses == [200] * 50
-    await assert_whole(client, 25)
+    await assert_whole(client, 10)
 
 
 async def gets(client: Client, path: str, number: int) -> list[Any]:
@@ -176,7 +176,7 @@ async def test_a_stuck_table(start: Start, database: str, caplog: pytest.LogCapt
     assert others_took < took
     assert not [record for record in caplog.records if record.name == "asyncio"]
     assert (await client.get(path)).status == 200
-    await assert_whole(client, 25)
+    await assert_whole(client, 10)
 
 
 async def test_a_full_pool(start: Start) -> None:
@@ -197,7 +197,7 @@ async def test_a_read_only_database(client: Client, execute: Execute, database: 
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     name = psycopg2.extensions.parse_dsn(database)["dbname"]
     execute(f"alter database {name} set default_transaction_read_only = on")
-    await assert_whole(client, 25)  # the first look at the genres is over
+    await assert_whole(client, 10)  # the first look at the genres is over
     pool_of(client).close_idle()  # the setting is for new connections
 
     read = await client.get(path)
@@ -317,4 +317,4 @@ async def test_a_client_that_leaves_harms_nobody(client: Client) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert (await client.get(path)).status == 200
-    await assert_whole(client, 25)
+    await assert_whole(client, 10)

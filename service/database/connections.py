@@ -20,6 +20,7 @@ from typing import Any
 
 import aiopg
 import psycopg2
+import structlog
 from psycopg2.extensions import POLL_OK, POLL_READ, make_dsn, parse_dsn
 
 from service import __version__
@@ -30,6 +31,9 @@ from service.errors import OperatorError
 Session = psycopg2.extensions.connection
 Server = Mapping[str, str]  # libpq's parameters that name one server, or one address of it
 
+log = structlog.get_logger()
+
+WITHOUT_TLS = ("disable", "allow", "prefer")  # values of sslmode
 CONNECT_TIMEOUT_S = 10.0  # of commands, for each host
 SIGNAL_CHECK_S = 1.0  # a signal just before select() does not wake it
 # Without these, a connection to a machine that has disappeared would last for hours. Within about
@@ -101,14 +105,31 @@ def _find_parameter(given: Mapping[str, Any], name: str) -> str:
 
 
 def is_local(server: Server) -> bool:
-    """Whether no network is between the service and this server: a socket, or this machine."""
-    host = server.get("hostaddr") or server.get("host") or ""
+    """Whether no network lies between: a socket, or an address of this machine."""
+    host = server.get("hostaddr") or server.get("host", "")
     if not host or host.startswith(("/", "@")) or host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_tls(settings: Database) -> None:
+    """Warn if the password may cross a network without TLS; `OperatorError` with `require_tls`.
+
+    With `prefer`, libpq's default, whoever can change packets can turn TLS off.
+    https://www.postgresql.org/docs/current/libpq-ssl.html#LIBPQ-SSL-PROTECTION
+    """
+    given = parse_url(settings.url)
+    mode = _find_parameter(given, "sslmode") or "prefer"
+    if mode not in WITHOUT_TLS or all(is_local(server) for server in list_servers(given)):
+        return
+    reason = f"the password of the database may cross a network without TLS (sslmode={mode})"
+    remedy = "add ?sslmode=verify-full to the database's URL"
+    if settings.require_tls:
+        raise OperatorError(f"{reason}: {remedy}, or set [database] require_tls = false")
+    log.warning(reason, remedy=remedy)
 
 
 def list_addresses(given: Mapping[str, Any]) -> list[Server]:

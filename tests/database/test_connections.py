@@ -1,8 +1,13 @@
 """Database URLs: read as libpq reads them, shown without the password."""
 
-import pytest
+from dataclasses import replace
 
-from service.database.connections import hide_password, list_servers, parse_url
+import pytest
+from conftest import ROOT
+from structlog.testing import capture_logs
+
+from service import config
+from service.database.connections import check_tls, hide_password, list_servers, parse_url
 from service.errors import OperatorError
 
 
@@ -108,3 +113,44 @@ def test_as_many_ports_as_hosts_are_expected() -> None:
     """Or one port."""
     with pytest.raises(OperatorError, match="2 of host, 3 of port: expected as many of each"):
         list_servers(parse_url("postgresql:///a?host=x,y&port=1,2,3"))
+
+
+REMOTE = "postgresql://me:s3cret@db.example/a"
+
+
+def check(url: str, *, require_tls: bool) -> list[str]:
+    """Check a URL and return the events that are logged."""
+    settings = config.load(ROOT / "config.toml", {"DATABASE_URL": url}).database
+    with capture_logs() as entries:
+        check_tls(replace(settings, require_tls=require_tls))
+    assert "s3cret" not in str(entries)
+    return [entry["event"] for entry in entries]
+
+
+@pytest.mark.parametrize("mode", ["", "prefer", "allow", "disable"])
+def test_a_password_without_tls_is_warned_of(mode: str) -> None:
+    """Or refused, with the remedy; libpq's default does not protect it."""
+    url = f"{REMOTE}?sslmode={mode}" if mode else REMOTE
+
+    events = check(url, require_tls=False)
+    with pytest.raises(OperatorError, match=r"add \?sslmode=verify-full"):
+        check(url, require_tls=True)
+
+    assert events == [
+        f"the password of the database may cross a network without TLS (sslmode={mode or 'prefer'})"
+    ]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"{REMOTE}?sslmode=require",
+        f"{REMOTE}?sslmode=verify-full",
+        f"{REMOTE}?hostaddr=127.0.0.1",
+        "postgresql://me:s3cret@localhost,127.0.0.2,[::1]/a",
+        "postgresql://me@/a?host=/run/postgresql",
+    ],
+)
+def test_tls_or_no_network_needs_no_warning(url: str) -> None:
+    """A socket and the addresses of this machine are no network."""
+    assert check(url, require_tls=True) == []
