@@ -58,7 +58,11 @@ control_socket_disable = True
 
 
 def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
-    """Give a worker the settings of its master, and let only the first ones stop the master."""
+    """Give a worker the settings of its master, and our runner its sockets.
+
+    Only the first workers may stop the master. aiohttp's worker would listen again, with a backlog
+    of 128.
+    """
     replaces_another = worker.age > server.cfg.workers
     if replaces_another:
         # With these two statuses, gunicorn would stop the other workers as well.
@@ -68,6 +72,7 @@ def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
 
     Worker.config = _config
     Worker.replaces_another = replaces_another
+    Worker.sockets, worker.sockets = tuple(worker.sockets), []
 
 
 def worker_exit(_: Arbiter, worker: GunicornWebWorker) -> None:

@@ -32,7 +32,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from aiohttp import web
 
 from service import config as settings
 from service import logs
@@ -50,7 +49,7 @@ from service.transfer.exporting import export_movies
 from service.transfer.files import open_source
 from service.transfer.importing import import_rows
 from service.transfer.rejects import Rejects
-from service.web.request_cycle.server import Runner, exempt_from_collection
+from service.web.request_cycle.server import Runner, bind, exempt_from_collection
 
 
 class Commands(click.Group):
@@ -135,11 +134,8 @@ async def _serve(config: Config) -> None:
     runner = Runner(app, config.server)
     await runner.setup()
     try:
-        site = web.TCPSite(
-            runner, config.server.host, config.server.port, backlog=config.server.backlog
-        )
         try:
-            await site.start()
+            await runner.listen(await bind(config.server.host, config.server.port))
         except OSError as error:
             raise OperatorError(
                 f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror};"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -37,7 +38,12 @@ from service.web.reference.handlers import Reference
 from service.web.request_cycle.error_responses import respond_to_errors
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT, InFlight
-from service.web.request_cycle.server import Runner, exempt_from_collection
+from service.web.request_cycle.server import (
+    MAX_CONNECTIONS,
+    Runner,
+    choose_max_connections,
+    exempt_from_collection,
+)
 from service.web.routes import routes
 
 log = structlog.get_logger()
@@ -111,6 +117,7 @@ def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Applicati
     app[POOL] = pool
     app[COMMON_HEADERS] = headers
     app[IN_FLIGHT] = in_flight
+    app[MAX_CONNECTIONS] = choose_max_connections(config)
     reload = partial(load_queries, config), partial(verify_queries, config)
     app[RELOAD_QUERIES] = make_reloader(queries, *reload)
     return app
@@ -161,11 +168,13 @@ class Worker(Runner):
 
     config: ClassVar[Config | None] = None
     replaces_another: ClassVar[bool] = False
+    sockets: ClassVar[tuple[socket.socket, ...]] = ()
 
     async def setup(self) -> None:
         """Start."""
         with _end_on_operator_error():
             await super().setup()
+        await self.listen(self.sockets)
         exempt_from_collection()
 
 

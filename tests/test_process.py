@@ -59,7 +59,11 @@ def get(url: str) -> int:
 
 @contextmanager
 def serving(
-    command: list[str], environment: Environment, **changes: str
+    command: list[str],
+    environment: Environment,
+    *,
+    start_new_session: bool = False,
+    **changes: str,
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Start a service, wait until it is ready, and yield its address and process."""
     port = free_port()
@@ -70,6 +74,7 @@ def serving(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=start_new_session,
     ) as process:
         try:
             base = f"http://127.0.0.1:{port}"
@@ -187,6 +192,31 @@ def test_a_request_under_way_is_finished(environment: Environment) -> None:
 
     assert answer.startswith(b"HTTP/1.1 201 Created\r\n")
     assert process.returncode == 0
+
+
+def connect(base: str) -> socket.socket:
+    """Open a connection, which must not have to be tried again: that takes a second."""
+    return socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])), timeout=0.9)
+
+
+@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
+def test_clients_wait_in_the_backlog(environment: Environment, command: list[str]) -> None:
+    """As many as the setting says connect while no process accepts them; SIGTERM loses none."""
+    quiet = {"LOG_LEVEL": "warning"}  # nobody reads its stdout
+    with serving(command, environment, start_new_session=True, **quiet) as (base, process):
+        os.killpg(process.pid, signal.SIGSTOP)
+        clients = [connect(base) for _ in range(300)]
+        for client in clients:
+            client.sendall(b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n")
+        process.terminate()
+        os.killpg(process.pid, signal.SIGCONT)
+        statuses = set()
+        for client in clients:
+            client.settimeout(60)
+            statuses.add(client.recv(12))
+            client.close()
+
+    assert statuses == {b"HTTP/1.1 404"}
 
 
 def test_not_ready_while_it_drains(environment: Environment) -> None:

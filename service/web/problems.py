@@ -28,6 +28,8 @@ from service.errors import (
 from service.web.request_cycle.request_ids import REQUEST_ID
 from service.web.responses import json_response
 
+# Of the request line and all headers. aiohttp limits each line to 8,190 bytes and allows 128 lines.
+MAX_HEAD_BYTES = 65_536
 REFERENCE = "/v1/docs"  # the page has a section for every slug below
 CONTENT_TYPE = "application/problem+json"
 
@@ -110,11 +112,23 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
         405,
         "this path does not support the method; see the Allow header",
     ),
+    408: Problem(
+        "head-timeout",
+        "Request timeout",
+        408,
+        "the head of the request, its request line and headers, did not arrive in time",
+    ),
     417: Problem(
         "expectation-failed",
         "Expectation failed",
         417,
         'only the expectation "100-continue" is supported',
+    ),
+    431: Problem(
+        "head-too-large",
+        "Request header fields too large",
+        431,
+        f"the request line and all headers must be at most {MAX_HEAD_BYTES} bytes together",
     ),
 }
 BY_SLUG: Mapping[str, Problem] = {

@@ -15,7 +15,7 @@ from service.errors import (
     WrongParameters,
 )
 from service.web.movies.idempotency_keys import EXPECTED_KEY
-from service.web.problems import BY_SLUG, problem_json
+from service.web.problems import BY_SLUG, MAX_HEAD_BYTES, problem_json
 
 
 class ProblemText(NamedTuple):
@@ -63,6 +63,15 @@ PROBLEM_TEXTS: Mapping[str, ProblemText] = {
     "method-not-allowed": ProblemText(
         "The path exists, but it does not support this method.",
         "Use one of the methods in the `Allow` header.",
+    ),
+    "head-timeout": ProblemText(
+        "The request line and the headers did not arrive in time. The connection ends.",
+        "Send the head of a request at once, when it is complete.",
+    ),
+    "head-too-large": ProblemText(
+        f"The request line and the headers have more than {MAX_HEAD_BYTES:,} bytes together. The"
+        " connection ends.",
+        "Send fewer or smaller headers; no header of this API needs more than 8 kB.",
     ),
     "body-timeout": ProblemText(
         "The headers of the request arrived, but its body did not arrive in time.",

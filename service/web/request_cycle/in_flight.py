@@ -1,4 +1,4 @@
-"""The requests in flight: their deadlines, and the wait for them when the process stops."""
+"""The requests in flight and their deadlines."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ CHECK_INTERVAL_S = 0.5
 
 
 class InFlight:
-    """Ends requests that take longer than `request_timeout` seconds, and counts them.
+    """Ends requests that take longer than `request_timeout` seconds.
 
     One timer checks all requests, so a request may take up to `CHECK_INTERVAL_S` longer.
     `asyncio.timeout` for each request would cost a read 20 % more CPU time (docs/decisions).
@@ -26,7 +26,6 @@ class InFlight:
         self._request_timeout = request_timeout
         self._started: dict[asyncio.Task[object], float] = {}  # the oldest first
         self._overdue: set[asyncio.Task[object]] = set()
-        self._one_ended = asyncio.Event()
 
     @web.middleware
     async def limit_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -47,8 +46,6 @@ class InFlight:
         finally:
             del self._started[task]
             self._overdue.discard(task)
-            if self.is_draining:
-                self._one_ended.set()
         if self.is_draining or not request.content.is_eof():
             response.force_close()
         return response
@@ -59,20 +56,6 @@ class InFlight:
         check = asyncio.create_task(self._check())
         yield
         check.cancel()
-
-    async def wait(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
-        """Wait until no request is in flight, for `timeout` seconds at most.
-
-        aiohttp's own shutdown stops reading from connections first, and so cuts off a body that is
-        still on its way: hence this before it.
-        """
-        try:
-            async with asyncio.timeout(timeout):
-                while self._started:
-                    self._one_ended.clear()
-                    await self._one_ended.wait()
-        except TimeoutError:
-            pass
 
     async def _check(self) -> None:
         while True:

@@ -1,82 +1,191 @@
-"""The server: aiohttp's, with problem documents for requests that no middleware sees.
+"""The server: aiohttp's, with limits for all connections together, and a graceful stop.
 
 `Runner` is what both `python -m service serve` and gunicorn's workers run.
 """
 
 import asyncio
 import gc
+import resource
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import LineTooLong
 
+from service.config import Config
 from service.config import Server as Settings
+from service.errors import Unavailable
 from service.web import problems
-from service.web.request_cycle.access_log import PARSER_ERROR, AccessLogger
+from service.web.request_cycle.access_log import AccessLogger
+from service.web.request_cycle.connections import Connection
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT
 from service.web.request_cycle.request_ids import assign_request_id
 
 log = structlog.get_logger()
 
+CHECK_INTERVAL_S = 1.0
+# asyncio accepts so many connections in a turn of the event loop, before it counts the first one.
+ACCEPTED_AT_ONCE = 32
+RESERVED_CONNECTIONS = 16  # for health checks, when there are too many connections
+RESERVED_FILES = 64 + RESERVED_CONNECTIONS + 4 * ACCEPTED_AT_ONCE  # for all but the pool
+HEALTHCHECK = "/v1/healthcheck"
+ROOM_MADE = 0.05  # of the connections, when there are too many
+OUTAGE_END_S = 10.0  # without a refused connection
+MAX_UNSENT_BYTES = 32 * 1024 * 1024  # of the connections that do not read, together
+# When the process stops: idle connections stay open so long for one more response, which tells the
+# client that the connection ends.
+IDLE_GRACE_S = 1.0
+DRAIN_CHECK_INTERVAL_S = 0.02
+MAX_CONNECTIONS = web.AppKey("max_connections", int)
 
-class Protocol(web.RequestHandler):
-    """One connection; responds to requests that do not reach the middlewares."""
 
-    def __init__(self, server: "Server", **options: Any) -> None:
-        super().__init__(server, **options)
-        self._common_headers = server.common_headers
+def choose_max_connections(config: Config) -> int:
+    """Return the most connections of a process: the setting, or fewer if it may open fewer files.
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer a request that the HTTP parser refused, or that failed within aiohttp."""
-        request_id = assign_request_id(request)
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            log.error("connection failed", request_id=request_id, exc_info=exc)
-            response = problems.respond_internal(request)
-        else:
-            if isinstance(exc, LineTooLong):  # its message has the line
-                message = f"a line has more than {self.max_line_size} bytes"
-            request[PARSER_ERROR] = message or ""
-            response = problems.respond_http(request, status, reason=message)
-        self._common_headers.add(request, response)
-        response.force_close()
-        return response
+    The pool may need a second connection for each of its own to cancel statements.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return config.server.max_connections
+    available = files - RESERVED_FILES - 2 * config.database.max_open
+    return max(1, min(config.server.max_connections, available))
 
 
 class Server(web.Server):
-    """Makes a `Protocol` of each connection."""
+    """Makes a `Connection` of each connection, and limits all of them together."""
 
-    def __init__(self, server: web.Server, headers: CommonHeaders, **options: Any) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        headers: CommonHeaders,
+        settings: Settings,
+        max_connections: int,
+        **options: Any,
+    ) -> None:
         super().__init__(self._handle, request_factory=server.request_factory, **options)
         self._application = server.request_handler
         self.common_headers = headers
+        self.unread: dict[Connection, None] = {}  # those with unsent bytes, the oldest first
+        self._settings = settings
         self._options = options
+        self._max_connections = max_connections
+        self._open = 0
+        self._reserve: dict[Connection, None] = {}  # the oldest first
+        self._refused = 0  # since there were too many connections
+        self._last_refused_at = 0.0
+
+    def __call__(self) -> Connection:
+        """Make the protocol of a new connection."""
+        return Connection(self, loop=asyncio.get_running_loop(), **self._options)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Count the connection; if there are too many, it is only for health checks."""
+        super().connection_made(handler, transport)
+        self._open += 1
+        if self._open <= self._max_connections:
+            return
+        if not self._refused:
+            log.warning("too many connections", max_connections=self._max_connections)
+        self._refused += 1
+        self._last_refused_at = asyncio.get_running_loop().time()
+        connection = cast("Connection", handler)
+        connection.is_reserve = True
+        self._reserve[connection] = None
+        if len(self._reserve) > RESERVED_CONNECTIONS:
+            oldest = next(iter(self._reserve))
+            del self._reserve[oldest]
+            oldest.abort()
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        """Forget the connection."""
+        super().connection_lost(handler, exc)
+        self._open -= 1
+        self._reserve.pop(cast("Connection", handler), None)
+        self.unread.pop(cast("Connection", handler), None)
+
+    @property
+    def room(self) -> int:
+        """Connections that may be opened."""
+        return max(0, self._max_connections - self._open)
+
+    def limit_unsent(self, connection: Connection) -> None:
+        """Abort connections with unsent bytes, the oldest first, if they are too many together."""
+        self.unread[connection] = None
+        unsent = sum(each.unsent_bytes for each in self.unread)
+        for oldest in list(self.unread):
+            if unsent <= MAX_UNSENT_BYTES or oldest is connection:
+                break
+            unsent -= oldest.unsent_bytes
+            oldest.abort()
+
+    async def check_regularly(self) -> None:
+        """End slow connections, and idle ones if there are too many, until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            now = loop.time()
+            for connection in self._list():
+                connection.check(now, self._settings.head_timeout, self._settings.send_timeout)
+            if self._refused and now - self._last_refused_at > OUTAGE_END_S:
+                log.warning("no longer too many connections", refused=self._refused)
+                self._refused = 0
+            elif self._refused and now - self._last_refused_at < 2 * CHECK_INTERVAL_S:
+                self._make_room()
+
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
+        """Wait until all connections have ended, for `timeout` seconds at most.
+
+        Each response now says that its connection ends. aiohttp's own shutdown cuts off requests
+        that are still on their way.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await asyncio.sleep(DRAIN_CHECK_INTERVAL_S)  # asyncio may still be accepting connections
+        while self.connections and (passed := loop.time() - started) < timeout:
+            if passed >= IDLE_GRACE_S:
+                for connection in self._list():
+                    connection.close_if_unused()
+            await asyncio.sleep(DRAIN_CHECK_INTERVAL_S)
+
+    def _list(self) -> list[Connection]:
+        return cast("list[Connection]", self.connections)
+
+    def _make_room(self) -> None:
+        """Close idle connections, first those that have sent no request, the oldest first."""
+        excess = max(0, self._open - int((1 - ROOM_MADE) * self._max_connections))
+        idle = [connection for connection in self._list() if connection.is_idle]
+        for connection in sorted(idle, key=lambda each: each.has_responded)[:excess]:
+            connection.close_if_unused()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Assign the request id, and respond to an unknown `Expect`.
+        """Assign the request id; respond to requests that the application does not get.
 
         aiohttp looks at `Expect` before the middlewares run.
         """
         assign_request_id(request)
+        connection = cast("Connection", request.protocol)
+        has_large_head = connection.begin_request(request)
         expected = request.headers.get(hdrs.EXPECT) or "100-continue"  # it may be an empty list
-        if expected.lower() == "100-continue":
+        if has_large_head:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            response: web.StreamResponse = problems.respond_http(request, status)
+        elif expected.lower() != "100-continue":
+            response = problems.respond_http(request, HTTPStatus.EXPECTATION_FAILED)
+        elif not connection.is_reserve:
             return await self._application(request)
-        response = problems.respond_http(request, HTTPStatus.EXPECTATION_FAILED)
+        elif request.rel_url.raw_path.startswith(HEALTHCHECK):
+            response = await self._application(request)
+        else:
+            response = problems.respond(request, Unavailable("too many connections"))
         response.force_close()
         self.common_headers.add(request, response)
         return response
-
-    def __call__(self) -> Protocol:
-        """Make the protocol of a new connection."""
-        return Protocol(self, loop=asyncio.get_running_loop(), **self._options)
 
 
 def exempt_from_collection() -> None:
@@ -87,6 +196,16 @@ def exempt_from_collection() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Return a socket for each address of the host; raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets = []
+    for family, address in dict.fromkeys((family, address) for family, *_, address in found):
+        sockets.append(socket.create_server(address[:2], family=family))
+    return sockets
 
 
 class Runner(web.AppRunner):
@@ -101,10 +220,31 @@ class Runner(web.AppRunner):
         # Nearly no time for aiohttp's own wait at the end: `cleanup` has waited by then.
         super().__init__(app, shutdown_timeout=1, **self._options)
         self._settings = settings
+        self._sockets: list[socket.socket] = []
+        self._check: asyncio.Task[None] | None = None
+
+    async def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept connections on these sockets.
+
+        asyncio has one number for the backlog and for the connections that it accepts at once. The
+        first may be large. The second opens a file for each, before they can be counted.
+        """
+        for each in sockets:
+            await web.SockSite(self, each, backlog=ACCEPTED_AT_ONCE).start()
+            each.listen(self._settings.backlog)
+            self._sockets.append(each)
 
     async def _make_server(self) -> web.Server:
-        server = await super()._make_server()
-        return Server(server, self.app[COMMON_HEADERS], **self._options)
+        made = await super()._make_server()
+        server = Server(
+            made,
+            self.app[COMMON_HEADERS],
+            self._settings,
+            self.app[MAX_CONNECTIONS],
+            **self._options,
+        )
+        self._check = asyncio.create_task(server.check_regularly())
+        return server
 
     async def cleanup(self) -> None:
         """Report "not ready", accept no more connections, wait for requests in flight, stop."""
@@ -112,7 +252,29 @@ class Runner(web.AppRunner):
         if not in_flight.is_draining:
             in_flight.is_draining = True
             await asyncio.sleep(self._settings.drain_delay)
-            for site in list(self.sites):
-                await site.stop()
-            await in_flight.wait(self._settings.shutdown_timeout)
+            if isinstance(self.server, Server):
+                await self._stop_listening(self.server)
+                await self.server.drain(self._settings.shutdown_timeout)
+        if self._check:
+            self._check.cancel()
         await super().cleanup()
+
+    async def _stop_listening(self, server: Server) -> None:
+        """Accept the connections that are waiting, as their clients take them for open; then stop.
+
+        Nothing else runs between the two: closing the socket resets the connections that wait.
+        """
+        loop = asyncio.get_running_loop()
+        for each in self._sockets:
+            loop.remove_reader(each.fileno())
+        # asyncio drops connections that it has accepted, but not yet set up when a site stops.
+        await asyncio.sleep(DRAIN_CHECK_INTERVAL_S)
+        accepted: list[socket.socket] = []
+        for each in self._sockets:
+            with suppress(OSError):  # BlockingIOError: no more are waiting
+                while len(accepted) < server.room:
+                    accepted.append(each.accept()[0])
+        for site in list(self.sites):
+            await site.stop()
+        for connection in accepted:
+            await loop.connect_accepted_socket(server, connection)

@@ -122,7 +122,7 @@ async def test_the_keyboard_is_enough(page: Page, client: Client) -> None:
 
     await press(page, "Tab")
     assert await page.evaluate("document.activeElement.className") == "skip"
-    for _ in range(80):
+    for _ in range(120):
         await press(page, "Tab")
         if await page.evaluate(f"document.activeElement.matches('{SEND}')"):
             break

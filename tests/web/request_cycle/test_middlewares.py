@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
 from conftest import Client, Service, Start
 from pytest_aiohttp import AiohttpClient
 from support import until
-
-from service.web.request_cycle.in_flight import InFlight
 
 
 @pytest.fixture
@@ -88,32 +85,29 @@ async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
     assert response.headers["Retry-After"] == "1"
 
 
-async def test_a_stop_waits_for_every_request() -> None:
+async def test_a_stop_waits_for_every_request(failing: Any) -> None:
     """And not only for the first one that ends."""
-    in_flight = InFlight(request_timeout=60)
-    in_flight.is_draining = True
     ends = [asyncio.Event(), asyncio.Event()]
+    waiting: list[asyncio.Event] = []
 
-    async def take(end: asyncio.Event) -> None:
-        async def handler(_: web.Request) -> web.Response:
-            await end.wait()
-            return web.Response()
+    async def handler(_: web.Request) -> web.Response:
+        waiting.append(ends[len(waiting)])
+        await waiting[-1].wait()
+        return web.Response()
 
-        await in_flight.limit_time(make_mocked_request("GET", "/"), handler)
-
-    requests = [asyncio.create_task(take(end)) for end in ends]
-    await asyncio.sleep(0)
-    stop = asyncio.create_task(in_flight.wait(60))
-    await asyncio.sleep(0)
-
+    client = await failing(handler)
+    requests = [asyncio.create_task(client.get("/handler")) for _ in ends]
+    await until(lambda: len(waiting) == 2)
+    stop = asyncio.create_task(client.server.runner.cleanup())
     ends[0].set()
-    await requests[0]
-    await asyncio.sleep(0.01)
+    await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
     has_stopped = stop.done()
     ends[1].set()
+    responses = await asyncio.gather(*requests)
     await stop
 
     assert not has_stopped
+    assert [response.status for response in responses] == [200, 200]
 
 
 async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
