@@ -59,11 +59,7 @@ def get(url: str) -> int:
 
 @contextmanager
 def serving(
-    command: list[str],
-    environment: Environment,
-    *,
-    start_new_session: bool = False,
-    **changes: str,
+    command: list[str], environment: Environment, **changes: str
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Start a service, wait until it is ready, and yield its address and process."""
     port = free_port()
@@ -74,7 +70,7 @@ def serving(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=start_new_session,
+        start_new_session=True,  # a process group of its own
     ) as process:
         try:
             base = f"http://127.0.0.1:{port}"
@@ -202,8 +198,8 @@ def connect(base: str) -> socket.socket:
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
 def test_clients_wait_in_the_backlog(environment: Environment, command: list[str]) -> None:
     """As many as the setting says connect while no process accepts them; SIGTERM loses none."""
-    quiet = {"LOG_LEVEL": "warning"}  # nobody reads its stdout
-    with serving(command, environment, start_new_session=True, **quiet) as (base, process):
+    environment["LOG_LEVEL"] = "warning"  # nobody reads its stdout
+    with serving(command, environment) as (base, process):
         os.killpg(process.pid, signal.SIGSTOP)
         clients = [connect(base) for _ in range(300)]
         for client in clients:
