@@ -1,6 +1,6 @@
 # `make` on its own lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lock clean bench bench-listing chart soak
+.PHONY: help run test lint lock clean bench bench-listing chart soak drills
 
 PYTHON ?= python3
 VENV   := .venv
@@ -65,6 +65,9 @@ chart: $(BENCH)/bench-$(PYTHON_ID) ## draw bench/chart.svg again from the last r
 
 soak: $(BENCH)/bench-$(PYTHON_ID) ## 2 million requests to one process, whose memory must not grow
 	$(BENCH)/bin/python -m bench.soak $(ARGS)
+
+drills: $(VENV)/run-$(PYTHON_ID) ## faults and hostile clients, with real processes (10 minutes; ARGS="--only NAME")
+	$(BIN)/python -m drills.run $(ARGS)
 
 COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header --generate-hashes \
            --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \

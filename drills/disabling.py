@@ -1,0 +1,58 @@
+"""Shows that the drills can fail: runs one against a copy of the service without one protection.
+
+The copy is of this tree. A protection is removed by replacing text, which must be there exactly
+once: otherwise the code has changed, and the replacement here has to change with it.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+IGNORED = shutil.ignore_patterns(".*", "__pycache__", "bench", "tests", "docs")
+
+
+class TextNotFound(Exception):
+    """A replacement does not fit the code."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """A protection: the drill that must fail without it, and how to remove it from a file."""
+
+    drill: str
+    file: str
+    text: str
+    replacement: str
+
+
+PROTECTIONS = {
+    # A read that hit a broken connection is sent again.
+    "read-retry": Protection(
+        "terminated-backends",
+        "service/database/statements.py",
+        "        if retry:\n",
+        "        if False:\n",
+    ),
+    # aiopg reports a statement timeout as CancelledError, which must become a response.
+    "cancelled-error": Protection(
+        "locked-table",
+        "service/database/statements.py",
+        "                if not is_statement_timeout(error):\n                    raise\n",
+        "                raise\n",
+    ),
+}
+
+
+def copy_without(name: str, tree: Path, copy: Path) -> Protection:
+    """Copy the service's tree to `copy`, without this protection; raises `TextNotFound`."""
+    protection = PROTECTIONS[name]
+    shutil.copytree(tree, copy, ignore=IGNORED)
+    path = copy / protection.file
+    before = path.read_text()
+    if before.count(protection.text) != 1:
+        raise TextNotFound(
+            f"{protection.file}: the text of {name} is there {before.count(protection.text)} times,"
+            f" expected once: {protection.text.strip()!r}"
+        )
+    path.write_text(before.replace(protection.text, protection.replacement))
+    return protection

@@ -1,0 +1,239 @@
+"""Clients that read and write, and an audit of what the service has acknowledged.
+
+Each writer changes only the movies that it has created, so it knows what each must be.
+"""
+
+import asyncio
+import itertools
+import secrets
+import statistics
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from drills.client import Connection, NoResponse, NotConnected, Response
+from drills.postgres import Postgres
+
+RETRY_S = 0.1
+OK, CREATED = 200, 201
+FIELDS = ("id", "title", "year", "runtime", "genres", "version")
+Movie = dict[str, Any]
+
+SELECT = """
+select m.id, m.title, m.year, m.runtime || ' mins', m.genres, m.version
+from movies as m
+where m.title like %s || '%%'
+"""
+
+
+@dataclass
+class Sent:
+    """One request: what it was and what became of it; `status` 0: no response."""
+
+    kind: str
+    status: int
+    at: float  # when it ended, in seconds of the event loop's clock
+    seconds: float
+    problem: str = ""
+
+
+@dataclass
+class Known:
+    """A movie as it was acknowledged last, and later writes whose outcome is unknown."""
+
+    movie: Movie
+    unsure_titles: list[str] = field(default_factory=list)
+    is_deleted: bool = False
+    may_be_deleted: bool = False
+
+
+@dataclass
+class Load:
+    """The clients, what they have sent, and what was acknowledged."""
+
+    url: str
+    movies: int  # ids from 1 on, to be read
+    readers: int = 4
+    writers: int = 4
+    pause_s: float = 0.0  # of a client between two requests
+    paths: tuple[str, ...] = ()  # read as well as movies by id
+    prefix: str = field(default_factory=lambda: f"drill-{secrets.token_hex(4)}")
+    sent: list[Sent] = field(default_factory=list)
+    known: dict[int, Known] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Load"]:
+        """Run the clients; each finishes its request at the end."""
+        stop = asyncio.Event()
+        tasks = [asyncio.create_task(self._read(number, stop)) for number in range(self.readers)]
+        tasks += [asyncio.create_task(self._write(number, stop)) for number in range(self.writers)]
+        try:
+            yield self
+        finally:
+            stop.set()
+            await asyncio.gather(*tasks)
+
+    def select(self, kind: str, since: float = 0.0, until: float = inf) -> list[Sent]:
+        """Return the requests of this kind ("read", "write") that ended in that time."""
+        return [sent for sent in self.sent if sent.kind == kind and since <= sent.at < until]
+
+    async def send(
+        self, connection: Connection, kind: str, *request: Any, **options: Any
+    ) -> Response | None:
+        """Send a request and note what became of it; None if there was no response."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            response = await connection.request(*request, **options)
+        except (NoResponse, NotConnected) as error:
+            is_sent = isinstance(error, NoResponse)
+            problem = ("no response: " if is_sent else "not connected: ") + str(error)
+            ended = loop.time()
+            self.sent.append(Sent(kind, 0, ended, ended - started, problem))
+            return None
+        self.sent.append(Sent(kind, response.status, loop.time(), response.seconds))
+        return response
+
+    async def _read(self, number: int, stop: asyncio.Event) -> None:
+        connection = Connection(self.url)
+        for turn in itertools.count(number):
+            if stop.is_set():
+                break
+            path = f"/v1/movies/{turn * 7 % self.movies + 1}"
+            if self.paths and turn % 10 == 0:
+                path = self.paths[turn // 10 % len(self.paths)]
+            if not await self.send(connection, "read", "GET", path):
+                await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self.pause_s)
+        connection.close()
+
+    async def _write(self, number: int, stop: asyncio.Event) -> None:
+        """Create a movie, change it twice, delete one of three; then the next one."""
+        connection = Connection(self.url)
+        for turn in itertools.count():
+            if stop.is_set():
+                break
+            name = f"{self.prefix}-{number}-{turn}"
+            # Every other writer uses keys, and sends a create again until it is acknowledged.
+            known = await self._create(connection, name, stop, has_key=number % 2 == 0)
+            if not known:
+                continue
+            for title in (f"{name}/1", f"{name}/2"):
+                await self._change(connection, known, title)
+                await asyncio.sleep(self.pause_s)
+            if turn % 3 == 0:
+                await self._delete(connection, known)
+        connection.close()
+
+    async def _create(
+        self, connection: Connection, name: str, stop: asyncio.Event, *, has_key: bool
+    ) -> Known | None:
+        """Create a movie, with a key again and again; None if it was not acknowledged."""
+        body = {"title": name, "year": 2000, "runtime": "90 mins", "genres": ["drama", "war"]}
+        headers = {"Idempotency-Key": name} if has_key else {}
+        while not stop.is_set():
+            response = await self.send(connection, "write", "POST", "/v1/movies", body, headers)
+            if response and response.status == CREATED:
+                movie = response.json()["movie"]
+                self.known[movie["id"]] = Known(movie)
+                return self.known[movie["id"]]
+            await asyncio.sleep(RETRY_S)
+            if not has_key:
+                break
+        return None
+
+    async def _change(self, connection: Connection, known: Known, title: str) -> None:
+        path = f"/v1/movies/{known.movie['id']}"
+        response = await self.send(connection, "write", "PATCH", path, {"title": title})
+        if response and response.status == OK:
+            known.movie = response.json()["movie"]
+            known.unsure_titles.clear()
+        else:
+            known.unsure_titles.append(title)
+            await asyncio.sleep(RETRY_S)
+
+    async def _delete(self, connection: Connection, known: Known) -> None:
+        path = f"/v1/movies/{known.movie['id']}"
+        response = await self.send(connection, "write", "DELETE", path)
+        known.is_deleted = bool(response and response.status == OK)
+        known.may_be_deleted = not known.is_deleted
+
+    def audit(self, server: Postgres, database: str) -> list[str]:
+        """Compare what was acknowledged with the database; return what is wrong."""
+        rows = [
+            dict(zip(FIELDS, row, strict=True))
+            for row in server.execute(database, SELECT, self.prefix)
+        ]
+        found = {row["id"]: row for row in rows}
+        names = Counter(row["title"].partition("/")[0] for row in rows)
+        wrong = [f"{name} exists {count} times" for name, count in names.items() if count > 1]
+        for number, known in self.known.items():
+            if problem := _compare(known, found.get(number)):
+                wrong.append(f"movie {number}: {problem}")
+        return wrong
+
+
+def _compare(known: Known, row: Movie | None) -> str:
+    """Return what is wrong with one movie."""
+    if known.is_deleted:
+        return "its deletion was acknowledged, and it is there" if row else ""
+    if row is None:
+        return "" if known.may_be_deleted else "it was acknowledged, and it is missing"
+    expected = {name: known.movie[name] for name in FIELDS}
+    if row == expected:
+        return ""
+    newer = row["version"] - expected["version"]
+    was_sent = row["title"] in known.unsure_titles
+    if was_sent and 0 < newer <= len(known.unsure_titles):
+        return ""
+    return f"acknowledged as {expected}, and it is {row}"
+
+
+def summarize(sent: list[Sent]) -> str:
+    """Return how many requests had which status, and the longest time."""
+    if not sent:
+        return "none"
+    counts = Counter(str(each.status or "no response") for each in sent)
+    words = ", ".join(f"{count:,} x {status}" for status, count in sorted(counts.items()))
+    return f"{words}, at most {max(each.seconds for each in sent):.2f} s"
+
+
+def list_problems(sent: list[Sent], allowed: tuple[int, ...] = (200,)) -> list[Sent]:
+    """Return the requests whose status is not allowed."""
+    return [each for each in sent if each.status not in allowed]
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """Return a percentile."""
+    if len(values) < 2:
+        return values[0] if values else inf
+    return statistics.quantiles(values, n=100)[percent - 1]
+
+
+async def wait_until(condition: Callable[[], object], timeout_s: float) -> float:
+    """Wait until the condition holds; return the seconds, or infinity after the timeout."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while not condition():
+        if loop.time() - started > timeout_s:
+            return inf
+        await asyncio.sleep(0.05)
+    return loop.time() - started
+
+
+async def wait_for_status(url: str, path: str, status: int, timeout_s: float) -> float:
+    """Request until the status is this one; return the seconds, or infinity after the timeout."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    connection = Connection(url)
+    while (passed := loop.time() - started) < timeout_s:
+        with suppress(NotConnected, NoResponse):
+            if (await connection.request("GET", path)).status == status:
+                connection.close()
+                return passed
+        await asyncio.sleep(0.05)
+    connection.close()
+    return inf

@@ -1,0 +1,117 @@
+"""PostgreSQL servers on loopback, of the embedded binaries, which may be killed."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from drills.processes import Process, Processes, find_free_port, kill_group, stop
+from service.database.embedded import place
+from service.database.embedded.keeper import INITDB_OPTIONS, UNSAFE_INITDB_OPTIONS
+
+START_TIMEOUT_S = 60.0
+USER = "catalogue"
+# No drill cuts the power, so nothing is synced to disk. Commits wait for the standby all the same.
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "150",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "wal_sender_timeout": "60s",
+    "log_min_messages": "warning",
+}
+
+
+class Postgres:
+    """One server; `folder` is its data."""
+
+    def __init__(self, processes: Processes, folder: Path) -> None:
+        self.port = find_free_port()
+        self._processes = processes
+        self._folder = folder
+        self._place = place.Server(folder, durable=True, throwaway=True)
+        self._programs = place.find_programs(self._place)
+        self._process: Process | None = None
+
+    def create(self) -> None:
+        """Make an empty server and start it."""
+        self._place.make_private(self._folder)
+        options = (*INITDB_OPTIONS, *UNSAFE_INITDB_OPTIONS)
+        self._run("initdb", "-D", self._folder, *options)
+        self.start()
+
+    def clone(self, folder: Path) -> "Postgres":
+        """Make and start a streaming standby of this server."""
+        standby = Postgres(self._processes, folder)
+        standby._place.make_private(folder)
+        self._run("pg_basebackup", "-R", "-c", "fast", "-D", folder, "-d", self.url("postgres"))
+        standby.start()
+        return standby
+
+    def start(self) -> None:
+        """Start, and wait until the server accepts connections."""
+        settings = {**SETTINGS, "port": str(self.port)}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        command: list[str | Path] = [self._programs / "postgres", "-D", self._folder, *options]
+        with self._folder.with_suffix(".log").open("ab") as log:
+            self._process = self._processes.start(command, output=log, account=self._place.account)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return self.connect("postgres").close()
+            except psycopg2.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop at once: sessions end, without a shutdown of their own ("immediate")."""
+        if self._process:
+            stop(self._process, number=3)  # SIGQUIT
+
+    def kill(self) -> None:
+        """Kill all its processes (SIGKILL)."""
+        if self._process:
+            kill_group(self._process)
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._run("pg_ctl", "promote", "-D", self._folder, "-w", "-t", "60")
+
+    def url(self, database: str, user: str = USER) -> str:
+        """Return the URL of a database."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def connect(self, database: str) -> psycopg2.extensions.connection:
+        """Connect in autocommit mode."""
+        connection = psycopg2.connect(self.url(database), connect_timeout=5)
+        connection.autocommit = True
+        return connection
+
+    @contextmanager
+    def session(self, database: str) -> Iterator[psycopg2.extensions.cursor]:
+        """Yield a cursor in autocommit mode."""
+        with closing(self.connect(database)) as connection, connection.cursor() as cursor:
+            yield cursor
+
+    def execute(self, database: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Run one statement, and return its rows if it has some."""
+        with self.session(database) as cursor:
+            cursor.execute(sql, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def version(self) -> str:
+        """Return the server's version."""
+        return str(self.execute("postgres", "show server_version")[0][0])
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        log = self._folder.with_suffix(f".{program}.log")
+        with log.open("wb") as output:
+            command: list[str | Path] = [self._programs / program, *arguments]
+            process = self._processes.start(command, output=output, account=self._place.account)
+            if process.wait() != 0:
+                raise RuntimeError(f"{program} failed: {log.read_text(errors='replace')}")

@@ -1,0 +1,97 @@
+"""The processes of a run: each is started in a group of its own, and stopped by its id."""
+
+import os
+import pwd
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+PROC = Path("/proc")
+STOP_TIMEOUT_S = 15.0
+
+Process = subprocess.Popen[bytes]
+
+
+class Processes:
+    """Starts programs, and stops those that still run at the end."""
+
+    def __init__(self) -> None:
+        self._started: list[Process] = []
+
+    def start(  # noqa: PLR0913 - as subprocess.Popen
+        self,
+        command: Sequence[str | Path],
+        *,
+        output: int | IO[bytes],
+        errors: int | IO[bytes] = subprocess.STDOUT,
+        folder: Path = Path("/"),
+        environment: Mapping[str, str] | None = None,
+        account: pwd.struct_passwd | None = None,
+    ) -> Process:
+        """Start a program as `account`; Ctrl-C is for the run, which then stops its programs."""
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            process_group=0,
+            user=account and account.pw_uid,
+            group=account and account.pw_gid,
+            extra_groups=[] if account else None,
+        )
+        self._started.append(process)
+        return process
+
+    def stop_all(self) -> None:
+        """Stop what still runs, the last started first."""
+        while self._started:
+            stop(self._started.pop())
+
+
+def stop(process: Process, number: int = signal.SIGTERM) -> int:
+    """Stop a process with this signal, or kill it when it takes too long; return its status."""
+    if process.poll() is None:
+        process.send_signal(number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            kill_group(process)
+    return process.wait()
+
+
+def kill_group(process: Process) -> None:
+    """Kill a process and its children at once, as a crash of their machine would."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def find_free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def list_children(pid: int) -> list[int]:
+    """Return the processes that `pid` has started."""
+    text = (PROC / str(pid) / "task" / str(pid) / "children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def count_files(pid: int) -> int:
+    """Return the number of open file descriptors."""
+    return len(list((PROC / str(pid) / "fd").iterdir()))
+
+
+def read_memory_mb(pid: int) -> float:
+    """Return the resident memory of a process (VmRSS)."""
+    pages = int((PROC / str(pid) / "statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
