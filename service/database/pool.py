@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from math import inf
+from typing import NamedTuple
 
 import aiopg
 import structlog
@@ -69,6 +70,13 @@ class Share:
         self._places.release()
 
 
+class Opened(NamedTuple):
+    """An open connection."""
+
+    since: float  # when its connect began
+    duplicate: socket.socket  # which is still there when aiopg has closed its own
+
+
 class Pool:
     """Lends connections as the settings say, to the tasks of one event loop.
 
@@ -90,9 +98,8 @@ class Pool:
         self._refusal: tuple[float, BaseException] | None = None  # in an outage: until when, why
         self.lists = Share(max(1, settings.max_open * 3 // 10))
         self.writes = Share(max(1, settings.max_open * 4 // 10))
-        # Since when: before the connect began.
-        self._connections: dict[aiopg.Connection, float] = {}
-        self._connecting: dict[asyncio.Task[aiopg.Connection], float] = {}
+        self._opened: dict[aiopg.Connection, Opened] = {}
+        self._connecting: dict[asyncio.Task[tuple[aiopg.Connection, socket.socket]], float] = {}
         self._backends: dict[socket.socket, Callable[[], None]] = {}  # of closed connections
         self._trusted_since = -inf  # older connections may have broken
         self._pause: asyncio.TimerHandle | None = None  # before the next connect
@@ -104,7 +111,7 @@ class Pool:
     @property
     def size(self) -> int:
         """Connections that are open or being opened, or whose backend has not ended yet."""
-        return len(self._connections) + len(self._connecting) + len(self._backends)
+        return len(self._opened) + len(self._connecting) + len(self._backends)
 
     @property
     def idle(self) -> int:
@@ -126,14 +133,12 @@ class Pool:
         except BaseException:
             free_place()
             raise
-        duplicate = os.dup(connection.raw.fileno())
         try:
             yield connection
         finally:
             if connection.raw.closed == CLOSED_HERE and not self._is_closing:
-                self._watch_backend(socket.socket(fileno=duplicate), free_place)
+                self._watch_backend(self._opened.pop(connection).duplicate, free_place)
             else:
-                os.close(duplicate)
                 free_place()
             self._release(connection)
 
@@ -173,7 +178,7 @@ class Pool:
 
         Only itself if it is new: then the others would not be any better.
         """
-        age = asyncio.get_running_loop().time() - self._connections.get(connection, inf)
+        age = asyncio.get_running_loop().time() - self._opened[connection].since
         connection.close()
         if age > RENEW_MIN_S:
             self.close_idle()
@@ -199,7 +204,7 @@ class Pool:
                     self._emptied.clear()
                     await self._emptied.wait()
         except TimeoutError:
-            for connection in list(self._connections):
+            for connection in list(self._opened):
                 self._discard(connection)
             for forget in list(self._backends.values()):
                 forget()
@@ -234,7 +239,8 @@ class Pool:
             raise
 
     def _release(self, connection: aiopg.Connection) -> None:
-        is_trusted = self._connections.get(connection, -inf) >= self._trusted_since
+        opened = self._opened.get(connection)
+        is_trusted = opened is not None and opened.since >= self._trusted_since
         # The status of a broken one is "unknown".
         is_idle = connection.raw.info.transaction_status == TRANSACTION_STATUS_IDLE
         if is_idle and is_trusted and not self._is_closing:
@@ -255,7 +261,8 @@ class Pool:
             self._discard(connection)
 
     def _discard(self, connection: aiopg.Connection) -> None:
-        self._connections.pop(connection, None)
+        if opened := self._opened.pop(connection, None):
+            opened.duplicate.close()
         # Never a second time: aiopg would stop watching a file descriptor that by now may be
         # another connection's.
         if connection.raw.closed != CLOSED_HERE:
@@ -271,16 +278,16 @@ class Pool:
             self._connecting[task] = asyncio.get_running_loop().time()
             task.add_done_callback(self._add_connection)
 
-    async def _connect_and_verify(self) -> aiopg.Connection:
+    async def _connect_and_verify(self) -> tuple[aiopg.Connection, socket.socket]:
         connection = await self._connector.connect()
         try:
             self._is_verified = self._is_verified or await self._verify(connection)
+            return connection, socket.socket(fileno=os.dup(connection.raw.fileno()))
         except BaseException:
             connection.close()
             raise
-        return connection
 
-    def _add_connection(self, task: asyncio.Task[aiopg.Connection]) -> None:
+    def _add_connection(self, task: asyncio.Task[tuple[aiopg.Connection, socket.socket]]) -> None:
         began = self._connecting.pop(task)
         self._emptied.set()
         if task.cancelled():
@@ -291,8 +298,9 @@ class Pool:
             if self._refusal:
                 log.info("database reached again")
                 self._refusal = None
-            self._connections[task.result()] = began
-            self._release(task.result())
+            connection, duplicate = task.result()
+            self._opened[connection] = Opened(began, duplicate)
+            self._release(connection)
 
     def _refuse_or_pause(self, error: BaseException) -> None:
         """Refuse requests for a while, unless another connection may still serve the waiters."""
