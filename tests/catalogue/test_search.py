@@ -111,7 +111,7 @@ create function turkish.lower(text) returns text language sql immutable
 
 def test_case_is_folded_alike_in_every_locale(empty_database: str, tmp_path: Path) -> None:
     """In a database with a Turkish locale, I is found as i, also in what was stored before."""
-    before = copy_migrations(tmp_path, before="20261123100000")
+    before = copy_migrations(tmp_path, before="20261122100000")
     find = "select title from movies where search @@ title_query('titanic') order by id"
     with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
