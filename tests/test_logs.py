@@ -1,6 +1,6 @@
-"""Logs: one line an event on stdout, JSON for machines, text for people, never an exception.
+"""Tests logs: one line per event on stdout, JSON or text, never an exception.
 
-Logging is set up once for a process, so that each test logs in a process of its own.
+Logging is set up once per process, so each test starts a process.
 """
 
 import json
@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# What the test runs, between setting up and saying on stderr that it got to its end.
+# Sets up logging, runs the test's code, and writes to stderr at the end.
 PROGRAM = """
 import logging, os, sys
 import structlog
@@ -62,7 +62,7 @@ def run(environment: dict[str, str]) -> Run:
 
 
 def events(output: str) -> list[dict[str, Any]]:
-    """Parse an output of one JSON object a line."""
+    """Parse an output with one JSON object per line."""
     *lines, last = output.split("\n")
     assert last == ""
     return [json.loads(line) for line in lines]
@@ -80,7 +80,7 @@ def on_a_terminal(run: Run, code: str, **options: Any) -> str:
 
 
 def test_without_a_terminal_it_is_json(run: Run) -> None:
-    """Into a pipe or file, an event is one JSON object on one line, with level and time in UTC."""
+    """In a pipe or file, an event is a JSON object on one line, with level and time in UTC."""
     output = run("log.info('request', status=200, path='/v1/movies')")
     (event,) = events(output)
 
@@ -91,7 +91,7 @@ def test_without_a_terminal_it_is_json(run: Run) -> None:
 
 
 def test_each_event_is_one_line(run: Run) -> None:
-    """Line ends within an event do not end its line, and its text comes back as it was."""
+    """Line ends in an event are escaped, and its text can be restored."""
     text = 'two\nlines\r\nand é 🎬 \u2028 \x00 "quotes" \\'
 
     output = run(f"log.info('first', text={text!r}); log.info('second')")
@@ -111,7 +111,7 @@ except ZeroDivisionError:
 
 
 def test_an_exception_comes_with_its_traceback(run: Run) -> None:
-    """In one line that says where it happened and why, also one of a library."""
+    """The line has place and reason, also for an exception of a library."""
     ours, library = events(run(FAIL))
 
     assert ours["request_id"] == "x"
@@ -122,7 +122,7 @@ def test_an_exception_comes_with_its_traceback(run: Run) -> None:
 
 
 def test_a_value_that_json_does_not_know_is_logged_as_text(run: Run) -> None:
-    """Paths, errors and the like are written as `str` has them."""
+    """Paths, errors and similar values are written with `str`."""
     code = "import pathlib\nlog.info('x', path=pathlib.Path('/a'), error=ValueError('bad'))"
 
     (event,) = events(run(code))
@@ -131,7 +131,7 @@ def test_a_value_that_json_does_not_know_is_logged_as_text(run: Run) -> None:
 
 
 def test_no_value_makes_logging_fail(run: Run) -> None:
-    """The event is written, whatever is in it."""
+    """The event is written with any value."""
     values = ["2**70", "'\\ud800'", "{1: 2}", "b'bytes'", "float('nan')", "{'a': {2, 3}}"]
 
     output = run("\n".join(f"log.info('odd', value={value})" for value in values))
@@ -140,7 +140,7 @@ def test_no_value_makes_logging_fail(run: Run) -> None:
 
 
 def test_on_a_terminal_it_is_text(run: Run) -> None:
-    """A person gets text, not JSON."""
+    """On a terminal, the format is text, not JSON."""
     output = on_a_terminal(run, "log.info('request', status=200)")
 
     assert "request" in output
@@ -149,7 +149,7 @@ def test_on_a_terminal_it_is_text(run: Run) -> None:
 
 
 def test_text_can_be_asked_for(run: Run) -> None:
-    """`format = "text"` gives text wherever it goes, tracebacks included."""
+    """`format = "text"` gives text in a pipe, too, including tracebacks."""
     output = run(f"log.info('request', status=200)\n{FAIL}", form="text")
 
     assert "request" in output
@@ -165,7 +165,7 @@ def test_json_can_be_asked_for(run: Run) -> None:
 
 
 def test_libraries_log_the_same_way(run: Run) -> None:
-    """What goes through `logging` comes out as the same kind of line, arguments filled in."""
+    """Messages of `logging` become the same lines, with their arguments."""
     code = "logging.getLogger('aiohttp.server').error('bad %s: %d', 'request', 7)"
 
     (event,) = events(run(code))
@@ -175,7 +175,7 @@ def test_libraries_log_the_same_way(run: Run) -> None:
 
 
 def test_libraries_log_as_text_on_a_terminal(run: Run) -> None:
-    """Their lines look like the service's own there as well."""
+    """Their lines look like the service's lines."""
     output = on_a_terminal(run, "logging.getLogger('asyncio').warning('slow %s', 'task')")
 
     assert "slow task" in output
@@ -186,7 +186,7 @@ def test_libraries_log_as_text_on_a_terminal(run: Run) -> None:
     ("level", "written"), [("debug", ["warning", "error"]), ("error", ["error"])]
 )
 def test_libraries_log_from_warnings_on(run: Run, level: str, written: list[str]) -> None:
-    """And from the service's own level on, if that is higher."""
+    """From the service's level on, if that is higher."""
     names = ("info", "warning", "error")
     code = "\n".join(f"logging.getLogger('x').{name}('{name}')" for name in names)
 
@@ -194,7 +194,7 @@ def test_libraries_log_from_warnings_on(run: Run, level: str, written: list[str]
 
 
 def test_a_broken_call_of_a_library_does_not_fail(run: Run) -> None:
-    """`logging` swallows arguments that do not fit their format, and so does this."""
+    """Arguments that do not fit their format are ignored, as in `logging`."""
     run("logging.raiseExceptions = False\nlogging.getLogger('x').warning('%d', 'no number')")
 
 
@@ -203,7 +203,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_level_is_respected(run: Run, level: str) -> None:
-    """Nothing below the level is written, and all from it on."""
+    """Events below the level are not written, all others are."""
     code = "\n".join(f"log.{name}('{name}')" for name in LEVELS)
 
     output = run(code, level=level)
@@ -213,7 +213,7 @@ def test_the_level_is_respected(run: Run, level: str) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_the_level_holds_for_the_access_line(run: Run, form: str) -> None:
-    """It is an info."""
+    """The access line has the level info."""
     code = "logs.access.write('request', status=200)"
 
     assert "request" in run(code, level="info", form=form)
@@ -221,7 +221,7 @@ def test_the_level_holds_for_the_access_line(run: Run, form: str) -> None:
 
 
 def test_the_access_line_is_the_one_of_structlog(run: Run) -> None:
-    """The same keys in the same order with the same values, but for the time."""
+    """It has the same keys and values in the same order, except for the time."""
     code = "log.info('request', status=200); logs.access.write('request', status=200)"
 
     first, second = events(run(code))
@@ -231,7 +231,7 @@ def test_the_access_line_is_the_one_of_structlog(run: Run) -> None:
 
 
 def test_loggers_made_before_setting_up_obey(environment: dict[str, str]) -> None:
-    """A module's logger, made at import, logs as set up later."""
+    """A logger made at import uses the settings made later."""
     program = (
         "import structlog\nlog = structlog.get_logger()\n"
         "from service import logs\nfrom service.config import Log\n"
@@ -262,7 +262,7 @@ KILLED = "\nos.write(2, b'reached its end\\n')\nos._exit(0)\n"
 
 
 def within_a_loop(code: str) -> str:
-    """Have code run within a turn of an event loop, and give the loop a few turns more."""
+    """Run code in an event loop, and then a few turns of the loop."""
     indented = "".join(f"    {line}\n" for line in code.splitlines())
     return (
         f"import asyncio\nasync def main():\n{indented}"
@@ -278,14 +278,14 @@ Where = pytest.mark.parametrize(
 @Where
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk always full")
 def test_a_full_disk_does_not_fail_what_is_logged(run: Run, where: Callable[[str], str]) -> None:
-    """Where stdout cannot be written, the event is lost and the service goes on."""
+    """If stdout cannot be written, the event is lost and the service continues."""
     with Path("/dev/full").open("wb") as full:
         run(where(LOG_MUCH) + KILLED, stdout=full)
 
 
 @Where
 def test_a_closed_pipe_does_not_fail_what_is_logged(run: Run, where: Callable[[str], str]) -> None:
-    """Where nobody reads the logs any more, the service goes on."""
+    """If the reader of the logs has gone, the service continues."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -298,13 +298,13 @@ def test_a_closed_pipe_does_not_fail_what_is_logged(run: Run, where: Callable[[s
 def test_a_closed_stdout_does_not_fail_what_is_logged(
     run: Run, where: Callable[[str], str]
 ) -> None:
-    """Where stdout has been closed, the service goes on."""
+    """If stdout is closed, the service continues."""
     run("sys.stdout.close()\n" + where(LOG_MUCH) + KILLED)
 
 
 @Where
 def test_lines_are_written_at_once(run: Run, where: Callable[[str], str]) -> None:
-    """A line is written when it is logged: a process that is killed has told all until then."""
+    """A line is written when it is logged, so a killed process loses none."""
     output = run(where("log.info('last words')") + KILLED)
 
     assert [event["event"] for event in events(output)] == ["last words"]
@@ -312,7 +312,7 @@ def test_lines_are_written_at_once(run: Run, where: Callable[[str], str]) -> Non
 
 @Where
 def test_lines_stay_whole_and_in_order(run: Run, where: Callable[[str], str]) -> None:
-    """However many and however long, each event is a line, and they come as they were logged."""
+    """Any number of events of any length stay whole lines, in the order of logging."""
     code = (
         "for number in range(300):\n    log.info('é' * number, number=number)\n"
         "    logging.getLogger('x').error('%d', number)"
@@ -326,7 +326,7 @@ def test_lines_stay_whole_and_in_order(run: Run, where: Callable[[str], str]) ->
 
 
 def test_what_is_logged_after_the_loop_is_written_too(run: Run) -> None:
-    """Neither the last words of an event loop nor those after it are kept back."""
+    """Events at the end of an event loop and after it are written."""
     code = "import asyncio\nasync def main():\n    log.info('within')\nasyncio.run(main())\n"
 
     output = run(code + "log.info('after')\n" + KILLED)
@@ -335,7 +335,7 @@ def test_what_is_logged_after_the_loop_is_written_too(run: Run) -> None:
 
 
 def test_a_line_is_one_write(run: Run) -> None:
-    """Or lines of several processes would be mixed on the pipe that they share."""
+    """Otherwise lines of processes that share a pipe would be mixed."""
     run(
         "from types import SimpleNamespace\nwritten = []\n"
         "buffer = SimpleNamespace(write=written.append, flush=lambda: None)\n"

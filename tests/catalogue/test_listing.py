@@ -1,4 +1,4 @@
-"""Which statements a page of movies takes, and what becomes of one that takes too long."""
+"""Tests the statements that a page of movies needs, and timeouts of the walk."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,13 +26,13 @@ SIZE = 3
 
 
 class Recorded(Statements):
-    """Statements that remember which were sent, and of which some time out."""
+    """Statements that record their names; some of them time out."""
 
     sent: list[str]
     slow = ""
 
     async def fetch(self, name: str, **options: Any) -> list[Row]:
-        """Run it, or have it take too long."""
+        """Run the statement, or let it time out."""
         self.sent.append(name)
         if name == self.slow:
             if options["timeout"] is None:  # the query's own
@@ -57,7 +57,7 @@ async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]
 
 @pytest.fixture
 def catalogue(execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 movies, of which the even ones are of 2000; up to 12 are few, and 15 have numbers."""
+    """Insert 20 movies, half of them of 2000; totals are exact to 12, page numbers end at 15."""
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select 'x', 2000 + n % 2, 1, '{a}' from generate_series(1, 20) as n"
@@ -73,7 +73,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
-    """Ask for a page, and return it with the statements that it took."""
+    """Return a page, and the names of its statements."""
 
     async def page(
         wanted: Filter,
@@ -87,7 +87,7 @@ def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the mov
 
 
 def ids(page: Page) -> list[int]:
-    """Name the movies of a page."""
+    """Return the ids of a page's movies."""
     return [movie.id for movie in page.movies]
 
 
@@ -120,7 +120,7 @@ async def test_a_page_by_cursor_takes_one(ask: Ask, wanted: Filter) -> None:
 
 
 async def test_a_page_by_cursor_whose_movies_have_gone_counts_anew(ask: Ask) -> None:
-    """It is empty, and its total is one of now."""
+    """The page is empty, and its total is a new count."""
     page, sent = await ask(RARE, Place(key=SortKey(20, 20), total=99))
 
     assert sent == ["walk_movies", "sort_movies"]
@@ -175,7 +175,7 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
 async def test_a_walk_of_more_than_can_be_sorted_may_time_out(
     ask: Ask, database: str, statements: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then nothing is sorted."""
+    """It is not replaced by a sort."""
     monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
     monkeypatch.setattr(statements, "timeout", 0.05)
     with closing(psycopg2.connect(database)) as holder:
@@ -189,7 +189,7 @@ async def test_a_walk_of_more_than_can_be_sorted_may_time_out(
 
 @pytest.mark.parametrize(("skip", "pages"), [(12, True), (13, False)])
 async def test_numbers_reach_so_far(ask: Ask, skip: int, *, pages: bool) -> None:
-    """Of many; a page further is refused before anything is walked."""
+    """Of many movies, a page beyond the last number is refused before any walk."""
     if pages:
         page, _ = await ask(EVERYTHING, Place(skip=skip))
         assert ids(page) == [13, 14, 15]

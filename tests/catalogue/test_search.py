@@ -1,4 +1,4 @@
-"""What a movie is found by: fold_text and movie_search of the migrations."""
+"""Tests search: the functions fold_text and movie_search of the migrations."""
 
 import shutil
 from contextlib import closing
@@ -27,7 +27,7 @@ def test_ascii_is_folded_as_all_else(execute: Execute) -> None:
 
 @pytest.mark.parametrize("letters", [98, 99, 100, 101, 250])
 def test_a_word_is_known_by_its_first_100_characters(execute: Execute, letters: int) -> None:
-    """Also one of ASCII."""
+    """Also if the word is ASCII."""
     ((short, long),) = execute(BOTH_WAYS, f"of {'A' * letters}", f"òf {'A' * letters}")
 
     assert short == long == f"of {'a' * min(letters, 100)}"
@@ -45,14 +45,14 @@ def test_a_word_is_known_by_its_first_100_characters(execute: Execute, letters: 
 def test_words_and_genres_are_told_apart(
     execute: Execute, title: str, genres: list[str], found_by: list[str]
 ) -> None:
-    """By the blank that every genre begins with."""
+    """Every genre starts with a space."""
     ((words,),) = execute("select tsvector_to_array(movie_search(%s, %s))", title, genres)
 
     assert sorted(words) == sorted(found_by)
 
 
-def test_what_was_stored_before_is_found_after(empty_database: str, tmp_path: Path) -> None:
-    """By its genres and words, with the version that it had; and taken back, as before."""
+def test_movies_of_earlier_versions_are_found(empty_database: str, tmp_path: Path) -> None:
+    """The migration keeps genres, words and version, and so does taking it back."""
     before = tmp_path / "migrations"
     before.mkdir()
     for file in (ROOT / "migrations").glob("*.sql"):

@@ -1,4 +1,4 @@
-"""The live service against its own OpenAPI document: what schemathesis finds between the two."""
+"""Compares the running service with its OpenAPI document, with schemathesis."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ algorithms = ["location-headers"]
 """
 
 
-async def test_every_answer_is_as_the_document_says(
+async def test_every_response_is_as_documented(
     client: Client, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """No 5xx; statuses, content types, headers and bodies are those of the document."""
@@ -42,7 +42,7 @@ async def test_every_answer_is_as_the_document_says(
         "--generation-deterministic",
         "--no-color",
         cwd=tmp_path,
-        env=uncovered,  # it is not ours, and twice as fast
+        env=uncovered,  # without coverage, schemathesis is twice as fast
         stdout=PIPE,
         stderr=STDOUT,
     )

@@ -1,4 +1,4 @@
-"""Recovery, and what the log and the client learn of a failure."""
+"""Tests failures of handlers: responses, logs and recovery."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from service.web.request_cycle.in_flight import InFlight
 
 @pytest.fixture
 def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
-    """A service with one more route, whose handler is the test's."""
+    """Return a service with one more route, with a handler of the test."""
 
     async def begin(handler: Any, **changes: Any) -> Client:
         service = Service(settings(**changes))
@@ -28,10 +28,10 @@ def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
     return begin
 
 
-async def test_a_handler_that_fails_is_answered_500_and_logged(
+async def test_a_failing_handler_is_a_500_and_logged(
     failing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The client learns nothing of the inside; the log has the traceback and the same id."""
+    """The response has no details; the log has the traceback and the same request id."""
 
     async def handler(_: web.Request) -> web.Response:
         raise RuntimeError("the secret of the inside")
@@ -51,7 +51,7 @@ async def test_a_handler_that_fails_is_answered_500_and_logged(
 
 
 async def test_a_problem_names_the_path_without_the_query(client: Client) -> None:
-    """It is shown and logged elsewhere, and a query may have what is nobody's business."""
+    """Clients show and log it, and a query string may have private data."""
     response = await client.get("/v1/movies/7?token=secret")
 
     assert response.status == 422
@@ -59,7 +59,7 @@ async def test_a_problem_names_the_path_without_the_query(client: Client) -> Non
 
 
 async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
-    """A recovered failure costs the client nothing but this answer."""
+    """The client can send its next request on the same connection."""
 
     async def handler(_: web.Request) -> web.Response:
         raise RuntimeError
@@ -74,7 +74,7 @@ async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
 
 
 async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
-    """Whatever a handler waits for, the client is answered at the request's deadline."""
+    """At the request's deadline, the client gets a response, whatever the handler waits for."""
 
     async def handler(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
@@ -89,7 +89,7 @@ async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
 
 
 async def test_a_stop_waits_for_every_request() -> None:
-    """And not only for the first one that ends."""
+    """A stop does not end with the first request."""
     in_flight = InFlight(request_timeout=60)
     in_flight.is_draining = True
     ends = [asyncio.Event(), asyncio.Event()]
@@ -117,7 +117,7 @@ async def test_a_stop_waits_for_every_request() -> None:
 
 
 async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
-    """The memory of the process does not grow: at most the last one's task is held."""
+    """Memory does not grow: at most the task of the last one is kept."""
     tasks = weakref.WeakSet[Any]()
 
     async def handler(_: web.Request) -> web.Response:
@@ -139,7 +139,7 @@ async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
 async def test_a_503_keeps_the_reason_for_the_log(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the database is, and why it does not answer, is not for clients."""
+    """Clients do not see the database's address, or why it does not respond."""
     client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
 
     response = await client.get("/v1/movies/1")
