@@ -22,7 +22,7 @@ RUNNERS = {
     "js": ["node", "--input-type=module", "-"],
 }
 CREATE, CHANGE, WALK = range(3)
-# Strict: whoever adds what is missing is told to take the mark away.
+# Strict: when the missing example is added, the mark must be removed.
 LANGUAGES = [
     pytest.param(
         language,

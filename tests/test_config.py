@@ -351,7 +351,7 @@ def test_a_file_that_cannot_be_read_is_refused(write: Write, tmp_path: Path) -> 
     ],
 )
 def test_every_form_of_url_is_accepted(url: str) -> None:
-    """As libpq documents them."""
+    """All forms that libpq documents are accepted."""
     assert config.load(DEFAULTS, {"DATABASE_URL": url}).database.url == url
 
 
@@ -427,7 +427,7 @@ def test_an_origin_that_no_browser_sends_is_refused(write: Write, origin: str) -
 
 @pytest.mark.parametrize("value", ["1", "{}", "[1]", "[[]]"])
 def test_origins_have_to_be_a_list(write: Write, value: str) -> None:
-    """Of strings."""
+    """A list of strings is expected."""
     path = write("cors_origins = []", f"cors_origins = {value}")
 
     assert refused(path).endswith("must be a list of origins, like https://example.com")

@@ -195,7 +195,7 @@ def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
 
 
 def test_the_index_lists_every_decision() -> None:
-    """With the titles of the pages."""
+    """The index has the titles of the pages."""
     folder = ROOT / "docs" / "decisions"
     titles = {
         path.name: path.read_text().partition("\n")[0].partition(". ")[2]

@@ -167,7 +167,7 @@ async def test_an_error_of_a_dbas_trigger_is_logged(
 async def test_each_connection_names_the_service_its_version_and_process(
     client: Client, execute: Execute
 ) -> None:
-    """As application_name, which pg_stat_activity and the server's log show."""
+    """It is the application_name, which pg_stat_activity and the server's log show."""
     await client.get("/v1/movies/1")
 
     names = execute(

@@ -66,7 +66,7 @@ def test_a_module_contains_no_sql_on_the_catalogues_data(path: Path) -> None:
     ],
 )
 def test_sql_is_recognized(text: str) -> None:
-    """Also parts of SQL, and parts in an f-string."""
+    """Parts of SQL are recognized, also in an f-string."""
     assert SQL.search(text)
     assert [line for line, found in strings(f"x = f{text!r}") if SQL.search(found)] == [1]
 

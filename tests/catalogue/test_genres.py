@@ -60,7 +60,7 @@ def count_running(execute: Execute) -> int:
     )
 
 
-# What is counted.
+# The counts.
 
 
 async def test_most_movies_first_and_ties_by_code_point(
@@ -114,7 +114,7 @@ async def test_every_change_before_as_of_is_counted(genres: GenreCounts, execute
     assert counts.genres == [("animation", 1)]
 
 
-# When it is counted.
+# The time of the count.
 
 
 async def test_counts_are_kept(genres: GenreCounts, execute: Execute, keep: Keep) -> None:
@@ -220,7 +220,7 @@ async def test_only_the_first_requests_wait_for_a_count(
                 await genres.get()
 
 
-# When counting fails.
+# Failures of the count.
 
 
 async def test_without_counts_a_failure_is_raised(
@@ -275,7 +275,7 @@ async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
     with closing(psycopg2.connect(database)) as holder:
         holder.cursor().execute("lock table movies")
         waiting = asyncio.create_task(genres.get())
-        # A cancellation of a statement that has just begun is taken for a late one: it is retried.
+        # A cancellation at the start of a statement is retried, because it may be a late one.
         await until(
             lambda: (
                 execute(

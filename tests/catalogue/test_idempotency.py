@@ -42,7 +42,7 @@ WAITS_FOR_ROW = "select 1 from pg_locks where locktype = 'transactionid' and not
 DAWDLES = "select 1 from pg_stat_activity where wait_event = 'PgSleep'"
 # As if these keys had been sent a day ago.
 EXPIRE = "update idempotency_keys set expires_at = now()"
-# A DBA's trigger that lets every create take a while.
+# A DBA's trigger that makes every create slow.
 DAWDLE = """
 create function dawdle() returns trigger language plpgsql as
   $$ begin perform pg_sleep(1.5); return new; end $$;
@@ -84,7 +84,7 @@ async def until_found(execute: Execute, sql: str) -> None:
     await until(lambda: asyncio.to_thread(execute, sql))
 
 
-# What a repeat gets.
+# Responses to repeats.
 
 
 @pytest.mark.parametrize("services", [1, 2])
@@ -204,7 +204,7 @@ async def test_a_refusal_is_not_remembered(client: Client, execute: Execute) -> 
     assert movies(execute) == 1
 
 
-# Many at once.
+# Many requests at once.
 
 
 @pytest.mark.parametrize("services", [1, 2])
@@ -283,7 +283,7 @@ async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
     assert (await send(client, "0", {**MOANA, "year": 1999}, replayed=False)).status == 201
 
 
-# While the first one is under way.
+# A repeat during the first request.
 
 
 @pytest.mark.parametrize("services", [1, 2])
@@ -412,7 +412,7 @@ async def test_a_client_that_leaves_and_comes_again(
     assert movies(execute) == 1
 
 
-# When something dies.
+# Failures.
 
 
 async def test_a_service_killed_between_the_commit_and_the_response(
@@ -492,7 +492,7 @@ async def test_a_read_only_database(client: Client, execute: Execute) -> None:
     assert (await send(client, "a")).status == 503
 
 
-# A day later.
+# Expiry.
 
 
 class Process:
@@ -633,7 +633,7 @@ async def test_the_check_of_the_queries_clears_nothing(process: Process, execute
     assert await process.fetch("create_movies_once", requests=None) == []
 
 
-# What a DBA does.
+# Changes of a DBA.
 
 
 async def test_a_key_that_a_dba_deletes_is_unused(client: Client, execute: Execute) -> None:

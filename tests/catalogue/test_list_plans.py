@@ -92,7 +92,7 @@ def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None
 
 
 def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
-    """From the key on, without sorting anything."""
+    """It starts at the key and needs no sort."""
     for sort in SORTS:
         for key in (None, KEYS[sort.removeprefix("-")]):
             found = plan("walk_movies", Filter().parameters(), place(sort, key))

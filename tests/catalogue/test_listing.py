@@ -146,7 +146,7 @@ async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
 async def test_a_page_by_cursor_is_the_same_walked_or_sorted(
     ask: Ask, statements: Recorded, sort: str
 ) -> None:
-    """In every order; the movie of the cursor is not on it again."""
+    """This is so in every order; the movie of the cursor is not on the page."""
     first, _ = await ask(EVERYTHING, sort=sort)
     place = Place(key=first.next, total=first.total)
     walked, _ = await ask(EVERYTHING, place, sort)

@@ -281,7 +281,7 @@ def test_each_of_many_rows_counts_for_itself(execute: Execute) -> None:
 
 
 def test_versions_at_once_are_each_given_once(execute: Execute, database: str) -> None:
-    """Of two changes at the same time, the second waits and counts from the first."""
+    """If two changes run at the same time, the second waits and counts from the first."""
     movie_id = insert(execute)
     first, second = psycopg2.connect(database), psycopg2.connect(database)
     try:

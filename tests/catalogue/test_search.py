@@ -11,7 +11,7 @@ from support import Execute
 
 from service.database.migrations import runner as migrations
 
-# One character that is not ASCII, and folds to it, sends all of it the long way.
+# A character that is not ASCII, but folds to ASCII, selects the slow path for the whole text.
 BOTH_WAYS = "select fold_text(%s), fold_text(%s)"
 
 

@@ -167,7 +167,7 @@ async def test_reads_of_a_locked_table_end_at_the_timeout(start: Start, database
 
 
 async def test_a_movie_is_deleted_once(client: Client) -> None:
-    """Of many deletes of one movie at once, one gets it."""
+    """If many requests delete one movie at once, one of them gets it."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
 
     responses = await asyncio.gather(*(client.delete(path) for _ in range(30)))

@@ -39,7 +39,7 @@ try:
         if "fork" in flags and os.fork():
             sys.exit()
         print(url, flush=True)
-        # Not one long read: a signal just before it would be seen only after it.
+        # Poll: a signal just before one long read would be handled only after it.
         while not select.select([sys.stdin], [], [], 0.1)[0]:
             pass
 except OperatorError as error:

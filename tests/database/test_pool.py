@@ -186,7 +186,7 @@ async def link(database: str) -> AsyncIterator[Link]:
     await link.cut()
 
 
-# Lending and taking back.
+# Acquiring and releasing.
 
 
 async def test_a_connection_is_opened_when_it_is_needed_and_lent_again(
@@ -281,7 +281,7 @@ async def test_a_wait_is_bounded(make_pool: MakePool) -> None:
 
 
 async def test_a_cancelled_waiter_takes_no_connection(make_pool: MakePool) -> None:
-    """Of two waiters of which the first was cancelled, the second gets the connection."""
+    """If the first of two waiters is cancelled, the second gets the connection."""
     pool = make_pool(max_open=1)
 
     async with pool.connection() as lent:
@@ -323,8 +323,8 @@ async def test_a_timeout_at_hand_over_loses_no_connection(make_pool: MakePool) -
     async with pool.connection() as lent:
         waiter = asyncio.create_task(borrow(pool))
         await asyncio.sleep(0)
-        # The loop stands still for so long: in its next round it finds this task ready, and then
-        # the waiter's timer. So the hand-over comes first, and the timeout before the waiter runs.
+        # This blocks the loop: in its next round, this task is ready first, and then
+        # the waiter's timer. So the hand-over is first, and the timeout is before the waiter runs.
         time.sleep(0.51)  # noqa: ASYNC251 - that it blocks is the point
         await asyncio.sleep(0)
 

@@ -631,7 +631,7 @@ def logged() -> Iterator[list[dict[str, Any]]]:
 async def test_a_failed_statement_is_logged_once(
     service: Service, logged: list[dict[str, Any]]
 ) -> None:
-    """With its query, file, line and PostgreSQL's message; without values."""
+    """The log has its query, file, line and PostgreSQL's message, but no values."""
     with pytest.raises(StatementFailed):
         await service.fetch("divide", retry=True)
     with pytest.raises(Contended):

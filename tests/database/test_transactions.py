@@ -220,7 +220,7 @@ def test_a_host_that_does_not_respond_is_skipped(
 
 
 def test_one_port_is_for_all_hosts(database: str, loaded: Mapping[str, Query]) -> None:
-    """As libpq reads it: `?host=a,b&port=5433`."""
+    """It is read as by libpq: `?host=a,b&port=5433`."""
     folder = psycopg2.extensions.parse_dsn(database)
     url = (
         f"postgresql://{folder['user']}@/{folder['dbname']}"

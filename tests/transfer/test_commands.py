@@ -323,7 +323,7 @@ def test_memory_is_bounded(environment: Environment, tmp_path: Path, row: bytes)
     assert kilobytes < 150_000
 
 
-# A process of its own measures: a child's peak begins with that of who started it, which is ours.
+# Another process measures, because a child's peak starts with the peak of its parent.
 MEASURE = """
 import resource, subprocess, sys
 status = subprocess.run(sys.argv[1:]).returncode

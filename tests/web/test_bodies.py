@@ -354,7 +354,7 @@ async def test_any_movie_comes_back_byte_for_byte(client: Client, movie: dict[st
 @many
 @given(body=st.binary() | json_values.map(lambda value: json.dumps(value).encode()) | near_movies)
 async def test_no_bytes_give_a_5xx(client: Client, body: bytes) -> None:
-    """Whatever a body holds, the response is the movie or a 4xx in JSON."""
+    """For any body, the response is the movie or a 4xx in JSON."""
     response = await client.post("/v1/movies", data=body)
     refusal = json.loads(await response.read())
 

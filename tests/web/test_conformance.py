@@ -9,18 +9,18 @@ from conftest import Client
 
 SETTINGS = """
 [checks.positive_data_acceptance]
-# Unsound here: a schema cannot say "this year", "500 bytes of UTF-8", "no NUL character" or "1942,
-# but not 1942.0", so that some of what fits it is refused, and rightly.
+# Not useful here: a schema cannot express "this year", "500 bytes of UTF-8", "no NUL" or "1942,
+# but not 1942.0", so the service rightly refuses some bodies that fit the schema.
 enabled = false
 
 [[operations]]
-# OPTIONS asks nothing of the database, and so answers for what is deleted as well.
+# OPTIONS sends no query, so it also succeeds for deleted movies.
 include-method = "OPTIONS"
 [operations.checks.use_after_free]
 enabled = false
 
 [phases.stateful.inference]
-# It would also guess by names, and take X-Request-Id for the id of a movie.
+# Inference by names would take X-Request-Id for the id of a movie.
 algorithms = ["location-headers"]
 """
 
