@@ -124,22 +124,28 @@ async def test_a_failed_shared_statement_is_logged_once(
     assert not any("exc_info" in entry for entry in logged)
 
 
+@pytest.mark.parametrize(
+    ("year", "reason"),
+    [
+        ("m.year / (m.year - 2016)", "division by zero"),
+        ("2147483647 + (2017 - m.year)", "integer out of range"),  # 422 in a write
+    ],
+    ids=["division", "range"],
+)
 async def test_a_data_error_that_no_client_can_cause_is_a_500(
-    edited: Edited, logged: list[Any]
+    edited: Edited, logged: list[Any], year: str, reason: str
 ) -> None:
     """It is a mistake in the query, so it is logged; other movies can be read."""
-    client = await edited(
-        "select m.id, m.title, m.year,", "select m.id, m.title, m.year / (m.year - 2016) as year,"
-    )
-    for year in (2016, 2017):
-        await client.post("/v1/movies", json=MOANA | {"year": year})
+    client = await edited("select m.id, m.title, m.year,", f"select m.id, m.title, {year} as year,")
+    for created in (2016, 2017):
+        await client.post("/v1/movies", json=MOANA | {"year": created})
 
     ids = [2] * 10 + [1] + [2] * 10  # most of them share a statement
     responses = await asyncio.gather(*(client.get(f"/v1/movies/{n}") for n in ids))
 
     assert [response.status for response in responses] == [200] * 10 + [500] + [200] * 10
     entries = [entry for entry in logged if entry["event"] == "statement failed"]
-    assert {entry["reason"] for entry in entries} == {"division by zero"}
+    assert {entry["reason"] for entry in entries} == {reason}
 
 
 async def test_an_error_of_a_dbas_trigger_is_logged(
