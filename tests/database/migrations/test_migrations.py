@@ -1078,3 +1078,14 @@ def test_the_options_in_the_url_are_kept(project: Project) -> None:
 
     assert project.query("select * from other.a") == [("5s", 1)]
     assert project.query("select version from other.schema_migrations") != []
+
+
+def test_the_timeouts_in_the_url_are_not_for_migrations(project: Project) -> None:
+    """They are for requests; a migration may take long, but not wait long."""
+    show = "current_setting('statement_timeout'), current_setting('lock_timeout')"
+    project.write(f"-- migrate:up\ncreate table a as select array[{show}] as timeouts;\n")
+    project.url += "&options=-cstatement_timeout%3D3s%20-clock_timeout%3D30s"
+
+    project.up()
+
+    assert project.query("select timeouts from a") == [(["0", "5s"],)]
