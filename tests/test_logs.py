@@ -139,6 +139,13 @@ def test_no_value_makes_logging_fail(run: Run) -> None:
     assert [event["event"] for event in events(output)] == ["odd"] * len(values)
 
 
+def test_text_that_is_not_unicode_is_logged(run: Run) -> None:
+    """Such as a file name of other bytes: a person sees a question mark."""
+    output = run("log.info('odd', value=os.fsdecode(b'a\\xff'))", form="text")
+
+    assert "a?" in output
+
+
 def test_on_a_terminal_it_is_text(run: Run) -> None:
     """On a terminal, the format is text, not JSON."""
     output = on_a_terminal(run, "log.info('request', status=200)")
