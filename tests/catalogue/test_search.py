@@ -53,12 +53,14 @@ def test_words_and_genres_are_told_apart(
 
 def test_movies_of_earlier_versions_are_found(empty_database: str, tmp_path: Path) -> None:
     """The migration keeps genres, words and version, and so does taking it back."""
-    before = tmp_path / "migrations"
-    before.mkdir()
-    for file in (ROOT / "migrations").glob("*.sql"):
-        if file.name < "20261120130000":
-            shutil.copy(file, before)
-    migrations.upgrade(empty_database, before, lambda _: None)
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    files = sorted((ROOT / "migrations").glob("*.sql"))
+    *before, migration = [file for file in files if file.name < "20261120130001"]
+    for file in before:
+        shutil.copy(file, folder)
+    migrations.upgrade(empty_database, folder, lambda _: None)
+    shutil.copy(migration, folder)  # the newest one there, so a downgrade takes it back
     find = (
         "select title, version from movies where search @@ title_query('οδυσσεας')"
         " and search @@ genres_query('{drama}')"
@@ -71,7 +73,7 @@ def test_movies_of_earlier_versions_are_found(empty_database: str, tmp_path: Pat
         )
         found = []
         for move in (migrations.upgrade, migrations.downgrade, migrations.upgrade):
-            move(empty_database, ROOT / "migrations", lambda _: None)
+            move(empty_database, folder, lambda _: None)
             cursor.execute(find)
             found.append(cursor.fetchall())
 
