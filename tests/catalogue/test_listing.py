@@ -91,6 +91,37 @@ def ids(page: Page) -> list[int]:
     return [movie.id for movie in page.movies]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "matches"),
+    [
+        (EVERYTHING, [1, 2, 3]),
+        (Filter(title="b"), [2]),
+        (Filter(genres=("y",)), [2]),
+        (Filter(year=Range(2001, None)), [2, 3]),
+        (Filter(year=Range(None, 2001)), [1, 2]),
+        (Filter(runtime=Range(101, None)), [2, 3]),
+        (Filter(runtime=Range(None, 101)), [1, 2]),
+    ],
+)
+async def test_the_three_queries_have_the_same_filters(
+    execute: Execute, statements: Recorded, wanted: Filter, matches: list[int]
+) -> None:
+    """A range includes its limits. Of so few movies, the estimate is exact."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " values ('a', 2000, 100, '{x}'), ('b', 2001, 101, '{y}'), ('c', 2002, 102, '{z}')"
+    )
+    filters, page = wanted.parameters(), listing.place_parameters("id", FIRST, SIZE)
+
+    counted = await statements.fetch("sort_movies", most=SIZE, **filters, **page)
+    walked = await statements.fetch("walk_movies", **filters, **page)
+    estimated = await statements.fetch("estimate_movies", **filters)
+
+    assert [row[:2] for row in counted] == [(len(matches), movie_id) for movie_id in matches]
+    assert [row[0] for row in walked] == matches
+    assert estimated == [(len(matches),)]
+
+
 async def test_a_first_page_of_few_takes_one_statement(ask: Ask) -> None:
     """It counts and sorts them."""
     page, sent = await ask(RARE)
