@@ -51,6 +51,18 @@ async def test_every_genre_with_its_movies(client: Client) -> None:
     assert (await response.text()).startswith('{\n  "genres": [\n    {\n      "genre": "drama",\n')
 
 
+async def test_the_total_also_counts_unlisted_genres(client: Client, execute: Execute) -> None:
+    """The list ends after 1000 genres; clients see that from the total."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'x', 2000, 90, array['g' || n] from generate_series(1, 1001) as n"
+    )
+
+    answer = await (await client.get("/v1/genres")).json()
+
+    assert (len(answer["genres"]), answer["metadata"]["total_records"]) == (1000, 1001)
+
+
 async def test_genres_follow_changes_of_movies(client: Client) -> None:
     """Created, changed and deleted movies are counted."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
