@@ -58,6 +58,14 @@ async def test_a_problem_names_the_path_without_the_query(client: Client) -> Non
     assert (await response.json())["instance"] == "/v1/movies/7"
 
 
+async def test_a_problem_names_the_path_as_it_was_sent(client: Client) -> None:
+    """`instance` is a URI reference (RFC 9457, 3.1.5): the path stays percent-encoded."""
+    response = await client.get("/v1/Am%C3%A9lie%20%3F")
+
+    assert response.status == 404
+    assert (await response.json())["instance"] == "/v1/Am%C3%A9lie%20%3F"
+
+
 async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
     """The client can send its next request on the same connection."""
 
