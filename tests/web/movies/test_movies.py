@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import MOANA, Client, Start
+from support import Execute
 
 CASABLANCA = {
     "title": "Casablanca",
@@ -166,6 +167,16 @@ async def test_a_movie_that_does_not_exist_is_404(client: Client, method: str) -
     response = await client.request(method, f"/v1/movies/{2**63 - 1}")
 
     assert response.status == 404
+
+
+async def test_a_movie_may_have_the_largest_id(client: Client, execute: Execute) -> None:
+    """Ids are bigints of PostgreSQL, up to 2^63-1."""
+    execute(f"alter table movies alter id restart with {2**63 - 1}")
+    await create(client)
+
+    for method in ("GET", "PATCH", "PUT", "DELETE"):
+        response = await client.request(method, "/v1/movies/9223372036854775807", json=MOANA)
+        assert response.status == 200, method
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
