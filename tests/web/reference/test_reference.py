@@ -120,6 +120,33 @@ async def test_temporary_problems_have_retry_after(document: dict[str, Any]) -> 
     }
 
 
+async def test_the_problem_of_a_malformed_header_is_documented(
+    client: Client, document: dict[str, Any]
+) -> None:
+    """400 has several problems; the document names that of the header for each operation."""
+    await client.post("/v1/movies", json=MOANA)
+
+    for method, path, header, sent in (
+        *(("GET", path, "If-None-Match", None) for path in ("/v1/movies", ID, "/v1/genres")),
+        *((method, ID, "If-Match", MOANA) for method in ("PATCH", "PUT", "DELETE")),
+        ("POST", "/v1/movies", "Idempotency-Key", MOANA),
+    ):
+        url = path.replace("{id}", "1")
+        response = await client.request(method, url, json=sent, headers={header: '"'})
+        slug = (await response.json())["type"].partition("#")[2]
+
+        assert response.status == 400
+        assert slug in get_problems(document["paths"][path][method.lower()], 400), (method, path)
+
+
+def get_problems(operation: dict[str, Any], status: int) -> set[str]:
+    """Return the slugs of the documented problems with this status."""
+    described = operation["responses"][str(status)]
+    if "$ref" in described:  # the only one
+        return {described["$ref"].split("/")[-1]}
+    return set(described["content"][problems.CONTENT_TYPE]["examples"])
+
+
 async def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
     """Each example on the page is valid for its schema."""
     contents = [
