@@ -95,6 +95,8 @@ async def test_try_it_creates_a_movie(page: Page, client: Client) -> None:
     assert "location" in output
     assert '"title": "Moana’s"' in output
     assert await page.evaluate("document.querySelector('#show_movie input').value") == "1"
+    line = await page.evaluate("document.querySelector('#show_movie-curl').textContent")
+    assert line.endswith(f"'{client.make_url('/v1/movies/1')}'")
     movie = (await (await client.get("/v1/movies/1")).json())["movie"]
     assert (movie["title"], movie["year"]) == ("Moana’s", 1942)
     assert page.complaints == []
