@@ -77,6 +77,7 @@ async def test_every_request_and_response_documents_the_request_id(
 
 
 ID = "/v1/movies/{id}"
+FILE = "/v1/docs/{file}"
 
 
 @pytest.mark.parametrize(
@@ -128,10 +129,11 @@ async def test_the_problem_of_a_malformed_header_is_documented(
 
     for method, path, header, sent in (
         *(("GET", path, "If-None-Match", None) for path in ("/v1/movies", ID, "/v1/genres")),
+        *(("GET", path, "If-None-Match", None) for path in ("/v1/openapi.json", "/v1/docs", FILE)),
         *((method, ID, "If-Match", MOANA) for method in ("PATCH", "PUT", "DELETE")),
         ("POST", "/v1/movies", "Idempotency-Key", MOANA),
     ):
-        url = path.replace("{id}", "1")
+        url = path.replace("{id}", "1").replace("{file}", "icon.svg")
         response = await client.request(method, url, json=sent, headers={header: '"'})
         slug = (await response.json())["type"].partition("#")[2]
 
