@@ -1,1 +1,1 @@
-"""What the service is measured with, and against; `make bench` runs it. README.md explains."""
+"""The benchmark programs; README.md says how to run them."""

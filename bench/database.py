@@ -1,4 +1,4 @@
-"""The database under test: durable, filled with movies, and put back between two measurements."""
+"""Creates the benchmark's database and restores its content between measurements."""
 
 import os
 import secrets
@@ -18,17 +18,17 @@ from bench import cpu
 from service.database import embedded
 
 ROOT = Path(__file__).parents[1]
-SETTLING = 30  # seconds that statements may go on after the load has ended
-BUSY = """
+STATEMENTS_END_TIMEOUT_S = 30  # after the load generator has stopped
+COUNT_RUNNING_STATEMENTS = """
 select count(*)
 from pg_stat_activity
 where datname = current_database() and backend_type = 'client backend'
   and pid <> pg_backend_pid() and state <> 'idle'
 """
-RESERVED = 5  # connections for PostgreSQL's superusers and for this module
+RESERVED_CONNECTIONS = 5  # for PostgreSQL's superusers and for this module
 
-# `n` is the id too: the table is new. Titles and genres are of ordinary length.
-FILL = """
+# `n` is also the id, because the table is new. Titles and genres have an ordinary length.
+INSERT_MOVIES = """
 insert into movies (title, year, runtime, genres)
 select 'The Return of Number ' || n, 1888 + n %% 130, 60 + n %% 120,
   case n %% 3
@@ -41,8 +41,8 @@ order by n
 """
 
 
-class Unfit(Exception):
-    """The database cannot be measured with; the message says why."""
+class CannotMeasure(Exception):
+    """The measurement is impossible; the message says why."""
 
 
 class Database:
@@ -52,96 +52,97 @@ class Database:
         self.url = url
         self.movies = movies
         self._connection = _connect(url)
-        self.version = str(self._ask("show server_version"))
-        self.durable = {
-            name: self._ask(f"show {name}")
+        self.version = str(self._fetch_value("show server_version"))
+        self.durability = {
+            name: self._fetch_value(f"show {name}")
             for name in ("fsync", "synchronous_commit", "full_page_writes")
         }
-        self.postmaster = self._postmaster()
-        self._fill()
+        self._postmaster_pid = self._find_postmaster()
+        self._create_movies()
 
     def close(self) -> None:
-        """Leave it."""
+        """Close the connection."""
         self._connection.close()
 
-    def require(self, connections: int) -> None:
-        """Raise `Unfit` where the server does not permit that many connections."""
-        permitted = int(self._ask("show max_connections"))
-        if connections + RESERVED > permitted:
-            raise Unfit(
-                f"PostgreSQL permits {permitted} connections and {connections + RESERVED} are"
-                " needed: raise max_connections, or choose fewer with --targets"
+    def require_connections(self, connections: int) -> None:
+        """Raise `CannotMeasure` if the server's max_connections is too low."""
+        allowed = int(self._fetch_value("show max_connections"))
+        needed = connections + RESERVED_CONNECTIONS
+        if needed > allowed:
+            raise CannotMeasure(
+                f"PostgreSQL allows {allowed} connections, but {needed} are needed:"
+                " raise max_connections, or pass fewer --targets"
             )
 
-    def added(self) -> int:
-        """How many movies were created since the last `reset`, once nothing is under way."""
+    def count_added(self) -> int:
+        """Wait until no statement runs; return the number of movies added since `reset`."""
         count = -1
-        deadline = time.monotonic() + SETTLING
+        deadline = time.monotonic() + STATEMENTS_END_TIMEOUT_S
         while True:
             time.sleep(0.1)
-            before, count = count, int(self._ask("select count(*) from movies")) - self.movies
-            if count == before and not self._ask(BUSY):
-                return count
+            before, count = count, int(self._fetch_value("select count(*) from movies"))
+            if count == before and not self._fetch_value(COUNT_RUNNING_STATEMENTS):
+                return count - self.movies
             if time.monotonic() > deadline:
-                raise Unfit(f"the database is still busy {SETTLING} s after the load ended")
+                raise CannotMeasure("statements still run although the load has ended")
 
     def reset(self) -> None:
-        """Remove what was created, so that every measurement finds the same table."""
+        """Delete the added movies, so that every measurement starts with the same table."""
         with self._connection.cursor() as cursor:
             cursor.execute("delete from movies where id > %s", (self.movies,))
             cursor.execute("vacuum movies")
         self._checkpoint()
 
-    def cpu(self) -> float | None:
-        """CPU seconds of the server and its backends; None where they are not on this machine."""
-        return cpu.seconds(self.postmaster) if self.postmaster else None
+    def read_cpu_seconds(self) -> float | None:
+        """Return the CPU seconds of the server and its backends; None if it runs elsewhere."""
+        return cpu.read_tree_seconds(self._postmaster_pid) if self._postmaster_pid else None
 
-    def _fill(self) -> None:
+    def _create_movies(self) -> None:
         _migrate(self.url)
         with self._connection.cursor() as cursor:
-            # Vacuum runs between the measurements, for all alike, and not within one of them.
+            # Autovacuum would slow down some measurements; `reset` vacuums between them.
             cursor.execute("alter table movies set (autovacuum_enabled = false)")
-            cursor.execute(FILL, (self.movies,))
+            cursor.execute(INSERT_MOVIES, (self.movies,))
             cursor.execute("vacuum (freeze, analyze) movies")
         self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Have pages written now, and not within a measurement, where we may say so."""
+        """Write dirty pages now, not during a measurement, if the role may run a checkpoint."""
         with self._connection.cursor() as cursor, suppress(psycopg2.errors.InsufficientPrivilege):
             cursor.execute("checkpoint")
 
-    def _ask(self, query: str) -> str:
+    def _fetch_value(self, query: str) -> str:
         with self._connection.cursor() as cursor:
             cursor.execute(query)
             row = cursor.fetchone()
         return row[0] if row else ""
 
-    def _postmaster(self) -> int | None:
-        """The parent of our backend, if that process is really our backend."""
-        backend = int(self._ask("select pg_backend_pid()"))
+    def _find_postmaster(self) -> int | None:
+        """Return the parent of our backend, or None if the server runs on another machine."""
+        backend = int(self._fetch_value("select pg_backend_pid()"))
         name = urlsplit(self.url).path.lstrip("/")
         try:
             line = (cpu.PROC / str(backend) / "cmdline").read_text()
         except OSError:
             return None
-        return cpu.parent(backend) if line.startswith("postgres") and name in line else None
+        return cpu.read_parent(backend) if line.startswith("postgres") and name in line else None
 
 
 @contextmanager
-def running(server: str | None, movies: int) -> Iterator[Database]:
-    """Make a database, on this server or on an embedded one, and drop it at the end."""
+def create_database(server: str | None, movies: int) -> Iterator[Database]:
+    """Create a database, on this server or on an embedded one, and drop it at the end."""
     if server:
-        with _database(server, movies) as database:
+        with _create_on(server, movies) as database:
             yield database
         return
-    # /var/tmp is on disk, where /tmp may be memory, in which nothing is durable.
+    # /tmp may be in memory, where nothing is durable; /var/tmp is on disk.
     folder = Path(tempfile.mkdtemp(prefix="movie-catalogue-bench-", dir="/var/tmp"))
-    with embedded.running(folder, throwaway=True) as url, _database(url, movies) as database:
+    with embedded.running(folder, throwaway=True) as url, _create_on(url, movies) as database:
         yield database
 
 
 @contextmanager
-def _database(server: str, movies: int) -> Iterator[Database]:
+def _create_on(server: str, movies: int) -> Iterator[Database]:
     name = f"catalogue_bench_{secrets.token_hex(4)}"
     with closing(_connect(server)) as connection, connection.cursor() as cursor:
         cursor.execute(f"create database {name}")

@@ -1,4 +1,4 @@
-"""What a run was made on, and with."""
+"""Describes the machine and the versions of a run."""
 
 import os
 import platform
@@ -6,53 +6,53 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.load import wrk_version
+from bench.load import get_wrk_version
 
 PACKAGES = (
     *("aiohttp", "aiopg", "psycopg2-binary", "gunicorn"),
     *("fastapi", "pydantic", "uvicorn", "uvloop", "httptools", "asyncpg"),
 )
 
-CORES = 2
+MAX_CORES = 2
 
 
-def keep_to_cores() -> None:
-    """Have this process, and all that it starts from now on, run on `CORES` of the machine's cores.
+def limit_cores() -> None:
+    """Run this process, and the processes that it starts later, on `MAX_CORES` cores.
 
-    One process serves with one core, however many there are, while its database and what it is
-    compared with take what they get: where there are more, other ratios come out.
+    One process of the service uses one core, but PostgreSQL and pgbench use all cores. So ratios
+    depend on the number of cores.
     """
     if hasattr(os, "sched_setaffinity"):  # not on macOS
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:MAX_CORES])
 
 
-def machine() -> dict[str, str | int | float]:
-    """The machine, as far as it says."""
+def describe_machine() -> dict[str, str | int | float]:
+    """Return CPU, used cores, memory, operating system and load average."""
     return {
-        "cpu": _cpu(),
-        "cores": _cores(),  # in use
+        "cpu": _read_cpu_model(),
+        "cores": _count_cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "os": _system(),
+        "os": _read_system_name(),
         "kernel": platform.release(),
         "load_average": round(os.getloadavg()[0], 2),
     }
 
 
-def versions(postgresql: str) -> dict[str, str]:
-    """The versions of all that takes part."""
+def list_versions(postgresql: str) -> dict[str, str]:
+    """Return the versions of all programs and packages."""
     return {
         "Python": platform.python_version(),
         "PostgreSQL": postgresql,
-        "wrk": wrk_version(),
+        "wrk": get_wrk_version(),
         **{name: version(name) for name in PACKAGES},
     }
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
 
 
-def _cpu() -> str:
+def _read_cpu_model() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -60,7 +60,7 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _system() -> str:
+def _read_system_name() -> str:
     with suppress(OSError):
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     return f"{platform.system()} {platform.release()}"

@@ -1,4 +1,4 @@
-"""One measurement: the load, the CPU time that it takes, and what is in the database after it."""
+"""Makes one measurement: the load, its CPU time, and the rows that were added."""
 
 import os
 import time
@@ -9,83 +9,83 @@ from bench.load import Load
 from bench.results import Measurement
 from bench.targets import Running
 
-WARM_UP = 1  # seconds of the same load before each measurement
+WARM_UP_S = 1  # before each measurement
 
 
-class Meter:
-    """The CPU time that one measurement takes; it runs from when it is made."""
+class CpuMeter:
+    """Measures the CPU time from its construction to `read`."""
 
     def __init__(self, pid: int, database: Database) -> None:
         self._pid = pid
         self._database = database
-        self._begun = time.monotonic()
-        self._before = self._look()
+        self._started_at = time.monotonic()
+        self._before = self._read_seconds()
 
-    def read(self, seen: Load) -> dict[str, float | None]:
-        """Microseconds for each request, and the share of the machine that went elsewhere."""
-        used = [
+    def read(self, result: Load) -> dict[str, float | None]:
+        """Return microseconds per request, and other programs' share of the machine's CPU time."""
+        service, database, machine = (
             None if after is None or before is None else after - before
-            for after, before in zip(self._look(), self._before, strict=True)
-        ]
-        service, database, all_of_it = used
-        elsewhere = None
-        if all_of_it is not None and database is not None:
-            ours = (service or 0) + database + seen.generator_cpu
-            capacity = (time.monotonic() - self._begun) * (os.cpu_count() or 1)
-            elsewhere = max(0.0, all_of_it - ours) / capacity
-        each = 1e6 / max(1, seen.requests)
+            for after, before in zip(self._read_seconds(), self._before, strict=True)
+        )
+        other_programs = None
+        if machine is not None and database is not None:
+            benchmark = (service or 0) + database + result.generator_cpu_seconds
+            capacity = (time.monotonic() - self._started_at) * (os.cpu_count() or 1)
+            other_programs = max(0.0, machine - benchmark) / capacity
+        per_request = 1e6 / max(1, result.requests)
         return {
-            "service_cpu": None if service is None else service * each,
-            "database_cpu": None if database is None else database * each,
-            "generator_cpu": seen.generator_cpu * each,
-            "elsewhere": elsewhere,
+            "service_cpu": None if service is None else service * per_request,
+            "database_cpu": None if database is None else database * per_request,
+            "generator_cpu": result.generator_cpu_seconds * per_request,
+            "other_programs": other_programs,
         }
 
-    def _look(self) -> tuple[float | None, float | None, float | None]:
-        service = cpu.seconds(self._pid) if self._pid else None
-        return service, self._database.cpu(), cpu.busy()
+    def _read_seconds(self) -> tuple[float | None, float | None, float | None]:
+        service = cpu.read_tree_seconds(self._pid) if self._pid else None
+        return service, self._database.read_cpu_seconds(), cpu.read_machine_seconds()
 
 
 def measure(
     running: Running, database: Database, workload: str, connections: int, seconds: int
 ) -> Measurement:
-    """Measure one target under one workload, once."""
+    """Measure one target with one workload, once."""
 
-    def put_load(seconds: int) -> Load:
-        if running.target.protocol:
-            return load.pgbench(database.url, running.target.protocol, seconds, database.movies)
-        return load.wrk(running.url, workload, connections, seconds, database.movies)
+    def run_load(seconds: int) -> Load:
+        protocol = running.target.pgbench_protocol
+        if protocol:
+            return load.run_pgbench(database.url, protocol, seconds, database.movies)
+        return load.run_wrk(running.url, workload, connections, seconds, database.movies)
 
-    put_load(WARM_UP)
-    writes = workload != targets.READS
-    before = database.added() if writes else 0
-    meter = Meter(running.pid, database)
-    seen = put_load(seconds)
-    used = meter.read(seen)
-    added = database.added() - before if writes else 0
-    if writes:
+    run_load(WARM_UP_S)
+    has_creates = workload != targets.READS
+    before = database.count_added() if has_creates else 0
+    meter = CpuMeter(running.pid, database)
+    result = run_load(seconds)
+    cpu_times = meter.read(result)
+    added = database.count_added() - before if has_creates else 0
+    if has_creates:
         database.reset()
     return Measurement(
-        rate=seen.requests / seen.seconds,
-        p50=seen.p50,
-        p99=seen.p99,
-        max=seen.max,
-        requests=seen.requests,
-        seconds=seen.seconds,
-        errors=seen.errors,
-        **used,
+        rate=result.requests / result.seconds,
+        p50=result.p50,
+        p99=result.p99,
+        max=result.max,
+        requests=result.requests,
+        seconds=result.seconds,
+        errors=result.errors,
+        **cpu_times,
         added=added,
-        answered=_answered(seen, workload, connections) if writes else 0,
-        surplus=max(0, added - seen.creates_sent),
+        confirmed=_count_confirmed(result, workload, connections) if has_creates else 0,
+        surplus=max(0, added - result.creates_sent),
     )
 
 
-def _answered(seen: Load, workload: str, connections: int) -> int:
-    """How many creates were answered 201, at least.
+def _count_confirmed(result: Load, workload: str, connections: int) -> int:
+    """Return the least possible number of creates with a 201 response.
 
-    wrk tells what was sent and how many answers came. Of a mix, those that were under way when it
-    ended, one a connection at most, may all have been creates; and it calls `request` once to look.
+    For a mix, wrk counts the creates sent, but not their responses. When it stops, each connection
+    may have one create without a response. wrk also calls `request` once without sending it.
     """
     if workload == "creates":
-        return seen.requests - seen.failed
-    return max(0, seen.creates_sent - connections - 1 - seen.failed)
+        return result.requests - result.failed
+    return max(0, result.creates_sent - connections - 1 - result.failed)

@@ -1,4 +1,4 @@
-"""The framework's ceiling: bare aiohttp, which answers every GET with the bytes of one movie."""
+"""Shows the limit of the framework: bare aiohttp responds to every GET with the same movie."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from aiohttp import web
 from service.catalogue.movie import Movie, movie_json
 from service.web.responses import json_response
 
-NOON = datetime(2026, 1, 5, 12, 0, 0, 123456, UTC)
+CREATED_AT = datetime(2026, 1, 5, 12, 0, 0, 123456, UTC)
 MOVIE = Movie(
     id=54321,
     title="The Return of Number 54321",
@@ -17,14 +17,14 @@ MOVIE = Movie(
     runtime=102,
     genres=["drama", "war"],
     version=1,
-    created_at=NOON,
-    updated_at=NOON,
+    created_at=CREATED_AT,
+    updated_at=CREATED_AT,
 )
 BODY = json_response({"movie": movie_json(MOVIE)}).body
 
 
 async def get_movie(_: web.Request) -> web.Response:
-    """Answer without looking at the id."""
+    """Respond with the same movie for every id."""
     return web.Response(body=BODY, content_type="application/json")
 
 

@@ -1,7 +1,7 @@
-"""The peer a user would pick: FastAPI, pydantic and asyncpg, written as their manuals write it.
+"""The peer: FastAPI, pydantic and asyncpg, written as in their manuals.
 
-It gives the same fields on the same paths, in compact JSON. It is spared what the service does
-besides: request ids, an access log, strict reading of bodies, timeouts, retries, the error shape.
+The peer has the same paths and fields, in compact JSON. It has no request ids, access log, strict
+reading of bodies, timeouts, retries or common error format.
 """
 
 import os
@@ -26,8 +26,8 @@ returning id, title, year, runtime, genres, version, created_at, updated_at
 """
 
 
-class NewMovie(BaseModel):
-    """What a client sends."""
+class MovieInput(BaseModel):
+    """The fields that a client sends."""
 
     title: Annotated[str, Field(min_length=1, max_length=500)]
     year: Annotated[int, Field(ge=1888)]
@@ -35,8 +35,8 @@ class NewMovie(BaseModel):
     genres: Annotated[list[str], Field(min_length=1, max_length=5)]
 
 
-class Movie(NewMovie):
-    """What it gets."""
+class Movie(MovieInput):
+    """The fields of a response."""
 
     id: int
     version: int
@@ -44,24 +44,24 @@ class Movie(NewMovie):
     updated_at: datetime
 
 
-class Answer(BaseModel):
-    """The envelope."""
+class MovieResponse(BaseModel):
+    """The body of a response."""
 
     movie: Movie
 
 
-async def _leave(_: asyncpg.Connection) -> None:
+async def _skip_reset(_: asyncpg.Connection) -> None:
     pass
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Hold as many connections as one process of the service does.
+    """Open as many connections as one process of the service.
 
-    asyncpg resets a connection when it comes back to the pool, which is a round trip of its own.
-    A user has that unless he looks for it; target `fastapi-no-reset` shows what it costs.
+    By default, asyncpg resets each connection that returns to the pool, which is one more round
+    trip. The target `fastapi-no-reset` shows the cost.
     """
-    reset = _leave if os.environ.get("PEER_RESET") == "off" else None
+    reset = _skip_reset if os.environ.get("PEER_RESET") == "off" else None
     async with asyncpg.create_pool(
         os.environ["DATABASE_URL"], min_size=25, max_size=25, reset=reset
     ) as pool:
@@ -73,22 +73,22 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.get("/v1/movies/{movie_id}")
-async def get_movie(movie_id: int, request: Request) -> Answer:
-    """Answer with one movie."""
+async def get_movie(movie_id: int, request: Request) -> MovieResponse:
+    """Respond with one movie."""
     record = await request.app.state.pool.fetchrow(SELECT, movie_id)
     if record is None:
         raise HTTPException(404)
-    return _answer(record)
+    return _make_response(record)
 
 
 @app.post("/v1/movies", status_code=201)
-async def create_movie(new: NewMovie, request: Request, response: Response) -> Answer:
-    """Create a movie and answer with it."""
+async def create_movie(new: MovieInput, request: Request, response: Response) -> MovieResponse:
+    """Create a movie and respond with it."""
     runtime = int(new.runtime.removesuffix(" mins"))
     record = await request.app.state.pool.fetchrow(INSERT, new.title, new.year, runtime, new.genres)
     response.headers["Location"] = f"/v1/movies/{record['id']}"
-    return _answer(record)
+    return _make_response(record)
 
 
-def _answer(record: asyncpg.Record) -> Answer:
-    return Answer(movie=Movie(**{**record, "runtime": f"{record['runtime']} mins"}))
+def _make_response(record: asyncpg.Record) -> MovieResponse:
+    return MovieResponse(movie=Movie(**{**record, "runtime": f"{record['runtime']} mins"}))

@@ -1,7 +1,7 @@
-"""What was measured, and the statistics of it.
+"""Collects the measurements of a run and calculates their statistics.
 
-Another program on the same machine can spoil a measurement. So targets take turns, ratios are of
-measurements made in the same round, minutes apart, and of all rounds the median counts.
+Other programs on the machine can distort a measurement. So targets take turns, a ratio compares
+measurements of the same round, and the median of all rounds counts.
 """
 
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-METRICS = ("rate", "p50", "p99", "service_cpu", "database_cpu", "generator_cpu", "elsewhere")
+METRICS = ("rate", "p50", "p99", "service_cpu", "database_cpu", "generator_cpu", "other_programs")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One target under one workload, once. Times in ms; CPU in microseconds for each request."""
+    """One target with one workload, once. Times: ms; CPU times: microseconds per request."""
 
-    rate: float  # requests answered in a second
+    rate: float  # responses per second
     p50: float
     p99: float
     max: float
@@ -27,57 +27,57 @@ class Measurement:
     service_cpu: float | None
     database_cpu: float | None
     generator_cpu: float | None
-    elsewhere: float | None  # the share of the machine's CPU time that other programs took
-    added: int = 0  # movies that the table holds more than before
-    answered: int = 0  # creates that were answered 201, at least
-    surplus: int = 0  # movies beyond what was sent
+    other_programs: float | None  # their share of the machine's CPU time
+    added: int = 0  # rows
+    confirmed: int = 0  # creates with a 201 response, at least
+    surplus: int = 0  # rows added without a create
 
     @property
     def lost(self) -> int:
-        """Creates that were answered and are not there."""
-        return max(0, self.answered - self.added)
+        """Confirmed creates whose row is missing."""
+        return max(0, self.confirmed - self.added)
 
     @property
     def failed(self) -> int:
-        """Requests that got an error, or no answer."""
+        """Requests with an error status, or without a response."""
         return sum(self.errors.values())
 
 
 @dataclass
 class Cell:
-    """One target under one workload, in every round."""
+    """One target with one workload, in every round."""
 
     target: str
     workload: str
     connections: int
     rounds: dict[int, Measurement] = field(default_factory=dict)
 
-    def values(self, metric: str) -> list[float]:
-        """This metric of each round that has it."""
-        found = (getattr(measurement, metric) for measurement in self.rounds.values())
-        return [value for value in found if value is not None]
+    def get_values(self, metric: str) -> list[float]:
+        """Return the metric's value in each round that has one."""
+        values = (getattr(measurement, metric) for measurement in self.rounds.values())
+        return [value for value in values if value is not None]
 
-    def median(self, metric: str) -> float | None:
-        """The median over the rounds."""
-        values = self.values(metric)
+    def get_median(self, metric: str) -> float | None:
+        """Return the median of the rounds."""
+        values = self.get_values(metric)
         return median(values) if values else None
 
-    def ratio(self, other: "Cell", metric: str) -> float | None:
-        """The median of what each round has of this cell, divided by what it has of the other."""
+    def get_ratio(self, base: "Cell", metric: str) -> float | None:
+        """Divide each round's value by the value of `base`; return the median."""
         ratios = []
-        for number in self.rounds.keys() & other.rounds.keys():
-            mine = getattr(self.rounds[number], metric)
-            others = getattr(other.rounds[number], metric)
-            if mine is not None and others:
-                ratios.append(mine / others)
+        for number in self.rounds.keys() & base.rounds.keys():
+            value = getattr(self.rounds[number], metric)
+            base_value = getattr(base.rounds[number], metric)
+            if value is not None and base_value:
+                ratios.append(value / base_value)
         return median(ratios) if ratios else None
 
-    def summary(self, base: "Cell | None") -> dict[str, Any]:
-        """Median, least and most of each metric, and the ratio to `base`."""
+    def summarize(self, base: "Cell | None") -> dict[str, Any]:
+        """Return median, minimum and maximum of each metric, and the ratio to `base`."""
         summary: dict[str, Any] = {}
         for metric in METRICS:
-            if values := self.values(metric):
-                ratio = self.ratio(base, metric) if base else None
+            if values := self.get_values(metric):
+                ratio = self.get_ratio(base, metric) if base else None
                 summary[metric] = {
                     "median": median(values),
                     "min": min(values),
@@ -88,48 +88,48 @@ class Cell:
 
 
 class Results:
-    """All cells of a run, in the order in which they were first measured."""
+    """All cells of a run, in the order of their first measurement."""
 
     def __init__(self) -> None:
         self.cells: dict[tuple[str, str, int], Cell] = {}
 
     def add(
-        self, target: str, workload: str, connections: int, number: int, made: Measurement
+        self, target: str, workload: str, connections: int, number: int, measurement: Measurement
     ) -> None:
-        """Enter what one round measured."""
+        """Add a measurement of round `number`."""
         key = (target, workload, connections)
-        self.cells.setdefault(key, Cell(*key)).rounds[number] = made
+        self.cells.setdefault(key, Cell(*key)).rounds[number] = measurement
 
-    def cell(self, target: str, workload: str, connections: int) -> Cell | None:
-        """One cell, if it was measured."""
+    def get_cell(self, target: str, workload: str, connections: int) -> Cell | None:
+        """Return the cell, or None if it was not measured."""
         return self.cells.get((target, workload, connections))
 
-    def of(self, target: str) -> list[Cell]:
-        """All cells of one target."""
+    def get_cells(self, target: str) -> list[Cell]:
+        """Return all cells of one target."""
         return [cell for cell in self.cells.values() if cell.target == target]
 
-    def ratio(
+    def get_ratio(
         self, metric: str, workload: str, connections: int, targets: tuple[str, str]
     ) -> float | None:
-        """The ratio of the first target to the second, where both were measured."""
-        one, other = (self.cell(target, workload, connections) for target in targets)
-        return one.ratio(other, metric) if one and other else None
+        """Return the ratio of the first target to the second, if both were measured."""
+        cell, base = (self.get_cell(target, workload, connections) for target in targets)
+        return cell.get_ratio(base, metric) if cell and base else None
 
 
 def save(path: Path, results: Results, base: str, about: dict[str, Any]) -> None:
-    """Write all of it as JSON."""
+    """Write the results, and `about` the run, as JSON."""
     cells = []
     for cell in results.cells.values():
-        reference = results.cell(base, cell.workload, cell.connections)
+        base_cell = results.get_cell(base, cell.workload, cell.connections)
         cells.append(
             {
                 "target": cell.target,
                 "workload": cell.workload,
                 "connections": cell.connections,
-                "summary": cell.summary(reference),
+                "summary": cell.summarize(base_cell),
                 "rounds": [
-                    {"round": number, **asdict(made), "lost": made.lost}
-                    for number, made in cell.rounds.items()
+                    {"round": number, **asdict(measurement), "lost": measurement.lost}
+                    for number, measurement in cell.rounds.items()
                 ],
             }
         )

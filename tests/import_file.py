@@ -15,7 +15,7 @@ from service.transfer.rejects import Rejects
 def import_file(
     url: str, path: Path, rejects: Path, *, allow_rejects: bool = False, dry_run: bool = False
 ) -> ImportResult:
-    """Import `path`, whose name tells its format."""
+    """Import `path`; the extension gives the format."""
     kind = formats.detect_format(path.name, None, formats.IMPORTED)
     with open_source(str(path)) as source:
         return import_rows(

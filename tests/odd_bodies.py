@@ -1,6 +1,6 @@
-"""Some 300 request bodies that are no movie, each with the status it must get.
+"""Some 300 invalid request bodies, each with the status of its response.
 
-Every way of being wrong that the contract names, and what JSON parsers are known to differ on.
+They break every rule of the contract, or have JSON that parsers interpret differently.
 """
 
 import gzip
@@ -201,7 +201,7 @@ RULES: list[bytes] = [
 
 
 def odd_bodies() -> Iterator[tuple[str, bytes, int]]:
-    """What is odd, the body, and the status it must get."""
+    """Yield a description, the body, and the status of the response."""
     kinds = {
         "not JSON": NOT_JSON,
         "not one object": NOT_ONE_OBJECT,
@@ -213,7 +213,7 @@ def odd_bodies() -> Iterator[tuple[str, bytes, int]]:
         "runtime": [movie(runtime=runtime) for runtime in RUNTIMES],
         "deep": DEEP,
         "large": LARGE,
-        # Where both hold, it cannot be read.
+        # If both apply, the body cannot be read.
         "both": [
             movie(title="", year="1999"),
             movie(title=..., runtime="107"),

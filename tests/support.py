@@ -1,4 +1,4 @@
-"""What several tests need."""
+"""Helpers of several tests."""
 
 import asyncio
 import inspect
@@ -14,13 +14,13 @@ from typing import Any
 Environment = dict[str, str]
 Execute = Callable[..., list[tuple[Any, ...]]]
 
-WAIT_S = 90.0  # what is waited for takes milliseconds, and seconds on a loaded machine
+WAIT_S = 90.0  # waits take milliseconds, but seconds on a loaded machine
 POLL_S = 0.01
 SERVER_BYTES = 512 * 1024 * 1024  # a server's folder may need so much
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something to become true, which may have to be awaited."""
+    """Wait until a condition is true; it may be a coroutine function."""
     async with asyncio.timeout(WAIT_S):
         while True:
             holds = condition()
@@ -30,7 +30,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for something to become true, without an event loop."""
+    """Wait until a condition is true, without an event loop."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
@@ -38,7 +38,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 async def approve(_: object) -> bool:
-    """Accept every database, in place of the check of a pool's first connection."""
+    """Accept every database, instead of verifying the first connection."""
     return True
 
 
@@ -49,13 +49,13 @@ def add_movies(execute: Execute, *titles: str, year: int = 2000) -> None:
 
 
 def set_for_database(execute: Execute, setting: str) -> None:
-    """Change a default of the test's database, for connections from now on."""
+    """Change a default of the test's database for new connections."""
     ((name,),) = execute("select current_database()")
     execute(f"alter database {name} set {setting}")
 
 
 def count_deadlocks(execute: Execute) -> int:
-    """End all sessions, as only then all of their deadlocks are counted; how many there were."""
+    """Return the number of deadlocks; end all sessions first, because only then they report."""
     execute(
         "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
         " where datname = current_database() and pid <> pg_backend_pid()"

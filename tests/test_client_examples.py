@@ -1,4 +1,4 @@
-"""The examples of docs/clients.md, run as they are written, where things go wrong."""
+"""Runs the examples of docs/clients.md unchanged, with and without failures."""
 
 import asyncio
 import re
@@ -15,14 +15,14 @@ from conftest import ROOT, Client
 from pytest_aiohttp import AiohttpServer
 from support import Execute
 
-# What runs a script that comes on stdin, by the language of its block.
+# The program that runs a script from stdin, by the language of its block.
 RUNNERS = {
     "sh": ["sh", "-eu", "-s"],
     "python": [sys.executable, "-"],
     "js": ["node", "--input-type=module", "-"],
 }
 CREATE, CHANGE, WALK = range(3)
-# Strict: whoever adds what is missing is told to take the mark away.
+# Strict: when the missing example is added, the mark must be removed.
 LANGUAGES = [
     pytest.param(
         language,
@@ -33,16 +33,16 @@ LANGUAGES = [
 
 
 class Between:
-    """A proxy in front of the service, where the first request of a method can meet trouble."""
+    """A proxy in front of the service that can disturb the first request of a method."""
 
     def __init__(self, service: Client) -> None:
         self.lose_answer = ""  # of the first request of this method
-        self.overtake = ""  # before the first request of this method somebody else is there
+        self.overtake = ""  # another client comes before the first request of this method
         self.seen: list[tuple[str, int]] = []  # method and status
         self._service = service
 
     async def hand_on(self, request: web.Request) -> web.StreamResponse:
-        """Hand the request on, and its answer back."""
+        """Forward the request, and return its response."""
         first = request.method not in dict(self.seen)
         if first and request.method == self.overtake:
             await self._service.patch(request.path, json={"year": 1999})
@@ -63,7 +63,7 @@ class Between:
 
 @pytest.fixture
 async def between(client: Client) -> Between:
-    """A proxy in front of a service."""
+    """Return a proxy in front of a service."""
     return Between(client)
 
 
@@ -114,10 +114,10 @@ async def test_the_examples_create_and_walk(
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-async def test_the_examples_create_once_though_the_answer_is_lost(
+async def test_the_examples_create_once_if_the_response_is_lost(
     run: Callable[..., Any], between: Between, execute: Execute, language: str
 ) -> None:
-    """The second try gets the first one's answer."""
+    """The second attempt gets the response of the first one."""
     between.lose_answer = "POST"
 
     await run(language, CREATE)
@@ -127,10 +127,10 @@ async def test_the_examples_create_once_though_the_answer_is_lost(
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-async def test_the_examples_change_what_is_there(
+async def test_the_examples_keep_changes_of_others(
     run: Callable[..., Any], between: Between, execute: Execute, language: str
 ) -> None:
-    """Somebody else is faster: both changes are there in the end."""
+    """If another client is faster, both changes are stored in the end."""
     between.overtake = "PATCH"
 
     await run(language, CREATE, CHANGE)

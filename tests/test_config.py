@@ -21,7 +21,7 @@ Write = Callable[[str, str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a config.toml like the project's, with one text in it replaced by another."""
+    """Write the project's config.toml with one text replaced by another."""
 
     def change(old: str, new: str) -> Path:
         text = DEFAULTS.read_text("utf-8")
@@ -34,7 +34,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def refused(path: Path, **environ: str) -> str:
-    """Load what must be refused, and return the one line that says why."""
+    """Load settings that must be refused, and return the message, which is one line."""
     with pytest.raises(OperatorError) as caught:
         config.load(path, environ)
     message = str(caught.value)
@@ -48,7 +48,7 @@ def setting(loaded: config.Config, section: str, key: str) -> Any:
 
 
 def test_the_defaults_load() -> None:
-    """config.toml as it comes is a valid configuration, for development."""
+    """The project's config.toml is valid, for development."""
     loaded = config.load(DEFAULTS, {})
 
     assert loaded.service.environment == "development"
@@ -59,7 +59,7 @@ def test_the_defaults_load() -> None:
 
 
 def test_the_root_is_where_config_toml_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folder is known in full, so that a later change of directory does no harm."""
+    """The path is absolute, so a later change of directory has no effect."""
     monkeypatch.chdir(DEFAULTS.parent)
 
     loaded = config.load(Path("config.toml"), {})
@@ -77,17 +77,17 @@ def test_the_file_and_the_classes_agree() -> None:
 
 
 def test_every_default_is_loaded_unchanged() -> None:
-    """What is loaded with an empty environment is what the file says."""
+    """With an empty environment, each setting has the value of the file."""
     given = tomllib.loads(DEFAULTS.read_text("utf-8"))
 
     loaded = asdict(config.load(DEFAULTS, {}))
 
-    # By way of JSON, where a tuple is a list, as in TOML.
+    # JSON makes lists of tuples, as in TOML.
     assert {section: json.loads(json.dumps(loaded[section])) for section in given} == given
 
 
 def test_every_key_is_explained() -> None:
-    """Above each key stands a comment, or another key that shares one with it."""
+    """Above each key is a comment, or a key that shares its comment."""
     lines = DEFAULTS.read_text("utf-8").splitlines()
     unexplained = []
     explained = False
@@ -102,8 +102,8 @@ def test_every_key_is_explained() -> None:
     assert unexplained == []
 
 
-def test_the_platform_names_are_in_the_head_of_the_file() -> None:
-    """Readers of config.toml learn every variable with a name of its own."""
+def test_the_platform_names_are_at_the_top_of_the_file() -> None:
+    """config.toml lists every variable with a special name."""
     head = DEFAULTS.read_text("utf-8").split("\n\n", 1)[0]
 
     assert [name for name in config.PLATFORM_NAMES if name not in head.split()] == []
@@ -123,7 +123,7 @@ def test_the_platform_names_are_in_the_head_of_the_file() -> None:
 def test_platform_variables_are_taken(
     variable: str, value: str, section: str, key: str, expected: Any
 ) -> None:
-    """What platforms set by names of their own overrides the file."""
+    """Variables that platforms set override the file."""
     loaded = config.load(DEFAULTS, {variable: value})
 
     assert setting(loaded, section, key) == expected
@@ -134,7 +134,7 @@ def test_platform_variables_are_taken(
     [(section, key.name) for section, kind in config.SECTIONS.items() for key in fields(kind)],
 )
 def test_every_setting_has_a_variable(section: str, key: str) -> None:
-    """CATALOGUE_<SECTION>_<KEY> overrides the file, whatever the setting."""
+    """CATALOGUE_<SECTION>_<KEY> overrides the file, for every setting."""
     values = {
         "url": "postgres://u@h/d",
         "enabled": "false",
@@ -154,7 +154,7 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
 
 
 def test_a_variable_of_the_service_wins() -> None:
-    """CATALOGUE_* is meant for this service alone; it changes its own setting and no other."""
+    """CATALOGUE_* is only for this service; a variable changes its setting and no other."""
     changed = config.load(DEFAULTS, {"CATALOGUE_SERVER_PORT": "5001", "PORT": "5000"})
 
     plain = config.load(DEFAULTS, {})
@@ -163,8 +163,8 @@ def test_a_variable_of_the_service_wins() -> None:
     assert asdict(changed.server) | {"port": 8000} == asdict(plain.server)
 
 
-def test_other_variables_are_left_alone() -> None:
-    """What is not the service's own does not concern it; nor does where config.toml is."""
+def test_other_variables_are_ignored() -> None:
+    """Other variables, and the place of config.toml, have no effect."""
     environ = {"PATH": "/bin", "CATALOGUE_CONFIG": "elsewhere.toml", "SERVER_PORT": "1"}
 
     loaded = config.load(DEFAULTS, environ)
@@ -213,7 +213,7 @@ def test_a_message_names_the_key_and_what_is_expected(
     ],
 )
 def test_a_missing_section_is_refused(tmp_path: Path, before: str, message: str) -> None:
-    """Its first missing key is named; a value is no section."""
+    """The message names its first key; a value is not a section."""
     path = tmp_path / "config.toml"
     path.write_text(before + DEFAULTS.read_text("utf-8").split("[log]")[0])
 
@@ -221,7 +221,7 @@ def test_a_missing_section_is_refused(tmp_path: Path, before: str, message: str)
 
 
 def test_an_unknown_variable_is_refused() -> None:
-    """A misspelt variable of the service's own is named."""
+    """The message names a misspelt CATALOGUE_ variable."""
     message = refused(DEFAULTS, CATALOGUE_DATABASE_MAX_OPNE="5")
 
     assert message == "the environment sets CATALOGUE_DATABASE_MAX_OPNE, which is not a setting"
@@ -300,7 +300,7 @@ def test_a_bad_value_is_refused(write: Write, key: str, good: str, bad: str) -> 
 
 
 def test_every_setting_has_a_bad_value() -> None:
-    """No setting takes just anything: each is among the examples above."""
+    """The examples above have an invalid value for each setting."""
     keys = {key.name for kind in config.SECTIONS.values() for key in fields(kind)}
 
     assert keys == {key for key, _, _ in BAD}
@@ -324,7 +324,7 @@ def test_every_setting_has_a_bad_value() -> None:
     ],
 )
 def test_a_bad_variable_is_refused_by_its_name(variable: str, value: str) -> None:
-    """What the environment sets wrong is blamed on the variable, not on the file."""
+    """For an invalid value in the environment, the message names the variable, not the file."""
     message = refused(DEFAULTS, **{variable: value})
 
     assert message.startswith(f"{variable}: ")
@@ -356,12 +356,12 @@ def test_a_file_that_cannot_be_read_is_refused(write: Write, tmp_path: Path) -> 
     ],
 )
 def test_every_form_of_url_is_accepted(url: str) -> None:
-    """As libpq documents them."""
+    """All forms that libpq documents are accepted."""
     assert config.load(DEFAULTS, {"DATABASE_URL": url}).database.url == url
 
 
 def test_the_password_is_in_no_repr() -> None:
-    """Settings may be printed and logged: the URL is not among them."""
+    """Settings may be printed and logged, so their repr leaves the URL out."""
     loaded = config.load(DEFAULTS, {"DATABASE_URL": f"postgresql://u:{SECRET}@h/d"})
 
     assert SECRET in loaded.database.url
@@ -369,7 +369,7 @@ def test_the_password_is_in_no_repr() -> None:
 
 
 def test_the_password_is_in_no_message(write: Write) -> None:
-    """Neither a refused URL nor an invalid line of the file is repeated."""
+    """Messages repeat neither a refused URL nor an invalid line of the file."""
     for scheme in ("mysql://", "", "https://"):
         message = refused(DEFAULTS, DATABASE_URL=f"{scheme}u:{SECRET}@h/d")
         assert message.startswith("DATABASE_URL: ")
@@ -378,7 +378,7 @@ def test_the_password_is_in_no_message(write: Write) -> None:
 
 
 def test_settings_cannot_be_changed() -> None:
-    """What has been loaded stays as it is."""
+    """Loaded settings are frozen."""
     loaded = config.load(DEFAULTS, {})
 
     with pytest.raises(AttributeError):
@@ -401,7 +401,7 @@ def test_settings_cannot_be_changed() -> None:
 def test_a_list_comes_from_the_environment_with_commas(
     value: str, expected: tuple[str, ...]
 ) -> None:
-    """Spaces around do no harm, and nothing is an empty list."""
+    """Spaces are ignored, and an empty value is an empty list."""
     loaded = config.load(DEFAULTS, {"CATALOGUE_SERVER_CORS_ORIGINS": value})
 
     assert loaded.server.cors_origins == expected
@@ -422,7 +422,7 @@ def test_a_list_comes_from_the_environment_with_commas(
     ],
 )
 def test_an_origin_that_no_browser_sends_is_refused(write: Write, origin: str) -> None:
-    """It would never match, and nothing would say why."""
+    """It would never match, and no message would say why."""
     path = write("cors_origins = []", f'cors_origins = ["{origin}"]')
 
     assert refused(path).startswith(
@@ -432,7 +432,7 @@ def test_an_origin_that_no_browser_sends_is_refused(write: Write, origin: str) -
 
 @pytest.mark.parametrize("value", ["1", "{}", "[1]", "[[]]"])
 def test_origins_have_to_be_a_list(write: Write, value: str) -> None:
-    """Of strings."""
+    """A list of strings is expected."""
     path = write("cors_origins = []", f"cors_origins = {value}")
 
     assert refused(path).endswith("must be a list of origins, like https://example.com")

@@ -1,4 +1,4 @@
-"""The documents: their commands print what they show, and what they name exists."""
+"""Tests the documents: their commands print the shown output, and the named things exist."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ DOCUMENTS = sorted(
 WITH_CONSOLES = [
     ROOT / name for name in ("README.md", "docs/clients.md", "docs/dbas.md", "docs/operators.md")
 ]
-# Folders that a path in a document begins with.
+# Folders at the start of paths in documents.
 FOLDERS = "bench|docs|migrations|ops|queries|samples|service|tests"
 
 
@@ -36,7 +36,7 @@ def name_document(path: Path) -> str:
 
 
 def mask(text: str) -> str:
-    """Hide what differs from run to run."""
+    """Replace the parts that differ in each run."""
     text = re.sub(r'"\d{4}-\d\d-\d\dT[^"]*Z"', '"<time>"', text)
     text = re.sub(r'"request_id": "[^"]*"', '"request_id": "<id>"', text)
     text = re.sub(r"in \d+\.\d s(?: \([\d,]+ rows/s\))?", "in <time>", text)
@@ -63,7 +63,7 @@ def read_sections(path: Path) -> set[str]:
 async def test_commands_print_what_the_document_shows(
     client: Client, environment: dict[str, str], tmp_path: Path, path: Path
 ) -> None:
-    """All commands of a document, run one after the other on an empty catalogue."""
+    """All commands of a document run in order on an empty catalogue."""
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     address = str(client.make_url("")).rstrip("/")
     steps = read_console(path)
@@ -123,7 +123,7 @@ def test_settings_that_are_named_exist(path: Path) -> None:
 
 
 def test_operators_read_the_defaults_of_the_timeouts() -> None:
-    """The table of timeouts says what config.toml says."""
+    """The table of timeouts has the values of config.toml."""
     defaults = config.load(ROOT / "config.toml", {})
     rows = re.findall(
         r"^\| `\[(\w+)\] (\w+)` \| ([\d.]+) \|",
@@ -147,7 +147,7 @@ def test_operators_read_of_every_variable_of_platforms() -> None:
 
 
 def test_the_readme_lists_every_route(settings: Callable[..., Config]) -> None:
-    """The table has every method and path, but the files of the reference page and HEAD."""
+    """The table has every method and path, except HEAD and the files of the reference page."""
     app = create_app(settings())
     routes = {
         (route.method, route.resource.canonical)
@@ -168,7 +168,7 @@ def test_clients_read_of_every_problem() -> None:
 
 
 def test_operators_read_of_log_events_that_exist() -> None:
-    """Each event of the table is one of the code."""
+    """Each event of the table is in the code."""
     text = (ROOT / "docs/operators.md").read_text().split("## Logs")[1].split("\n## ")[0]
     files = [ROOT / "gunicorn.conf.py", *(ROOT / "service").rglob("*.py")]
     code = "".join(path.read_text() for path in files)
@@ -183,7 +183,7 @@ def test_operators_read_of_log_events_that_exist() -> None:
 
 
 def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
-    """The statement of docs/dbas.md is the one that the service sends."""
+    """docs/dbas.md has the statement that the service sends."""
     section = (ROOT / "docs/dbas.md").read_text().split("## What the database sees")[1]
     shown = re.search(r"```sql\n(.*?)```", section, re.DOTALL)
     query = query_files.load(ROOT / "queries", EXPECTED)["get_movies"]
@@ -196,7 +196,7 @@ def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
 
 
 def test_the_index_lists_every_decision() -> None:
-    """With the titles of the pages."""
+    """The index has the titles of the pages."""
     folder = ROOT / "docs" / "decisions"
     titles = {
         path.name: path.read_text().partition("\n")[0].partition(". ")[2]

@@ -1,4 +1,4 @@
-"""What clients see while the database is killed, stuck or cut off, and that it all comes back."""
+"""Tests failures of the database, as clients see them, and the recovery."""
 
 import asyncio
 import os
@@ -23,12 +23,12 @@ from service.database.pool import Pool
 
 
 def pool_of(client: Client) -> Pool:
-    """The pool of a service under test."""
+    """Return the pool of a service under test."""
     return client.server.app[POOL]  # type: ignore[attr-defined, no-any-return] # conftest's Service
 
 
 async def assert_whole(client: Client, max_open: int) -> None:
-    """All connections of the pool can be used at once, and all come back."""
+    """Assert that all connections of the pool can be used at once, and are returned."""
     pool = pool_of(client)
     gathered = asyncio.Barrier(max_open)
 
@@ -76,20 +76,20 @@ def kill_postgres(url: str) -> None:
         pids = [pid for (pid,) in cursor.fetchall()]
     postmaster = int(Path(folder, "postmaster.pid").read_text().split()[0])
     for pid in [postmaster, *pids]:
-        with suppress(ProcessLookupError):  # some end by themselves meanwhile
+        with suppress(ProcessLookupError):  # some have just ended
             os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where a durable server of the test's own may live."""
+    """Return a folder for a durable server."""
     folder = make_folder()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)  # the server may still be stopping
 
 
 async def test_the_database_killed_under_load(start: Start, folder: Path) -> None:
-    """Killed with -9: 503 soon, liveness stays 200, and service soon after its return."""
+    """After kill -9: soon 503, liveness stays 200, and requests succeed soon after its return."""
     with ExitStack() as users:
         url = users.enter_context(embedded.running(folder))
         migrations.upgrade(url, ROOT / "migrations", lambda _: None)
@@ -118,7 +118,7 @@ async def test_the_database_killed_under_load(start: Start, folder: Path) -> Non
 
 
 async def test_the_database_away_at_the_start(start: Start, folder: Path) -> None:
-    """A service may be started first: it answers 503 and serves once the database is there."""
+    """A service that starts first responds 503, and serves when the database is there."""
     with ExitStack() as users:
         url = users.enter_context(embedded.running(folder))
         migrations.upgrade(url, ROOT / "migrations", lambda _: None)
@@ -136,7 +136,7 @@ async def test_the_database_away_at_the_start(start: Start, folder: Path) -> Non
 
 
 async def test_every_connection_cut(client: Client, execute: Execute) -> None:
-    """Reads go on as if nothing had been when all connections are terminated."""
+    """When all connections are terminated, reads still succeed."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     await assert_whole(client, 10)
 
@@ -151,12 +151,12 @@ async def test_every_connection_cut(client: Client, execute: Execute) -> None:
 
 
 async def gets(client: Client, path: str, number: int) -> list[Any]:
-    """Ask for the same thing so many times at once."""
+    """Send the same GET several times at once."""
     return list(await asyncio.gather(*(client.get(path) for _ in range(number))))
 
 
 async def test_a_stuck_table(start: Start, database: str, caplog: pytest.LogCaptureFixture) -> None:
-    """With the table locked, other routes answer and its requests end in 503 at the timeout."""
+    """If the table is locked, other routes work, and its requests get 503 at the timeout."""
     client = await start(database__statement_timeout=0.4, database__acquire_timeout=0.8)
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
@@ -180,7 +180,7 @@ async def test_a_stuck_table(start: Start, database: str, caplog: pytest.LogCapt
 
 
 async def test_a_full_pool(start: Start) -> None:
-    """Who finds no connection in time gets 503, and the pool serves on afterwards."""
+    """A request without a connection in time gets 503, and later requests succeed."""
     client = await start(database__max_open=1, database__acquire_timeout=1)
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     async with pool_of(client).connection():
@@ -249,7 +249,7 @@ async def test_a_service_that_starts_on_a_read_only_database(
 
 
 async def test_a_rule_that_a_dba_adds(client: Client, execute: Execute) -> None:
-    """A constraint of the database is a 422 with its name, by field where the name tells it."""
+    """A constraint of the database is a 422 with its name, and the field if the name has it."""
     execute("alter table movies add constraint movies_title_unique unique (title)")
     execute("alter table movies add constraint no_long_dramas check (runtime < 300)")
     await client.post("/v1/movies", json=MOANA)
@@ -283,7 +283,7 @@ async def test_a_movie_that_a_dbas_table_still_needs(client: Client, execute: Ex
 
 
 async def test_a_column_that_a_dba_narrows(client: Client, execute: Execute) -> None:
-    """What no longer fits the schema is the client's to fix, not a failure of the service."""
+    """A value that no longer fits the column is a 422, not a 500."""
     execute("alter table movies drop column search")  # it is computed from the title
     execute("alter table movies alter title type varchar(3)")
 
@@ -306,8 +306,8 @@ async def test_a_query_that_no_longer_fits_is_ours(
     assert "column m.runtime does not exist" in capsys.readouterr().out
 
 
-async def test_a_client_that_leaves_harms_nobody(client: Client) -> None:
-    """Requests given up half way leave the pool whole."""
+async def test_disconnected_clients_lose_no_connection(client: Client) -> None:
+    """Cancelled requests lose no connection of the pool."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     tasks = [asyncio.create_task(client.get(path)) for _ in range(50)]
     await asyncio.sleep(0)

@@ -1,6 +1,6 @@
-"""Logs: one line an event on stdout, JSON for machines, text for people, never an exception.
+"""Tests logs: one line per event on stdout, JSON or text, never an exception.
 
-Logging is set up once for a process, so that each test logs in a process of its own.
+Logging is set up once per process, so each test starts a process.
 """
 
 import json
@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# What the test runs, between setting up and saying on stderr that it got to its end.
+# Sets up logging, runs the test's code, and writes to stderr at the end.
 PROGRAM = """
 import logging, os, sys
 import structlog
@@ -65,7 +65,7 @@ def run(environment: dict[str, str]) -> Run:
 
 
 def events(output: str) -> list[dict[str, Any]]:
-    """Parse an output of one JSON object a line."""
+    """Parse an output with one JSON object per line."""
     *lines, last = output.split("\n")
     assert last == ""
     return [json.loads(line) for line in lines]
@@ -83,7 +83,7 @@ def on_a_terminal(run: Run, code: str, **options: Any) -> str:
 
 
 def test_without_a_terminal_it_is_json(run: Run) -> None:
-    """Into a pipe or file, an event is one JSON object on one line, with level and time in UTC."""
+    """In a pipe or file, an event is a JSON object on one line, with level and time in UTC."""
     output = run("log.info('request', status=200, path='/v1/movies')")
     (event,) = events(output)
 
@@ -94,7 +94,7 @@ def test_without_a_terminal_it_is_json(run: Run) -> None:
 
 
 def test_each_event_is_one_line(run: Run) -> None:
-    """Line ends within an event do not end its line, and its text comes back as it was."""
+    """Line ends in an event are escaped, and its text can be restored."""
     text = 'two\nlines\r\nand é 🎬 \u2028 \x00 "quotes" \\'
 
     output = run(f"log.info('first', text={text!r}); log.info('second')")
@@ -114,7 +114,7 @@ except ZeroDivisionError:
 
 
 def test_an_exception_comes_with_its_traceback(run: Run) -> None:
-    """In one line that says where it happened and why, also one of a library."""
+    """The line has place and reason, also for an exception of a library."""
     ours, library = events(run(FAIL))
 
     assert ours["request_id"] == "x"
@@ -125,7 +125,7 @@ def test_an_exception_comes_with_its_traceback(run: Run) -> None:
 
 
 def test_a_value_that_json_does_not_know_is_logged_as_text(run: Run) -> None:
-    """Paths, errors and the like are written as `str` has them."""
+    """Paths, errors and similar values are written with `str`."""
     code = "import pathlib\nlog.info('x', path=pathlib.Path('/a'), error=ValueError('bad'))"
 
     (event,) = events(run(code))
@@ -134,7 +134,7 @@ def test_a_value_that_json_does_not_know_is_logged_as_text(run: Run) -> None:
 
 
 def test_no_value_makes_logging_fail(run: Run) -> None:
-    """The event is written, whatever is in it."""
+    """The event is written with any value."""
     values = ["2**70", "'\\ud800'", "{1: 2}", "b'bytes'", "float('nan')", "{'a': {2, 3}}"]
 
     output = run("\n".join(f"log.info('odd', value={value})" for value in values))
@@ -142,8 +142,15 @@ def test_no_value_makes_logging_fail(run: Run) -> None:
     assert [event["event"] for event in events(output)] == ["odd"] * len(values)
 
 
+def test_text_that_is_not_unicode_is_logged(run: Run) -> None:
+    """Such as a file name of other bytes: a person sees a question mark."""
+    output = run("log.info('odd', value=os.fsdecode(b'a\\xff'))", form="text")
+
+    assert "a?" in output
+
+
 def test_on_a_terminal_it_is_text(run: Run) -> None:
-    """A person gets text, not JSON."""
+    """On a terminal, the format is text, not JSON."""
     output = on_a_terminal(run, "log.info('request', status=200)")
 
     assert "request" in output
@@ -152,7 +159,7 @@ def test_on_a_terminal_it_is_text(run: Run) -> None:
 
 
 def test_text_can_be_asked_for(run: Run) -> None:
-    """`format = "text"` gives text wherever it goes, tracebacks included."""
+    """`format = "text"` gives text in a pipe, too, including tracebacks."""
     output = run(f"log.info('request', status=200)\n{FAIL}", form="text")
 
     assert "request" in output
@@ -168,7 +175,7 @@ def test_json_can_be_asked_for(run: Run) -> None:
 
 
 def test_libraries_log_the_same_way(run: Run) -> None:
-    """What goes through `logging` comes out as the same kind of line, arguments filled in."""
+    """Messages of `logging` become the same lines, with their arguments."""
     code = "logging.getLogger('aiohttp.server').error('bad %s: %d', 'request', 7)"
 
     (event,) = events(run(code))
@@ -178,7 +185,7 @@ def test_libraries_log_the_same_way(run: Run) -> None:
 
 
 def test_libraries_log_as_text_on_a_terminal(run: Run) -> None:
-    """Their lines look like the service's own there as well."""
+    """Their lines look like the service's lines."""
     output = on_a_terminal(run, "logging.getLogger('asyncio').warning('slow %s', 'task')")
 
     assert "slow task" in output
@@ -189,7 +196,7 @@ def test_libraries_log_as_text_on_a_terminal(run: Run) -> None:
     ("level", "written"), [("debug", ["warning", "error"]), ("error", ["error"])]
 )
 def test_libraries_log_from_warnings_on(run: Run, level: str, written: list[str]) -> None:
-    """And from the service's own level on, if that is higher."""
+    """From the service's level on, if that is higher."""
     names = ("info", "warning", "error")
     code = "\n".join(f"logging.getLogger('x').{name}('{name}')" for name in names)
 
@@ -197,7 +204,7 @@ def test_libraries_log_from_warnings_on(run: Run, level: str, written: list[str]
 
 
 def test_a_broken_call_of_a_library_does_not_fail(run: Run) -> None:
-    """`logging` swallows arguments that do not fit their format, and so does this."""
+    """Arguments that do not fit their format are ignored, as in `logging`."""
     run("logging.raiseExceptions = False\nlogging.getLogger('x').warning('%d', 'no number')")
 
 
@@ -206,7 +213,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_level_is_respected(run: Run, level: str) -> None:
-    """Nothing below the level is written, and all from it on."""
+    """Events below the level are not written, all others are."""
     code = "\n".join(f"log.{name}('{name}')" for name in LEVELS)
 
     output = run(code, level=level)
@@ -216,7 +223,7 @@ def test_the_level_is_respected(run: Run, level: str) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_the_level_holds_for_the_access_line(run: Run, form: str) -> None:
-    """It is an info."""
+    """The access line has the level info."""
     code = "logs.access.write('request', status=200)"
 
     assert "request" in run(code, level="info", form=form)
@@ -224,7 +231,7 @@ def test_the_level_holds_for_the_access_line(run: Run, form: str) -> None:
 
 
 def test_the_access_line_is_the_one_of_structlog(run: Run) -> None:
-    """The same keys in the same order with the same values, but for the time."""
+    """It has the same keys and values in the same order, except for the time."""
     code = "log.info('request', status=200); logs.access.write('request', status=200)"
 
     first, second = events(run(code))
@@ -234,7 +241,7 @@ def test_the_access_line_is_the_one_of_structlog(run: Run) -> None:
 
 
 def test_loggers_made_before_setting_up_obey(environment: dict[str, str]) -> None:
-    """A module's logger, made at import, logs as set up later."""
+    """A logger made at import uses the settings made later."""
     program = (
         "import structlog\nlog = structlog.get_logger()\n"
         "from service import logs\nfrom service.config import Log\n"

@@ -1,4 +1,4 @@
-"""The processes that operators start: `python -m service ...` and gunicorn."""
+"""Tests the processes that operators start: `python -m service ...` and gunicorn."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ WEB = [sys.executable, "-m", "service", "web"]
 
 @pytest.fixture
 def checkout() -> Iterator[Path]:
-    """What the service reads of a checkout, in a folder of its own."""
+    """Copy the files that the service reads to a new folder."""
     folder = make_folder()
     shutil.copy(ROOT / "config.toml", folder)
     for name in ("queries", "migrations"):
@@ -39,14 +39,14 @@ def checkout() -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def get(url: str) -> int:
-    """The status of a GET; 0 while nobody listens."""
+    """Return the status of a GET; 0 if the connection is refused."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - ours
             return int(response.status)
@@ -100,7 +100,7 @@ def run(command: list[str], environment: Environment, **changes: str) -> tuple[i
 
 
 def test_serve_says_where_it_listens_and_on_which_database(environment: Environment) -> None:
-    """Also on the reference and on a command to try; the database's password is not shown."""
+    """It prints the reference's URL and a command to try, but no password."""
     user = parse_dsn(environment["DATABASE_URL"])["user"]
     url = with_user(environment["DATABASE_URL"], f"{user}:hush")
     with serving(SERVE, environment, DATABASE_URL=url) as (base, process):
@@ -115,7 +115,7 @@ def test_serve_says_where_it_listens_and_on_which_database(environment: Environm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_ends_when_it_is_told_to(environment: Environment, number: signal.Signals) -> None:
+def test_serve_ends_on_sigint_and_sigterm(environment: Environment, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM end it with status 0 and one line; without a terminal, the log is JSON."""
     with serving(SERVE, environment) as (base, process):
         get(f"{base}/v1/movies/1")
@@ -129,7 +129,7 @@ def test_serve_ends_when_it_is_told_to(environment: Environment, number: signal.
 
 
 def test_ctrl_c_during_the_imports(environment: Environment, tmp_path: Path) -> None:
-    """It is reported in one line, too: the first import that `python -m service` makes hangs."""
+    """Ctrl-C is one line, too: here the first import of `python -m service` hangs."""
     (tmp_path / "click.py").write_text("print(flush=True)\nimport time\ntime.sleep(60)\n")
     with subprocess.Popen(
         SERVE,
@@ -148,7 +148,7 @@ def test_ctrl_c_during_the_imports(environment: Environment, tmp_path: Path) -> 
 
 
 def test_ctrl_c_during_the_start(environment: Environment) -> None:
-    """It is reported in one line when the service still waits for its database."""
+    """Ctrl-C is one line while the service waits for its database."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -164,8 +164,8 @@ def test_ctrl_c_during_the_start(environment: Environment) -> None:
     assert (process.returncode, err) == (128 + signal.SIGINT, "stopped\n")
 
 
-def test_a_request_under_way_is_finished(environment: Environment) -> None:
-    """SIGTERM while a body is on its way: the request is answered before the process ends."""
+def test_a_running_request_is_finished(environment: Environment) -> None:
+    """SIGTERM before the end of a body: the response is sent before the process ends."""
 
     async def exchange(base: str, process: subprocess.Popen[str]) -> bytes:
         body = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
@@ -216,7 +216,7 @@ def test_clients_wait_in_the_backlog(environment: Environment, command: list[str
 
 
 def test_not_ready_while_it_drains(environment: Environment) -> None:
-    """After SIGTERM it reports 503 for drain_delay, serves all the same, and then ends."""
+    """After SIGTERM readiness is 503 for drain_delay, requests succeed, and then it ends."""
     with serving(SERVE, environment, CATALOGUE_SERVER_DRAIN_DELAY="2") as (base, process):
         process.terminate()
         wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 503)
@@ -257,7 +257,7 @@ def test_a_log_that_nobody_reads(
 
 
 def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: Path) -> None:
-    """Without DATABASE_URL: migrated, kept, and shared with a command beside it."""
+    """Without DATABASE_URL: migrated, kept, and shared with a command at the same time."""
     del environment["DATABASE_URL"]
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
     command = [*SERVE, "--migrate"]
@@ -276,7 +276,7 @@ def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: P
 
 
 def test_a_port_that_is_taken(environment: Environment) -> None:
-    """One line says so, with status 1."""
+    """One line names the port; the status is 1."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -328,7 +328,7 @@ def test_a_wrong_number_of_workers_stops_the_start(environment: Environment) -> 
 def test_a_broken_query_stops_the_start(
     environment: Environment, checkout: Path, command: list[str]
 ) -> None:
-    """A DBA who breaks a query reads file and line, before the service takes a request."""
+    """The message has file and line, before the service accepts a request."""
     file = checkout / "queries" / "movies.sql"
     file.write_text(file.read_text().replace("select m.id,", "select m.ids,", 1))
     line = 1 + next(n for n, text in enumerate(file.read_text().split("\n")) if "m.ids" in text)
@@ -376,7 +376,7 @@ def test_queries_checks_them(environment: Environment, command: list[str]) -> No
 
 
 def test_queries_names_the_mistake(environment: Environment, checkout: Path) -> None:
-    """In one line, with file and line, and exit status 1."""
+    """One line has file and line; the exit status is 1."""
     file = checkout / "queries" / "movies.sql"
     file.write_text(file.read_text().replace("m.title", "m.titel", 1))
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
@@ -387,8 +387,8 @@ def test_queries_names_the_mistake(environment: Environment, checkout: Path) -> 
     assert re.fullmatch(r"Error: .*/queries/movies\.sql:\d+: column m\.titel does not exist\n", err)
 
 
-def test_queries_list_says_what_there_is(environment: Environment) -> None:
-    """Each query with its place, parameters, columns and what uses it; without a database."""
+def test_queries_list_shows_every_query(environment: Environment) -> None:
+    """It shows place, parameters, columns and use of each query, without a database."""
     environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:9/nothing"
 
     status, out, _ = run([*QUERIES, "list"], environment)
@@ -404,7 +404,7 @@ def test_queries_list_says_what_there_is(environment: Environment) -> None:
 
 
 def test_queries_explain_shows_a_plan(environment: Environment) -> None:
-    """As the service sends it: with its parameters and settings."""
+    """The query has the parameters and settings that the service sends."""
     command = [*QUERIES, "explain", "walk_movies", "--param", "title=moana", "--param", "size=5"]
 
     status, out, _ = run(command, environment)
@@ -414,8 +414,8 @@ def test_queries_explain_shows_a_plan(environment: Environment) -> None:
     assert "moana" in out
 
 
-def test_queries_explain_undoes_what_it_runs(environment: Environment, execute: Execute) -> None:
-    """`--analyze` runs the statement, and nothing of it stays."""
+def test_queries_explain_rolls_back(environment: Environment, execute: Execute) -> None:
+    """`--analyze` runs the statement and rolls it back."""
     add_movies(execute, "Moana")
     deletion = [*QUERIES, "explain", "delete_movies", "--analyze", "--param"]
 
@@ -438,7 +438,7 @@ def test_queries_explain_undoes_what_it_runs(environment: Environment, execute: 
 def test_queries_explain_refuses_what_it_cannot_explain(
     environment: Environment, arguments: list[str], message: str
 ) -> None:
-    """In one line."""
+    """The reason is one line."""
     status, _, err = run([*QUERIES, "explain", *arguments], environment)
 
     assert status in (1, 2)
@@ -447,7 +447,7 @@ def test_queries_explain_refuses_what_it_cannot_explain(
 
 
 def test_migrate_and_its_commands(environment: Environment, checkout: Path) -> None:
-    """The default goes to the newest; status, down, new and sql do what they say."""
+    """The default is the newest migration; status, down, new and sql work."""
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
     migrate = [sys.executable, "-m", "service", "migrate"]
 
@@ -465,7 +465,7 @@ def test_migrate_and_its_commands(environment: Environment, checkout: Path) -> N
 
 
 def test_nothing_happens_at_import(environment: Environment) -> None:
-    """Importing the whole service reads no environment and no file, and makes no loop."""
+    """Importing the service reads no environment and no file, and creates no event loop."""
     script = (
         "import os, builtins, asyncio\n"
         "import service.__main__, service.app, service.database.migrations\n"

@@ -1,4 +1,4 @@
-"""SIGHUP: a running service takes over changed query files, or keeps the old ones."""
+"""Tests SIGHUP: a service uses changed query files, or keeps the old ones if they are wrong."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def queries(
     environment: Environment,
     execute: Execute,
 ) -> Path:
-    """The file of queries about movies of the service, which has a movie."""
+    """Return the file with the queries about movies, of a service with one movie."""
     add_movies(execute, "Moana")
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
     environment["PYTHONPATH"] = "."
@@ -55,13 +55,13 @@ def change(file: Path, old: str, new: str) -> None:
 
 
 def title(base: str) -> str:
-    """What the service says the movie's title is."""
+    """Return the movie's title as the service returns it."""
     with urllib.request.urlopen(f"{base}/v1/movies/1", timeout=5) as response:  # noqa: S310 - ours
         return str(json.load(response)["movie"]["title"])
 
 
 def titles(base: str) -> set[str]:
-    """What all of its processes say, which share the connections out."""
+    """Return the titles of all processes, over several connections."""
     with ThreadPoolExecutor(8) as threads:
         return set(threads.map(title, [base] * 32))
 
@@ -70,7 +70,7 @@ def titles(base: str) -> set[str]:
 def logging(
     command: list[str], environment: Environment, changes: Environment, execute: Execute
 ) -> Iterator[tuple[str, subprocess.Popen[str], Callable[..., dict[str, Any]]]]:
-    """Start a service and yield its address, its process, and what waits for a line of its log."""
+    """Start a service; yield its address, its process, and a function that waits for a log line."""
     with serving(command, environment, **changes) as (base, process), ThreadPoolExecutor(1) as one:
         lines: list[dict[str, Any]] = []
 
@@ -109,7 +109,7 @@ def test_sighup_reloads_changed_queries(
     command: list[str],
     changes: Environment,
 ) -> None:
-    """Every process sends the new ones, without a failed request."""
+    """Every process uses the new queries, without a failed request."""
     with logging(command, environment, changes, execute) as (base, process, wait_for):
         assert titles(base) == {"Moana"}
         change(queries, "select m.id, m.title,", "select m.id, upper(m.title) as title,")
@@ -136,7 +136,7 @@ def test_wrong_queries_are_not_taken(
     command: list[str],
     changes: Environment,
 ) -> None:
-    """The old ones stay, and the log says what is wrong, with file and line; then all goes on."""
+    """The old queries stay, the log has file and line, and the next reload works."""
     with logging(command, environment, changes, execute) as (base, process, wait_for):
         for old, new, reason in MISTAKES:
             change(queries, old, new)
@@ -232,7 +232,7 @@ def test_a_master_that_cannot_start_a_worker_goes_on(
 
 
 def test_a_reload_under_load_fails_no_request(environment: Environment, queries: Path) -> None:
-    """Requests before, meanwhile and after are answered, with one title or the other."""
+    """Requests before, during and after the reload succeed, with the old or the new title."""
     with (
         serving(SERVE, environment, LOG_LEVEL="warning") as (base, process),
         ThreadPoolExecutor(8) as threads,
@@ -251,7 +251,7 @@ def test_a_reload_under_load_fails_no_request(environment: Environment, queries:
 
 
 async def test_of_two_reloads_the_later_one_wins() -> None:
-    """It waits for the first one, even if the database verifies that one slowly."""
+    """The second reload waits for the first, even if verifying is slow."""
     queries: dict[str, Any] = {}
     contents: Iterator[Any] = iter(("old", "new"))
     verified = []
@@ -275,7 +275,7 @@ async def test_of_two_reloads_the_later_one_wins() -> None:
 
 
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:
-    """It sends SIGHUP as well, and then nobody is there to stop the service."""
+    """A closed terminal sends SIGHUP, and nobody could stop the service after it."""
     ours, theirs = pty.openpty()
     with serving(SERVE, environment) as (_, other):  # with no terminal: it reloads
         other.send_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""All SQL on the catalogue's data is in queries/*.sql, where DBAs see it."""
+"""Tests that all SQL on the catalogue's data is in queries/*.sql, where DBAs see it."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ DATA = re.compile(r"\b(movies|movies_id_seq|idempotency_\w+)\b")
 
 
 def strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the string literals with their lines; docstrings are none, f-strings are whole."""
+    """Yield string literals with their lines, without docstrings; an f-string is one literal."""
     tree = ast.parse(source)
     parts: set[int] = set()
     for node in ast.walk(tree):
@@ -66,7 +66,7 @@ def test_a_module_contains_no_sql_on_the_catalogues_data(path: Path) -> None:
     ],
 )
 def test_sql_is_recognized(text: str) -> None:
-    """Also pieces of it, and pieces within an f-string."""
+    """Parts of SQL are recognized, also in an f-string."""
     assert SQL.search(text)
     assert [line for line, found in strings(f"x = f{text!r}") if SQL.search(found)] == [1]
 

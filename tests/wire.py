@@ -1,4 +1,4 @@
-"""Requests and answers as bytes: what goes over the wire, without a client's help."""
+"""Sends requests and reads responses as bytes, without an HTTP client."""
 
 import asyncio
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from conftest import Client
 
 
 class Answer(NamedTuple):
-    """An answer as it came: lines without line ends, `headers` in their order."""
+    """A response: lines without line ends, `headers` in the order sent."""
 
     status_line: str
     headers: list[tuple[str, str]]
@@ -15,7 +15,7 @@ class Answer(NamedTuple):
 
 
 async def send(client: Client, sent: bytes) -> Answer:
-    """Send these bytes on a new connection and return the answer."""
+    """Send these bytes on a new connection and return the response."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(sent)
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
@@ -28,7 +28,7 @@ async def send(client: Client, sent: bytes) -> Answer:
 
 
 async def exchange(client: Client, sent: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Send these bytes on a new connection; return status, headers and body of the answer."""
+    """Send these bytes on a new connection; return status, headers and body of the response."""
     status_line, pairs, body = await send(client, sent)
     headers: dict[str, str] = {}
     for name, value in pairs:

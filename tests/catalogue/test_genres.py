@@ -1,4 +1,4 @@
-"""The counting of genres: what is counted, when, and what requests get meanwhile."""
+"""Tests the counting of genres and its cache."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +26,7 @@ LONG = 1000.0  # seconds
 
 @pytest.fixture
 async def genres(settings: Callable[..., Config]) -> AsyncIterator[GenreCounts]:
-    """The genres of a process."""
+    """Return the genre counts of a process."""
     config = settings()
     suppress_timeout_reports(asyncio.get_running_loop())
 
@@ -38,7 +38,7 @@ async def genres(settings: Callable[..., Config]) -> AsyncIterator[GenreCounts]:
 
 @pytest.fixture
 def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Set for how long counts are kept, in seconds."""
+    """Set the cache time of the counts, in seconds."""
 
     def change(seconds: float) -> None:
         monkeypatch.setattr(genres_module, "CACHE_MIN_S", seconds)
@@ -60,7 +60,7 @@ def count_running(execute: Execute) -> int:
     )
 
 
-# What is counted.
+# The counts.
 
 
 async def test_most_movies_first_and_ties_by_code_point(
@@ -75,7 +75,7 @@ async def test_most_movies_first_and_ties_by_code_point(
 
 
 async def test_an_empty_catalogue_has_no_genres(genres: GenreCounts) -> None:
-    """No genre, and still the time of the count."""
+    """It has no genre, but the time of the count."""
     counts = await genres.get()
 
     assert (counts.genres, counts.total) == ([], 0)
@@ -85,7 +85,7 @@ async def test_an_empty_catalogue_has_no_genres(genres: GenreCounts) -> None:
 async def test_the_most_frequent_are_listed_and_all_are_counted(
     genres: GenreCounts, execute: Execute
 ) -> None:
-    """Whatever clients invent, no more than 1000 genres are listed."""
+    """The list has at most 1000 genres; the total counts all."""
     execute(MOVIES + "select 'x', 2000, 90, array['g' || n] from generate_series(1, 1003) as n")
     execute(MOVIES + "select 'x', 2000, 90, array['g' || n] from generate_series(1001, 1003) as n")
 
@@ -107,11 +107,11 @@ async def test_every_change_before_as_of_is_counted(genres: GenreCounts, execute
     assert counts.genres == [("animation", 1)]
 
 
-# When it is counted.
+# The time of the count.
 
 
 async def test_counts_are_kept(genres: GenreCounts, execute: Execute, keep: Keep) -> None:
-    """Until then, nothing is asked of the database."""
+    """While counts are cached, no query is sent."""
     keep(LONG)
     first = await genres.get()
     execute(ONE)
@@ -122,7 +122,7 @@ async def test_counts_are_kept(genres: GenreCounts, execute: Execute, keep: Keep
 async def test_counts_that_are_too_old_are_counted_again(
     genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
-    """The request that finds them too old gets new ones: a small catalogue is always current."""
+    """The first request after that gets new counts, so those of a small catalogue are current."""
     keep(0)
     await genres.get()
     execute(ONE)
@@ -150,7 +150,7 @@ async def test_counts_are_kept_a_hundred_times_as_long_as_the_count_took(
 
 
 async def test_requests_share_a_count(genres: GenreCounts, execute: Execute, database: str) -> None:
-    """However many wait, the database counts once."""
+    """Requests that wait at the same time cause one count."""
     with closing(psycopg2.connect(database)) as holder:
         holder.cursor().execute("lock table movies")
         waiting = [asyncio.create_task(genres.get()) for _ in range(50)]
@@ -166,7 +166,7 @@ async def test_requests_share_a_count(genres: GenreCounts, execute: Execute, dat
 async def test_a_request_that_goes_away_ends_no_count(
     genres: GenreCounts, execute: Execute, database: str
 ) -> None:
-    """Others wait for it, too."""
+    """A cancelled request does not cancel the count, because others wait for it."""
     with closing(psycopg2.connect(database)) as holder:
         holder.cursor().execute("lock table movies")
         gone, waiting = (asyncio.create_task(genres.get()) for _ in range(2))
@@ -179,7 +179,7 @@ async def test_a_request_that_goes_away_ends_no_count(
 async def test_the_old_counts_are_served_while_a_count_runs(
     genres: GenreCounts, execute: Execute, database: str, keep: Keep
 ) -> None:
-    """A count that takes long delays nobody; the next request after it gets the new counts."""
+    """A long count delays no request; the first request after it gets the new counts."""
     keep(0)
     old = await genres.get()
     with closing(psycopg2.connect(database)) as holder:
@@ -202,7 +202,7 @@ async def test_the_old_counts_are_served_while_a_count_runs(
 async def test_only_the_first_requests_wait_for_a_count(
     genres: GenreCounts, database: str, keep: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that come later than `MAX_WAIT_S` after its start get the old counts at once."""
+    """Later than `MAX_WAIT_S` after its start, requests get the old counts at once."""
     monkeypatch.setattr(genres_module, "MAX_WAIT_S", 1.0)
     keep(0)
     await genres.get()
@@ -213,13 +213,13 @@ async def test_only_the_first_requests_wait_for_a_count(
                 await genres.get()
 
 
-# When counting fails.
+# Failures of the count.
 
 
 async def test_without_counts_a_failure_is_raised(
     genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And after as long as the count took, not 100 times that, the next request counts again."""
+    """The next count may start after the duration of the failed one, not 100 times that."""
     keep(0)
     monkeypatch.setattr(genres_module, "CACHE_FACTOR", 1e9)
     execute("alter table movies rename to films")
@@ -239,7 +239,7 @@ async def test_without_counts_a_failure_is_raised(
 async def test_a_failure_is_not_tried_again_at_once(
     genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
-    """A database in trouble is not asked for a long count by every request."""
+    """Otherwise every request would start a long count on a database with a problem."""
     keep(LONG)
     execute("alter table movies rename to films")
     with pytest.raises(StatementFailed):
@@ -253,7 +253,7 @@ async def test_a_failure_is_not_tried_again_at_once(
 async def test_the_old_counts_are_served_if_a_count_fails(
     genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
-    """Their age is told by as_of."""
+    """`as_of` shows their age."""
     keep(0)
     old = await genres.get()
     execute("alter table movies rename to films")
@@ -264,11 +264,11 @@ async def test_the_old_counts_are_served_if_a_count_fails(
 async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
     genres: GenreCounts, execute: Execute, database: str
 ) -> None:
-    """A DBA may stop it."""
+    """A DBA may cancel the query."""
     with closing(psycopg2.connect(database)) as holder:
         holder.cursor().execute("lock table movies")
         waiting = asyncio.create_task(genres.get())
-        # A cancellation of a statement that has just begun is taken for a late one: it is retried.
+        # A cancellation at the start of a statement is retried, because it may be a late one.
         await until(
             lambda: (
                 execute(
@@ -287,7 +287,7 @@ async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
 async def test_a_broken_connection_fails_no_count(
     genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
-    """The query is sent again on another connection, and nothing is logged."""
+    """The query is retried on another connection, and nothing is logged."""
     keep(0)
     await genres.get()
     execute(

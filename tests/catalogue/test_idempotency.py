@@ -42,7 +42,7 @@ WAITS_FOR_ROW = "select 1 from pg_locks where locktype = 'transactionid' and not
 DAWDLES = "select 1 from pg_stat_activity where wait_event = 'PgSleep'"
 # As if these keys had been sent a day ago.
 EXPIRE = "update idempotency_keys set expires_at = now()"
-# A DBA's trigger that lets every create take a while.
+# A DBA's trigger that makes every create slow.
 DAWDLE = """
 create function dawdle() returns trigger language plpgsql as
   $$ begin perform pg_sleep(1.5); return new; end $$;
@@ -51,7 +51,7 @@ create trigger dawdle before insert on movies for each row execute function dawd
 
 
 class Got(NamedTuple):
-    """A response, as far as that to a repeat must be the same."""
+    """The parts of a response that must be the same for a repeat."""
 
     status: int
     location: str | None
@@ -61,7 +61,7 @@ class Got(NamedTuple):
 async def send(
     client: Client, key: str, movie: dict[str, Any] = MOANA, *, replayed: bool | None = None
 ) -> Got:
-    """POST a movie with this key; whether the response must say that it is a repeat."""
+    """POST a movie with this key; `replayed`: the response must be marked as a repeat."""
     response = await client.post("/v1/movies", json=movie, headers={"Idempotency-Key": key})
     if replayed is not None:
         assert response.headers.get(REPLAYED) == ("true" if replayed else None)
@@ -74,7 +74,7 @@ def problem(got: Got) -> tuple[int, str]:
 
 
 def movies(execute: Execute) -> int:
-    """How many movies there are."""
+    """Count the movies."""
     ((count,),) = execute("select count(*) from movies")
     return int(count)
 
@@ -84,7 +84,7 @@ async def until_found(execute: Execute, sql: str) -> None:
     await until(lambda: asyncio.to_thread(execute, sql))
 
 
-# What a repeat gets.
+# Responses to repeats.
 
 
 @pytest.mark.parametrize("services", [1, 2])
@@ -103,7 +103,7 @@ async def test_a_repeat_gets_the_first_response(
 
 
 async def test_a_repeat_after_the_movie_changed_or_went(client: Client) -> None:
-    """The response has the movie as it was created."""
+    """The response has the movie as created."""
     first = await send(client, "a")
     assert first.location
 
@@ -118,7 +118,7 @@ async def test_a_repeat_after_the_movie_changed_or_went(client: Client) -> None:
 async def test_a_repeat_of_what_a_trigger_made_of_the_movie(
     client: Client, execute: Execute
 ) -> None:
-    """A DBA's trigger that changes what is kept changes no repeat."""
+    """A DBA's trigger that changes stored movies does not change the repeat."""
     execute(
         "create function shout() returns trigger language plpgsql as"
         " $$ begin new.title := upper(new.title); new.version := 7; return new; end $$"
@@ -159,7 +159,7 @@ async def test_a_key_takes_the_same_space_for_every_movie(client: Client, execut
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
 async def test_a_repeat_in_every_time_zone(client: Client, execute: Execute, zone: str) -> None:
-    """Times are the same to the microsecond, and in UTC, whatever the database has set."""
+    """Times are equal to the microsecond, and in UTC, in every time zone of the database."""
     set_for_database(execute, f"timezone = '{zone}'")
     await send(client, "first")
     await assert_whole(client, 25)  # the first look at the genres is over
@@ -174,7 +174,7 @@ async def test_a_repeat_in_every_time_zone(client: Client, execute: Execute, zon
 
 
 async def test_the_same_movie_in_another_spelling(client: Client, execute: Execute) -> None:
-    """Blanks, escapes and the order of the fields do not matter."""
+    """Spaces, escapes and the order of the fields do not matter."""
     first = await send(client, "a", {**MOANA, "title": "Amélie"})
     body = (
         '{ "genres": ["animation"],\n "title": "Am\\u00e9lie", "runtime":"107 mins", "year":2016 }'
@@ -198,7 +198,7 @@ async def test_another_movie_with_the_same_key(client: Client, execute: Execute)
 
 
 async def test_other_keys_are_other_movies(client: Client, execute: Execute) -> None:
-    """The same body with another key, or none, is a movie of its own. Keys have upper case."""
+    """The same body with another key or none creates another movie. Keys are case-sensitive."""
     for key in ("a", "b", "A"):
         assert (await send(client, key, replayed=False)).status == 201
     for _ in range(2):
@@ -209,7 +209,7 @@ async def test_other_keys_are_other_movies(client: Client, execute: Execute) -> 
 
 
 async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> None:
-    """The header is ignored there, whatever is in it."""
+    """Other methods ignore the header, even an invalid one."""
     path = (await send(client, "a")).location
     assert path
     for key in ("a", ""):
@@ -221,7 +221,7 @@ async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> N
 
 
 async def test_a_refusal_is_not_remembered(client: Client, execute: Execute) -> None:
-    """After a 400 or a 422 the same key is as good as new."""
+    """After a 400 or a 422 the key can be used again."""
     for wrong, status in (({"titel": "x"}, 400), ({**MOANA, "year": 1800}, 422)):
         assert (await send(client, "a", wrong)).status == status
 
@@ -229,12 +229,12 @@ async def test_a_refusal_is_not_remembered(client: Client, execute: Execute) -> 
     assert movies(execute) == 1
 
 
-# Many at once.
+# Many requests at once.
 
 
 @pytest.mark.parametrize("services", [1, 2])
 async def test_one_key_many_times_at_once(start: Start, execute: Execute, services: int) -> None:
-    """50 at once, on one service or two: one movie, and each gets its response or a 409."""
+    """50 at once, to one service or two: one movie; each gets its response or a 409."""
     clients = [await start() for _ in range(services)]
 
     got = await asyncio.gather(*(send(clients[n % services], "a") for n in range(50)))
@@ -280,7 +280,7 @@ async def test_requests_with_keys_share_statements(start: Start) -> None:
 
 
 async def test_two_movies_with_one_key_at_once(client: Client, execute: Execute) -> None:
-    """One of them is created; all who sent the other get 422."""
+    """One of them is created; requests with the other movie get 422."""
     got = await asyncio.gather(
         *(send(client, "a", movie) for _ in range(10) for movie in (MOANA, OTHER))
     )
@@ -294,7 +294,7 @@ async def test_two_movies_with_one_key_at_once(client: Client, execute: Execute)
 async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
     client: Client, execute: Execute
 ) -> None:
-    """One bad row among many that share a statement: its key is not kept, the others' are."""
+    """One bad row in a shared statement: its key is not stored, the other keys are."""
     execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
     years = [1999 if number % 10 == 0 else 2000 for number in range(40)]
 
@@ -308,14 +308,14 @@ async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
     assert (await send(client, "0", {**MOANA, "year": 1999}, replayed=False)).status == 201
 
 
-# While the first one is under way.
+# A repeat during the first request.
 
 
 @pytest.mark.parametrize("services", [1, 2])
 async def test_a_repeat_while_the_first_is_under_way(
     start: Start, execute: Execute, services: int
 ) -> None:
-    """409 on either service before that is over, and its response once there is one."""
+    """409 on both services until the first request ends, then its response."""
     clients = [await start() for _ in range(services)]
     execute(DAWDLE)
     first = asyncio.create_task(send(clients[0], "a"))
@@ -336,7 +336,7 @@ async def test_a_repeat_while_the_first_is_under_way(
 async def test_a_repeat_shortly_before_the_first_is_over(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch, services: int
 ) -> None:
-    """It waits a little, and gets the response of the first one instead of a 409."""
+    """The repeat waits briefly and gets the response of the first request instead of a 409."""
     monkeypatch.setattr(idempotency, "RETRY_DELAYS_S", (0.05,) * 100)
     clients = [await start() for _ in range(services)]
     execute(DAWDLE.replace("1.5", "0.3"))
@@ -353,7 +353,7 @@ async def test_a_repeat_shortly_before_the_first_is_over(
 async def held_up(
     client: Client, execute: Execute, database: str
 ) -> AsyncIterator[tuple[asyncio.Task[Got], Any]]:
-    """A create with the key a that waits for a DBA's lock, and the cursor of the DBA."""
+    """Yield a create with the key a that waits for a DBA's lock, and the DBA's cursor."""
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in share mode")
         first = asyncio.create_task(send(client, "a"))
@@ -364,7 +364,7 @@ async def held_up(
 async def test_a_repeat_while_the_first_waits_for_the_table(
     client: Client, execute: Execute, database: str
 ) -> None:
-    """It does not wait for the table as well: 409 at once, 201 for the first one in the end."""
+    """The repeat does not wait for the table: 409 at once, and later 201 for the first request."""
     async with held_up(client, execute, database) as (first, _):
         got = await asyncio.gather(*(send(client, "a") for _ in range(20)))
 
@@ -374,7 +374,7 @@ async def test_a_repeat_while_the_first_waits_for_the_table(
 
 
 async def test_a_key_in_use_holds_up_nobody_else(start: Start, database: str) -> None:
-    """A session that has taken a key and does not end: others who share a statement go through."""
+    """A session holds a key and does not end: other requests of the shared statement succeed."""
     client = await start()
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('a', 0))")
@@ -385,7 +385,7 @@ async def test_a_key_in_use_holds_up_nobody_else(start: Start, database: str) ->
 
 
 async def test_a_key_that_is_given_back(client: Client, execute: Execute, database: str) -> None:
-    """Another session takes the key, without the advisory lock, and rolls back: it is unused."""
+    """Another session inserts the key, without the advisory lock, and rolls back: it is unused."""
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
         cursor.execute("insert into idempotency_keys (key, fingerprint) values ('a', 'x')")
         waits = asyncio.create_task(send(client, "a"))
@@ -401,7 +401,7 @@ async def test_a_key_that_is_given_back(client: Client, execute: Execute, databa
 async def test_a_key_that_another_one_gets_first(
     client: Client, execute: Execute, database: str, *, old: bool
 ) -> None:
-    """It commits what this statement cannot see: no movie is created, and its response counts."""
+    """It commits after this statement's snapshot: no movie is created; its response is sent."""
     if old:
         await send(client, "a")
         execute(EXPIRE)
@@ -427,7 +427,7 @@ async def test_a_key_that_another_one_gets_first(
 async def test_a_client_that_leaves_and_comes_again(
     client: Client, execute: Execute, database: str
 ) -> None:
-    """A request that is given up is carried out, and its repeat gets the response."""
+    """A cancelled request is still executed, and its repeat gets the response."""
     async with held_up(client, execute, database) as (first, _):
         first.cancel()
         await asyncio.wait([first])
@@ -437,13 +437,13 @@ async def test_a_client_that_leaves_and_comes_again(
     assert movies(execute) == 1
 
 
-# When something dies.
+# Failures.
 
 
 async def test_a_service_killed_between_the_commit_and_the_response(
     environment: Environment, execute: Execute
 ) -> None:
-    """The repeat, to another process, gets the one movie that there is."""
+    """The repeat, to another process, gets the movie that was created."""
     execute(DAWDLE)
     request = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
 
@@ -484,7 +484,7 @@ def fetch(request: urllib.request.Request | str) -> tuple[int, Message, bytes]:
 async def test_a_connection_that_breaks_under_a_create(
     client: Client, execute: Execute, database: str
 ) -> None:
-    """It is sent again at once on another one: with a key that is safe."""
+    """The create is retried at once on another connection, which is safe with a key."""
     async with held_up(client, execute, database) as (first, cursor):
         cursor.execute(
             "select pg_terminate_backend(pid, 5000) from pg_locks"
@@ -496,7 +496,7 @@ async def test_a_connection_that_breaks_under_a_create(
 
 
 async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: str) -> None:
-    """What timed out left nothing behind: the same key creates the movie."""
+    """The statement that timed out stored nothing: the same key creates the movie."""
     client = await start(database__statement_timeout=0.3)
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in share mode")
@@ -508,7 +508,7 @@ async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: st
 
 
 async def test_a_read_only_database(client: Client, execute: Execute) -> None:
-    """During a failover it is 503, as for any other create."""
+    """During a failover the response is 503, as for any other create."""
     await send(client, "first")
     set_for_database(execute, "default_transaction_read_only = on")
     await assert_whole(client, 25)  # the first look at the genres is over
@@ -517,11 +517,11 @@ async def test_a_read_only_database(client: Client, execute: Execute) -> None:
     assert (await send(client, "a")).status == 503
 
 
-# A day later.
+# Expiry.
 
 
 class Process:
-    """What one process of the service has of keys, without the task that clears them."""
+    """The keys of one process of the service, without the task that deletes expired ones."""
 
     def __init__(self, config: Config) -> None:
         self.pool = Pool(config.database, approve)
@@ -533,7 +533,7 @@ class Process:
 
 @pytest.fixture
 async def process(settings: Callable[..., Config]) -> AsyncIterator[Process]:
-    """What a process has, with the settings of config.toml."""
+    """Return the keys of a process with the settings of config.toml."""
     process = Process(settings())
     yield process
     await process.pool.close(timeout=0)
@@ -543,7 +543,7 @@ FIELDS = {"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"
 
 
 async def test_a_key_is_kept_for_24_hours(process: Process, execute: Execute) -> None:
-    """As its column says from the start."""
+    """The column expires_at has this time from the start."""
     await process.once_only.create("a", FIELDS)
 
     assert execute("select expires_at - created_at from idempotency_keys") == [
@@ -552,7 +552,7 @@ async def test_a_key_is_kept_for_24_hours(process: Process, execute: Execute) ->
 
 
 async def test_an_expired_key_is_unused(process: Process, execute: Execute) -> None:
-    """Not cleared yet, it takes another movie and keeps the response of that one."""
+    """Before it is deleted, an expired key can create another movie and stores its response."""
     await process.once_only.create("a", FIELDS)
     execute(EXPIRE)
     other = {"title": "Another", "year": 2000, "runtime": 90, "genres": ["drama", "war"]}
@@ -589,7 +589,7 @@ async def test_an_expired_key_replaces_its_copy(process: Process, execute: Execu
 async def test_expired_keys_are_cleared_in_portions(
     process: Process, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest first, with their responses; a portion at once, and none that is valid."""
+    """The oldest are deleted first, with their responses, a portion at once; valid keys stay."""
     monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 2)
     for key in "abcd":
         await process.once_only.create(key, FIELDS)
@@ -607,7 +607,7 @@ async def test_expired_keys_are_cleared_in_portions(
 
 
 async def test_clearing_waits_for_nobody(process: Process, execute: Execute, database: str) -> None:
-    """A key that another session holds is left for the next time."""
+    """A key that another session has locked is deleted the next time."""
     for key in "ab":
         await process.once_only.create(key, FIELDS)
     execute(EXPIRE)
@@ -622,7 +622,7 @@ async def test_clearing_waits_for_nobody(process: Process, execute: Execute, dat
 async def test_the_service_clears_them_by_itself(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Portion after portion, and ever again, also after a failure, which is logged."""
+    """It deletes all portions, repeatedly, also after a failure, which is logged."""
     monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 10)
     monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0.001)
     monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.1)
@@ -645,7 +645,7 @@ async def test_the_service_clears_them_by_itself(
 async def test_clearing_pauses_long_after_a_failure(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if there was more to clear before: a database in trouble is not asked all the time."""
+    """Even if keys are left: a database with a problem should not get more queries."""
     calls = 0
 
     async def clear() -> int:
@@ -668,7 +668,7 @@ async def test_clearing_pauses_long_after_a_failure(
 
 
 async def test_the_check_of_the_queries_clears_nothing(process: Process, execute: Execute) -> None:
-    """It really runs them, with null for every parameter."""
+    """The check runs every query with null for every parameter."""
     await process.once_only.create("a", FIELDS)
     execute(EXPIRE)
 
@@ -676,7 +676,7 @@ async def test_the_check_of_the_queries_clears_nothing(process: Process, execute
     assert await process.fetch("create_movies_once", requests=None) == []
 
 
-# What a DBA does.
+# Changes of a DBA.
 
 
 async def test_a_key_that_a_dba_deletes_is_unused(client: Client, execute: Execute) -> None:

@@ -1,4 +1,4 @@
-"""How PostgreSQL carries out the queries of lists: along an index, for whatever is selective."""
+"""Tests the plans of list queries: selective filters and walks use an index."""
 
 import re
 from collections.abc import Callable
@@ -58,19 +58,19 @@ def plan(database: str, execute: Execute) -> Plan:
 
 
 def place(sort: str, key: SortKey | None = None, size: int = 21) -> dict[str, Any]:
-    """What the queries take of a page's place."""
+    """Return the parameters for a page's place."""
     return listing.place_parameters(sort, Place(key=key), size)
 
 
 def walk(wanted: Filter, sort: str, key: SortKey, size: int = 21) -> list[dict[str, Any]]:
-    """What walk_movies takes."""
+    """Return the parameters of walk_movies."""
     filters, begin = listing.choose_start(wanted.parameters(), sort, key)
     return [filters, place(sort, begin, size)]
 
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str) -> None:
-    """In every order, without reading the table through; the page is then fetched by id."""
+    """In every order, without a sequential scan; the page is then fetched by id."""
     wanted, index = FILTERS[name]
     for sort in SORTS:
         found = plan("sort_movies", wanted.parameters(), place(sort), {"most": 10_000})
@@ -82,7 +82,7 @@ def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str) -> No
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None:
-    """By cursor as well, where they are not counted: whatever the order, it is no walk past all."""
+    """Also by cursor, without a count, and in every order: all movies are never walked."""
     wanted, index = FILTERS[name]
     for sort in SORTS:
         found = plan("walk_movies", *walk(wanted, sort, KEYS[sort.removeprefix("-")], 101))
@@ -92,7 +92,7 @@ def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None
 
 
 def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
-    """From the key on, without sorting anything."""
+    """It starts at the key and needs no sort."""
     for sort in SORTS:
         for key in (None, KEYS[sort.removeprefix("-")]):
             found = plan("walk_movies", Filter().parameters(), place(sort, key))
@@ -106,7 +106,7 @@ def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
 @pytest.mark.parametrize("sort", ["year", "-year"])
 @pytest.mark.parametrize("year", [1890, 1910, 1960, 2010, 2030])
 def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, year: int) -> None:
-    """Or at the range, where the key is ahead of it: a page far from the first reads no more."""
+    """Or at the range, if the key is before it: a deep page reads no more than the first one."""
     wanted = Filter(year=Range(1905, 2015))
     found = plan(
         "walk_movies",
@@ -121,7 +121,7 @@ def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, year: in
 
 
 def test_an_estimate_reads_a_part_of_the_table(plan: Plan) -> None:
-    """Some 10,000 movies, however many there are."""
+    """About 10,000 movies, whatever the size of the table."""
     wanted = Filter(genres=("drama",))
 
     found = plan("estimate_movies", wanted.parameters(), explain="explain analyze")
@@ -133,6 +133,6 @@ def test_an_estimate_reads_a_part_of_the_table(plan: Plan) -> None:
 
 
 def test_an_empty_filter_is_any_movie() -> None:
-    """Nothing is asked for, so nothing is sent but nulls."""
+    """All parameters of an empty filter are null."""
     assert set(Filter().parameters().values()) == {None}
     assert Filter().year is ANY

@@ -1,4 +1,4 @@
-"""Which statements a page of movies takes, and what becomes of one that takes too long."""
+"""Tests the statements that a page of movies needs, and timeouts of the walk."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,13 +26,13 @@ SIZE = 3
 
 
 class Recorded(Statements):
-    """Statements that remember which were sent, and of which some time out."""
+    """Statements that record their names; some of them time out."""
 
     sent: list[str]
     slow = ""
 
     async def fetch(self, name: str, **options: Any) -> list[Row]:
-        """Run it, or have it take too long."""
+        """Run the statement, or let it time out."""
         self.sent.append(name)
         if name == self.slow:
             if options["timeout"] is None:  # the query's own
@@ -57,7 +57,7 @@ async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]
 
 @pytest.fixture
 def catalogue(execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 movies, of which the even ones are of 2000; up to 12 are few, and 15 have numbers."""
+    """Insert 20 movies, half of them of 2000; totals are exact to 12, page numbers end at 15."""
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select 'x', 2000 + n % 2, 1, '{a}' from generate_series(1, 20) as n"
@@ -73,7 +73,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
-    """Ask for a page, and return it with the statements that it took."""
+    """Return a page, and the names of its statements."""
 
     async def page(
         wanted: Filter,
@@ -87,8 +87,39 @@ def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the mov
 
 
 def ids(page: Page) -> list[int]:
-    """Name the movies of a page."""
+    """Return the ids of a page's movies."""
     return [movie.id for movie in page.movies]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matches"),
+    [
+        (EVERYTHING, [1, 2, 3]),
+        (Filter(title="b"), [2]),
+        (Filter(genres=("y",)), [2]),
+        (Filter(year=Range(2001, None)), [2, 3]),
+        (Filter(year=Range(None, 2001)), [1, 2]),
+        (Filter(runtime=Range(101, None)), [2, 3]),
+        (Filter(runtime=Range(None, 101)), [1, 2]),
+    ],
+)
+async def test_the_three_queries_have_the_same_filters(
+    execute: Execute, statements: Recorded, wanted: Filter, matches: list[int]
+) -> None:
+    """A range includes its limits. Of so few movies, the estimate is exact."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " values ('a', 2000, 100, '{x}'), ('b', 2001, 101, '{y}'), ('c', 2002, 102, '{z}')"
+    )
+    filters, page = wanted.parameters(), listing.place_parameters("id", FIRST, SIZE)
+
+    counted = await statements.fetch("sort_movies", most=SIZE, **filters, **page)
+    walked = await statements.fetch("walk_movies", **filters, **page)
+    estimated = await statements.fetch("estimate_movies", **filters)
+
+    assert [row[:2] for row in counted] == [(len(matches), movie_id) for movie_id in matches]
+    assert [row[0] for row in walked] == matches
+    assert estimated == [(len(matches),)]
 
 
 async def test_a_first_page_of_few_takes_one_statement(ask: Ask) -> None:
@@ -120,7 +151,7 @@ async def test_a_page_by_cursor_takes_one(ask: Ask, wanted: Filter) -> None:
 
 
 async def test_a_page_by_cursor_whose_movies_have_gone_counts_anew(ask: Ask) -> None:
-    """It is empty, and its total is one of now."""
+    """The page is empty, and its total is a new count."""
     page, sent = await ask(RARE, Place(key=SortKey(20, 20), total=99))
 
     assert sent == ["walk_movies", "sort_movies"]
@@ -146,7 +177,7 @@ async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
 async def test_a_page_by_cursor_is_the_same_walked_or_sorted(
     ask: Ask, statements: Recorded, sort: str
 ) -> None:
-    """In every order; the movie of the cursor is not on it again."""
+    """This is so in every order; the movie of the cursor is not on the page."""
     first, _ = await ask(EVERYTHING, sort=sort)
     place = Place(key=first.next, total=first.total)
     walked, _ = await ask(EVERYTHING, place, sort)
@@ -175,7 +206,7 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
 async def test_a_walk_of_more_than_can_be_sorted_may_time_out(
     ask: Ask, database: str, statements: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then nothing is sorted."""
+    """It is not replaced by a sort."""
     monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
     monkeypatch.setattr(statements, "timeout", 0.05)
     with closing(psycopg2.connect(database)) as holder:
@@ -189,7 +220,7 @@ async def test_a_walk_of_more_than_can_be_sorted_may_time_out(
 
 @pytest.mark.parametrize(("skip", "pages"), [(12, True), (13, False)])
 async def test_numbers_reach_so_far(ask: Ask, skip: int, *, pages: bool) -> None:
-    """Of many; a page further is refused before anything is walked."""
+    """Of many movies, a page beyond the last number is refused before any walk."""
     if pages:
         page, _ = await ask(EVERYTHING, Place(skip=skip))
         assert ids(page) == [13, 14, 15]

@@ -1,4 +1,4 @@
-"""Walks through random catalogues, page by page, while movies come and go."""
+"""Tests walks through random catalogues while movies are inserted and deleted."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ async def test_a_movie_that_stays_is_seen_once_and_in_order(  # noqa: PLR0913, P
     exact: int,
     backwards: bool,  # noqa: FBT001 - as above
 ) -> None:
-    """Whatever is inserted and deleted meanwhile, there and back."""
+    """In both directions, whatever is inserted and deleted during the walk."""
     execute("truncate movies restart identity")
     ids = [_insert(execute, movie) for movie in start]
     parameters = {"sort": sort, "page_size": str(size)} | ({"year": year} if year else {})

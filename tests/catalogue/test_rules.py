@@ -1,6 +1,6 @@
-"""The rules that PostgreSQL itself holds, for every writer: constraints, version and updated_at.
+"""Tests the rules that PostgreSQL enforces: constraints, version and updated_at.
 
-All of it in plain SQL, as a DBA would write it in psql.
+The tests use plain SQL, as a DBA would write it in psql.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
 
 def insert(execute: Execute, **fields: Any) -> int:
-    """Insert a movie, this one but for `fields`, and return its id."""
+    """Insert `MOVIE` with these fields changed, and return its id."""
     movie = MOVIE | fields
     columns, marks = ", ".join(movie), ", ".join(["%s"] * len(movie))
     sql = f"insert into movies ({columns}) values ({marks}) returning id"
@@ -94,7 +94,7 @@ def test_a_change_that_breaks_a_rule_is_refused(
 
 
 def test_every_rule_is_tried(execute: Execute) -> None:
-    """No constraint is without its example above."""
+    """Every constraint has an example above."""
     rows = execute(
         "select conname from pg_constraint where conrelid = 'movies'::regclass and contype = 'c'"
     )
@@ -123,7 +123,7 @@ def test_every_rule_is_tried(execute: Execute) -> None:
     ids=str,
 )
 def test_the_edges_of_the_rules_are_accepted(execute: Execute, fields: dict[str, Any]) -> None:
-    """What only just keeps the rules is kept, as it came."""
+    """The limits themselves are accepted and stored unchanged."""
     movie_id = insert(execute, **fields)
 
     ((column, value),) = fields.items()
@@ -201,7 +201,7 @@ def test_another_id_is_a_change(execute: Execute) -> None:
 
 
 def test_every_column_of_the_table_counts_as_a_change(execute: Execute) -> None:
-    """The trigger looks at every column there is, but for those that PostgreSQL or it keeps."""
+    """The trigger compares every column, except those that PostgreSQL or the trigger sets."""
     ((source,),) = execute("select prosrc from pg_proc where proname = 'movies_keep_version'")
     rows = execute(
         "select attname from pg_attribute where attrelid = 'movies'::regclass"
@@ -215,7 +215,7 @@ def test_every_column_of_the_table_counts_as_a_change(execute: Execute) -> None:
 
 
 def test_nothing_changed_leaves_all_as_it_is(execute: Execute) -> None:
-    """An update to what is there already keeps version and updated_at."""
+    """An update that changes no value keeps version and updated_at."""
     movie_id = insert(execute, version=7, updated_at=YESTERDAY)
     before = stamps(execute, movie_id)
 
@@ -252,7 +252,7 @@ def test_version_and_updated_at_cannot_be_set_by_hand(execute: Execute, assignme
 
 
 def test_a_change_overrules_what_is_set_by_hand(execute: Execute) -> None:
-    """Whoever changes a movie and its version at once still gets the next version."""
+    """An update of a movie and its version still gets the next version."""
     movie_id = insert(execute, version=7, updated_at=YESTERDAY)
 
     execute(
@@ -286,7 +286,7 @@ def test_each_of_many_rows_counts_for_itself(execute: Execute) -> None:
 
 
 def test_versions_at_once_are_each_given_once(execute: Execute, database: str) -> None:
-    """Of two changes at the same time, the second waits and counts from the first."""
+    """If two changes run at the same time, the second waits and counts from the first."""
     movie_id = insert(execute)
     first, second = psycopg2.connect(database), psycopg2.connect(database)
     try:

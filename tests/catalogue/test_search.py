@@ -1,4 +1,4 @@
-"""What a movie is found by: fold_text and movie_search of the migrations."""
+"""Tests search: the functions fold_text and movie_search of the migrations."""
 
 import shutil
 from contextlib import closing
@@ -12,7 +12,7 @@ from support import Execute
 from service.catalogue.search_words import split_words
 from service.database.migrations import runner as migrations
 
-# One character that is not ASCII, and folds to it, sends all of it the long way.
+# A character that is not ASCII, but folds to ASCII, selects the slow path for the whole text.
 BOTH_WAYS = "select fold_text(%s), fold_text(%s)"
 
 
@@ -28,7 +28,7 @@ def test_ascii_is_folded_as_all_else(execute: Execute) -> None:
 
 @pytest.mark.parametrize("letters", [98, 99, 100, 101, 250])
 def test_a_word_is_known_by_its_first_100_characters(execute: Execute, letters: int) -> None:
-    """Also one of ASCII."""
+    """Also if the word is ASCII."""
     ((short, long),) = execute(BOTH_WAYS, f"of {'A' * letters}", f"òf {'A' * letters}")
 
     assert short == long == f"of {'a' * min(letters, 100)}"
@@ -46,7 +46,7 @@ def test_a_word_is_known_by_its_first_100_characters(execute: Execute, letters: 
 def test_words_and_genres_are_told_apart(
     execute: Execute, title: str, genres: list[str], found_by: list[str]
 ) -> None:
-    """By the blank that every genre begins with."""
+    """Every genre starts with a space."""
     ((words,),) = execute("select tsvector_to_array(movie_search(%s, %s))", title, genres)
 
     assert sorted(words) == sorted(found_by)
@@ -78,10 +78,12 @@ def copy_migrations(folder: Path, before: str) -> Path:
     return folder
 
 
-def test_what_was_stored_before_is_found_after(empty_database: str, tmp_path: Path) -> None:
-    """By its genres and words, with the version that it had; and taken back, as before."""
-    before = copy_migrations(tmp_path, before="20261120130000")
-    migrations.upgrade(empty_database, before, lambda _: None)
+def test_movies_of_earlier_versions_are_found(empty_database: str, tmp_path: Path) -> None:
+    """The migration keeps genres, words and version, and so does taking it back."""
+    folder = copy_migrations(tmp_path, before="20261120130000")
+    migrations.upgrade(empty_database, folder, lambda _: None)
+    # The newest one there, so a downgrade takes it back.
+    copy_migrations(tmp_path, before="20261120130001")
     find = (
         "select title, version from movies where search @@ title_query('οδυσσεας')"
         " and search @@ genres_query('{drama}')"
@@ -94,7 +96,7 @@ def test_what_was_stored_before_is_found_after(empty_database: str, tmp_path: Pa
         )
         found = []
         for move in (migrations.upgrade, migrations.downgrade, migrations.upgrade):
-            move(empty_database, ROOT / "migrations", lambda _: None)
+            move(empty_database, folder, lambda _: None)
             cursor.execute(find)
             found.append(cursor.fetchall())
 

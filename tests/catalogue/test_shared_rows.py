@@ -1,4 +1,4 @@
-"""Rows that share a statement, as the catalogue asks for them: in one turn, without HTTP."""
+"""Tests shared statements of the catalogue, without HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -54,7 +54,7 @@ def sharing(settings: Callable[..., Config]) -> Sharing:
 
 
 async def test_of_two_deletes_of_a_movie_one_finds_it(make: Make, sharing: Sharing) -> None:
-    """They never share a statement, in which both would find it."""
+    """Deletes of one movie never share a statement, because both would find the movie."""
     catalogue = Catalogue(make(), sharing)
     movie = await catalogue.create(FIELDS)
 
@@ -81,7 +81,7 @@ async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -
 async def test_creates_that_fail_unexpectedly_are_not_sent_again(
     make: Make, sharing: Sharing, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may have been carried out: here they were."""
+    """They may have been executed, as in this test."""
     statements = make()
     fetch = statements.fetch
 
@@ -103,7 +103,7 @@ async def test_creates_that_fail_unexpectedly_are_not_sent_again(
 async def test_reads_that_time_out_are_not_sent_again(
     make: Make, sharing: Sharing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They wait for a lock on the whole table, which no row of them causes."""
+    """The table is locked, which is no row's fault."""
     statements = make()
     sent = []
 
@@ -120,7 +120,7 @@ async def test_reads_that_time_out_are_not_sent_again(
     assert [type(error) for error in failed] == [Unavailable] * 2
 
 
-async def test_a_create_is_on_disk_before_it_is_answered(
+async def test_a_create_is_on_disk_before_its_response(
     make: Make, sharing: Sharing, execute: Execute
 ) -> None:
     """`synchronous_commit` stays as the DBA has set it."""
@@ -160,7 +160,7 @@ async def test_a_statement_has_at_most_32_keys(
 
 
 async def test_keys_are_inserted_in_order(make: Make, sharing: Sharing, execute: Execute) -> None:
-    """So that two sessions that insert the same keys cannot wait for each other."""
+    """Otherwise two sessions that insert the same keys could deadlock."""
     execute(
         "create table inserted (number serial, key text);"
         "create function note() returns trigger language plpgsql as"
@@ -195,7 +195,7 @@ async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 
     condition: Condition,
     error: type[Exception] | None,
 ) -> None:
-    """Not as of the statement's snapshot, after which somebody else has changed the movie."""
+    """Not in the statement's snapshot, because another session may change the movie after it."""
     gate = "from pg_advisory_xact_lock_shared(1), jsonb_to_recordset(:"
     catalogue = Catalogue(make("from jsonb_to_recordset(:", gate), sharing)
     execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")

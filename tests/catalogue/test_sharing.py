@@ -1,4 +1,4 @@
-"""What clients are promised although their requests share statements; on a real database."""
+"""Tests shared statements over HTTP: clients notice no difference."""
 
 import asyncio
 from contextlib import closing
@@ -27,7 +27,7 @@ async def test_creates_at_once_get_their_own_movies(client: Client) -> None:
 
 
 async def test_reads_at_once_get_their_own_movies(client: Client, execute: Execute) -> None:
-    """Reads in random order, twice each, some of no movie: each gets what it asked for."""
+    """Reads in random order, twice each, some of missing ids: each gets its own movie."""
     add_movies(execute, *[f"Movie {n}" for n in range(1, 101)])
     ids = [*range(100, 0, -1), *range(1, 121)]
 
@@ -40,7 +40,7 @@ async def test_reads_at_once_get_their_own_movies(client: Client, execute: Execu
 
 
 async def test_a_write_is_seen_by_every_read_after_it(client: Client) -> None:
-    """Whoever reads after a change was acknowledged sees it, however busy the service is."""
+    """A read after the response to a change sees the change, even under load."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     busy = True
 
@@ -59,8 +59,8 @@ async def test_a_write_is_seen_by_every_read_after_it(client: Client) -> None:
     assert seen == list(range(1900, 1950))
 
 
-async def test_a_create_is_answered_after_its_commit(client: Client, execute: Execute) -> None:
-    """Each of many creates is visible to another connection as soon as it is answered."""
+async def test_a_create_is_committed_before_its_response(client: Client, execute: Execute) -> None:
+    """Each of many creates is visible to another connection when its response arrives."""
 
     async def create() -> bool:
         response = await client.post("/v1/movies", json=MOANA)
@@ -72,7 +72,7 @@ async def test_a_create_is_answered_after_its_commit(client: Client, execute: Ex
 
 
 async def test_a_movie_that_breaks_a_rule_fails_alone(client: Client, execute: Execute) -> None:
-    """One bad row among a hundred that share a statement: 422 for it and 201 for the others."""
+    """One bad row in a statement of a hundred: 422 for its request and 201 for the others."""
     execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
     years = [1999 if number % 25 == 0 else 2000 for number in range(100)]
 
@@ -87,7 +87,7 @@ async def test_a_movie_that_breaks_a_rule_fails_alone(client: Client, execute: E
 
 
 async def test_a_movie_that_cannot_be_read_fails_alone(client: Client, execute: Execute) -> None:
-    """A time that Python has no datetime for: those who read other movies do not notice."""
+    """A time that Python's datetime cannot hold: reads of other movies succeed."""
     add_movies(execute, *[f"Movie {n}" for n in range(1, 21)])
     execute("update movies set created_at = '20000-01-01' where id = 7")
 
@@ -100,12 +100,12 @@ async def test_a_movie_that_cannot_be_read_fails_alone(client: Client, execute: 
 
 @pytest.mark.parametrize("locked", [1, 8])
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-async def test_a_locked_row_holds_up_only_those_who_want_it(
+async def test_a_locked_row_delays_only_its_own_requests(
     start: Start, execute: Execute, database: str, method: str, locked: int
 ) -> None:
-    """A DBA's open transaction on movies: 503 for those, and their neighbours go through.
+    """A DBA's open transaction on movies: 503 for these; other movies can be read and changed.
 
-    Also where more are locked than statements may be under way.
+    Also if more movies are locked than statements may run.
     """
     client = await start(database__statement_timeout=1)
     add_movies(execute, *[f"Movie {n}" for n in range(1, 21)])
@@ -135,7 +135,7 @@ async def test_a_locked_row_holds_up_only_those_who_want_it(
 async def test_a_change_waits_until_its_movie_is_free(  # noqa: PLR0913 - fixtures
     start: Start, execute: Execute, database: str, theirs: str, status: int, *, sharing: bool
 ) -> None:
-    """It meets what somebody else's transaction has left."""
+    """The change applies to the movie as another transaction left it."""
     client = await start(sharing__enabled=sharing)
     await client.post("/v1/movies", json=MOANA)
     with closing(psycopg2.connect(database)) as dba:
@@ -155,7 +155,7 @@ async def test_a_change_waits_until_its_movie_is_free(  # noqa: PLR0913 - fixtur
 
 
 async def test_reads_of_a_locked_table_end_at_the_timeout(start: Start, database: str) -> None:
-    """No row of a read is to blame, so none is sent again apart."""
+    """The timeout is no row's fault, so no row is sent again alone."""
     client = await start(database__statement_timeout=0.5)
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in access exclusive mode")
@@ -167,7 +167,7 @@ async def test_reads_of_a_locked_table_end_at_the_timeout(start: Start, database
 
 
 async def test_a_movie_is_deleted_once(client: Client) -> None:
-    """Of many deletes of one movie at once, one gets it."""
+    """If many requests delete one movie at once, one of them gets it."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
 
     responses = await asyncio.gather(*(client.delete(path) for _ in range(30)))
@@ -220,7 +220,7 @@ async def test_requests_share_statements(start: Start) -> None:
 
 
 async def test_overload_is_refused_early(start: Start, database: str) -> None:
-    """With too many requests waiting the next one gets its 503 at once, not at a timeout."""
+    """If too many requests wait, the next one gets 503 at once, without a timeout."""
     client = await start(sharing__max_waiting=5, sharing__max_under_way=1)
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in access exclusive mode")
@@ -264,7 +264,7 @@ async def test_changes_of_one_movie_leave_room_for_others(start: Start, execute:
 async def test_a_trigger_that_refuses_one_movie_refuses_it_alone(
     client: Client, execute: Execute
 ) -> None:
-    """What a DBA's trigger raises is a 422 for its movie; those beside it are created."""
+    """An error of a DBA's trigger is a 422 for its movie; the other movies are created."""
     execute(
         "create function refuse() returns trigger language plpgsql as"
         " $$ begin if new.title = 'bad' then raise exception 'no'; end if; return new; end $$"

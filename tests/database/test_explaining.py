@@ -1,4 +1,4 @@
-"""The plan of a query, as the service sends it."""
+"""Tests the plan of a query, as the service sends the query."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from service.database.explaining import explain_query
 def test_a_query_without_a_time_limit_is_explained_without_one(
     settings: Callable[..., Config], tmp_path: Path
 ) -> None:
-    """Its own `statement_timeout = 0` holds, not the one of the settings."""
+    """The query's `statement_timeout = 0` overrides the settings."""
     (tmp_path / "a.sql").write_text(
         "-- name: wait_a_while()\n-- set: statement_timeout = 0\nselect pg_sleep(0.2);\n"
     )

@@ -1,4 +1,4 @@
-"""The pool against a real PostgreSQL, with a network in between that a test can cut or stall."""
+"""Tests the pool with a real PostgreSQL, over a network that tests can cut or stall."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ from service.errors import OperatorError, Unavailable
 Verify = Callable[[aiopg.Connection], Awaitable[bool]]
 MakePool = Callable[..., Pool]
 
-PROMPTLY_S = 2.0  # within this, also on a loaded machine
+PROMPTLY_S = 2.0  # also on a loaded machine
 
 
 async def fetch_value(connection: aiopg.Connection, sql: str = "select 1") -> Any:
@@ -36,12 +36,12 @@ async def fetch_value(connection: aiopg.Connection, sql: str = "select 1") -> An
 
 
 def backend(connection: aiopg.Connection) -> int:
-    """Return the process id of the server's side."""
+    """Return the process id of the backend."""
     return int(connection.raw.info.backend_pid)
 
 
 def backends(execute: Execute) -> list[int]:
-    """List the server's sides of all connections of pools to the test's database."""
+    """List the backends of all pools of the test's database."""
     rows = execute(
         "select pid from pg_stat_activity"
         " where datname = current_database() and application_name like 'movie-catalogue %'"
@@ -50,30 +50,30 @@ def backends(execute: Execute) -> list[int]:
 
 
 def terminate(execute: Execute, pid: int) -> None:
-    """End a server's side, as a restart or a DBA does, and wait until it is gone."""
+    """Terminate a backend, as a restart or a DBA does, and wait until it is gone."""
     assert execute("select pg_terminate_backend(%s, 5000)", pid) == [(True,)]
 
 
 async def borrow(pool: Pool) -> None:
-    """Borrow a connection and give it back."""
+    """Acquire a connection and release it."""
     async with pool.connection():
         pass
 
 
 async def hold(pool: Pool, release: asyncio.Event) -> None:
-    """Borrow a connection and keep it until told to release it."""
+    """Acquire a connection and keep it until the event is set."""
     async with pool.connection():
         await release.wait()
 
 
 async def close(pool: Pool) -> None:
-    """Close a pool that has no reason to take its time."""
+    """Close a pool, which must not take long."""
     async with asyncio.timeout(PROMPTLY_S):
         await pool.close(timeout=30)
 
 
 async def served(pool: Pool) -> None:
-    """Ask until there is a connection."""
+    """Try to acquire a connection until it succeeds."""
     async with asyncio.timeout(PROMPTLY_S):
         while True:
             with suppress(Unavailable):
@@ -82,7 +82,7 @@ async def served(pool: Pool) -> None:
 
 
 def limited(execute: Execute, database: str, connections: int) -> str:
-    """Return the database's URL for a role that may have so many connections."""
+    """Return the database's URL for a role with a connection limit."""
     role = f"limited_{parse_dsn(database)['dbname']}"
     execute(f"create role {role} login connection limit {connections}")
     return with_user(database, role)
@@ -104,7 +104,7 @@ async def make_pool(settings: Callable[..., Config]) -> AsyncIterator[MakePool]:
 
 
 class Link:
-    """The network to the database: relays, or refuses, or takes connections and says nothing."""
+    """The network to the database: it relays, refuses, or accepts without a response."""
 
     def __init__(self, database: str) -> None:
         self._query = parse_qs(urlsplit(database).query)
@@ -113,11 +113,11 @@ class Link:
         self._writers: set[asyncio.StreamWriter] = set()
         self._port = 0
         self._stalled = False
-        self.connects = 0  # how often somebody has tried
+        self.connects = 0  # number of connection attempts
 
     @property
     def url(self) -> str:
-        """The database's URL by way of this link."""
+        """The database's URL through this link."""
         plain = "sslmode=disable&gssencmode=disable"
         return f"{self._database}?host=127.0.0.1&port={self._port}&{plain}"
 
@@ -129,7 +129,7 @@ class Link:
             self._port = self._server.sockets[0].getsockname()[1]
 
     def stall(self) -> None:
-        """Take further connections, and never respond."""
+        """Accept new connections, and never respond."""
         self._stalled = True
 
     async def cut(self) -> None:
@@ -181,20 +181,20 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @pytest.fixture
 async def link(database: str) -> AsyncIterator[Link]:
-    """A network to the test's database, open."""
+    """Return an open link to the test's database."""
     link = Link(database)
     await link.open()
     yield link
     await link.cut()
 
 
-# Lending and taking back.
+# Acquiring and releasing.
 
 
 async def test_a_connection_is_opened_when_it_is_needed_and_lent_again(
     make_pool: MakePool,
 ) -> None:
-    """A new pool is empty; later users share a connection, also after an exception of one."""
+    """A new pool is empty; later users reuse the connection, also after an exception."""
     pool = make_pool()
     before = pool.size
 
@@ -212,7 +212,7 @@ async def test_a_connection_is_opened_when_it_is_needed_and_lent_again(
 
 
 async def test_the_last_returned_is_lent_first(make_pool: MakePool) -> None:
-    """Idle connections are a stack, so that those too many stay idle and can be closed."""
+    """Idle connections are a stack, so that surplus connections stay idle and can be closed."""
     pool = make_pool()
 
     async with pool.connection() as last, pool.connection():
@@ -225,7 +225,7 @@ async def test_the_last_returned_is_lent_first(make_pool: MakePool) -> None:
 
 
 async def test_never_more_than_max_open(make_pool: MakePool, execute: Execute) -> None:
-    """However many want one, the database sees `max_open` connections, and everybody is served."""
+    """With many users, the database has `max_open` connections, and every user gets one in turn."""
     pool = make_pool(max_open=3, acquire_timeout=30)
     seen = []
 
@@ -241,7 +241,7 @@ async def test_never_more_than_max_open(make_pool: MakePool, execute: Execute) -
     assert (pool.size, pool.idle) == (3, 3)
 
 
-async def test_no_more_are_opened_than_are_waited_for(make_pool: MakePool) -> None:
+async def test_only_needed_connections_are_opened(make_pool: MakePool) -> None:
     """Two users at once open two connections, whatever `max_open`."""
     pool = make_pool(max_open=10)
 
@@ -251,7 +251,7 @@ async def test_no_more_are_opened_than_are_waited_for(make_pool: MakePool) -> No
 
 
 async def test_waiters_are_served_in_order(make_pool: MakePool) -> None:
-    """The one that has waited longest is next; one that asks as a connection returns, the last."""
+    """The longest waiter is next; a user that asks when a connection returns is last."""
     pool = make_pool(max_open=1)
     served = []
 
@@ -270,7 +270,7 @@ async def test_waiters_are_served_in_order(make_pool: MakePool) -> None:
 
 
 async def test_a_wait_is_bounded(make_pool: MakePool) -> None:
-    """After `acquire_timeout` the user gets an error, and nothing is opened for it later."""
+    """After `acquire_timeout` the user gets an error, and no connection is opened later."""
     pool = make_pool(max_open=1, acquire_timeout=0.5)
 
     async with pool.connection() as lent:
@@ -282,8 +282,8 @@ async def test_a_wait_is_bounded(make_pool: MakePool) -> None:
     await until(lambda: pool.size == 0)
 
 
-async def test_a_waiter_that_gave_up_takes_no_connection(make_pool: MakePool) -> None:
-    """Of two waiters of which the first was cancelled, the second gets the connection."""
+async def test_a_cancelled_waiter_takes_no_connection(make_pool: MakePool) -> None:
+    """If the first of two waiters is cancelled, the second gets the connection."""
     pool = make_pool(max_open=1)
 
     async with pool.connection() as lent:
@@ -301,7 +301,7 @@ async def test_a_waiter_that_gave_up_takes_no_connection(make_pool: MakePool) ->
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_a_cancellation_in_the_moment_of_hand_over_loses_nothing(make_pool: MakePool) -> None:
+async def test_a_cancellation_at_hand_over_loses_no_connection(make_pool: MakePool) -> None:
     """A connection given to a waiter that is cancelled before it runs goes to the next one."""
     pool = make_pool(max_open=1)
 
@@ -309,7 +309,7 @@ async def test_a_cancellation_in_the_moment_of_hand_over_loses_nothing(make_pool
         first = asyncio.create_task(borrow(pool))
         second = asyncio.create_task(borrow(pool))
         await asyncio.sleep(0)
-    first.cancel()  # it has the connection, and has not run yet
+    first.cancel()  # the waiter has the connection, but has not run yet
     await asyncio.wait_for(second, PROMPTLY_S)
 
     with pytest.raises(asyncio.CancelledError):
@@ -318,15 +318,15 @@ async def test_a_cancellation_in_the_moment_of_hand_over_loses_nothing(make_pool
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_a_timeout_in_the_moment_of_hand_over_loses_nothing(make_pool: MakePool) -> None:
-    """A connection given to a waiter whose time runs out before it runs stays in the pool."""
+async def test_a_timeout_at_hand_over_loses_no_connection(make_pool: MakePool) -> None:
+    """A connection given to a waiter that times out before it runs stays in the pool."""
     pool = make_pool(max_open=1, acquire_timeout=0.5)
 
     async with pool.connection() as lent:
         waiter = asyncio.create_task(borrow(pool))
         await asyncio.sleep(0)
-        # The loop stands still for so long: in its next round it finds this task ready, and then
-        # the waiter's timer. So the hand-over comes first, and the timeout before the waiter runs.
+        # This blocks the loop: in its next round, this task is ready first, and then
+        # the waiter's timer. So the hand-over is first, and the timeout is before the waiter runs.
         time.sleep(0.51)  # noqa: ASYNC251 - that it blocks is the point
         await asyncio.sleep(0)
 
@@ -336,13 +336,13 @@ async def test_a_timeout_in_the_moment_of_hand_over_loses_nothing(make_pool: Mak
     assert (pool.size, pool.idle) == (1, 1)
 
 
-# Connections that are no longer good.
+# Broken connections.
 
 
 async def test_a_connection_that_broke_is_replaced_for_the_waiter(
     make_pool: MakePool, execute: Execute
 ) -> None:
-    """A connection that broke while lent is not given on: the waiter behind gets a new one."""
+    """If a used connection breaks, the next waiter gets a new one."""
     pool = make_pool(max_open=1)
 
     async def use() -> int:
@@ -365,7 +365,7 @@ async def test_a_connection_that_broke_is_replaced_for_the_waiter(
 async def test_a_connection_that_broke_while_idle_is_not_lent(
     make_pool: MakePool, execute: Execute
 ) -> None:
-    """Whoever comes after the server has closed idle connections gets a fresh one."""
+    """After the server has closed idle connections, the next user gets a new one."""
     pool = make_pool()
     async with pool.connection() as first, pool.connection() as second:
         broken = [first, second]
@@ -382,10 +382,10 @@ async def test_a_connection_that_broke_while_idle_is_not_lent(
 
 
 @pytest.mark.parametrize("sql", ["lock table movies", "select 1 / 0"])
-async def test_a_connection_within_a_transaction_is_not_lent_again(
+async def test_a_connection_in_a_transaction_is_not_reused(
     make_pool: MakePool, execute: Execute, sql: str
 ) -> None:
-    """What a user began and did not end, failed or not, does not reach the next one."""
+    """A transaction that a user did not end, failed or not, does not reach the next user."""
     pool = make_pool(max_open=1)
 
     async with pool.connection() as lent, lent.cursor() as cursor:
@@ -425,7 +425,7 @@ async def test_a_connection_in_the_midst_of_a_statement_counts_until_its_end(
 
 
 async def test_discarding_leaves_other_connections_alone(make_pool: MakePool) -> None:
-    """Returning a closed connection does no harm to one that got its file descriptor since."""
+    """Closing it does not affect a new connection with the same file descriptor."""
     pool = make_pool()
 
     async with pool.connection() as kept:
@@ -444,8 +444,8 @@ async def test_discarding_leaves_other_connections_alone(make_pool: MakePool) ->
     assert pool.size == 2
 
 
-async def test_distrust_closes_the_idle_and_no_other(make_pool: MakePool) -> None:
-    """Where one connection broke, the idle ones are not lent any more; those in use stay."""
+async def test_distrust_closes_only_idle_connections(make_pool: MakePool) -> None:
+    """After one connection breaks, idle ones are closed; those in use stay."""
     pool = make_pool()
 
     async with pool.connection() as lent:
@@ -545,10 +545,10 @@ async def test_a_statement_without_a_connection_frees_its_place(
 
 
 @pytest.mark.parametrize("max_idle", [0, 1])
-async def test_max_idle_closes_what_is_too_much(
+async def test_max_idle_closes_surplus_connections(
     make_pool: MakePool, execute: Execute, max_idle: int
 ) -> None:
-    """Of three returned connections, so many stay."""
+    """Of three returned connections, `max_idle` stay."""
     pool = make_pool(max_open=3, max_idle=max_idle)
 
     async with pool.connection(), pool.connection(), pool.connection():
@@ -559,7 +559,7 @@ async def test_max_idle_closes_what_is_too_much(
 
 
 async def test_a_connection_beyond_max_idle_still_goes_to_a_waiter(make_pool: MakePool) -> None:
-    """`max_idle` is about connections that nobody wants."""
+    """`max_idle` does not count connections with a waiter."""
     pool = make_pool(max_open=1, max_idle=0)
     release = asyncio.Event()
 
@@ -575,10 +575,8 @@ async def test_a_connection_beyond_max_idle_still_goes_to_a_waiter(make_pool: Ma
     assert pool.size == 0
 
 
-async def test_max_idle_time_closes_what_is_idle_too_long(
-    make_pool: MakePool, execute: Execute
-) -> None:
-    """A connection that nobody uses is closed by itself."""
+async def test_max_idle_time_closes_idle_connections(make_pool: MakePool, execute: Execute) -> None:
+    """A connection that is idle for too long is closed."""
     pool = make_pool(max_idle_time=0.05)
     await asyncio.gather(*(borrow(pool) for _ in range(3)))
 
@@ -588,15 +586,15 @@ async def test_max_idle_time_closes_what_is_idle_too_long(
     await until(lambda: backends(execute) == [])
 
 
-async def test_max_idle_time_spares_what_is_used(make_pool: MakePool) -> None:
-    """Of two idle connections of which one was used lately, the other one goes first."""
+async def test_max_idle_time_keeps_used_connections(make_pool: MakePool) -> None:
+    """Of two idle connections, the one that was not used recently is closed first."""
     pool = make_pool(max_idle_time=0.6)
     async with pool.connection() as used, pool.connection() as unused:
         pass
 
     half = asyncio.get_running_loop().time() + 0.3
     while asyncio.get_running_loop().time() < half:
-        await borrow(pool)  # the one that came back last
+        await borrow(pool)  # the one returned last
         await asyncio.sleep(0.01)
     await until(lambda: pool.size < 2)
 
@@ -609,10 +607,10 @@ async def test_max_idle_time_spares_what_is_used(make_pool: MakePool) -> None:
 # The database is away, slow, or full.
 
 
-async def test_connecting_keeps_nobody_from_a_connection_that_became_free(
+async def test_a_waiter_gets_a_free_connection_while_connecting(
     make_pool: MakePool, link: Link
 ) -> None:
-    """While connects hang, a returned connection serves who waits."""
+    """While connection attempts hang, a waiter gets a returned connection."""
     pool = make_pool(url=link.url, max_open=5, connect_timeout=30, acquire_timeout=30)
 
     async with pool.connection() as lent:
@@ -635,7 +633,7 @@ async def test_connecting_keeps_nobody_from_a_connection_that_became_free(
 async def test_a_connect_that_hangs_is_given_up(
     make_pool: MakePool, link: Link, connect_timeout: float, acquire_timeout: float, message: str
 ) -> None:
-    """It takes `connect_timeout` at most, and its user waits `acquire_timeout` at most."""
+    """An attempt takes at most `connect_timeout`, and its user waits at most `acquire_timeout`."""
     link.stall()
     pool = make_pool(url=link.url, connect_timeout=connect_timeout, acquire_timeout=acquire_timeout)
 
@@ -646,7 +644,7 @@ async def test_a_connect_that_hangs_is_given_up(
 
 
 async def test_a_late_connection_is_kept_for_the_next(make_pool: MakePool, link: Link) -> None:
-    """A connection that was opened for a user that has gone is there for others."""
+    """A connection that was opened for a user that has left is kept for others."""
     pool = make_pool(url=link.url)
     user = asyncio.create_task(borrow(pool))
     await until(lambda: link.connects == 1)
@@ -658,8 +656,8 @@ async def test_a_late_connection_is_kept_for_the_next(make_pool: MakePool, link:
     assert link.connects == 1
 
 
-async def test_a_database_that_is_away_is_told_at_once(make_pool: MakePool, link: Link) -> None:
-    """If connecting fails, nobody waits for `acquire_timeout`: all learn why, without secrets."""
+async def test_an_unreachable_database_is_reported_at_once(make_pool: MakePool, link: Link) -> None:
+    """If connecting fails, all waiters get the reason at once, without secrets."""
     url = with_user(link.url, "catalogue:s3cret")
     pool = make_pool(url=url, acquire_timeout=30)
     await link.cut()
@@ -675,7 +673,7 @@ async def test_a_database_that_is_away_is_told_at_once(make_pool: MakePool, link
 
 
 async def test_a_database_that_is_back_serves_again(make_pool: MakePool, link: Link) -> None:
-    """After an outage, users are served without anybody's help."""
+    """After an outage, users get connections without a restart."""
     pool = make_pool(url=link.url)
     async with pool.connection() as before:
         pass
@@ -690,10 +688,10 @@ async def test_a_database_that_is_back_serves_again(make_pool: MakePool, link: L
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_an_outage_is_told_once(
+async def test_an_outage_is_logged_once(
     make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each outage the log has its begin and its end, however many connects it costs."""
+    """The log has the start and end of each outage, however many attempts fail."""
     monkeypatch.setattr(pool_module, "REFUSE_S", 0)
     pool = make_pool(url=link.url)
 
@@ -713,14 +711,14 @@ async def test_an_outage_is_told_once(
 
 
 @pytest.mark.parametrize(("refuse_s", "connects"), [(60, 1), (0, 3)])
-async def test_an_outage_costs_few_connects(
+async def test_an_outage_causes_few_connection_attempts(
     make_pool: MakePool,
     link: Link,
     monkeypatch: pytest.MonkeyPatch,
     refuse_s: float,
     connects: int,
 ) -> None:
-    """After a failed connect, users are refused without another one for `REFUSE_S`."""
+    """After a failed attempt, users are refused without another attempt for `REFUSE_S`."""
     monkeypatch.setattr(pool_module, "REFUSE_S", refuse_s)
     link.stall()
     pool = make_pool(url=link.url, connect_timeout=0.05)
@@ -732,10 +730,10 @@ async def test_an_outage_costs_few_connects(
     assert link.connects == connects
 
 
-async def test_a_connect_that_fails_leaves_waiters_to_what_is_in_use(
+async def test_a_failed_connect_fails_no_waiter_of_a_used_connection(
     make_pool: MakePool, link: Link
 ) -> None:
-    """While a connection is in use, a failed connect fails nobody: it will come back."""
+    """While a connection is in use, waiters wait for its return."""
     pool = make_pool(url=link.url, max_open=2, connect_timeout=0.5, acquire_timeout=30)
 
     async with pool.connection() as lent:
@@ -750,10 +748,10 @@ async def test_a_connect_that_fails_leaves_waiters_to_what_is_in_use(
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_a_full_server_leaves_waiters_to_what_is_in_use(
+async def test_a_full_server_fails_no_waiter_of_a_used_connection(
     make_pool: MakePool, database: str, execute: Execute
 ) -> None:
-    """A `max_open` beyond what PostgreSQL grants costs connects, not requests."""
+    """If `max_open` is above PostgreSQL's limit, attempts fail, but no request."""
     url = limited(execute, database, connections=1)
     pool = make_pool(url=url, max_open=3, acquire_timeout=30)
     values = []
@@ -774,20 +772,20 @@ async def test_a_full_server_leaves_waiters_to_what_is_in_use(
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_a_full_server_fails_who_nobody_can_serve(
+async def test_a_full_server_fails_waiters_of_an_empty_pool(
     make_pool: MakePool, database: str, execute: Execute
 ) -> None:
-    """Where the pool has no connection and gets none, users are told."""
+    """If the pool has no connection and cannot open one, users get an error."""
     pool = make_pool(url=limited(execute, database, connections=0), acquire_timeout=30)
 
     with pytest.raises(Unavailable, match="too many connections"):
         await asyncio.wait_for(borrow(pool), PROMPTLY_S)
 
 
-async def test_the_last_one_to_break_takes_the_waiters_elsewhere(
+async def test_the_last_broken_connection_fails_the_waiters(
     make_pool: MakePool, link: Link
 ) -> None:
-    """When the connection that waiters counted on breaks, they learn that there is no other."""
+    """If the last connection breaks and no other can be opened, waiters get an error."""
     pool = make_pool(url=link.url, max_open=1, acquire_timeout=30)
 
     async with pool.connection() as lent:
@@ -805,10 +803,10 @@ async def test_the_last_one_to_break_takes_the_waiters_elsewhere(
     "option",
     ["client_encoding=latin1", "connect_timeout=5", "keepalives=1"],
 )
-async def test_the_url_may_say_what_libpq_knows(
+async def test_the_url_may_have_options_of_libpq(
     make_pool: MakePool, database: str, option: str
 ) -> None:
-    """A URL with options of its own is as good as any; text is UTF-8 all the same."""
+    """A URL may have options; text is UTF-8 anyway."""
     pool = make_pool(url=f"{database}&{option}")
 
     async with pool.connection() as connection:
@@ -818,7 +816,7 @@ async def test_the_url_may_say_what_libpq_knows(
 
 
 async def test_the_url_may_name_the_application(make_pool: MakePool, database: str) -> None:
-    """As `pg_stat_activity` shows it."""
+    """`pg_stat_activity` shows that name."""
     pool = make_pool(url=f"{database}&application_name=mine")
 
     async with pool.connection() as connection:
@@ -926,7 +924,7 @@ async def test_no_host_with_the_wanted_attributes_is_unavailable(
 
 
 async def test_a_connection_is_verified_before_its_first_use(make_pool: MakePool) -> None:
-    """`verify` gets the connection, open, before the request that asked for it."""
+    """`verify` gets the open connection before the user does."""
     happened = []
 
     async def verify(connection: aiopg.Connection) -> bool:
@@ -941,10 +939,10 @@ async def test_a_connection_is_verified_before_its_first_use(make_pool: MakePool
     assert happened == ["verified", "lent"]
 
 
-async def test_connections_are_verified_until_one_is_fit(
+async def test_connections_are_verified_until_one_is_accepted(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database that is not yet fit is refused, verified again, and then never more."""
+    """A refused database is verified again; an accepted one is not."""
     monkeypatch.setattr(pool_module, "REFUSE_S", 0)
     numbers = itertools.count(1)
     asked = 0
@@ -970,7 +968,7 @@ async def test_connections_are_verified_until_one_is_fit(
 
 
 async def test_a_read_only_database_is_verified_again(make_pool: MakePool) -> None:
-    """It can be used, but each new connection is verified until all could be verified."""
+    """The database can be used, but each new connection is verified until all queries are."""
     values = [False, False, True]
 
     async def verify(_: aiopg.Connection) -> bool:
@@ -985,10 +983,8 @@ async def test_a_read_only_database_is_verified_again(make_pool: MakePool) -> No
     assert values == []
 
 
-async def test_a_connection_that_is_not_fit_is_closed(
-    make_pool: MakePool, execute: Execute
-) -> None:
-    """The cause is kept: the service tells a wrong query from an unreachable database by it."""
+async def test_a_refused_connection_is_closed(make_pool: MakePool, execute: Execute) -> None:
+    """The cause is kept, so that a wrong query is not reported as an unreachable database."""
     wrong = OperatorError("queries/movies.sql:3: no")
 
     async def verify(_: aiopg.Connection) -> bool:
@@ -1008,7 +1004,7 @@ async def test_a_connection_that_is_not_fit_is_closed(
 
 
 async def test_closing_closes_idle_connections(make_pool: MakePool, execute: Execute) -> None:
-    """After closing, the database has no connections, and users get an error; twice is once."""
+    """Then the database has no connections, and users get an error; closing twice is allowed."""
     pool = make_pool()
     async with pool.connection(), pool.connection():
         pass
@@ -1023,8 +1019,8 @@ async def test_closing_closes_idle_connections(make_pool: MakePool, execute: Exe
     assert pool.size == 0
 
 
-async def test_closing_waits_for_what_is_in_use(make_pool: MakePool) -> None:
-    """Whoever is at work may finish."""
+async def test_closing_waits_for_used_connections(make_pool: MakePool) -> None:
+    """Users of connections may finish."""
     pool = make_pool()
     at_work = asyncio.Event()
 
@@ -1041,8 +1037,8 @@ async def test_closing_waits_for_what_is_in_use(make_pool: MakePool) -> None:
     assert pool.size == 0
 
 
-async def test_closing_is_bounded(make_pool: MakePool) -> None:
-    """What does not come back in time is closed in its user's hands."""
+async def test_closing_has_a_timeout(make_pool: MakePool) -> None:
+    """A connection that is not returned in time is closed while in use."""
     pool = make_pool()
 
     async with pool.connection() as lent:
@@ -1053,8 +1049,8 @@ async def test_closing_is_bounded(make_pool: MakePool) -> None:
     assert pool.size == 0
 
 
-async def test_closing_fails_those_who_wait(make_pool: MakePool) -> None:
-    """Nobody waits for a pool that is closing."""
+async def test_closing_fails_waiters(make_pool: MakePool) -> None:
+    """Waiters get an error when the pool closes."""
     pool = make_pool(max_open=1, acquire_timeout=30)
 
     async with pool.connection():
@@ -1072,11 +1068,11 @@ async def test_closing_fails_those_who_wait(make_pool: MakePool) -> None:
 async def test_closing_ends_connects_that_hang(
     make_pool: MakePool, link: Link, connects: int
 ) -> None:
-    """Neither a connect under way nor one that was only just requested delays closing."""
+    """Neither a running nor a requested connection attempt delays closing."""
     link.stall()
     pool = make_pool(url=link.url, connect_timeout=30, acquire_timeout=30)
     user = asyncio.create_task(borrow(pool))
-    await asyncio.sleep(0)  # the user has asked, and the connect has not run yet
+    await asyncio.sleep(0)  # the attempt is requested, but has not run yet
     if connects:
         await until(lambda: link.connects)
 
@@ -1087,8 +1083,8 @@ async def test_closing_ends_connects_that_hang(
     assert pool.size == 0
 
 
-async def test_closing_ends_a_verification_under_way(make_pool: MakePool, execute: Execute) -> None:
-    """A verification that takes its time does not hold up closing."""
+async def test_closing_ends_a_running_verification(make_pool: MakePool, execute: Execute) -> None:
+    """A slow verification does not delay closing."""
     verifying = asyncio.Event()
 
     async def verify(connection: aiopg.Connection) -> bool:
@@ -1109,7 +1105,7 @@ async def test_closing_ends_a_verification_under_way(make_pool: MakePool, execut
 
 
 async def test_closing_closes_a_connection_that_is_being_verified(make_pool: MakePool) -> None:
-    """Also while its verification waits for something else than the database."""
+    """Also if the verification does not wait for the database."""
     verifying: asyncio.Queue[aiopg.Connection] = asyncio.Queue()
 
     async def verify(connection: aiopg.Connection) -> bool:
@@ -1127,13 +1123,13 @@ async def test_closing_closes_a_connection_that_is_being_verified(make_pool: Mak
     assert connection.closed
 
 
-# All of it at once.
+# Everything at the same time.
 
 
 async def test_the_pool_is_whole_after_everything(make_pool: MakePool, execute: Execute) -> None:
-    """After many users of whom some were cancelled, failed or lost their connection, all is well.
+    """After many users, of which some were cancelled, failed or lost their connection.
 
-    Nothing is lost, nothing is lent twice, and `max_open` users fit in again.
+    No connection is lost or used twice, and `max_open` users get one again.
     """
     pool = make_pool(max_open=4, acquire_timeout=0.5)
     in_use: set[int] = set()

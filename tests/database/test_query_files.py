@@ -1,4 +1,4 @@
-"""The query files: mistakes that their text alone shows, and text that must not be changed."""
+"""Tests the query files: mistakes in their text, and text that must not be changed."""
 
 from pathlib import Path
 
@@ -11,44 +11,44 @@ from service.errors import OperatorError
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder for query files whose path is like none of the words in them."""
+    """Return a folder for query files; its path has no word of the files."""
     folder = tmp_path / "sql"
     folder.mkdir()
     return folder
 
 
 def expects(*parameters: str, writes: bool = True) -> Expected:
-    """What the service relies on: these parameters, and no columns."""
+    """Expect these parameters, and no columns."""
     return Expected({}, [dict.fromkeys(parameters)], "a test", writes)
 
 
 def load(folder: Path, **expected: Expected) -> dict[str, Query]:
-    """Load the folder; `name=Expected(...)` is what the service relies on."""
+    """Load the folder; the service expects `name=Expected(...)`."""
     return query_files.load(folder, expected)
 
 
 def refused(folder: Path, **expected: Expected) -> str:
-    """Load what must be refused, and return why, with paths from the folder on."""
+    """Load files that must be refused, and return the reason, with paths relative to the folder."""
     with pytest.raises(OperatorError) as caught:
         load(folder, **expected)
     return str(caught.value).replace(f"{folder}/", "")
 
 
 def refused_sql(folder: Path, text: str) -> str:
-    """Load a file a.sql of this text, which must be refused, and return why."""
+    """Load a file a.sql with this text, which must be refused, and return the reason."""
     (folder / "a.sql").write_text(text)
     return refused(folder)
 
 
 def sql(folder: Path, text: str) -> str:
-    """Load a file of one query and return the SQL that the driver gets, without our comment."""
+    """Load a file with one query and return the SQL for the driver, without our comment."""
     (folder / "a.sql").write_text(text)
     (query,) = load(folder).values()
     return query.sql.replace(f" /* {query.name} sql/a.sql:{query.line} */", "", 1)
 
 
 def test_a_query_knows_its_name_its_parameters_and_its_place(folder: Path) -> None:
-    """Each query of each file is found, with where it stands."""
+    """Each query of each file is found, with file and line."""
     (folder / "b.sql").write_text("-- name: get_b()\nselect 1;\n")
     (folder / "a.sql").write_text(
         "-- About a.\n\n-- name: get_a(x, y)\nselect :x, :y;\n\n-- name: drop_a()\nselect 2;\n"
@@ -64,7 +64,7 @@ def test_a_query_knows_its_name_its_parameters_and_its_place(folder: Path) -> No
 
 
 def test_a_missing_query_is_refused(folder: Path) -> None:
-    """The message has the line that the query begins with, also where there is no folder."""
+    """The message has the query's first line, also if there is no folder."""
     (folder / "a.sql").write_text("-- name: drop_all(x)\nselect :x;\n")
 
     for place in (folder, folder / "nowhere"):
@@ -90,14 +90,14 @@ UNUSED = "the parameter title is declared but not used"
         *("-- name: Get_B(x)", "-- name: get_b(X)", "-- name: get-b(x)", "-- name: (x)"),
         *("-- name: 1st(x)", "  -- name: get_b(x)", "\t-- name: get_b(x)"),
         "select 1; -- name: get_b(x)",
-        # Misspelt. As a mere comment it would hide a query, or join it to the one before.
+        # Misspelt. A comment would hide a query, or join it to the one before.
         *("-- nmae: get_b(x)", "-- naem: get_b()", "--nam: get_b(x)", "-- Name: get_b(x)"),
         *("-- NAME: get_b(x)", "-- names: get_b(x)", "-- name; get_b(x)", "-- name = get_b(x)"),
         *("-- name get_b(x)", "-- : get_b(x)", "---- name: get_b(x);", "  -- nmae: get_b(x, y)"),
     ],
 )
 def test_a_malformed_name_line_is_refused(folder: Path, line: str) -> None:
-    """A line that looks like a name but is none is refused by its own line number."""
+    """An invalid name line is refused with its line number."""
     assert refused_sql(folder, f"-- name: get_a()\nselect 1\n{line}\n;\n") == f"a.sql:3: {NAME}"
 
 
@@ -113,7 +113,7 @@ def test_a_malformed_name_line_is_refused(folder: Path, line: str) -> None:
         ("-- settings: work_mem = 8MB", SET),
         ("-- Set: work_mem = 8MB", SET),
         ("-- set : work_mem to 8MB", SET),
-        # Responses would change, or protections go.
+        # Responses would change, or protections would be missing.
         ("-- set: timezone = CET", "timezone cannot be set here: the service relies on it"),
         ("-- set: datestyle = German", "datestyle cannot be set here: the service relies on it"),
         ("-- set: role = x", "role cannot be set here: the service relies on it"),
@@ -143,7 +143,7 @@ def test_a_line_that_sets_nothing_is_refused(folder: Path, line: str, reason: st
             "-- name: get_a()\nselect 1\n-- set: jit = off\n;\n",
             "3: expected `-- set:` between the name and the SQL",
         ),
-        # PostgreSQL would take it for the end of the statement.
+        # For PostgreSQL, it would end the statement.
         (
             "-- name: get_a()\nselect 1\nfrom movies \0 where false;\n",
             "3: a NUL character: remove it",
@@ -163,7 +163,7 @@ def test_a_line_that_sets_nothing_is_refused(folder: Path, line: str, reason: st
                 "'%(title)s'",
             )
         ),
-        # A colon behind a blank or a bracket makes a parameter, as it makes a variable in psql.
+        # A colon after a space or bracket starts a parameter, as it starts a variable in psql.
         *(
             (
                 f"-- name: get_a(ids)\nselect :ids,\n  {piece}\n;",
@@ -171,7 +171,7 @@ def test_a_line_that_sets_nothing_is_refused(folder: Path, line: str, reason: st
             )
             for piece in ("genres[:n]", "genres[1 :n]")
         ),
-        # Whatever opens has to close before the next query.
+        # Quotes and comments must end before the next query.
         *(
             (
                 f"-- name: get_a()\nselect 1,\n  {piece} a\n;\n-- name: get_b()\nselect {later};\n",
@@ -191,7 +191,7 @@ def test_a_line_that_sets_nothing_is_refused(folder: Path, line: str, reason: st
     ],
 )
 def test_a_mistake_is_refused_at_its_line(folder: Path, text: str, reason: str) -> None:
-    """What would be lost, or sent otherwise than meant, is refused with file and line."""
+    """Text that would be lost or changed is refused with file and line."""
     assert refused_sql(folder, text).startswith(f"a.sql:{reason}")
 
 
@@ -212,8 +212,8 @@ def test_a_name_in_two_files_is_refused(folder: Path) -> None:
         *("/* on two\n lines */", "/* it's /* nested */ isn't */"),
     ],
 )
-def test_an_ordinary_comment_is_no_misspelt_line(folder: Path, line: str) -> None:
-    """Comments may mention names, queries and settings; the SQL begins behind them."""
+def test_an_ordinary_comment_is_accepted(folder: Path, line: str) -> None:
+    """Comments may mention names, queries and settings; the SQL begins after them."""
     assert sql(folder, f"-- name: get_a()\n{line}\nselect 1;\n") == "select 1"
     if line.endswith("*/"):
         assert sql(folder, f"-- name: get_a()\n{line} select 1;\n") == "select 1"
@@ -224,14 +224,14 @@ def test_an_ordinary_comment_is_no_misspelt_line(folder: Path, line: str) -> Non
     [("'public, pg_catalog'", "public, pg_catalog"), ("'8 MB'", "8 MB"), ("1h;", "1h"), ("''", "")],
 )
 def test_a_value_may_be_quoted(folder: Path, value: str, sent: str) -> None:
-    """As in PostgreSQL, a value with blanks or commas stands in quotes."""
+    """As in PostgreSQL, a value with spaces or commas is in quotes."""
     (folder / "a.sql").write_text(f"-- name: get_a()\n-- set: x = {value}\nselect 1;\n")
 
     assert f"set local x = '{sent}'; " in load(folder)["get_a"].build_preamble(1)
 
 
-def test_a_missing_query_of_a_similar_name_is_told_where_it_is(folder: Path) -> None:
-    """A misspelt name is the likely reason."""
+def test_a_similar_name_of_a_missing_query_is_shown(folder: Path) -> None:
+    """The message names the similar query, because the name may be misspelt."""
     (folder / "a.sql").write_text("\n-- name: get_movie(ids)\nselect :ids;\n")
 
     assert refused(folder, get_movies=expects("ids")) == (
@@ -243,7 +243,7 @@ def test_a_missing_query_of_a_similar_name_is_told_where_it_is(folder: Path) -> 
 
 
 def test_a_query_has_its_settings(folder: Path) -> None:
-    """Each `-- set:` line is sent in front of the statement, in one message, as `set local`."""
+    """Each `-- set:` line is sent before the statement, in one message, as `set local`."""
     (folder / "a.sql").write_text(
         "-- name: get_a()\n-- set: work_mem = 8MB\n-- It sorts much.\n--set:jit='off'\n"
         "-- set: statement_timeout = 2min\nselect 1;\n"
@@ -262,7 +262,7 @@ def test_a_query_has_its_settings(folder: Path) -> None:
     ("value", "seconds"), [("0", 0), ("1500", 1.5), ("1500ms", 1.5), ("3s", 3), ("1min", 60)]
 )
 def test_a_query_has_its_own_timeout(folder: Path, value: str, seconds: float) -> None:
-    """It may be written as in PostgreSQL."""
+    """The timeout may be written as in PostgreSQL."""
     (folder / "a.sql").write_text(
         f"-- name: get_a()\n-- set: statement_timeout = {value}\nselect 1;\n"
     )
@@ -271,8 +271,8 @@ def test_a_query_has_its_own_timeout(folder: Path, value: str, seconds: float) -
 
 
 @pytest.mark.parametrize("line", ["", "-- set: transaction_read_only = off\n"])
-def test_a_query_that_reads_has_to_say_so(folder: Path, line: str) -> None:
-    """What the service uses for reading is sent read-only, and the file says so."""
+def test_a_query_that_reads_must_be_read_only(folder: Path, line: str) -> None:
+    """A query that the service uses for reading must set transaction_read_only."""
     (folder / "a.sql").write_text(f"\n-- name: get_a()\n{line}select 1;\n")
 
     assert refused(folder, get_a=expects(writes=False)) == (
@@ -289,7 +289,7 @@ def test_a_query_that_reads_has_to_say_so(folder: Path, line: str) -> None:
     ],
 )
 def test_blanks_in_a_name_line_do_not_matter(folder: Path, line: str) -> None:
-    """The line that names a query may be spaced as its author likes."""
+    """A name line may have any number of spaces."""
     (folder / "a.sql").write_text(f"{line}\nselect :x, :y;\n")
 
     (query,) = load(folder).values()
@@ -298,7 +298,7 @@ def test_blanks_in_a_name_line_do_not_matter(folder: Path, line: str) -> None:
 
 
 def test_a_query_has_to_take_the_expected_parameters(folder: Path) -> None:
-    """They are passed by name, so their order is free."""
+    """They are passed by name, in any order."""
     (folder / "a.sql").write_text("\n-- name: get_a(id, title)\nselect :id, :title;\n")
 
     reason = refused(folder, get_a=expects("ids", "title"))
@@ -316,7 +316,7 @@ def test_a_query_has_to_take_the_expected_parameters(folder: Path) -> None:
         *("genres[1:2]", "genres[:2]", "genres[x:n]", "genres[1: n]"),
     ],
 )
-def test_text_that_is_no_parameter_is_sent_unchanged(folder: Path, piece: str) -> None:
+def test_other_text_than_parameters_is_sent_unchanged(folder: Path, piece: str) -> None:
     """Comments, quotes and slices may contain colons; only % is doubled for the driver."""
     text = f"-- name: get_a(x)\nselect :x,\n  {piece}\nfrom movies;\n"
 
@@ -324,7 +324,7 @@ def test_text_that_is_no_parameter_is_sent_unchanged(folder: Path, piece: str) -
 
 
 def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
-    """A file in another encoding, with its line, or a folder that is named like a file."""
+    """A file in another encoding (with its line), or a folder with the name of a file."""
     (folder / "a.sql").write_bytes("-- name: get_a()\nselect 'Amélie';\n".encode("latin-1"))
     assert refused(folder).startswith("a.sql:2: not UTF-8")
 
@@ -334,12 +334,12 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
 
 
 def test_only_sql_files_are_read(folder: Path) -> None:
-    """With or without a byte order mark, which some editors on Windows write."""
+    """Files may have a byte order mark, which some editors on Windows write."""
     (folder / "a.sql").write_text("-- name: get_a()\nselect 1;\n", "utf-8-sig")
     (folder / "a.sql.orig").write_text("-- name: get_a()\nselect 2;\n")
     (folder / "README.md").write_text("-- name: nonsense\n")
-    (folder / ".#a.sql").symlink_to("dba@laptop.1234")  # as emacs locks a file
-    (folder / "._a.sql").write_bytes(b"\x00\x05\x16\x07")  # as macOS leaves them
+    (folder / ".#a.sql").symlink_to("dba@laptop.1234")  # a lock file of Emacs
+    (folder / "._a.sql").write_bytes(b"\x00\x05\x16\x07")  # a metadata file of macOS
 
     assert set(load(folder)) == {"get_a"}
 
@@ -370,13 +370,13 @@ def test_only_sql_files_are_read(folder: Path) -> None:
         ("select :x, :x", "select %(x)s, %(x)s"),
     ],
 )
-def test_sql_reaches_the_driver_as_it_was_meant(folder: Path, text: str, sent: str) -> None:
-    """Only parameters become placeholders; every other percent sign is literal."""
+def test_only_parameters_become_placeholders(folder: Path, text: str, sent: str) -> None:
+    """Every other percent sign is literal."""
     assert sql(folder, f"-- name: get_a(x)\n{text}\n;\n").rstrip() == sent
 
 
 def test_a_block_comment_may_hold_anything(folder: Path) -> None:
-    """Names, colons, semicolons, quotes and names of queries in block comments are comment."""
+    """Colons, semicolons, quotes and name lines have no meaning in block comments."""
     text = "/* -- name: get_b() */\n-- name: get_a(x)\n/* :y; it's */\nselect /* ' */ :x; /* ; */\n"
     (folder / "a.sql").write_text(text)
 
@@ -386,8 +386,8 @@ def test_a_block_comment_may_hold_anything(folder: Path) -> None:
     assert query.sql == "select /* get_a sql/a.sql:2 */ /* ' */ %(x)s"
 
 
-def test_a_statement_names_its_query_and_place(folder: Path) -> None:
-    """PostgreSQL shows it where it shows the statement (pg_stat_activity, its log)."""
+def test_a_statement_has_its_query_and_place(folder: Path) -> None:
+    """PostgreSQL shows them with the statement (pg_stat_activity, the log)."""
     (folder / "a.sql").write_text("\n-- name: get_a()\nwith a as (select 1) select * from a;\n")
 
     (query,) = load(folder).values()
@@ -397,7 +397,7 @@ def test_a_statement_names_its_query_and_place(folder: Path) -> None:
 
 
 def test_a_statement_knows_its_line_in_the_file(folder: Path) -> None:
-    """Below comments of both kinds and settings, it is the line on which the SQL begins."""
+    """It is the first line of the SQL, after comments and settings."""
     text = (
         "/* A\n   file. */\n\n-- name: get_a(x)\n-- A comment.\n\n/* A\n   block. */\n"
         "-- set: jit = off\nselect\n  -- one\n  :x;\n"
@@ -409,8 +409,8 @@ def test_a_statement_knows_its_line_in_the_file(folder: Path) -> None:
     assert (query.line, query.first_line, query.location) == (4, 10, "sql/a.sql:4")
 
 
-def test_line_ends_of_windows_are_as_good(folder: Path) -> None:
-    """A file with CRLF loads, and its line numbers are right."""
+def test_line_ends_of_windows_are_accepted(folder: Path) -> None:
+    """A file with CRLF can be loaded, and its line numbers are right."""
     text = "-- name: get_a(x)\r\n-- A comment.\r\nselect\r\n  :x;\r\n-- name: get_b()\r\nselect 1;"
     (folder / "a.sql").write_bytes(text.encode())
 
@@ -423,5 +423,5 @@ def test_line_ends_of_windows_are_as_good(folder: Path) -> None:
 
 @pytest.mark.parametrize("end", [";", "\n;\n", " ;\n\n", "", "; /* done */"])
 def test_the_last_semicolon_is_left_out(folder: Path, end: str) -> None:
-    """What psql needs at the end of a statement is not sent."""
+    """The semicolon is for psql; it is not sent."""
     assert sql(folder, f"-- name: get_a()\nselect 1{end}").strip() == "select 1"

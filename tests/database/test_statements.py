@@ -1,4 +1,4 @@
-"""Statements against a real PostgreSQL: what comes back, and what each failure is called."""
+"""Tests statements with a real PostgreSQL: their rows, and the error of each failure."""
 
 import asyncio
 import os
@@ -23,9 +23,9 @@ from service.database.statements import Row, Statements
 from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
 
 ROOT = Path(__file__).parents[2]
-PROMPTLY_S = 10.0  # within this, also on a loaded machine
+PROMPTLY_S = 10.0  # also on a loaded machine
 
-# The queries of these tests, beside the service's own.
+# The queries of these tests, in addition to those of the service.
 QUERIES = r"""
 -- name: get_backend()
 -- set: transaction_read_only = on
@@ -108,12 +108,12 @@ class Service:
         self.fetch = Statements(self.pool, loaded, timeout, config.log.slow_statement).fetch
 
     async def backend(self) -> int:
-        """Return the process id of the server's side of the connection that is next."""
+        """Return the process id of the next connection's backend."""
         ((pid,),) = await self.fetch("get_backend")
         return int(pid)
 
     async def is_whole(self, size: int = 1) -> bool:
-        """Tell whether no connection is in use, and the idle ones work."""
+        """Whether no connection is in use, and the idle ones work."""
         counts = (self.pool.size, self.pool.idle)
         await self.backend()
         return counts == (size, size) and (self.pool.size, self.pool.idle) == (size, size)
@@ -126,7 +126,7 @@ MakeService = Callable[..., Service]
 async def make_service(
     settings: Callable[..., Config], tmp_path: Path
 ) -> AsyncIterator[MakeService]:
-    """Make statements with these settings of [database]; their pool is closed at the end."""
+    """Return a function that makes statements with these settings of [database]."""
     (tmp_path / "test.sql").write_text(QUERIES)
     loaded = query_files.load(tmp_path, {}) | query_files.load(ROOT / "queries", {})
     services = []
@@ -149,7 +149,7 @@ def service(make_service: MakeService) -> Service:
 
 @pytest.fixture
 def terminate(execute: Execute) -> Callable[[], int]:
-    """End all connections of pools to the test's database, as a restart does; how many."""
+    """Terminate all connections of pools, as a restart does; return their number."""
 
     def run() -> int:
         rows = execute(
@@ -163,7 +163,7 @@ def terminate(execute: Execute) -> Callable[[], int]:
 
 
 async def until_running(execute: Execute, sql: str) -> int:
-    """Wait until a statement like this sleeps or waits, and return its server's process id."""
+    """Wait until a statement like this sleeps or waits; return the process id of its backend."""
     async with asyncio.timeout(10):
         while True:
             rows = execute(
@@ -178,23 +178,23 @@ async def until_running(execute: Execute, sql: str) -> int:
 
 
 def titles(execute: Execute) -> list[str]:
-    """List what has been added."""
+    """List the titles."""
     return [title for (title,) in execute("select title from movies order by title")]
 
 
 @contextmanager
 def locked(database: str) -> Iterator[None]:
-    """Keep every movie locked by somebody else."""
+    """Lock every movie in another session."""
     with closing(psycopg2.connect(database)) as connection:
         connection.cursor().execute("select from movies for update")
         yield
 
 
-# What works.
+# Success.
 
 
 async def test_rows_come_back_as_tuples(service: Service, execute: Execute) -> None:
-    """A query gives its rows in order; no rows are an empty list."""
+    """A query returns its rows in order; without rows, an empty list."""
     assert await service.fetch("get_titles") == []
     add_movies(execute, "b", "a")
 
@@ -206,7 +206,7 @@ async def test_rows_come_back_as_tuples(service: Service, execute: Execute) -> N
     "value", ["x", "it's", "100%", "%s", "%(x)s", ":y", "\\", "é🎬", "a\nb", 7, None, ["a", "b"]]
 )
 async def test_a_value_comes_back_as_it_was_passed(service: Service, value: Any) -> None:
-    """A parameter is data, whatever it looks like; so is the text of the query around it."""
+    """A parameter is never parsed as SQL, and the text around it is not changed."""
     row: Row
     (row,) = await service.fetch("echo", x=value, y=1)
 
@@ -214,7 +214,7 @@ async def test_a_value_comes_back_as_it_was_passed(service: Service, value: Any)
 
 
 async def test_a_write_is_committed(service: Service, execute: Execute) -> None:
-    """When a write has returned, every other connection sees it."""
+    """After a write has returned, every other connection sees it."""
     rows = await service.fetch("add_movie", title="Moana", year=2016)
 
     assert rows == [("Moana",)]
@@ -226,7 +226,7 @@ async def test_a_write_is_committed(service: Service, execute: Execute) -> None:
 
 
 async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeService) -> None:
-    """The task goes on as if nothing had been cancelled, and the connection serves the next one."""
+    """The task is not cancelled, and the connection can be used again."""
     service = make_service(statement_timeout=0.05)
     before = await service.backend()
     task = asyncio.current_task()
@@ -243,7 +243,7 @@ async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeSe
 async def test_a_statement_that_is_cancelled_by_hand_is_contended(
     service: Service, execute: Execute
 ) -> None:
-    """What a DBA cancels is told like a timeout, and costs no connection."""
+    """A statement that a DBA cancels is like a timeout, and its connection stays."""
     user = asyncio.create_task(service.fetch("sleep", seconds=60))
     pid = await until_running(execute, "pg_sleep(60)")
 
@@ -254,8 +254,8 @@ async def test_a_statement_that_is_cancelled_by_hand_is_contended(
     assert await service.is_whole()
 
 
-async def test_the_timeout_is_no_state_of_the_session(make_service: MakeService) -> None:
-    """After a statement, and after one that failed, the connection is as the DBA set it up."""
+async def test_the_timeout_does_not_change_the_session(make_service: MakeService) -> None:
+    """After a statement, failed or not, the session has the DBA's settings."""
     service = make_service(statement_timeout=0.05)
     await service.fetch("get_titles")
     with pytest.raises(Unavailable):
@@ -274,7 +274,7 @@ async def test_the_timeout_is_no_state_of_the_session(make_service: MakeService)
 async def test_the_timeout_wins_over_the_default_of_the_database(
     make_service: MakeService, execute: Execute, default: str
 ) -> None:
-    """Each statement has the service's timeout, whatever the session's is."""
+    """Each statement has the service's timeout, not the session's."""
     set_for_database(execute, f"statement_timeout = '{default}'")
     service = make_service(statement_timeout=0.2)
 
@@ -286,8 +286,8 @@ async def test_the_timeout_wins_over_the_default_of_the_database(
     assert inside == [("200ms",)]
 
 
-async def test_a_timeout_is_the_calls_or_the_files_or_the_services(service: Service) -> None:
-    """In this order; it holds for one statement."""
+async def test_the_timeout_of_the_call_or_file_overrides_the_service(service: Service) -> None:
+    """The call's timeout is first, then the file's; it applies to one statement."""
     timeouts = [
         await service.fetch("get_own_timeout", timeout=9),
         await service.fetch("get_own_timeout"),
@@ -300,12 +300,12 @@ async def test_a_timeout_is_the_calls_or_the_files_or_the_services(service: Serv
     assert timeouts == [[("9s",)], [("7s",)], [("8s",)], [("3s",)]]
 
 
-async def test_a_statement_is_repeated_that_is_cancelled_as_it_begins(
+async def test_a_statement_cancelled_at_its_start_is_sent_again(
     service: Service, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL now and then cancels the next statement, if one ends just at its timeout."""
+    """If a statement ends just at its timeout, PostgreSQL may cancel the next one."""
     execute("create sequence attempts")
-    monkeypatch.setattr(statements, "STRAY_CANCEL_MAX_S", 2.0)  # on a loaded machine, too
+    monkeypatch.setattr(statements, "STRAY_CANCEL_MAX_S", 2.0)  # also on a loaded machine
 
     assert await service.fetch("cancel_first_attempt") == [("repeated",)]
 
@@ -352,7 +352,7 @@ async def test_a_backend_that_goes_on_for_ever_is_forgotten(
     assert other != pid
 
 
-# Callers that go away.
+# Cancelled callers.
 
 
 @pytest.mark.parametrize("limit", [None, 0.3])
@@ -411,7 +411,7 @@ SHORT_TITLES = "alter table movies drop column search, alter title type varchar(
 async def test_a_broken_rule_has_its_constraints_name(
     service: Service, execute: Execute, change: str, movie: tuple[str, int], rule: str
 ) -> None:
-    """Also of a constraint that a DBA adds; a refusal by a column's type has none."""
+    """Also for a constraint that a DBA adds; an error of a column's type has no name."""
     add_movies(execute, "Moana 2", year=1888)
     execute(change or "select")
 
@@ -423,8 +423,8 @@ async def test_a_broken_rule_has_its_constraints_name(
     assert await service.is_whole()
 
 
-async def test_a_column_that_no_client_knows_is_no_rule(service: Service, execute: Execute) -> None:
-    """A required column that the query does not fill is a mistake of the DBA, so a 500."""
+async def test_a_required_column_of_a_dba_is_no_rule(service: Service, execute: Execute) -> None:
+    """The query does not fill the column, so it is a mistake of the DBA and a 500."""
     execute("alter table movies add column studio text not null")
 
     with pytest.raises(StatementFailed, match="studio"):
@@ -434,10 +434,10 @@ async def test_a_column_that_no_client_knows_is_no_rule(service: Service, execut
 # Connections that break.
 
 
-async def test_a_read_on_a_broken_connection_is_tried_again(
+async def test_a_read_on_a_broken_connection_is_retried(
     service: Service, execute: Execute, terminate: Callable[[], int]
 ) -> None:
-    """After a restart of the database, the first read already succeeds, on a fresh connection."""
+    """After a restart of the database, the first read succeeds on a new connection."""
     add_movies(execute, "Moana")
     async with service.pool.connection(), service.pool.connection(), service.pool.connection():
         pass
@@ -450,10 +450,10 @@ async def test_a_read_on_a_broken_connection_is_tried_again(
     assert await service.is_whole()
 
 
-async def test_a_read_that_breaks_midway_is_tried_again(
+async def test_a_read_that_loses_its_connection_is_retried(
     service: Service, execute: Execute, terminate: Callable[[], int]
 ) -> None:
-    """A read whose connection breaks while it runs is asked once more."""
+    """A read whose connection breaks while it runs is sent again."""
     user = asyncio.create_task(service.fetch("sleep", retry=True, seconds=0.5))
     await until_running(execute, "pg_sleep(0.5)")
 
@@ -463,10 +463,10 @@ async def test_a_read_that_breaks_midway_is_tried_again(
     assert await service.is_whole()
 
 
-async def test_a_read_is_tried_twice_and_no_more(
+async def test_a_read_is_retried_only_once(
     service: Service, execute: Execute, terminate: Callable[[], int]
 ) -> None:
-    """Where the second connection breaks too, the read is told that it cannot be had."""
+    """If the second connection breaks, too, the read is `Unavailable`."""
     user = asyncio.create_task(service.fetch("sleep", retry=True, seconds=2))
     first = await until_running(execute, "pg_sleep(2)")
     terminate()
@@ -528,7 +528,7 @@ async def test_no_read_fails_while_all_backends_are_terminated_again_and_again(
 async def test_a_write_that_breaks_midway_is_not_tried_again(
     service: Service, execute: Execute, terminate: Callable[[], int]
 ) -> None:
-    """Nor is one whose connection breaks while it runs; the next write works."""
+    """It may have been executed; the next write works."""
     user = asyncio.create_task(service.fetch("add_movie_slowly", title="Lost"))
     await until_running(execute, "pg_sleep(60)")
 
@@ -544,7 +544,7 @@ async def test_a_write_that_breaks_midway_is_not_tried_again(
 async def test_after_a_restart_one_write_fails(
     service: Service, execute: Execute, terminate: Callable[[], int]
 ) -> None:
-    """It may have been carried out, so it is not sent again; other idle connections are closed."""
+    """It may have been executed, so it is not sent again; other idle connections are closed."""
     async with service.pool.connection(), service.pool.connection(), service.pool.connection():
         pass
     terminate()
@@ -558,10 +558,10 @@ async def test_after_a_restart_one_write_fails(
     assert await service.is_whole()
 
 
-async def test_a_broken_connection_takes_the_idle_ones_along(
+async def test_after_a_broken_connection_idle_ones_are_closed(
     service: Service, execute: Execute
 ) -> None:
-    """Where one connection broke, those that were opened before it are not trusted."""
+    """Connections that were opened before it may be broken, too."""
     async with service.pool.connection() as following, service.pool.connection() as other:
         pass
     execute("select pg_terminate_backend(%s, 5000)", following.raw.info.backend_pid)
@@ -573,13 +573,13 @@ async def test_a_broken_connection_takes_the_idle_ones_along(
     assert (service.pool.size, service.pool.idle) == (0, 0)
 
 
-# What else the database may say.
+# Other errors of the database.
 
 
 async def test_a_database_that_is_read_only_is_unavailable(
     service: Service, execute: Execute
 ) -> None:
-    """During a failover or with a full disk, writes may be tried again later; reads go on."""
+    """During a failover or with a full disk, writes can be retried later; reads work."""
     set_for_database(execute, "default_transaction_read_only = on")
 
     with pytest.raises(Unavailable, match="read-only"):
@@ -668,7 +668,7 @@ async def test_a_lock_that_is_not_granted_in_time_is_contended(
 
 
 async def test_a_statement_has_the_settings_of_its_file(service: Service) -> None:
-    """They hold for that statement alone."""
+    """They apply only to that statement."""
     assert await service.fetch("get_settings") == [("1234kB", "on", "0", None)]
     ((timeout,),) = await service.fetch("get_timeout")
 
@@ -684,10 +684,10 @@ async def test_a_statement_may_have_no_timeout(service: Service) -> None:
     assert await service.fetch("sleep", seconds=1.1, timeout=0) == [(1,)]
 
 
-async def test_a_statement_that_is_tried_again_keeps_its_settings(
+async def test_a_retried_statement_keeps_its_settings(
     service: Service, terminate: Callable[[], int]
 ) -> None:
-    """The second time it is sent as the first time."""
+    """It is sent unchanged."""
     await service.backend()
     assert terminate() == 1
 
@@ -697,7 +697,7 @@ async def test_a_statement_that_is_tried_again_keeps_its_settings(
 
 
 async def test_a_read_cannot_write(service: Service, execute: Execute) -> None:
-    """What a file declares read-only changes nothing, whatever it contains."""
+    """A query that its file declares read-only cannot change data."""
     add_movies(execute, "Moana")
 
     with pytest.raises(StatementFailed, match="read-only"):
@@ -706,7 +706,7 @@ async def test_a_read_cannot_write(service: Service, execute: Execute) -> None:
     assert titles(execute) == ["Moana"]
 
 
-# What a statement may change.
+# The limit of changed movies.
 
 THREE = """
 insert into movies (title, year, runtime, genres)
@@ -717,7 +717,7 @@ select 'Moana ' || n, 2016, 107, '{x}' from generate_series(1, 3) as n
 async def test_a_write_changes_no_more_than_was_requested(
     service: Service, execute: Execute
 ) -> None:
-    """A query that lost its condition is refused; the limit holds for its statement alone."""
+    """A query without its condition is refused; the limit applies only to its statement."""
     execute(THREE)
 
     with pytest.raises(
@@ -749,7 +749,7 @@ async def test_a_write_changes_no_more_than_was_requested(
     ],
 )
 def test_each_kind_of_write_is_limited(execute: Execute, database: str, sql: str) -> None:
-    """Whatever changes movies counts; in psql, where no limit is set, nothing is limited."""
+    """All kinds count; in psql, where no limit is set, there is none."""
     execute(THREE)
     with closing(psycopg2.connect(database)) as session:
         cursor = session.cursor()
@@ -762,7 +762,7 @@ def test_each_kind_of_write_is_limited(execute: Execute, database: str, sql: str
         session.commit()
 
 
-# What is logged.
+# Logs.
 
 
 @pytest.fixture
@@ -775,14 +775,14 @@ def logged() -> Iterator[list[dict[str, Any]]]:
 async def test_a_failed_statement_is_logged_once(
     service: Service, logged: list[dict[str, Any]]
 ) -> None:
-    """With its query, file, line and PostgreSQL's message; without values."""
+    """The log has its query, file, line and PostgreSQL's message, but no values."""
     with pytest.raises(StatementFailed):
         await service.fetch("divide", retry=True)
     with pytest.raises(Contended):
         await service.fetch("sleep", timeout=0.05, seconds=60)
-    with pytest.raises(RuleBroken):  # has no name, so clients learn only that it was refused
+    with pytest.raises(RuleBroken):  # has no name, so the response says only that it was refused
         await service.fetch("add_movie", title="Moana", year=2**40)
-    with pytest.raises(RuleBroken):  # is a mistake of the client, which learns the name
+    with pytest.raises(RuleBroken):  # is a mistake of the client; the response has the name
         await service.fetch("add_movie", title="Moana", year=1700)
 
     divide, sleep, add = logged
@@ -805,7 +805,7 @@ async def test_a_failed_statement_is_logged_once(
 async def test_a_slow_statement_is_logged(
     settings: Callable[..., Config], make_service: MakeService, logged: list[dict[str, Any]]
 ) -> None:
-    """With its query, how long it took and how many rows it returned; no values."""
+    """The log has its query, duration and number of rows, but no values."""
     service = make_service()
     assert settings().log.slow_statement == 0.5
 
@@ -820,13 +820,13 @@ async def test_a_slow_statement_is_logged(
 
 
 async def test_a_deadlock_is_contended(service: Service, execute: Execute, database: str) -> None:
-    """A statement that PostgreSQL sacrifices to end a deadlock may be tried again."""
+    """A statement that PostgreSQL cancels to end a deadlock can be retried."""
     set_for_database(execute, "deadlock_timeout = '10ms'")
     add_movies(execute, "a", "b")
     with closing(psycopg2.connect(database)) as gate, closing(psycopg2.connect(database)) as other:
         gate.cursor().execute("select pg_advisory_lock(1)")
         cursor = other.cursor()
-        cursor.execute("set deadlock_timeout = '60s'")  # so that it is not the one to give up
+        cursor.execute("set deadlock_timeout = '60s'")  # so that the other one is cancelled
         cursor.execute("select from movies where title = 'b' for update")
         ours = asyncio.create_task(service.fetch("change_b_after_a"))
         await until_running(execute, "pg_advisory_xact_lock")
@@ -843,7 +843,7 @@ async def test_a_deadlock_is_contended(service: Service, execute: Execute, datab
 
 
 async def test_a_mistake_in_a_query_is_a_failure(service: Service, execute: Execute) -> None:
-    """No client can cause it; the message is PostgreSQL's, and the response will be a 500."""
+    """No client can cause it, so it is a 500; the message is PostgreSQL's."""
     execute("alter table movies rename title to name")
 
     with pytest.raises(StatementFailed, match=r'get_titles \(.*:\d+\): column "title" does not'):
@@ -861,10 +861,10 @@ async def test_a_mistake_in_a_query_is_a_failure(service: Service, execute: Exec
         ("get_nothing", {}, KeyError),
     ],
 )
-async def test_a_call_that_cannot_be_sent_costs_no_connection(
+async def test_a_call_that_cannot_be_sent_loses_no_connection(
     service: Service, query: str, parameters: dict[str, Any], error: Any
 ) -> None:
-    """Text that the driver refuses, a missing argument or an unknown name keeps its error."""
+    """Invalid text, a missing argument and an unknown name raise the driver's or Python's error."""
     await service.backend()
 
     with pytest.raises(error):
@@ -873,8 +873,8 @@ async def test_a_call_that_cannot_be_sent_costs_no_connection(
     assert await service.is_whole()
 
 
-async def test_no_pool_no_statement(service: Service, execute: Execute) -> None:
-    """Where no connection is to be had, the pool's own `Unavailable` is what one gets."""
+async def test_without_a_connection_it_is_unavailable(service: Service, execute: Execute) -> None:
+    """If the pool has no connection, its `Unavailable` is raised."""
     await service.pool.close(timeout=0)
 
     with pytest.raises(Unavailable, match="the service is stopping"):

@@ -1,4 +1,4 @@
-"""A transaction: which rows are refused, what ends it, and the ids that it reserves."""
+"""Tests transactions: refused rows, failures, and reserved ids."""
 
 import socket
 import threading
@@ -23,7 +23,7 @@ OTHERS = "pid <> pg_backend_pid() and datname = current_database()"
 
 @pytest.fixture(scope="module")
 def loaded() -> Mapping[str, Query]:
-    """The queries of this checkout."""
+    """Return the queries of this checkout."""
     return query_files.load(ROOT / "queries", EXPECTED)
 
 
@@ -41,7 +41,7 @@ def cut(execute: Execute, transaction: Transaction) -> Transaction:
 
 
 def movies(years: list[int]) -> list[str]:
-    """Movies of these years."""
+    """Return movies of these years."""
     movie = {"title": "a", "runtime": 90, "genres": ["a"]}
     return [orjson.dumps(movie | {"year": year}).decode() for year in years]
 
@@ -54,7 +54,7 @@ def insert(transaction: Transaction, years: list[int]) -> list[tuple[int, str]]:
 
 
 def years(transaction: Transaction) -> list[int]:
-    """The years of the movies as the transaction sees them."""
+    """Return the years of the movies that the transaction sees."""
     return [row[2] for row in transaction.run("export_movies", after_id=0, size=1000)]
 
 
@@ -67,7 +67,7 @@ def years(transaction: Transaction) -> list[int]:
     "rule",
     [
         "check (year > 2000)",
-        # Checked at the end of the statement, or only by the commit.
+        # Checked at the end of the statement, or by the commit.
         "foreign key (year) references years",
         "foreign key (year) references years deferrable initially deferred",
     ],
@@ -76,7 +76,7 @@ def years(transaction: Transaction) -> list[int]:
 def test_refused_rows_are_found_wherever_they_are(
     execute: Execute, transaction: Transaction, rule: str, bad: list[int]
 ) -> None:
-    """Exactly those are returned, with the reason; the others are inserted in their order."""
+    """Only they are returned, with the reason; the others are inserted in their order."""
     execute("create table years (year integer primary key)")
     execute("insert into years values (2001)")
     execute(f"alter table movies add constraint movies_rule {rule}")
@@ -108,7 +108,7 @@ def test_a_trigger_that_refuses_gives_the_reason(
 def test_a_column_without_a_value_stops_the_transaction(
     execute: Execute, database: str, loaded: Mapping[str, Query]
 ) -> None:
-    """No row is to blame for it."""
+    """It is no row's fault."""
     execute("alter table movies add column studio text not null")
 
     with (
@@ -121,7 +121,7 @@ def test_a_column_without_a_value_stops_the_transaction(
 def test_a_statement_that_inserts_more_than_it_was_given_is_refused(
     database: str, loaded: Mapping[str, Query]
 ) -> None:
-    """The limit of affected movies holds for imports as for requests."""
+    """The limit of changed movies applies to imports, too."""
     query = loaded["import_movies"]
     twice = query.sql + " cross join generate_series(1, 2)"
     run_twice = {**loaded, "import_movies": replace(query, sql=twice)}
@@ -144,7 +144,7 @@ def test_a_connection_that_breaks_is_one_line(
         insert(cut(execute, transaction), [2001])
 
 
-def test_an_end_without_commit_rolls_back(
+def test_without_commit_a_transaction_is_rolled_back(
     execute: Execute, database: str, loaded: Mapping[str, Query]
 ) -> None:
     """Nothing of the transaction stays."""
@@ -154,10 +154,10 @@ def test_an_end_without_commit_rolls_back(
     assert execute("select count(*) from movies") == [(0,)]
 
 
-def test_a_statement_under_way_is_cancelled_at_the_end(
+def test_a_running_statement_is_cancelled_at_the_end(
     execute: Execute, database: str, loaded: Mapping[str, Query]
 ) -> None:
-    """No backend goes on waiting for a lock, although the lock is still held."""
+    """No backend continues to wait for a lock."""
     blocker = psycopg2.connect(database)
     blocker.cursor().execute("lock table movies in access exclusive mode")
 
@@ -171,10 +171,10 @@ def test_a_statement_under_way_is_cancelled_at_the_end(
     assert waiting == []
 
 
-def test_a_lost_answer_to_the_commit_says_so(
+def test_a_lost_result_of_the_commit_is_reported(
     execute: Execute, database: str, loaded: Mapping[str, Query]
 ) -> None:
-    """The commit may have succeeded or not: the operator has to look."""
+    """The commit may have succeeded, so the operator must check."""
     with (
         pytest.raises(OperatorError, match="either all movies were imported or none"),
         transactions.begin(database, loaded) as transaction,
@@ -185,7 +185,7 @@ def test_a_lost_answer_to_the_commit_says_so(
 def test_a_commit_that_is_refused_is_not_taken_for_lost(
     execute: Execute, database: str, loaded: Mapping[str, Query]
 ) -> None:
-    """PostgreSQL answered that nothing was committed."""
+    """PostgreSQL reported that nothing was committed."""
     execute("create table years (year integer primary key)")
     execute(
         "alter table movies add constraint movies_rule"
@@ -204,10 +204,10 @@ def test_a_commit_that_is_refused_is_not_taken_for_lost(
         insert_and_commit(transaction)
 
 
-def test_a_host_that_does_not_answer_is_passed_over(
+def test_a_host_that_does_not_respond_is_skipped(
     database: str, loaded: Mapping[str, Query]
 ) -> None:
-    """Each host has its own time limit; the next one is tried after it."""
+    """Each host has its own timeout; then the next one is tried."""
     folder = psycopg2.extensions.parse_dsn(database)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -220,7 +220,7 @@ def test_a_host_that_does_not_answer_is_passed_over(
 
 
 def test_one_port_is_for_all_hosts(database: str, loaded: Mapping[str, Query]) -> None:
-    """As libpq reads it: `?host=a,b&port=5433`."""
+    """It is read as by libpq: `?host=a,b&port=5433`."""
     folder = psycopg2.extensions.parse_dsn(database)
     url = (
         f"postgresql://{folder['user']}@/{folder['dbname']}"
@@ -237,8 +237,8 @@ def test_a_connect_timeout_of_zero_is_none(database: str, loaded: Mapping[str, Q
         assert years(transaction) == []
 
 
-def test_no_host_that_answers_is_one_line(loaded: Mapping[str, Query]) -> None:
-    """The message says that the time is over."""
+def test_no_responding_host_is_one_line(loaded: Mapping[str, Query]) -> None:
+    """The message says that the timeout expired."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a?connect_timeout=1"
         with (
@@ -256,13 +256,13 @@ def test_no_host_that_answers_is_one_line(loaded: Mapping[str, Query]) -> None:
         (50, 100, 50),
         (1000, 100, 0),
         (0, 0, 0),
-        (0, 10**18 - 1, 0),  # too far to draw each id
+        (0, 10**18 - 1, 0),  # too many ids to draw each
     ],
 )
 def test_reserved_ids_are_passed_by_the_sequence(
     execute: Execute, transaction: Transaction, before: int, highest: int, drawn: int
 ) -> None:
-    """The sequence goes to the highest one, and never back."""
+    """The sequence moves to the highest id, and never back."""
     if before:
         execute("select setval('movies_id_seq', %s)", before)
 
@@ -273,10 +273,10 @@ def test_reserved_ids_are_passed_by_the_sequence(
     assert execute(last_id) == [(max(before, highest),)]
 
 
-def test_a_leap_never_sets_the_sequence_back(
+def test_reserving_never_moves_the_sequence_back(
     execute: Execute, transaction: Transaction, database: str
 ) -> None:
-    """It looks again once it has the lock: another import may have leapt further meanwhile."""
+    """It reads the sequence again under the lock, because another import may have moved it."""
     other = psycopg2.connect(database)
     cursor = other.cursor()
     cursor.execute("select pg_advisory_xact_lock(hashtextextended('reserve_movie_ids', 0))")
@@ -293,10 +293,10 @@ def test_a_leap_never_sets_the_sequence_back(
     assert execute("select last_value from movies_id_seq") == [(5_000_000,)]
 
 
-def test_ids_are_reserved_beside_writers_who_draw_some(
+def test_ids_are_reserved_while_writers_draw_ids(
     execute: Execute, database: str, loaded: Mapping[str, Query]
 ) -> None:
-    """Two imports and a writer at once: every id is beyond the one that was drawn before it."""
+    """Two imports and a writer at once: every id is higher than the one drawn before it."""
     drawn: list[int] = []
 
     def draw() -> None:

@@ -1,4 +1,4 @@
-"""Whether a real database is as the service needs it: migrated, and fit for every query."""
+"""Tests the verification of a real database: its migrations, and every query."""
 
 import os
 import socket
@@ -35,12 +35,12 @@ READ = "-- set: transaction_read_only = on\n"
 
 
 def reads(*parameters: str, **columns: Any) -> Expected:
-    """What the service relies on in a query that reads: `column=type`."""
+    """Expect a query that reads to return `column=type`."""
     return Expected(columns, [dict.fromkeys(parameters)], "a test")
 
 
 def writes(*parameters: str, **columns: Any) -> Expected:
-    """And in one that writes."""
+    """Expect a query that writes to return `column=type`."""
     return reads(*parameters, **columns)._replace(writes=True)
 
 
@@ -54,7 +54,7 @@ async def connection(settings: Callable[..., Config]) -> AsyncIterator[aiopg.Con
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of the queries: those about the schema, and others that a test adds."""
+    """Return a folder with the queries about the schema; tests add others."""
     text = (ROOT / "queries" / "schema.sql").read_text("utf-8")
     (tmp_path / "schema.sql").write_text(text)
     return tmp_path
@@ -73,7 +73,7 @@ def verify(connection: aiopg.Connection, folder: Path) -> Verify:
 
 @pytest.fixture
 def refused(verify: Verify, folder: Path) -> Callable[..., Awaitable[str]]:
-    """Verify with a file a.sql of this text, which must be refused, and return why."""
+    """Verify a file a.sql with this text, which must be refused; return the reason."""
 
     async def run(text: str, **expected: Expected) -> str:
         (folder / "a.sql").write_bytes(text.encode())
@@ -90,8 +90,8 @@ Refused = Callable[..., Awaitable[str]]
 # Migrations.
 
 
-async def test_a_migrated_database_is_fit(connection: aiopg.Connection) -> None:
-    """The service's own queries fit the schema of its own migrations."""
+async def test_a_migrated_database_is_accepted(connection: aiopg.Connection) -> None:
+    """The service's queries fit the schema of its migrations."""
     loaded = query_files.load(ROOT / "queries", EXPECTED)
 
     await verify_database(connection, VERSIONS, loaded, EXPECTED)
@@ -119,7 +119,7 @@ async def test_an_empty_database_waits_for_its_migrations(
 async def test_a_database_that_is_behind_waits_for_its_migrations(
     verify: Verify, execute: Execute, version: str
 ) -> None:
-    """The missing one is named; a newer migration does not stand for an older one."""
+    """The message names the missing migration, even if a newer one is applied."""
     execute("delete from schema_migrations where version = %s", version)
 
     with pytest.raises(Unavailable, match=f"migration {version} has not been applied"):
@@ -127,17 +127,17 @@ async def test_a_database_that_is_behind_waits_for_its_migrations(
 
 
 async def test_a_database_that_is_ahead_is_fine(verify: Verify, execute: Execute) -> None:
-    """While a release goes out, the old code works on with the new schema."""
+    """During a deployment, the old code works with the new schema."""
     execute("insert into schema_migrations (version) values ('29990101000000')")
     execute("alter table movies add column rating integer")
 
     await verify()
 
 
-async def test_queries_are_not_asked_about_before_the_migrations(
+async def test_migrations_are_verified_before_queries(
     verify: Verify, folder: Path, execute: Execute
 ) -> None:
-    """What a query lacks may come with a migration that is still missing."""
+    """A query may need a migration that is missing."""
     execute("delete from schema_migrations where version = %s", VERSIONS[-1])
     (folder / "a.sql").write_text("-- name: get_a()\nselect rating from movies;\n")
 
@@ -145,7 +145,7 @@ async def test_queries_are_not_asked_about_before_the_migrations(
         await verify()
 
 
-# What PostgreSQL refuses, and where.
+# Errors of PostgreSQL, and their lines.
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ async def test_queries_are_not_asked_about_before_the_migrations(
 async def test_a_refusal_by_postgresql_has_its_line(
     refused: Refused, text: str, reason: str
 ) -> None:
-    """A query that PostgreSQL refuses is named by file and line; without a place, by its name."""
+    """The message has file and line; if PostgreSQL gives no place, the query's name."""
     assert await refused(f"-- name: get_a()\n{text}\n") == f"a.sql:{reason}"
 
 
 async def test_lines_are_right_after_comments_and_parameters(refused: Refused) -> None:
-    """Comments of all kinds, long names and other queries before it do not move the line."""
+    """Comments, long names and other queries before it do not change the line."""
     text = (
         "-- A file.\n\n-- name: get_a(ids)\n-- A comment.\nselect id from movies where id = :ids;\n"
         "\n/* Of\n   two lines. */\n-- name: get_b(ids, a_rather_long_name)\n-- :ids are ids.\n\n"
@@ -192,7 +192,7 @@ async def test_lines_are_right_after_comments_and_parameters(refused: Refused) -
 
 
 async def test_a_parameter_that_does_not_fit_is_refused(refused: Refused) -> None:
-    """An operator that cannot take what stands beside the parameter is refused."""
+    """An operator that does not accept the type beside the parameter is refused."""
     reason = await refused("-- name: get_a(ids)\nselect id from movies\nwhere title + 1 = :ids;")
 
     assert reason == "a.sql:3: operator does not exist: text + integer"
@@ -210,7 +210,7 @@ async def test_a_parameter_that_does_not_fit_is_refused(refused: Refused) -> Non
 async def test_an_error_in_the_query_of_migrations_has_its_line(
     verify: Verify, folder: Path, text: str, line: int
 ) -> None:
-    """It is the first query that is sent."""
+    """It is the first query sent."""
     (folder / "schema.sql").write_text(f"-- name: get_applied_migrations()\n{READ}{text}")
 
     with pytest.raises(OperatorError) as caught:
@@ -225,7 +225,7 @@ TWO = f"-- name: get_a()\n{READ}select m.id, m.title\nfrom movies as m;\n"
 
 
 async def test_the_expected_columns_are_fine(verify: Verify, folder: Path) -> None:
-    """A query that returns what is expected of it, in that order, passes."""
+    """A query with the expected columns, in that order, is accepted."""
     (folder / "a.sql").write_text(TWO)
 
     await verify(get_a=reads(id=int, title=str))
@@ -237,7 +237,7 @@ async def test_the_expected_columns_are_fine(verify: Verify, folder: Path) -> No
 async def test_other_columns_than_expected_are_refused(
     refused: Refused, columns: tuple[str, ...]
 ) -> None:
-    """A missing, renamed, reordered or further column is refused at the query's line."""
+    """A missing, renamed, reordered or additional column is refused at the query's line."""
     reason = await refused("\n" + TWO, get_a=reads(**dict.fromkeys(columns, int)))
 
     assert reason == (
@@ -252,8 +252,8 @@ async def test_other_columns_than_expected_are_refused(
         ("id::text", "must return id as bigint or integer or smallint, not text"),
     ],
 )
-async def test_what_a_write_returns_counts_too(refused: Refused, column: str, reason: str) -> None:
-    """Its columns and their types are compared as those of a read."""
+async def test_columns_of_a_write_are_verified(refused: Refused, column: str, reason: str) -> None:
+    """Their names and types are compared as for a read."""
     refusal = await refused(
         f"-- name: drop_a(ids)\ndelete from movies where id = any (:ids) returning {column};\n",
         drop_a=writes("ids", id=int),
@@ -298,7 +298,7 @@ async def test_a_column_of_another_type_is_refused(
 
 
 async def test_a_narrower_or_wider_type_is_accepted(verify: Verify, folder: Path) -> None:
-    """The driver reads it alike."""
+    """The driver reads it in the same way."""
     (folder / "a.sql").write_text(
         f"-- name: get_a()\n{READ}select m.id::integer as a, m.year::smallint as b,"
         " m.title::varchar(9) as c, m.genres::varchar[] as d, m.created_at::timestamptz(3) as e"
@@ -344,7 +344,7 @@ async def test_a_read_that_writes_is_refused(refused: Refused, sql: str, reason:
 async def test_a_write_that_lost_its_condition_is_refused(
     refused: Refused, execute: Execute
 ) -> None:
-    """Where there are movies, a write that changes some without being asked to is found out."""
+    """If there are movies, a write that changes more than requested is refused."""
     add_movies(execute, "Moana")
 
     reason = await refused(
@@ -401,7 +401,7 @@ async def test_a_database_in_another_encoding_is_refused(
 async def test_a_wrong_setting_is_refused_at_its_line(
     refused: Refused, setting: str, reason: str
 ) -> None:
-    """PostgreSQL is asked about each setting."""
+    """PostgreSQL checks each setting."""
     text = f"-- name: get_a()\n-- A comment.\n-- set: {setting}\nselect 1;\n"
 
     assert await refused(text) == f"a.sql:3: {reason}"
@@ -410,7 +410,7 @@ async def test_a_wrong_setting_is_refused_at_its_line(
 async def test_a_statement_is_verified_with_its_settings(
     refused: Refused, execute: Execute
 ) -> None:
-    """It is verified as it is sent."""
+    """The statement is verified as it is sent."""
     execute("create schema other")
 
     reason = await refused("-- name: get_a()\n-- set: search_path = other\nselect id from movies;")
@@ -421,13 +421,13 @@ async def test_a_statement_is_verified_with_its_settings(
 @pytest.mark.parametrize(
     ("condition", "reason"),
     [
-        # With null in its place, this would pass, and each request would fail.
+        # With null, this would be accepted, and each request would fail.
         ("title = :size", "operator does not exist: text = integer"),
         ("id = 1 / coalesce(:size, 0)", "division by zero"),
     ],
 )
 async def test_each_sample_is_verified(refused: Refused, condition: str, reason: str) -> None:
-    """A query is verified with the values that the service sends, and with null if it sends it."""
+    """A query is verified with values that the service sends, and with null if the service does."""
     refusal = await refused(
         f"-- name: get_a(size)\n{READ}select id from movies where {condition};\n",
         get_a=reads(id=int)._replace(samples=[{"size": 20}, {"size": None}]),
@@ -443,7 +443,7 @@ async def test_each_sample_is_verified(refused: Refused, condition: str, reason:
 async def clerk(
     settings: Callable[..., Config], execute: Execute, database: str
 ) -> AsyncIterator[aiopg.Connection]:
-    """A connection of a role that may do everything but what the test takes away."""
+    """A connection of a role with all privileges except those that the test revokes."""
     ((name,),) = execute("select current_database()")
     role = f"clerk_{name}"
     execute(
@@ -475,7 +475,7 @@ async def clerk(
 async def test_a_missing_privilege_is_reported(
     clerk: aiopg.Connection, execute: Execute, revoked: str, reason: str | None
 ) -> None:
-    """A role that lacks a privilege is found out before the first request."""
+    """A missing privilege is reported before the first request."""
     ((name,),) = execute("select current_database()")
     execute(f"revoke {revoked} from clerk_{name}")
     names = ("get_applied_migrations", "get_movies", "create_movies", "create_movies_once")
@@ -492,7 +492,7 @@ async def test_a_missing_privilege_is_reported(
 
 
 async def test_every_kind_of_statement_can_be_verified(verify: Verify, folder: Path) -> None:
-    """Whatever psql runs unchanged passes; a parameter may be used more than once."""
+    """Statements that psql runs unchanged are accepted; a parameter may be used twice."""
     statements = [
         "select id from movies; -- done",
         "select id from movies -- done",
@@ -518,13 +518,13 @@ async def test_every_kind_of_statement_can_be_verified(verify: Verify, folder: P
     await verify(get_a=reads("ids", "title", "n", id=int, t=str))
 
 
-# What verifying leaves behind.
+# Effects of verifying.
 
 
 async def test_verifying_changes_nothing(
     connection: aiopg.Connection, folder: Path, execute: Execute
 ) -> None:
-    """Rows, and the sequence of ids, are after verifying what they were before."""
+    """Verifying changes neither rows nor the sequence of ids."""
     (folder / "a.sql").write_text(
         "-- name: drop_all()\ndelete from movies returning id;\n"
         "-- name: rename_all()\nupdate movies set title = 'x' returning id;\n"
@@ -543,7 +543,7 @@ async def test_verifying_changes_nothing(
 
 
 async def test_verifying_leaves_no_lock(verify: Verify, folder: Path, execute: Execute) -> None:
-    """The connection goes to its first user without a transaction."""
+    """The first user gets the connection without a transaction."""
     (folder / "a.sql").write_text("-- name: drop_a(ids)\ndelete from movies where id = :ids;\n")
 
     await verify()
@@ -554,7 +554,7 @@ async def test_verifying_leaves_no_lock(verify: Verify, folder: Path, execute: E
 async def test_a_refusal_leaves_the_connection_usable(
     refused: Refused, connection: aiopg.Connection
 ) -> None:
-    """After a query that failed, no transaction is open either."""
+    """After a failed query, no transaction is open."""
     await refused("-- name: get_a()\nselect nonsense;\n")
 
     async with connection.cursor() as cursor:
@@ -566,14 +566,14 @@ async def test_a_refusal_leaves_the_connection_usable(
     assert status == psycopg2.extensions.TRANSACTION_STATUS_IDLE
 
 
-# What may pass, and so is no fault of a query.
+# Temporary failures, which are no query's fault.
 
 
 @pytest.fixture
 async def read_only(
     settings: Callable[..., Config], execute: Execute
 ) -> AsyncIterator[aiopg.Connection]:
-    """A connection to the test's database after it became read-only, as a standby is."""
+    """A connection to the test's database, which is read-only, like a standby."""
     set_for_database(execute, "default_transaction_read_only = on")
     connection = await Connector(settings().database).connect()
     yield connection
@@ -583,7 +583,7 @@ async def read_only(
 async def test_a_read_only_database_is_verified_as_far_as_possible(
     read_only: aiopg.Connection,
 ) -> None:
-    """Nothing is written, so a standby serves reads; the rest is verified once it is writable."""
+    """A standby serves reads; writes are verified when it becomes writable."""
     loaded = query_files.load(ROOT / "queries", EXPECTED)
 
     assert not await verify_database(read_only, VERSIONS, loaded, EXPECTED)
@@ -613,7 +613,7 @@ async def test_a_standby_is_verified_on_its_first_connection_only(
 async def test_mistakes_are_found_in_a_read_only_database(
     read_only: aiopg.Connection, folder: Path, text: str, reason: str
 ) -> None:
-    """All that `explain` and reads show."""
+    """Mistakes that `explain` and reads show."""
     (folder / "a.sql").write_text(f"-- name: get_a()\n{text}")
     expected = {"get_a": reads(id=int)._replace(writes=READ not in text)}
     loaded = query_files.load(folder, expected)
@@ -624,10 +624,10 @@ async def test_mistakes_are_found_in_a_read_only_database(
     assert str(caught.value).removeprefix(f"{folder}/").startswith(reason)
 
 
-async def test_a_timeout_of_the_check_names_the_query(
+async def test_a_timeout_of_verifying_names_the_query(
     verify: Verify, folder: Path, database: str
 ) -> None:
-    """Who waits for a lock is told by name, file and line."""
+    """If a query waits for a lock, the message has its name, file and line."""
     (folder / "a.sql").write_text("\n-- name: get_a()\nselect id from movies;\n")
 
     with closing(psycopg2.connect(database)) as holder:
@@ -649,7 +649,7 @@ async def test_a_table_that_is_locked_blames_no_query(
     database: str,
     lock_timeout: str,
 ) -> None:
-    """A migration that holds a table makes verifying fail for now: in the server or the driver."""
+    """A migration that locks a table makes verifying fail temporarily, in server or driver."""
     set_for_database(execute, f"lock_timeout = '{lock_timeout}'")
     (folder / "a.sql").write_text(TWO)
     loaded = query_files.load(folder, {})
@@ -664,7 +664,7 @@ async def test_a_table_that_is_locked_blames_no_query(
 async def test_a_connection_that_breaks_blames_no_query(
     verify: Verify, connection: aiopg.Connection, execute: Execute
 ) -> None:
-    """A restart of the database in the midst of verifying is no fault of a query."""
+    """A restart of the database during verifying is no query's fault."""
     execute("select pg_terminate_backend(%s, 5000)", connection.raw.info.backend_pid)
 
     with pytest.raises(psycopg2.OperationalError):
@@ -672,7 +672,7 @@ async def test_a_connection_that_breaks_blames_no_query(
 
 
 async def test_a_silent_database_is_reported_in_one_line(settings: Callable[..., Config]) -> None:
-    """By `queries check` and before a reload."""
+    """In `queries check`, and before a reload."""
     config = settings(database__connect_timeout=0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a"

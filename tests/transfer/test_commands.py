@@ -1,4 +1,4 @@
-"""The commands as operators run them: their lines, their statuses, and what interrupts them."""
+"""Tests the commands of operators: their output, exit statuses and interruptions."""
 
 import gzip
 import io
@@ -44,7 +44,7 @@ def run(environment: Environment, *words: str, given: bytes = b"") -> tuple[int,
 
 @contextmanager
 def started(environment: Environment, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command with pipes on all sides."""
+    """Start a command with pipes for stdin, stdout and stderr."""
     with subprocess.Popen(
         [*SERVICE, *words],
         cwd=ROOT,
@@ -61,7 +61,7 @@ def started(environment: Environment, *words: str) -> Iterator[subprocess.Popen[
 
 @contextmanager
 def half_way(environment: Environment, rejects: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start an import that has copied rows, of which one is rejected, and waits for more."""
+    """Start an import that has sent rows, rejected one, and waits for more."""
     words = ("import", "-", "--format", "ndjson", "--rejects", str(rejects), "--allow-rejects")
     with started(environment, *words) as process:
         stdin = pipe(process.stdin)
@@ -72,13 +72,13 @@ def half_way(environment: Environment, rejects: Path) -> Iterator[subprocess.Pop
 
 
 def pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    """Return a stream of a process that has one."""
+    """Return a stream of a process, which must exist."""
     assert stream
     return stream
 
 
 def test_import_sums_up(environment: Environment, tmp_path: Path) -> None:
-    """One line on stderr, and nothing else: it is no terminal."""
+    """There is one line on stderr, which is not a terminal."""
     path = tmp_path / "movies.ndjson"
     path.write_bytes(LINE * 1200)
 
@@ -91,10 +91,10 @@ def test_import_sums_up(environment: Environment, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_import_says_where_the_rejects_are(
+def test_import_names_the_file_of_rejects(
     environment: Environment, execute: Execute, tmp_path: Path
 ) -> None:
-    """Status 1 where they stop it, 0 where they may not."""
+    """The status is 1, or 0 with --allow-rejects."""
     path = tmp_path / "movies.ndjson"
     path.write_bytes(LINE + b"{\n")
 
@@ -113,8 +113,8 @@ def test_import_says_where_the_rejects_are(
     assert execute(COUNT) == [(1,)]
 
 
-def test_a_csv_of_others(environment: Environment, execute: Execute, tmp_path: Path) -> None:
-    """With --map and --where, a dry run first."""
+def test_a_foreign_csv(environment: Environment, execute: Execute, tmp_path: Path) -> None:
+    """The import uses --map and --where, after a dry run."""
     path = tmp_path / "titles.csv"
     path.write_text("type,title,year_,length,tags\nMovie,A,1999,90 min,a\nShow,B,1999,1,b\n")
     words = (*MAPS, "--where", "type=Movie")
@@ -146,8 +146,10 @@ def test_a_csv_of_others(environment: Environment, execute: Execute, tmp_path: P
         (["tests", "--format", "csv"], "tests: cannot be read: Is a directory"),
     ],
 )
-def test_what_cannot_be_meant(environment: Environment, words: list[str], problem: str) -> None:
-    """Is said before anything is done."""
+def test_contradictions_are_refused(
+    environment: Environment, words: list[str], problem: str
+) -> None:
+    """They are refused before any other work."""
     status, _, err = run(environment, "import", *words)
 
     assert status in (1, 2)
@@ -155,10 +157,10 @@ def test_what_cannot_be_meant(environment: Environment, words: list[str], proble
     assert "Traceback" not in err
 
 
-def test_out_of_one_and_into_another(
+def test_a_pipe_from_export_to_import(
     environment: Environment, database: str, new_database: Any, template: str, execute: Execute
 ) -> None:
-    """Export to stdout and import from stdin fit together."""
+    """An import from stdin reads an export to stdout."""
     add_movies(execute, "é")
 
     status, out, err = run(environment, "export", "-")
@@ -171,8 +173,8 @@ def test_out_of_one_and_into_another(
     assert database == environment["DATABASE_URL"]
 
 
-def test_a_reader_that_has_enough(environment: Environment, execute: Execute) -> None:
-    """`| head` ends an export without a word."""
+def test_a_reader_that_stops_early(environment: Environment, execute: Execute) -> None:
+    """`| head` ends an export without a message."""
     add_movies(execute, *["a"] * 5000)
     with started(environment, "export", "-") as process:
         pipe(process.stdout).readline()
@@ -187,7 +189,7 @@ def test_a_reader_that_has_enough(environment: Environment, execute: Execute) ->
 def test_a_disk_that_is_full_behind_stdout(
     environment: Environment, execute: Execute, movies: int
 ) -> None:
-    """One line, status 1, whether writing fails or only the flush at the end."""
+    """It is one line and status 1, also if only the last flush fails."""
     add_movies(execute, *["a"] * movies)
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -208,7 +210,7 @@ def test_a_disk_that_is_full_behind_stdout(
 def test_an_interrupted_import_leaves_nothing(
     environment: Environment, execute: Execute, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """One line, status 1; no movie and no file of rejects.
+    """It prints one line, status 1, and leaves no movie and no file of rejects.
 
     Without coverage: a KeyboardInterrupt between the lines of its lock leaves that taken for ever,
     and the next traced line waits for it.
@@ -227,7 +229,7 @@ def test_an_interrupted_import_leaves_nothing(
 def test_a_killed_import_leaves_no_movie(
     environment: Environment, execute: Execute, tmp_path: Path
 ) -> None:
-    """PostgreSQL takes back what it was sent, and the rejects do not have their name."""
+    """PostgreSQL rolls back, and the file of rejects does not get its final name."""
     with half_way(environment, tmp_path / "rejects") as process:
         process.kill()
         process.wait(60)
@@ -239,7 +241,7 @@ def test_a_killed_import_leaves_no_movie(
 def test_an_import_whose_database_goes_away(
     environment: Environment, execute: Execute, tmp_path: Path
 ) -> None:
-    """One line, status 1; nothing imported."""
+    """It is one line and status 1; no movie is imported."""
     with half_way(environment, tmp_path / "rejects") as process:
         wait_until(
             lambda: execute("select pg_terminate_backend(pid) from pg_stat_activity" + OTHERS)
@@ -256,7 +258,7 @@ def test_an_import_whose_database_goes_away(
 def test_a_connection_that_is_ended_within_a_statement(
     environment: Environment, execute: Execute
 ) -> None:
-    """One line, which says who ended it."""
+    """One line says who ended it."""
     execute(
         "create function ends() returns trigger language plpgsql as"
         " $$ begin perform pg_terminate_backend(pg_backend_pid()); return new; end $$;"
@@ -283,7 +285,7 @@ OTHERS = (
 def test_a_command_that_waits_for_a_lock_can_be_interrupted(
     environment: Environment, database: str, execute: Execute, words: list[str]
 ) -> None:
-    """Ctrl-C ends it at once, while the lock is still held."""
+    """Ctrl-C ends it at once, although the lock is still held."""
     blocker = psycopg2.connect(database)
     blocker.cursor().execute("lock table movies in access exclusive mode")
     with started(environment, *words) as process:
@@ -300,7 +302,7 @@ def test_a_command_that_waits_for_a_lock_can_be_interrupted(
 
 @pytest.mark.parametrize("row", [b"a,1999,90,a" + 3 * (b"," + b"x" * 100_000) + b"\n", b"x"])
 def test_memory_is_bounded(environment: Environment, tmp_path: Path, row: bytes) -> None:
-    """Whatever is in the file: rows with much that is no movie's, or one line without end."""
+    """For every file: also with large unknown fields, or one endless line."""
     path = tmp_path / "movies.csv.gz"
     with gzip.open(path, "wb", 1) as file:
         file.write(b"title,year,runtime,genres,a,b,c\n")
@@ -321,7 +323,7 @@ def test_memory_is_bounded(environment: Environment, tmp_path: Path, row: bytes)
     assert kilobytes < 150_000
 
 
-# A process of its own measures: a child's peak begins with that of who started it, which is ours.
+# Another process measures, because a child's peak starts with the peak of its parent.
 MEASURE = """
 import resource, subprocess, sys
 status = subprocess.run(sys.argv[1:]).returncode
@@ -330,7 +332,7 @@ print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 def test_rejects_never_replace_the_imported_file(environment: Environment, tmp_path: Path) -> None:
-    """Whichever way its path is written."""
+    """This does not depend on the spelling of the path."""
     path = tmp_path / "movies.ndjson"
     path.write_bytes(b"{\n")
     same = f"{tmp_path}/../{tmp_path.name}/movies.ndjson"
@@ -342,8 +344,8 @@ def test_rejects_never_replace_the_imported_file(environment: Environment, tmp_p
     assert path.read_bytes() == b"{\n"
 
 
-def test_a_terminal_shows_how_far_it_is(environment: Environment, tmp_path: Path) -> None:
-    """A bar with the rate; of what gzip packed, by the bytes that are packed."""
+def test_a_terminal_shows_a_progress_bar(environment: Environment, tmp_path: Path) -> None:
+    """The bar has the rate; for gzip, it counts compressed bytes."""
     path = tmp_path / "movies.ndjson"
     path.write_bytes(LINE * 25_000)
     master, terminal = pty.openpty()
@@ -365,8 +367,8 @@ def test_a_terminal_shows_how_far_it_is(environment: Environment, tmp_path: Path
     assert "imported 25,000 and rejected 0" in text
 
 
-def test_the_bar_is_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each chunk."""
+def test_the_bar_shows_the_position_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is updated after each chunk."""
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)

@@ -1,4 +1,4 @@
-"""Export: movies as in the API's responses, by id, from one snapshot, and back unchanged."""
+"""Tests the export: movies as in responses, by id, from one snapshot."""
 
 import csv
 import gzip
@@ -20,7 +20,7 @@ from service.transfer import exporting, formats
 from service.transfer.exporting import ExportResult, read_chunks
 from service.transfer.files import open_source
 
-# Titles, and genres, that CSV or JSON could take for something else.
+# Titles and genres that CSV or JSON could misread.
 ODD = [
     *('a"b', "a,b", "a|b", " a ", "[", '["a"]', "\\N", "a\rb", "a\nb", "a\tb"),
     *("\ufeff", "é🎬", "-"),
@@ -29,7 +29,7 @@ ODD = [
 
 @pytest.fixture
 def empty_catalogue(new_database: Callable[[str], str], template: str) -> str:
-    """Another database, without movies."""
+    """Return the URL of another database without movies."""
     return new_database(template)
 
 
@@ -39,7 +39,7 @@ def export_movies(url: str, path: str, kind: str) -> ExportResult:
 
 
 def fill(execute: Execute) -> None:
-    """Make movies with every oddity, changed ones and gaps in the ids among them."""
+    """Insert odd, changed and deleted movies."""
     for odd in ODD:
         for genres in ([odd], [odd, "drama"], ["drama", odd, "a; b"]):
             execute(
@@ -56,7 +56,7 @@ Export = Callable[[str], Path]
 
 @pytest.fixture
 def export(database: str, tmp_path: Path) -> Export:
-    """Export the test's database to a file of this name, which tells the format."""
+    """Export the test's database to a file of this name; its extension gives the format."""
 
     def run(name: str) -> Path:
         kind = formats.detect_format(name, None, formats.EXPORTED)
@@ -67,7 +67,7 @@ def export(database: str, tmp_path: Path) -> Export:
 
 
 async def test_a_movie_is_written_as_in_a_response(start: Start, export: Export) -> None:
-    """All eight fields, in the same order."""
+    """It has all eight fields, in the same order."""
     client = await start()
     movie = (await (await client.post("/v1/movies", json=MOANA)).json())["movie"]
 
@@ -78,7 +78,7 @@ async def test_a_movie_is_written_as_in_a_response(start: Start, export: Export)
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
 def test_times_are_in_utc(export: Export, execute: Execute, zone: str) -> None:
-    """Whatever the time zone of the database."""
+    """The time zone of the database has no effect."""
     set_for_database(execute, f"timezone = '{zone}'")
     execute(
         "insert into movies (title, year, runtime, genres, created_at)"
@@ -93,7 +93,7 @@ def test_times_are_in_utc(export: Export, execute: Execute, zone: str) -> None:
 def test_what_was_exported_is_imported_byte_for_byte(
     database: str, empty_catalogue: str, execute: Execute, tmp_path: Path, name: str
 ) -> None:
-    """Into an empty catalogue and out of it again: the files are the same."""
+    """An export of the imported file is the same file."""
     fill(execute)
     before, after = tmp_path / name, tmp_path / f"again-{name}"
     kind = formats.detect_format(name, None, formats.EXPORTED)
@@ -110,7 +110,7 @@ def test_what_was_exported_is_imported_byte_for_byte(
     ("kind", "empty"), [("ndjson", ""), ("json", "[]\n"), ("csv", ",".join(COLUMNS) + "\n")]
 )
 def test_an_empty_catalogue(database: str, tmp_path: Path, kind: str, empty: str) -> None:
-    """Gives a file of its format without movies, which can be imported too."""
+    """The file has no movies, and can be imported."""
     path = tmp_path / "movies"
     assert export_movies(database, str(path), kind).exported == 0
     path = tmp_path / "movies"
@@ -121,7 +121,7 @@ def test_an_empty_catalogue(database: str, tmp_path: Path, kind: str, empty: str
 
 
 def test_a_csv_is_read_by_others(export: Export, execute: Execute) -> None:
-    """Python's own reader finds the same titles."""
+    """Python's csv module reads the same titles."""
     fill(execute)
 
     with export("a.csv").open(newline="") as file:
@@ -130,7 +130,7 @@ def test_a_csv_is_read_by_others(export: Export, execute: Execute) -> None:
 
 
 def test_ordinary_genres_are_readable_in_a_csv(export: Export, execute: Execute) -> None:
-    """Separated by bars; as JSON only where they could not be told apart."""
+    """Bars separate them; JSON is used only if a genre could be misread."""
     execute(
         "insert into movies (title, year, runtime, genres)"
         " values ('a', 1999, 90, '{drama,war}'), ('b', 1999, 90, '{\"a,b\"}')"
@@ -142,7 +142,7 @@ def test_ordinary_genres_are_readable_in_a_csv(export: Export, execute: Execute)
 
 
 def test_ids_below_one_are_exported(database: str, execute: Execute, tmp_path: Path) -> None:
-    """Only a DBA can create them, but they are movies."""
+    """Only a DBA can create them."""
     execute(
         "insert into movies (id, title, year, runtime, genres) overriding system value"
         " select id, 'Moana', 2016, 107, '{animation}' from unnest(array[1, 0, -1]) as id"
@@ -155,7 +155,7 @@ def test_ids_below_one_are_exported(database: str, execute: Execute, tmp_path: P
 
 
 def test_an_export_shows_one_moment(database: str, execute: Execute) -> None:
-    """What is written while it runs is not in it, and nothing is there twice."""
+    """It has no changes made while it runs, and no movie twice."""
     add_movies(execute, *["a"] * 5000)
     loaded = query_files.load(ROOT / "queries", EXPECTED)
     with transactions.begin(database, loaded, read_only=True) as transaction:
@@ -168,10 +168,10 @@ def test_an_export_shows_one_moment(database: str, execute: Execute) -> None:
     assert [row[0] for row in rows] == list(range(1, 5001))
 
 
-def test_what_was_there_stays_until_the_new_is_whole(
+def test_a_failed_export_keeps_the_earlier_file(
     database: str, execute: Execute, tmp_path: Path
 ) -> None:
-    """An export that fails leaves the file of an earlier one, and nothing beside it."""
+    """A failed export leaves no other file."""
     path = tmp_path / "a.csv"
     path.write_text("before")
     execute("alter table movies rename to films")
@@ -190,8 +190,8 @@ def test_a_link_stays_a_link(export: Export, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "[]\n"
 
 
-def test_a_device_is_written_as_it_is(database: str, execute: Execute) -> None:
-    """/dev/null stays what it is, and /dev/full is one line."""
+def test_a_device_is_not_replaced(database: str, execute: Execute) -> None:
+    """/dev/null stays a device, and /dev/full is an error of one line."""
     fill(execute)
     export_movies(database, "/dev/null", "json")
 
@@ -213,7 +213,7 @@ def test_a_file_that_cannot_be_written(
 
 
 def test_gz_is_gzip(export: Export, execute: Execute) -> None:
-    """Unpacked, the file is the plain one; it is the same at every export, in any case."""
+    """It unpacks to the plain file, and has the same bytes each time; .GZ is gzip, too."""
     fill(execute)
 
     packed = export("a.csv.gz").read_bytes()
@@ -221,10 +221,10 @@ def test_gz_is_gzip(export: Export, execute: Execute) -> None:
     assert packed == export("b.csv.gz").read_bytes() == export("A.CSV.GZ").read_bytes()
 
 
-def test_a_time_that_python_has_not_is_one_line(
+def test_a_time_that_python_cannot_hold_is_one_line(
     database: str, execute: Execute, tmp_path: Path
 ) -> None:
-    """A DBA's infinity cannot be answered, nor exported."""
+    """A DBA's infinity cannot be exported."""
     execute(
         "insert into movies (title, year, runtime, genres, created_at)"
         " values ('a', 1999, 90, '{a}', '20000-01-01T00:00:00Z')"
@@ -234,10 +234,10 @@ def test_a_time_that_python_has_not_is_one_line(
         export_movies(database, str(tmp_path / "a.csv"), "csv")
 
 
-def test_an_export_waits_for_nobody_who_writes(
+def test_an_export_does_not_wait_for_writers(
     database: str, execute: Execute, tmp_path: Path
 ) -> None:
-    """An open transaction on the same rows is not in its way."""
+    """An open transaction on the same rows does not block it."""
     fill(execute)
     session = psycopg2.connect(database)
     with session.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The formats: which rows a file has, on which lines, and why a row cannot be read."""
+"""Tests the file formats: rows, their lines, and the reasons for rejects."""
 
 import gzip
 import io
@@ -45,14 +45,14 @@ def read(tmp_path: Path) -> Read:
 
 
 def told(rows: list[FileRow]) -> list[tuple[int, Any]]:
-    """Line and movie, or line and what is wrong."""
+    """Return line and movie, or line and mistake."""
     return [
         (r.line, str(r.movie) if isinstance(r.movie, CatalogueError) else r.movie) for r in rows
     ]
 
 
 def test_a_files_name_gives_the_format() -> None:
-    """By its ending, with or without .gz; otherwise the option is needed."""
+    """The extension gives it, with or without .gz; otherwise the option is needed."""
     for path, kind in {
         "movies.ndjson": "ndjson",
         "movies.jsonl.gz": "ndjson",
@@ -72,7 +72,7 @@ def test_a_files_name_gives_the_format() -> None:
 
 
 def test_gzip_is_recognised_by_its_bytes(read: Read) -> None:
-    """Whatever the file's name; it may have several parts. A cut or damaged file is refused."""
+    """The name has no effect; gzip may have several parts. A damaged file is refused."""
     packed = gzip.compress(TEXT.encode())
     long = gzip.compress(b"".join(b"%d\n" % n for n in range(100_000)))
 
@@ -84,7 +84,7 @@ def test_gzip_is_recognised_by_its_bytes(read: Read) -> None:
 
 
 def test_ndjson_is_a_movie_a_line(read: Read) -> None:
-    """Blank lines count and are no rows; the last line needs no end."""
+    """Blank lines are counted, but are not rows; the last line needs no line end."""
     assert told(read(f"{TEXT}\r\n\n \n{TEXT}")) == [(1, MOANA), (4, MOANA)]
 
 
@@ -104,8 +104,8 @@ def test_ndjson_is_a_movie_a_line(read: Read) -> None:
     ],
     ids=range(10),
 )
-def test_a_line_that_is_no_json_spoils_only_itself(read: Read, line: bytes, problem: str) -> None:
-    """It is told from the others by its number, and read as strictly as a body."""
+def test_an_invalid_line_rejects_only_itself(read: Read, line: bytes, problem: str) -> None:
+    """The reject has its line number; the rules are those of a request body."""
     first, second = told(read(line + b"\n" + TEXT.encode()))
 
     assert first[0] == 1
@@ -124,7 +124,7 @@ def test_a_line_that_is_no_json_spoils_only_itself(read: Read, line: bytes, prob
     ],
 )
 def test_a_json_array_is_cut_into_movies(read: Read, text: str, lines: list[int]) -> None:
-    """Each with the line on which it starts."""
+    """Each movie has the line on which it starts."""
     assert told(read(text, "json")) == [(line, MOANA) for line in lines]
 
 
@@ -138,7 +138,7 @@ def test_brackets_and_quotes_in_strings_are_text(read: Read, title: str) -> None
 
 
 def test_an_array_is_cut_the_same_wherever_reading_stops() -> None:
-    """Movies that lie across the ends of what is read at once come out whole."""
+    """Movies across the limit of two reads are complete."""
     movie = MOANA | {"title": 'a "\\" [é]'}
     text = json.dumps([movie] * 40).encode()
 
@@ -157,10 +157,8 @@ def test_an_array_is_cut_the_same_wherever_reading_stops() -> None:
     ],
     ids=["repeated", "deep"],
 )
-def test_an_element_that_is_no_movie_spoils_only_itself(
-    read: Read, element: str, problem: str
-) -> None:
-    """It is refused where it stands, and the next one is read."""
+def test_an_invalid_element_rejects_only_itself(read: Read, element: str, problem: str) -> None:
+    """It is rejected with its line, and the next element is read."""
     assert told(read(f"[{element},\n{TEXT}]", "json")) == [(1, problem), (2, MOANA)]
 
 
@@ -211,7 +209,7 @@ def test_escapes_are_read_as_in_ndjson(read: Read, title: str) -> None:
 def test_an_invalid_array_stops_the_import(
     read: Read, text: str | bytes, line: int, problem: str
 ) -> None:
-    """With the line, and the reason."""
+    """The error has line and reason."""
     with pytest.raises(OperatorError) as caught:
         read(text, "json")
 
@@ -221,7 +219,7 @@ def test_an_invalid_array_stops_the_import(
 
 
 def test_an_array_is_not_read_ahead() -> None:
-    """The first movie comes before the rest has been read, however long that is."""
+    """The first movie is returned before the rest is read."""
     stream = io.BytesIO(b"[" + TEXT.encode() + b"," + b" " * 4 * READ_BYTES + b"]")
 
     next(read_array(stream))
@@ -230,14 +228,14 @@ def test_an_array_is_not_read_ahead() -> None:
 
 
 def test_an_array_may_have_any_number_of_movies() -> None:
-    """Limits are for each movie."""
+    """Limits apply to each movie."""
     array = b"[" + b",".join([b"{}"] * (MAX_PIECES + 1)) + b"]"
 
     assert len(list(read_array(io.BytesIO(array)))) == MAX_PIECES + 1
 
 
 def test_a_csv_in_its_usual_forms(read: Read) -> None:
-    """Runtimes in three forms, genres with commas or bars, quotes, a byte order mark, CRLF."""
+    """Three forms of runtimes, genres with commas or bars, quotes, a byte order mark, CRLF."""
     data = (
         "\ufeffid_of_it,title,year,runtime,genres\r\n"
         'x,"A ""B"", C",1999,102 mins,drama| war \r\n'
@@ -262,7 +260,7 @@ def test_a_csv_in_its_usual_forms(read: Read) -> None:
 
 
 def test_columns_of_other_names_and_only_some_rows(read: Read) -> None:
-    """--map names columns, --where leaves rows out; an empty cell is none."""
+    """--map names columns, --where selects rows; an empty cell has no value."""
     data = "type,name,release_year,length,tags\nMovie,Moana,2016,,a\nShow,Lost,2004,6 Seasons,b\n"
 
     rows = read(
@@ -296,10 +294,8 @@ def test_columns_of_other_names_and_only_some_rows(read: Read) -> None:
     ],
     ids=range(12),
 )
-def test_a_csv_row_that_cannot_be_read_spoils_only_itself(
-    read: Read, row: str | bytes, problem: str
-) -> None:
-    """It has its line, and the next row is read."""
+def test_an_invalid_csv_row_rejects_only_itself(read: Read, row: str | bytes, problem: str) -> None:
+    """The reject has its line, and the next row is read."""
     data = row if isinstance(row, bytes) else row.encode()
 
     first, second = told(read(CSV.encode() + data + b"\nb,2001,1,c\n", "csv"))
@@ -310,7 +306,7 @@ def test_a_csv_row_that_cannot_be_read_spoils_only_itself(
 
 
 def test_a_long_cell_is_one(read: Read) -> None:
-    """As long as a body may be, and whatever is in it."""
+    """A cell may be as long as a request body, with any content."""
     plot = "b,2001,1,c,d\n" * 80_000
 
     (row,) = read(f'title,year,runtime,genres,plot\na,2001,1,b,"{plot}"\n', "csv")
@@ -340,10 +336,8 @@ def test_a_long_cell_is_one(read: Read) -> None:
     ],
     ids=range(6),
 )
-def test_a_csv_row_without_a_certain_end_stops_the_import(
-    read: Read, row: str, problem: str
-) -> None:
-    """What is within its quotes is never taken for rows."""
+def test_an_unterminated_csv_row_stops_the_import(read: Read, row: str, problem: str) -> None:
+    """Text in its quotes is never read as rows."""
     with pytest.raises(OperatorError) as caught:
         read(f"{CSV}a,2001,1,b\n{row}\nb,2001,1,c\n", "csv")
 
@@ -366,7 +360,7 @@ def test_a_csv_row_without_a_certain_end_stops_the_import(
 def test_a_header_that_does_not_fit_stops_the_import(
     read: Read, data: str | bytes, columns: dict[str, str], problem: str
 ) -> None:
-    """It says which columns there are."""
+    """The error lists the columns."""
     with pytest.raises(OperatorError) as caught:
         read(data, "csv", **columns)
 
@@ -374,14 +368,14 @@ def test_a_header_that_does_not_fit_stops_the_import(
 
 
 def test_a_foreign_id_can_be_left_out(read: Read) -> None:
-    """--map id= takes a column of that name for something else."""
+    """`--map id=` ignores the column id."""
     (row,) = read("id,title,year,runtime,genres\ntt1,a,2001,1,b\n", "csv", id="")
 
     assert row.movie == {"title": "a", "year": 2001, "runtime": "1 mins", "genres": ["b"]}
 
 
 def test_genres_in_one_cell() -> None:
-    """A bar separates; where there is none, a comma does; JSON says it exactly."""
+    """Bars separate genres, or else commas; JSON is exact."""
     for text, genres in {
         "drama": ["drama"],
         "drama,war": ["drama", "war"],
@@ -394,7 +388,7 @@ def test_genres_in_one_cell() -> None:
 
 
 def test_imdb_titles(read: Read) -> None:
-    r"""Only movies are meant, \N is none, and quotes are only text."""
+    r"""Only movies are read, \N is no value, and quotes are text."""
     data = (
         IMDB
         + 'tt1\tmovie\t"Quoted" title\tx\t0\t1999\t\\N\t102\tDrama,War\n'
@@ -422,8 +416,8 @@ def test_imdb_titles(read: Read) -> None:
     ]
 
 
-def test_a_long_line_of_imdb_spoils_only_itself(read: Read) -> None:
-    """As in the other formats."""
+def test_a_long_line_of_imdb_rejects_only_itself(read: Read) -> None:
+    """This is as in the other formats."""
     rows = told(read(IMDB + "x" * (MAX_BYTES + 1) + "\ntt1\n", "imdb"))
 
     assert [line for line, _ in rows] == [2, 3]
@@ -445,7 +439,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, problem: str) -> 
 
 
 def test_waiting_for_the_first_bytes_can_be_interrupted() -> None:
-    """Nothing was imported by then, and the message says so."""
+    """The message says that nothing was imported."""
     read_end, write_end = os.pipe()
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.1)

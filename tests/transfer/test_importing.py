@@ -1,4 +1,4 @@
-"""Import: the API's rules, all or nothing, and the file of rejected rows."""
+"""Tests the import: the API's rules, one transaction, and the file of rejects."""
 
 import json
 import time
@@ -33,13 +33,13 @@ COUNT = "select count(*) from movies"
 
 @pytest.fixture
 def rejects(tmp_path: Path) -> Path:
-    """Where rejected rows go."""
+    """Return the path of the file of rejects."""
     return tmp_path / "rejects.ndjson"
 
 
 @pytest.fixture
 def run(database: str, tmp_path: Path, rejects: Path) -> Import:
-    """Import rows of NDJSON, each a movie or text."""
+    """Import NDJSON rows, each a movie or a text."""
 
     def do(*rows: Any, allow_rejects: bool = False, dry_run: bool = False) -> ImportResult:
         path = tmp_path / "movies.ndjson"
@@ -50,12 +50,12 @@ def run(database: str, tmp_path: Path, rejects: Path) -> Import:
 
 
 def written(path: Path) -> list[dict[str, Any]]:
-    """The rejected rows of a file."""
+    """Read the rejected rows of a file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_rows_become_movies(run: Import, execute: Execute, rejects: Path) -> None:
-    """As the API would have made them; no file of rejects is left."""
+    """They are as if created by the API; there is no file of rejects."""
     result = run(
         MOANA, MOANA | {"title": 'a\t"\\\n\r|é🎬', "genres": ['"', "\\", "a,b", "{}", "a\tb"]}
     )
@@ -79,7 +79,7 @@ def test_odd_titles_are_kept_or_refused(run: Import, execute: Execute) -> None:
 
 
 def test_one_rejected_row_stops_all(run: Import, execute: Execute, rejects: Path) -> None:
-    """By default nothing is imported, and all reasons of all rows are told."""
+    """By default no movie is imported, and all reasons of all rows are reported."""
     result = run(MOANA, "[]", MOANA | {"year": 1, "genres": []}, MOANA | {"year": "1999"})
 
     assert (result.imported, result.rejected, result.is_accepted) == (1, 3, False)
@@ -103,10 +103,10 @@ def test_one_rejected_row_stops_all(run: Import, execute: Execute, rejects: Path
     ]
 
 
-def test_good_rows_are_imported_where_that_is_allowed(
+def test_good_rows_are_imported_with_allow_rejects(
     run: Import, execute: Execute, rejects: Path
 ) -> None:
-    """With allow_rejects; the file of rejects belongs to the last import."""
+    """The file of rejects has only rejects of the last import."""
     result = run("{", MOANA, "{", allow_rejects=True)
 
     assert (result.imported, result.rejected, result.is_accepted) == (1, 2, True)
@@ -117,15 +117,15 @@ def test_good_rows_are_imported_where_that_is_allowed(
 
 
 @pytest.mark.parametrize("row", [r'{"title": "\ud800"}', '{"year": %s}' % ("9" * 40)])
-def test_any_row_can_be_written_down(run: Import, rejects: Path, row: str) -> None:
-    """Also one with what UTF-8 or 64 bits cannot hold."""
+def test_any_row_can_be_written_as_a_reject(run: Import, rejects: Path, row: str) -> None:
+    """Also a row with a lone surrogate, or with a number beyond 64 bits."""
     run(row)
 
     assert written(rejects)[0]["row"] == json.loads(row)
 
 
-def test_a_deep_row_can_be_written_down(run: Import, rejects: Path) -> None:
-    """However deep it is nested: where that is too deep to be written, without its text."""
+def test_a_deep_row_can_be_written_as_a_reject(run: Import, rejects: Path) -> None:
+    """A row that is nested too deep to be encoded is written without its text."""
     depths = range(100, 1000, 25)
 
     run(*['{"a": ' + "[" * depth + "]" * depth + "}" for depth in depths])
@@ -133,10 +133,10 @@ def test_a_deep_row_can_be_written_down(run: Import, rejects: Path) -> None:
     assert [reject["line"] for reject in written(rejects)] == [*range(1, len(depths) + 1)]
 
 
-def test_what_the_database_refuses_is_rejected_by_its_line(
+def test_rows_that_the_database_refuses_are_rejects(
     run: Import, execute: Execute, rejects: Path
 ) -> None:
-    """A rule that a DBA added is told by its name, with the line of each row that breaks it."""
+    """For a rule that a DBA added, each reject has the rule's name and its line."""
     execute("alter table movies add constraint movies_title_once unique (title)")
     rows = [MOANA | {"title": f"movie {n % 90}"} for n in range(100)]
 
@@ -151,18 +151,16 @@ def test_what_the_database_refuses_is_rejected_by_its_line(
     assert "(title)=(movie 0) already exists" in found[0]["reasons"][0]
 
 
-def test_rejects_stand_in_the_order_of_the_file(
-    run: Import, execute: Execute, rejects: Path
-) -> None:
-    """Whoever refused them."""
+def test_rejects_are_in_the_order_of_the_file(run: Import, execute: Execute, rejects: Path) -> None:
+    """Rejects of the service and of the database are sorted together."""
     execute("alter table movies add constraint movies_year_early check (year < 2000)")
     run(MOANA, "{", MOANA, "{")
 
     assert [reject["line"] for reject in written(rejects)] == [1, 2, 3, 4]
 
 
-def test_rows_of_an_export_keep_what_they_bring(run: Import, execute: Execute) -> None:
-    """Ids, versions and times."""
+def test_rows_of_an_export_keep_ids_versions_and_times(run: Import, execute: Execute) -> None:
+    """The values of the file are stored."""
     run(MOANA | OWN)
 
     assert execute("select id, version, created_at::text, updated_at::text from movies") == execute(
@@ -192,10 +190,10 @@ def test_rows_of_an_export_keep_what_they_bring(run: Import, execute: Execute) -
         ({"year": 1, "id": 0}, "id: must be 1 to 999999999999999999"),
     ],
 )
-def test_what_an_export_would_not_hold_is_rejected(
+def test_rows_unlike_an_export_are_rejected(
     run: Import, rejects: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    """All four of the catalogue's own fields or none, each as in a response."""
+    """A row has all four read-only fields or none, each as in a response."""
     row = {name: value for name, value in (MOANA | OWN | changes).items() if value is not ...}
     run(row)
 
@@ -203,7 +201,7 @@ def test_what_an_export_would_not_hold_is_rejected(
 
 
 def test_an_id_that_exists_is_rejected(run: Import, rejects: Path) -> None:
-    """By the primary key, be it taken before or in the same file."""
+    """The primary key rejects it, also if the id is twice in the file."""
     run(MOANA | OWN)
 
     run(MOANA | OWN, MOANA | OWN | {"id": 8}, MOANA | OWN | {"id": 8}, allow_rejects=True)
@@ -226,7 +224,7 @@ async def test_new_movies_get_ids_beyond_the_imported(start: Start, run: Import)
 def test_the_sequence_goes_beyond_the_imported_ids_and_never_back(
     run: Import, execute: Execute
 ) -> None:
-    """At once, whatever the distance; rows with ids that it has passed leave it alone."""
+    """It moves at once, by any distance; smaller ids do not change it."""
     execute("select setval('movies_id_seq', 1000)")
     run(MOANA | OWN)
     assert execute("select nextval('movies_id_seq')") == [(1001,)]
@@ -236,7 +234,7 @@ def test_the_sequence_goes_beyond_the_imported_ids_and_never_back(
 
 
 def test_a_dry_run_leaves_no_movie(run: Import, execute: Execute, rejects: Path) -> None:
-    """It says what would be done, with the reasons of the real import."""
+    """Its result has the same figures and reasons as an import."""
     execute("alter table movies add constraint movies_year_early check (year < 2010)")
     old = MOANA | {"year": 2000}
     run(old | OWN)
@@ -256,7 +254,7 @@ def test_a_dry_run_leaves_no_movie(run: Import, execute: Execute, rejects: Path)
 def test_a_dry_run_sees_foreign_keys_and_triggers(
     run: Import, execute: Execute, rejects: Path
 ) -> None:
-    """As it is the real import, but for its end."""
+    """It is an import with a rollback at the end."""
     execute("create table years (year integer primary key)")
     execute("insert into years values (2001)")
     execute(
@@ -278,7 +276,7 @@ def test_a_dry_run_sees_foreign_keys_and_triggers(
 
 
 def test_rows_with_and_without_ids_may_alternate(run: Import, execute: Execute) -> None:
-    """New movies get ids beyond those that rows bring."""
+    """New movies get higher ids than those of the file."""
     run(MOANA, MOANA | OWN, MOANA, MOANA | OWN | {"id": 9})
 
     assert execute("select id, version from movies order by id") == [
@@ -309,7 +307,7 @@ def test_more_rows_than_one_chunk(
 def test_a_chunk_is_read_while_the_one_before_is_inserted(
     database: str, execute: Execute, monkeypatch: pytest.MonkeyPatch, rejects: Path
 ) -> None:
-    """The first chunk waits for a lock, which the reading of the second one gives back."""
+    """The first chunk waits for a lock that is released when the second chunk is read."""
     monkeypatch.setattr(importing, "MAX_CHUNK_ROWS", 1)
     blocker = psycopg2.connect(database, options="-c idle_in_transaction_session_timeout=5s")
     blocker.cursor().execute("lock table movies in access exclusive mode")
@@ -344,7 +342,7 @@ def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> N
 
 
 def test_an_import_is_done_without_analyze(run: Import, execute: Execute) -> None:
-    """If `analyze` fails, the movies are imported, and the reason is told."""
+    """If `analyze` fails, the movies are imported, and the reason is reported."""
     execute(
         "create function fail(text[]) returns text language plpgsql"
         " immutable as $$ begin if current_query() ~ 'analyze' then raise 'no'; end if;"
@@ -360,7 +358,7 @@ def test_an_import_is_done_without_analyze(run: Import, execute: Execute) -> Non
 def test_rejects_that_cannot_be_written_stop_the_import(
     run: Import, execute: Execute, rejects: Path
 ) -> None:
-    """On a full disk nothing is imported, allowed or not."""
+    """On a full disk no movie is imported, also with allow_rejects."""
     rejects.symlink_to("/dev/full")
 
     with pytest.raises(OperatorError, match="cannot be written: No space left on device"):
@@ -389,7 +387,7 @@ def test_rejects_do_not_follow_a_link(
 def test_a_failed_commit_keeps_the_earlier_rejects(
     database: str, execute: Execute, rejects: Path
 ) -> None:
-    """It is unknown whether this import took place."""
+    """It is unknown whether this import was committed."""
     rejects.write_text("earlier\n")
     others = "pid <> pg_backend_pid() and datname = current_database()"
 
@@ -410,10 +408,8 @@ def test_a_failed_commit_keeps_the_earlier_rejects(
     assert [path.read_text() for path in rejects.parent.iterdir()] == ["earlier\n"]
 
 
-def test_a_database_without_the_table_is_told_from_others(
-    empty_database: str, rejects: Path
-) -> None:
-    """The error says how to make one."""
+def test_a_database_without_migrations_is_reported(empty_database: str, rejects: Path) -> None:
+    """The error says how to create the table."""
     sample = ROOT / "samples" / "movies.csv"
     with pytest.raises(OperatorError, match=r"is it migrated\? python -m service migrate"):
         import_file(empty_database, sample, rejects)
@@ -422,10 +418,10 @@ def test_a_database_without_the_table_is_told_from_others(
 @pytest.mark.parametrize(
     "timeout", ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
 )
-def test_the_timeouts_of_a_database_do_not_hold(
+def test_the_timeouts_of_a_database_do_not_apply(
     run: Import, execute: Execute, timeout: str
 ) -> None:
-    """An import takes as long as it takes, where requests may not."""
+    """They are for requests; an import may take longer."""
     execute(
         f"alter table movies add constraint movies_rule check (current_setting('{timeout}') = '0')"
     )
@@ -435,7 +431,7 @@ def test_the_timeouts_of_a_database_do_not_hold(
 
 
 def test_the_sample_is_imported_whole(database: str, execute: Execute, rejects: Path) -> None:
-    """samples/movies.csv has no row that a rule refuses, and no film twice."""
+    """samples/movies.csv has no invalid row and no movie twice."""
     result = import_file(database, ROOT / "samples" / "movies.csv", rejects)
 
     assert result.rejected == 0

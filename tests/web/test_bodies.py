@@ -1,4 +1,4 @@
-"""Strict bodies: what cannot be read is 400, what breaks a rule 422, and nothing is a 5xx."""
+"""Tests request bodies: unreadable ones are 400, broken rules 422, and none is a 5xx."""
 
 import asyncio
 import gzip
@@ -32,7 +32,7 @@ def test_there_are_more_than_300_odd_bodies() -> None:
 
 
 async def problem(client: Client, body: Any, **headers: str) -> dict[str, Any]:
-    """Post a body that is refused and return what the response says, its status included."""
+    """Post a body that is refused and return the problem, with its status."""
     sent = io.BytesIO(body) if isinstance(body, bytes) else body
     response = await client.post("/v1/movies", data=sent, headers=headers)
     assert response.headers["Content-Type"] == "application/problem+json"
@@ -42,7 +42,7 @@ async def problem(client: Client, body: Any, **headers: str) -> dict[str, Any]:
 
 
 async def test_every_odd_body_is_refused_as_json(client: Client, execute: Any) -> None:
-    """Each gets its 4xx in the one error shape, on POST, PUT and PATCH, and nothing is kept."""
+    """Each gets its 4xx problem on POST, PUT and PATCH, and no movie changes."""
     wrong = []
     for name, body, status in ODD:
         for method, path in (("POST", "/v1/movies"), ("PUT", "/v1/movies/1")):
@@ -56,7 +56,7 @@ async def test_every_odd_body_is_refused_as_json(client: Client, execute: Any) -
 
 
 async def test_odd_bodies_leave_the_connection_usable(client: Client) -> None:
-    """A refused body that was read whole costs nobody a new connection."""
+    """After a refused body that was read, the client can keep its connection."""
     response = await client.post("/v1/movies", data=b"{")
 
     assert response.status == 400
@@ -156,12 +156,12 @@ async def test_the_limits_of_the_rules(client: Client) -> None:
 
 
 def padded(size: int) -> bytes:
-    """A good movie in a body of exactly so many bytes."""
+    """Return a valid movie in a body of exactly `size` bytes."""
     return TEXT.encode() + b" " * (size - len(TEXT))
 
 
 async def chunks(body: bytes) -> AsyncIterator[bytes]:
-    """The body in pieces, so that it is sent without a Content-Length."""
+    """Yield the body in chunks, so that it is sent without a Content-Length."""
     for start in range(0, len(body), 65_536):
         yield body[start : start + 65_536]
 
@@ -194,7 +194,7 @@ async def test_a_large_content_length_is_refused_before_reading(client: Client, 
 
 
 async def test_a_body_that_fits_is_requested(client: Client) -> None:
-    """Who asks with Expect: 100-continue is told to go on, and then gets its response."""
+    """A client that sends Expect: 100-continue gets 100, and then its response."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(REQUEST_100.format(len(TEXT)).encode())
     told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 4)
@@ -223,7 +223,7 @@ async def test_a_body_that_does_not_arrive_is_408(start: Start, part: bytes) -> 
 
 
 async def test_a_dripping_body_is_408(start: Start) -> None:
-    """A byte now and then does not put the deadline off."""
+    """Single bytes do not extend the deadline."""
     client = await start(server__body_timeout=0.2)
 
     async def drip() -> AsyncIterator[bytes]:
@@ -239,7 +239,7 @@ async def test_a_dripping_body_is_408(start: Start) -> None:
 async def test_a_client_that_disconnects_during_its_body_is_no_failure(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its request leaves an access line, no traceback, and the service serves on."""
+    """The log has an access line and no traceback, and the service continues."""
     _, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(REQUEST.format(100).encode() + b"{")
     await writer.drain()
@@ -252,7 +252,7 @@ async def test_a_client_that_disconnects_during_its_body_is_no_failure(
 
 
 async def test_a_client_that_goes_away_after_its_body_is_no_failure() -> None:
-    """Gone between the arrival of its whole body and the reading: known as what it is."""
+    """It disconnects between the end of its body and the reading, without a traceback."""
     loop = asyncio.get_running_loop()
     content = StreamReader(BaseProtocol(loop), 2**16, loop=loop)
     content.feed_data(TEXT.encode())
@@ -265,7 +265,7 @@ async def test_a_client_that_goes_away_after_its_body_is_no_failure() -> None:
 
 
 async def test_the_year_is_the_one_in_utc(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the service runs."""
+    """The time zone of the service has no effect."""
 
     class Clock(datetime):
         @classmethod
@@ -349,7 +349,7 @@ many = bounded(
 @many
 @given(movie=movies)
 async def test_any_movie_comes_back_byte_for_byte(client: Client, movie: dict[str, Any]) -> None:
-    """What passes is kept exactly: created, read again, and sent back by PUT."""
+    """It is created, read and sent back by PUT without a change."""
     created = await client.post("/v1/movies", data=json.dumps(movie).encode())
     path = created.headers["Location"]
     put = await client.put(path, data=json.dumps(movie, ensure_ascii=False).encode())
@@ -363,7 +363,7 @@ async def test_any_movie_comes_back_byte_for_byte(client: Client, movie: dict[st
 @many
 @given(body=st.binary() | json_values.map(lambda value: json.dumps(value).encode()) | near_movies)
 async def test_no_bytes_give_a_5xx(client: Client, body: bytes) -> None:
-    """Whatever a body holds, the response is the movie or a 4xx in JSON."""
+    """For any body, the response is the movie or a 4xx in JSON."""
     response = await client.post("/v1/movies", data=body)
     refusal = json.loads(await response.read())
 

@@ -1,4 +1,4 @@
-"""The live service against its own OpenAPI document: what schemathesis finds between the two."""
+"""Compares the running service with its OpenAPI document, with schemathesis."""
 
 import asyncio
 import sys
@@ -9,23 +9,23 @@ from conftest import Client
 
 SETTINGS = """
 [checks.positive_data_acceptance]
-# Unsound here: a schema cannot say "this year", "500 bytes of UTF-8", "no NUL character" or "1942,
-# but not 1942.0", so that some of what fits it is refused, and rightly.
+# Not useful here: a schema cannot express "this year", "500 bytes of UTF-8", "no NUL" or "1942,
+# but not 1942.0", so the service rightly refuses some bodies that fit the schema.
 enabled = false
 
 [[operations]]
-# OPTIONS asks nothing of the database, and so answers for what is deleted as well.
+# OPTIONS sends no query, so it also succeeds for deleted movies.
 include-method = "OPTIONS"
 [operations.checks.use_after_free]
 enabled = false
 
 [phases.stateful.inference]
-# It would also guess by names, and take X-Request-Id for the id of a movie.
+# Inference by names would take X-Request-Id for the id of a movie.
 algorithms = ["location-headers"]
 """
 
 
-async def test_every_answer_is_as_the_document_says(
+async def test_every_response_is_as_documented(
     client: Client, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """No 5xx; statuses, content types, headers and bodies are those of the document."""
@@ -42,7 +42,7 @@ async def test_every_answer_is_as_the_document_says(
         "--generation-deterministic",
         "--no-color",
         cwd=tmp_path,
-        env=uncovered,  # it is not ours, and twice as fast
+        env=uncovered,  # without coverage, schemathesis is twice as fast
         stdout=PIPE,
         stderr=STDOUT,
     )

@@ -1,4 +1,4 @@
-"""What GET /v1/genres promises."""
+"""Tests GET /v1/genres."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -15,21 +15,21 @@ AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
 
 @pytest.fixture(autouse=True)
 def keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the genres counted for each request."""
+    """Disable the cache of the counts."""
     monkeypatch.setattr(genres_module, "CACHE_MIN_S", 0)
     monkeypatch.setattr(genres_module, "CACHE_FACTOR", 0)
     monkeypatch.setattr(genres_module, "MAX_WAIT_S", 10)
 
 
 async def genres(client: Client) -> list[dict[str, Any]]:
-    """What the service answers."""
+    """Return the genres of the service."""
     response = await client.get("/v1/genres")
     assert response.status == 200
     return list((await response.json())["genres"])
 
 
 async def test_every_genre_with_its_movies(client: Client) -> None:
-    """GET answers 200, most movies first, how many there are, and as of when."""
+    """GET returns 200, the genres with the most movies first, the total, and the time."""
     before = datetime.now(UTC)
     for kinds in (["war", "drama"], ["drama"], ["crime"]):
         await client.post("/v1/movies", json={**MOANA, "genres": kinds})
@@ -51,7 +51,19 @@ async def test_every_genre_with_its_movies(client: Client) -> None:
     assert (await response.text()).startswith('{\n  "genres": [\n    {\n      "genre": "drama",\n')
 
 
-async def test_genres_follow_what_happens_to_movies(client: Client) -> None:
+async def test_the_total_also_counts_unlisted_genres(client: Client, execute: Execute) -> None:
+    """The list ends after 1000 genres; clients see that from the total."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'x', 2000, 90, array['g' || n] from generate_series(1, 1001) as n"
+    )
+
+    answer = await (await client.get("/v1/genres")).json()
+
+    assert (len(answer["genres"]), answer["metadata"]["total_records"]) == (1000, 1001)
+
+
+async def test_genres_follow_changes_of_movies(client: Client) -> None:
     """Created, changed and deleted movies are counted."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     created = await genres(client)
@@ -65,7 +77,7 @@ async def test_genres_follow_what_happens_to_movies(client: Client) -> None:
 
 
 async def test_an_empty_catalogue(client: Client) -> None:
-    """No genres, and still as of when."""
+    """It has no genres, but the time of the count."""
     answer = await (await client.get("/v1/genres")).json()
 
     assert answer["genres"] == []
@@ -76,7 +88,7 @@ async def test_an_empty_catalogue(client: Client) -> None:
 async def test_as_of_is_in_utc_wherever_the_database_is(
     start: Start, execute: Execute, database: str
 ) -> None:
-    """A database with another time zone makes no difference."""
+    """The time zone of the database has no effect."""
     name = psycopg2.extensions.parse_dsn(database)["dbname"]
     execute(f"alter database {name} set timezone = 'Asia/Tokyo'")
     client = await start()
@@ -87,7 +99,7 @@ async def test_as_of_is_in_utc_wherever_the_database_is(
 
 
 async def test_head_is_as_get_without_the_body(client: Client) -> None:
-    """HEAD gives the headers of GET."""
+    """HEAD returns the headers of GET."""
     got = await client.get("/v1/genres")
 
     response = await client.head("/v1/genres")
@@ -100,7 +112,7 @@ async def test_head_is_as_get_without_the_body(client: Client) -> None:
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("query", ["sort=genre", "sort", "page=1&sort=1", "%73ort=%20"])
 async def test_a_parameter_is_refused(client: Client, method: str, query: str) -> None:
-    """There are none here, and one that is ignored would be taken to work."""
+    """There are no parameters, and an ignored one would look supported."""
     response = await client.request(method, f"/v1/genres?{query}")
 
     assert response.status == 422
@@ -115,12 +127,12 @@ async def test_a_parameter_is_refused(client: Client, method: str, query: str) -
 
 @pytest.mark.parametrize("query", ["", "&", "&&"])
 async def test_an_empty_query_has_no_parameter(client: Client, query: str) -> None:
-    """A question mark alone asks for nothing."""
+    """A question mark alone is accepted."""
     assert (await client.get(f"/v1/genres?{query}")).status == 200
 
 
 async def test_other_methods_are_not_allowed(client: Client) -> None:
-    """Genres are made by movies, not by requests."""
+    """Genres can only be read."""
     response = await client.post("/v1/genres", json={"genre": "drama"})
 
     assert response.status == 405
@@ -128,7 +140,7 @@ async def test_other_methods_are_not_allowed(client: Client) -> None:
 
 
 async def test_while_the_database_is_away(start: Start) -> None:
-    """The service has started without it, and answers 503 with when to try again."""
+    """The service starts without it, and returns 503 with Retry-After."""
     client = await start(database__url=AWAY)
 
     response = await client.get("/v1/genres")

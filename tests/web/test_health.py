@@ -1,4 +1,4 @@
-"""Liveness and readiness."""
+"""Tests liveness and readiness."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
 
 
 async def test_the_healthcheck_tells_environment_and_version(start: Start) -> None:
-    """GET /v1/healthcheck answers what runs here, without an envelope around it."""
+    """GET /v1/healthcheck returns environment and version, without an envelope."""
     client = await start(service__environment="staging")
 
     response = await client.get("/v1/healthcheck")
@@ -23,8 +23,8 @@ async def test_the_healthcheck_tells_environment_and_version(start: Start) -> No
     }
 
 
-async def test_liveness_asks_nothing_of_the_database(start: Start) -> None:
-    """With the database away a process is alive, and not to be restarted for it."""
+async def test_liveness_does_not_need_the_database(start: Start) -> None:
+    """Without the database a process is alive, so that it is not restarted."""
     client = await start(database__url=AWAY)
 
     alive = await client.get("/v1/healthcheck")
@@ -37,14 +37,14 @@ async def test_liveness_asks_nothing_of_the_database(start: Start) -> None:
 
 
 async def test_ready_with_the_database_there_and_migrated(client: Client) -> None:
-    """GET /v1/healthcheck/ready answers 200."""
+    """GET /v1/healthcheck/ready returns 200."""
     response = await client.get("/v1/healthcheck/ready")
 
     assert response.status == 200
 
 
 async def test_not_ready_while_behind_on_migrations(start: Start, empty_database: str) -> None:
-    """A database without its schema: not ready, and movies are 503 rather than a failure."""
+    """Without a schema, the service is not ready, and movies are 503, not 500."""
     client = await start(database__url=empty_database)
 
     ready = await client.get("/v1/healthcheck/ready")
@@ -54,7 +54,7 @@ async def test_not_ready_while_behind_on_migrations(start: Start, empty_database
 
 
 async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute: Any) -> None:
-    """Readiness looks at the migrations each time, not only at the start."""
+    """Readiness checks the migrations each time, not only at the start."""
     before = await client.get("/v1/healthcheck/ready")
 
     execute(
@@ -66,7 +66,7 @@ async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute:
 
 
 async def test_not_ready_while_draining(client: Client) -> None:
-    """On its way out a process says so, while it still serves."""
+    """A process that will stop is not ready, but still serves."""
     client.server.app[IN_FLIGHT].is_draining = True  # type: ignore[attr-defined] # conftest's Service
 
     assert (await client.get("/v1/healthcheck/ready")).status == 503

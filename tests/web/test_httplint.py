@@ -1,4 +1,4 @@
-"""Answers of every kind as httplint sees them, which knows HTTP as it is written.
+"""Checks responses of every kind with httplint, which knows the RFCs of HTTP.
 
 https://github.com/mnot/httplint
 """
@@ -17,7 +17,7 @@ PAGE = "https://pages.example"
 HOST = "catalogue.example"
 MOVIE = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
 GZIP = ("Accept-Encoding: gzip",)
-# What it warns of without need.
+# Warnings that do not apply.
 ALLOWED = {
     "HSTS_NO_SUBDOMAINS": "what else there is below the host's name is not for the service to say",
     "STATUS_BAD_REQUEST": "that the request was bad is what a 400 is there to tell",
@@ -26,7 +26,7 @@ ALLOWED = {
 
 @pytest.fixture
 async def everything(start: Start) -> Client:
-    """A client of a service that sends every header it can; with one movie."""
+    """Return a client of a service with one movie that sends all optional headers."""
     client = await start(server__cors_origins=(PAGE,), server__hsts=31536000)
     await client.post("/v1/movies", json=MOANA)
     return client
@@ -35,7 +35,7 @@ async def everything(start: Start) -> Client:
 async def notes(
     client: Client, method: str, path: str, lines: Iterable[str], body: bytes
 ) -> list[Note]:
-    """What httplint says of the answer, as if it came through the proxy that ends TLS."""
+    """Return httplint's notes on the response, as if it came through a TLS proxy."""
     lines = [f"Host: {HOST}", "User-Agent: tests", f"Content-Length: {len(body)}", *lines]
     head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""])
     started = time.time()
@@ -114,7 +114,7 @@ PREFLIGHT = (
 async def test_httplint_finds_nothing_wrong(
     everything: Client, method: str, path: str, lines: tuple[str, ...], body: bytes
 ) -> None:
-    """No error, and no warning but those that are allowed for a reason."""
+    """There is no error, and no warning except those in ALLOWED."""
     found = await notes(everything, method, path, lines, body)
 
     wrong = [
@@ -126,8 +126,8 @@ async def test_httplint_finds_nothing_wrong(
     assert wrong == []
 
 
-async def test_unavailable_is_right_as_well(start: Start) -> None:
-    """A 503, for which the database has to be away."""
+async def test_httplint_finds_nothing_wrong_with_a_503(start: Start) -> None:
+    """For the 503, the database is unreachable."""
     client = await start(database__url="postgresql://nobody@127.0.0.1:9/nothing")
 
     found = await notes(client, "GET", "/v1/movies/1", (), b"")

@@ -1,12 +1,12 @@
-"""The paths `/` and `/v1`."""
+"""Tests the paths `/` and `/v1`."""
 
 import pytest
 from conftest import Client
 
 
 @pytest.mark.parametrize("path", ["/", "/v1"])
-async def test_the_index_names_paths_that_exist(client: Client, path: str) -> None:
-    """It leads to the movies, the reference page and the OpenAPI document."""
+async def test_the_index_has_paths_that_exist(client: Client, path: str) -> None:
+    """It has the movies, the reference page and the OpenAPI document."""
     response = await client.get(path)
     index = await response.json()
 

@@ -258,6 +258,7 @@ SHOW_DOCUMENT = Operation(
         headers=("ETag",),
     ),
     (IF_NONE_MATCH,),
+    problems=("malformed-header",),
 )
 SHOW_PAGE = Operation(
     "show_page",
@@ -266,6 +267,7 @@ SHOW_PAGE = Operation(
     "Shows the document to people, with a form to send each request.",
     response("The page.", STRING, headers=("ETag",), media_type="text/html"),
     (IF_NONE_MATCH,),
+    problems=("malformed-header",),
 )
 SHOW_FILE = Operation(
     "show_file",
@@ -274,5 +276,5 @@ SHOW_FILE = Operation(
     "Its style sheet, script or icon.",
     response("The file.", STRING, headers=("ETag",), media_type="*/*"),
     (FILE, IF_NONE_MATCH),
-    problems=("not-found",),
+    problems=("not-found", "malformed-header"),
 )

@@ -1,4 +1,4 @@
-"""The real dbmate and `migrate` in turns on one database, with the project's own migrations.
+"""Tests dbmate and `migrate` in turns on one database, with the project's migrations.
 
 Skipped without the program: `npm install dbmate`, and put it on PATH or name it in DBMATE.
 """
@@ -65,7 +65,7 @@ def migrate(empty_database: str) -> Callable[[], list[str]]:
 def test_migrate_takes_over_from_dbmate(
     empty_database: str, dbmate: Dbmate, migrate: Callable[[], list[str]]
 ) -> None:
-    """What dbmate applied needs no second time and no manual step, and can be taken back."""
+    """Migrations of dbmate are not applied again, and can be taken back, without manual steps."""
     dbmate("up")
     found = migrations.status(empty_database, OWN, pytest.fail)
 
@@ -79,7 +79,7 @@ def test_migrate_takes_over_from_dbmate(
 def test_dbmate_applies_what_migrate_took_back(
     empty_database: str, dbmate: Dbmate, migrate: Callable[[], list[str]]
 ) -> None:
-    """After `migrate down`, dbmate's `up` goes on; after that, `migrate` finds nothing to do."""
+    """After `migrate down`, dbmate's `up` continues; then `migrate` has nothing to do."""
     migrate()
     migrations.downgrade(empty_database, OWN, lambda _: None)
 
@@ -94,7 +94,7 @@ def test_dbmate_applies_what_migrate_took_back(
 def test_migrate_applies_what_dbmate_took_back(
     dbmate: Dbmate, migrate: Callable[[], list[str]]
 ) -> None:
-    """`migrate` goes on after dbmate's `rollback`, of one migration or of all."""
+    """`migrate` continues after dbmate's `rollback` of one migration or of all."""
     migrate()
 
     dbmate("rollback")

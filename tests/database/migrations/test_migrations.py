@@ -1,4 +1,4 @@
-"""The migrations against a real PostgreSQL: what runs, what is refused, and what is left behind."""
+"""Tests the migrations with a real PostgreSQL."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ from service.errors import OperatorError
 ROOT = Path(__file__).parents[3]
 OWN = ROOT / "migrations"
 
-# All that a schema consists of, as PostgreSQL itself writes it down.
+# All parts of a schema, as PostgreSQL describes them.
 SCHEMA = """
 select 'column', table_name, column_name,
        concat_ws(' ', rank() over (partition by table_name order by ordinal_position),
@@ -63,7 +63,7 @@ CREATE_B, CREATE_C = CREATE_A.replace(" a", " b"), CREATE_A.replace(" a", " c")
 
 
 def fill(folder: Path, files: dict[str, str]) -> None:
-    """Write files, by their names."""
+    """Write files: name=text."""
     for name, text in files.items():
         (folder / name).write_text(text, "utf-8")
 
@@ -81,15 +81,15 @@ def transaction(url: str, sql: str) -> Iterator[int]:
 
 
 class Project:
-    """A folder of migrations and the database that they are for."""
+    """A folder of migrations and their database."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
-        self.lines: list[str] = []  # what the last command reported
+        self.lines: list[str] = []  # of the last command
 
     def write(self, *texts: str) -> None:
-        """Write the first files of the history, with these texts."""
+        """Write the first files of the history with these texts."""
         fill(self.folder, dict(zip((FIRST, SECOND, THIRD, FOURTH), texts, strict=False)))
 
     def _run(self, command: Callable[..., Any]) -> Any:
@@ -97,12 +97,12 @@ class Project:
         return command(self.url, self.folder, self.lines.append)
 
     def up(self) -> list[str]:
-        """Upgrade, and return what was reported."""
+        """Upgrade, and return the report."""
         self._run(migrations.upgrade)
         return self.lines
 
     def down(self) -> list[str]:
-        """Take back one migration, and return what was reported."""
+        """Take back one migration, and return the report."""
         self._run(migrations.downgrade)
         return self.lines
 
@@ -111,14 +111,14 @@ class Project:
         return self._run(migrations.status)
 
     def refuse(self, message: str, command: Callable[..., Any] = migrations.upgrade) -> str:
-        """Run a command that must be refused with this message, a pattern; return all of it."""
+        """Run a command that must be refused with this message (a pattern); return the message."""
         with pytest.raises(OperatorError, match=message) as caught:
             self._run(command)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run one statement on a connection of its own."""
+        """Run one statement on a new connection."""
         connection = psycopg2.connect(self.url)
         try:
             connection.autocommit = True
@@ -133,7 +133,7 @@ class Project:
         return self.query(SCHEMA)
 
     def tables(self) -> set[str]:
-        """Name the tables, without the bookkeeping."""
+        """List the tables, without the bookkeeping."""
         found = self.query("select tablename from pg_tables where schemaname = 'public'")
         return {name for (name,) in found} - BOOKKEEPING
 
@@ -147,7 +147,7 @@ class Project:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give an empty folder for migrations."""
+    """Return an empty folder for migrations."""
     path = tmp_path / "migrations"
     path.mkdir()
     return path
@@ -155,7 +155,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def project(folder: Path, empty_database: str) -> Project:
-    """Give an empty folder for migrations with an empty database."""
+    """Return an empty folder for migrations with an empty database."""
     return Project(folder, empty_database)
 
 
@@ -163,7 +163,7 @@ def project(folder: Path, empty_database: str) -> Project:
 
 
 def test_the_projects_migrations_walk_up_down_and_up(empty_database: str) -> None:
-    """Each of the project's migrations is taken back by its down section without a trace."""
+    """The down section of each migration of the project restores the schema."""
     own = Project(OWN, empty_database)
     versions = migration_files.list_versions(OWN)
     own.up()
@@ -287,7 +287,7 @@ def test_an_invalid_file_is_refused_with_the_expected_form(
 
 
 def test_unreadable_files_and_folders_are_refused(folder: Path) -> None:
-    """A wrong folder is no empty history."""
+    """A wrong folder is not taken for an empty history."""
     (folder / FIRST).mkdir()
 
     with pytest.raises(OperatorError, match="nowhere: cannot be read"):
@@ -297,7 +297,7 @@ def test_unreadable_files_and_folders_are_refused(folder: Path) -> None:
 
 
 def test_sections_have_their_sql_line_and_options(folder: Path) -> None:
-    """A file is read as its two sections; files of another kind are ignored."""
+    """A file has two sections; other kinds of files are ignored."""
     text = "-- why\n\n-- migrate:up transaction:false\n\nselect 1;\r\n-- migrate:down\r\nselect 2"
     fill(folder, {FIRST: f"\ufeff{text}", "README.md": "not SQL"})
 
@@ -314,7 +314,7 @@ def test_sections_have_their_sql_line_and_options(folder: Path) -> None:
 
 
 def test_hidden_files_are_ignored(folder: Path) -> None:
-    """An editor's lock file (in Emacs a link to nowhere) is no migration."""
+    """An editor's lock file (in Emacs a broken link) is not a migration."""
     fill(folder, {FIRST: CREATE_A, f".{SECOND}": "half a file"})
     (folder / f".#{FIRST}").symlink_to("somebody@somewhere.1234")
 
@@ -322,7 +322,7 @@ def test_hidden_files_are_ignored(folder: Path) -> None:
 
 
 def test_versions_are_sorted_and_listed_without_alembic(folder: Path) -> None:
-    """A process that serves reads the versions from the names, and loads no migration tool."""
+    """A serving process reads the versions from the file names, without alembic."""
     fill(folder, {SECOND: "no SQL at all", FIRST: ""})
     program = (
         "import sys, pathlib; from service.database.migrations.files import list_versions;"
@@ -339,7 +339,7 @@ def test_versions_are_sorted_and_listed_without_alembic(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["init", "add_index_on_titles"])
-def test_a_new_file_is_ready_to_be_filled_in(folder: Path, name: str) -> None:
+def test_a_new_file_is_a_template(folder: Path, name: str) -> None:
     """The template is a valid migration that does nothing."""
     before = datetime.now(UTC).strftime("%Y%m%d%H%M%S")
 
@@ -354,7 +354,7 @@ def test_a_new_file_is_ready_to_be_filled_in(folder: Path, name: str) -> None:
 
 
 def test_a_new_file_is_later_than_all_others(folder: Path) -> None:
-    """A colleague's clock that is ahead does not make the next migration too old to run."""
+    """If a colleague's clock was ahead, the next migration is still the newest."""
     fill(folder, {"29991231235959_create_a.sql": CREATE_A})
 
     assert migration_files.create(folder, "create_b").name == "30000101000000_create_b.sql"
@@ -372,7 +372,7 @@ def test_a_new_file_with_an_invalid_name_is_refused(folder: Path, name: str) -> 
 def test_a_new_file_that_cannot_be_written_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder without the right to write is an error of one line."""
+    """A folder without write permission is an error of one line."""
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -389,7 +389,7 @@ def test_a_new_file_that_cannot_be_written_is_refused(
 
 
 def test_upgrade_reports_each_file_and_then_nothing_to_do(project: Project) -> None:
-    """The operator reads what was done, and that a second run does nothing."""
+    """The report has each file; the second run has nothing to do."""
     project.write(CREATE_A, CREATE_B)
 
     assert project.up() == [f"applied {FIRST}", f"applied {SECOND}"]
@@ -397,7 +397,7 @@ def test_upgrade_reports_each_file_and_then_nothing_to_do(project: Project) -> N
 
 
 def test_downgrade_takes_back_one_file(project: Project) -> None:
-    """One step is one file, newest first; there is no step below the first."""
+    """One step is one file, the newest first; without files it is refused."""
     project.write(CREATE_A, CREATE_B)
     project.refuse("nothing to revert", migrations.downgrade)
     project.up()
@@ -419,7 +419,7 @@ def test_downgrade_without_a_down_section_is_refused(project: Project) -> None:
 
 
 def test_status_lists_pending_applied_and_missing(project: Project) -> None:
-    """Status compares the files with the ledger, and changes nothing."""
+    """Status compares the files with the ledger, without changes."""
     project.write(CREATE_A, CREATE_B)
     pending = project.status()
     untouched = project.schema()
@@ -440,7 +440,7 @@ def test_status_lists_pending_applied_and_missing(project: Project) -> None:
 
 
 def test_empty_sections_are_recorded_as_applied(project: Project) -> None:
-    """A section of comments sends nothing to PostgreSQL and still counts."""
+    """A section of comments sends no SQL, but counts as applied."""
     project.write("-- migrate:up\n-- later\n/* ; */ ;\n-- migrate:down\n")
 
     project.up()
@@ -451,7 +451,7 @@ def test_empty_sections_are_recorded_as_applied(project: Project) -> None:
 
 
 def test_sql_reaches_postgresql_unchanged(project: Project) -> None:
-    """Percent signs, colons, dollar quotes, tabs and other scripts have no meaning of their own."""
+    """Percent signs, colons, dollar quotes, tabs and other scripts are not changed."""
     text = "%s 100% :foo %(x)s \\ \t ünï"
     project.write(
         "-- migrate:up\n"
@@ -465,7 +465,7 @@ def test_sql_reaches_postgresql_unchanged(project: Project) -> None:
 
 
 def test_settings_of_a_file_end_with_it(project: Project) -> None:
-    """A search path or a role of one file, as in pg_dump's output, is not that of the next."""
+    """The search path or role of one file, as in pg_dump's output, does not affect the next."""
     settings = "set search_path = ''; set role pg_monitor; set lock_timeout = 0;\n"
     project.write(
         f"-- migrate:up\ncreate table a (id integer);\n{settings}",
@@ -495,7 +495,7 @@ def test_settings_of_a_file_end_with_it(project: Project) -> None:
 def test_a_failing_file_is_rolled_back_and_named_with_its_line(
     project: Project, sql: str, line: int, message: str
 ) -> None:
-    """Earlier files stay applied; nothing of the failing file or of later ones is."""
+    """Earlier files stay applied; the failing file and later ones are not."""
     unique = CREATE_A.replace("integer", "integer unique")
     project.write(unique, f"-- migrate:up\n{sql}\ncreate table b (id integer);\n", CREATE_C)
 
@@ -531,7 +531,7 @@ def test_a_first_file_that_fails_leaves_the_database_empty(
 
 
 def test_a_file_that_commits_is_refused_and_not_recorded(project: Project) -> None:
-    """Nothing shows which part of it was applied."""
+    """Nobody can tell which part of it was applied."""
     project.write(CREATE_A.replace("(id integer);", "(id integer);\ncommit;"))
 
     project.refuse(f"migrations/{FIRST}:2: ends its transaction itself")
@@ -546,7 +546,7 @@ def test_a_file_that_commits_is_refused_and_not_recorded(project: Project) -> No
 def test_a_failing_downgrade_is_rolled_back_and_named(
     project: Project, down: str, message: str
 ) -> None:
-    """The line is that of the section that ran, also where the commit fails."""
+    """The line is in the down section, also if the commit fails."""
     project.write(f"-- migrate:up\n{DEFERRED}\n-- migrate:down\n{down}\n")
     project.up()
 
@@ -558,7 +558,7 @@ def test_a_failing_downgrade_is_rolled_back_and_named(
 
 @pytest.mark.parametrize("option", ["", " transaction:false"])
 def test_a_lost_connection_is_reported_in_one_line(project: Project, option: str) -> None:
-    """A server that goes away during a migration is reported like any other failure."""
+    """A server that stops during a migration is reported like other failures."""
     sql = "select pg_terminate_backend(pg_backend_pid());"
     project.write(CREATE_A, f"-- migrate:up{option}\n{sql}\n")
 
@@ -573,7 +573,7 @@ def test_a_lost_connection_is_reported_in_one_line(project: Project, option: str
 def test_a_lock_wait_that_times_out_names_the_holder(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A migration gives up before it stops all traffic."""
+    """A migration stops waiting before it blocks all requests."""
     monkeypatch.setattr(migration_session, "OPTIONS", "-c lock_timeout=1s")
     monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
     project.write(CREATE_A)
@@ -594,7 +594,7 @@ def test_a_lock_wait_that_times_out_names_the_holder(
 
 
 def test_the_holder_of_a_lock_is_reported_while_a_migration_waits(project: Project) -> None:
-    """The operator can end it in time, and the migration continues."""
+    """The operator can end the holder, and the migration continues."""
     project.write(CREATE_A)
     project.up()
     project.write(CREATE_A, "-- migrate:up\nalter table a add column b text;\n")
@@ -615,7 +615,7 @@ def test_the_holder_of_a_lock_is_reported_while_a_migration_waits(project: Proje
 def test_a_prepared_transaction_is_reported_as_the_holder(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL gives 0 for a lock of no process: the operator learns where to look."""
+    """Its lock has no process id, so the message says where to look."""
     monkeypatch.setattr(migration_lock, "BLOCKERS", "select 0 where %s > 0")
     monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
     project.write("-- migrate:up\nselect pg_sleep(0.5);\n")
@@ -629,7 +629,7 @@ def test_a_prepared_transaction_is_reported_as_the_holder(
 def test_a_migration_waits_without_a_second_connection(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no further connection can be opened, only the report of the holder is missing."""
+    """If no second connection can be opened, only the report of the holder is missing."""
     monkeypatch.setattr(migration_lock, "BLOCKER_POLL_S", 0.1)
     project.write(CREATE_A)
     project.up()
@@ -650,7 +650,7 @@ INDEX = "-- migrate:up transaction:false\ncreate index concurrently a_id on a (i
 
 
 def index_is_valid(project: Project) -> bool:
-    """Tell whether the index exists and was built to its end."""
+    """Whether the index exists and is valid."""
     sql = "select indisvalid from pg_index where indexrelid = to_regclass('a_id')"
     return project.query(sql) == [(True,)]
 
@@ -658,7 +658,7 @@ def index_is_valid(project: Project) -> bool:
 def test_a_concurrent_index_waits_longer_than_a_lock_may(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While an index waits for an old transaction, others write; it is not left invalid."""
+    """While an index waits for an old transaction, others can write; it becomes valid."""
     monkeypatch.setattr(migration_session, "OPTIONS", "-c lock_timeout=100ms")
     project.write(CREATE_A)
     project.up()
@@ -679,7 +679,7 @@ def test_a_concurrent_index_waits_longer_than_a_lock_may(
 
 
 def test_two_upgrades_at_once_may_build_an_index_concurrently(project: Project) -> None:
-    """A run that waits holds no snapshot that the index would wait for (a deadlock)."""
+    """A waiting run has no snapshot that the index would wait for (a deadlock)."""
     project.write(CREATE_A, INDEX)
 
     with ThreadPoolExecutor() as pool:
@@ -690,8 +690,8 @@ def test_two_upgrades_at_once_may_build_an_index_concurrently(project: Project) 
     assert index_is_valid(project)
 
 
-def test_a_failing_file_without_a_transaction_reports_what_may_be_left(project: Project) -> None:
-    """Nothing is recorded, and the message names the invalid index to look for."""
+def test_a_failing_file_without_a_transaction_is_reported(project: Project) -> None:
+    """It is not recorded, and the message says to look for an invalid index."""
     project.write(CREATE_A, f"{INDEX}select missing;\n")
 
     project.refuse(rf"migrations/{SECOND}:\d: .*holds one statement")
@@ -735,7 +735,7 @@ def test_ctrl_c_ends_a_wait(project: Project) -> None:
 
 
 def test_two_upgrades_at_once_apply_each_file_once(project: Project) -> None:
-    """The second waits, reports once for whom, and then finds nothing to do."""
+    """The second run waits, reports the first once, and then has nothing to do."""
     slow = CREATE_A.replace("create", "select pg_sleep(1);\ncreate")
     project.write(slow, CREATE_B)
     start = threading.Barrier(2)
@@ -759,10 +759,10 @@ def test_two_upgrades_at_once_apply_each_file_once(project: Project) -> None:
     assert second[1:] == [f"nothing to do: the newest migration is {V2}"]
 
 
-def test_the_wait_for_another_upgrade_is_bounded(
+def test_the_wait_for_another_upgrade_has_a_timeout(
     project: Project, server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names the migration that hangs in this database, not one of another database."""
+    """The error names the migration that hangs in this database, not in another one."""
     monkeypatch.setattr(migration_lock, "LOCK_WAIT_S", 0.5)
     project.write(CREATE_A)
     sql = f"select pg_advisory_lock({migration_lock.LOCK_KEY}), '{'x' * 300}'"
@@ -782,7 +782,7 @@ def test_the_wait_for_another_upgrade_is_bounded(
 
 
 def test_a_run_with_nothing_to_do_needs_no_lock(project: Project) -> None:
-    """A backup that reads the ledger for hours does not stop a deployment without migrations."""
+    """A long backup that reads the ledger does not block a deployment without migrations."""
     project.write(CREATE_A)
     project.up()
 
@@ -790,11 +790,11 @@ def test_a_run_with_nothing_to_do_needs_no_lock(project: Project) -> None:
         assert project.up() == [f"nothing to do: the newest migration is {V1}"]
 
 
-# A database that dbmate migrates too
+# A database that dbmate also migrates
 
 
 def dbmate_up(project: Project, *names: str) -> None:
-    """Do what dbmate's `up` does."""
+    """Do the same as dbmate's `up`."""
     project.query("create table if not exists schema_migrations (version varchar primary key)")
     for migration in migration_files.read(project.folder):
         if migration.path.name in names:
@@ -803,13 +803,13 @@ def dbmate_up(project: Project, *names: str) -> None:
 
 
 def dbmate_rollback(project: Project, table: str, version: str) -> None:
-    """Do what dbmate's `rollback` does with a file that created this table."""
+    """Do the same as dbmate's `rollback` of a file that created this table."""
     project.query(f"drop table {table}")
     project.query(f"delete from schema_migrations where version = '{version}'")
 
 
 def test_a_database_of_dbmate_is_taken_over(project: Project) -> None:
-    """Its migrations are recorded, without a time; the rest is applied, and can be taken back."""
+    """Its migrations are recorded without a time; the others are applied, and can be taken back."""
     project.write(CREATE_A, CREATE_B, CREATE_C)
     dbmate_up(project, SECOND)
     dbmate_up(project, FIRST)
@@ -831,7 +831,7 @@ def test_a_database_of_dbmate_is_taken_over(project: Project) -> None:
 
 
 def test_a_database_of_dbmate_can_be_read_and_taken_back(project: Project) -> None:
-    """Status leaves the database to dbmate; `migrate down` takes it over as well."""
+    """Status does not change the database; `migrate down` takes it over."""
     project.write(CREATE_A, CREATE_B, CREATE_C)
     dbmate_up(project, FIRST, SECOND)
     before = project.schema()
@@ -849,7 +849,7 @@ def test_a_database_of_dbmate_can_be_read_and_taken_back(project: Project) -> No
 
 
 def test_a_later_migration_by_dbmate_is_recorded(project: Project) -> None:
-    """After dbmate's `up` on a database of ours, `migrate` goes on from there."""
+    """After dbmate's `up` on a database of ours, `migrate` continues."""
     project.write(CREATE_A, CREATE_B)
     dbmate_up(project)
     project.up()
@@ -867,7 +867,7 @@ def test_a_later_migration_by_dbmate_is_recorded(project: Project) -> None:
 
 
 def test_a_rollback_by_dbmate_is_applied_again(project: Project) -> None:
-    """After dbmate's `rollback` on a database of ours, `migrate` goes on from there."""
+    """After dbmate's `rollback` on a database of ours, `migrate` applies the file again."""
     project.write(CREATE_A, CREATE_B)
     project.up()
 
@@ -905,7 +905,7 @@ def test_a_ledger_without_checksums_is_completed(project: Project) -> None:
     ],
 )
 def test_the_ledger_decides_what_is_applied(project: Project, sql: str) -> None:
-    """alembic_version is derived from schema_migrations, whatever it contains."""
+    """alembic_version is overwritten from schema_migrations."""
     project.write(CREATE_A, CREATE_B)
     project.up()
     project.query(sql)
@@ -922,13 +922,11 @@ def test_the_ledger_decides_what_is_applied(project: Project, sql: str) -> None:
             "create table alembic_version (version_num integer)",
             'refused: column "version_num" is of type integer',
         ),
-        # The ledger of another project, for instance, which these files do not fit.
+        # For example the ledger of another project.
         ("delete from schema_migrations where version < '20260102'", f"{FIRST}:1: older than {V2}"),
     ],
 )
-def test_a_take_over_is_complete_or_changes_nothing(
-    project: Project, sql: str, message: str
-) -> None:
+def test_a_failed_take_over_changes_nothing(project: Project, sql: str, message: str) -> None:
     """After an error, the ledger is as dbmate left it."""
     project.write(CREATE_A, CREATE_B)
     dbmate_up(project, FIRST, SECOND)
@@ -943,8 +941,8 @@ def test_a_take_over_is_complete_or_changes_nothing(
 # Files that were edited after they were applied
 
 
-def test_an_edit_is_reported_and_stops_nothing(project: Project) -> None:
-    """Each command names the file in one line, and continues."""
+def test_an_edit_is_only_reported(project: Project) -> None:
+    """Each command reports the file in one line, and continues."""
     project.write(CREATE_A)
     project.up()
     project.write(f"-- why\n{CREATE_A}", CREATE_B)
@@ -961,7 +959,7 @@ def test_an_edit_is_reported_and_stops_nothing(project: Project) -> None:
 
 
 def test_an_edit_can_be_kept(project: Project) -> None:
-    """The statement in the report ends the reports, until the next edit."""
+    """The statement in the report ends the reports until the next edit."""
     project.write(CREATE_A)
     project.up()
     project.write(f"-- why\n{CREATE_A}")
@@ -976,8 +974,8 @@ def test_an_edit_can_be_kept(project: Project) -> None:
     assert "was edited" in project.lines.pop()
 
 
-def test_other_line_ends_are_no_edit(project: Project) -> None:
-    """A checkout on Windows, or an editor's byte order mark, changes nothing."""
+def test_other_line_ends_are_not_an_edit(project: Project) -> None:
+    """Line ends of Windows and byte order marks are not edits."""
     project.write(CREATE_A)
     project.up()
     text = b"\xef\xbb\xbf" + CREATE_A.replace("\n", "\r\n").encode()
@@ -992,7 +990,7 @@ def test_other_line_ends_are_no_edit(project: Project) -> None:
 
 
 def test_a_file_older_than_the_newest_applied_one_is_refused(project: Project) -> None:
-    """A branch merged late is never skipped silently, nor is anything after it applied."""
+    """A file of a branch merged late is not skipped silently, and no later file is applied."""
     fill(project.folder, {FIRST: CREATE_A, THIRD: CREATE_C})
     project.up()
     fill(project.folder, {SECOND: CREATE_B, FOURTH: "-- migrate:up\n"})
@@ -1004,8 +1002,8 @@ def test_a_file_older_than_the_newest_applied_one_is_refused(project: Project) -
     assert project.applied() == [V1, V3]
 
 
-def test_a_database_that_is_ahead_is_left_alone(project: Project) -> None:
-    """The release before this one can be deployed again without taking migrations back."""
+def test_a_database_that_is_ahead_is_not_changed(project: Project) -> None:
+    """The previous release can be deployed again without taking migrations back."""
     project.write(CREATE_A, CREATE_B)
     project.up()
     (project.folder / SECOND).unlink()
@@ -1021,7 +1019,7 @@ def test_a_database_that_is_ahead_is_left_alone(project: Project) -> None:
 
 
 def test_a_lost_ledger_is_refused(project: Project) -> None:
-    """A version in alembic_version alone is another application's, or all that is left of ours."""
+    """A version only in alembic_version is another application's, or the rest of a lost ledger."""
     project.write(CREATE_A)
     project.up()
     project.query("drop table schema_migrations")
@@ -1129,7 +1127,7 @@ def test_a_migration_waits_for_a_connection_only_so_long(
 
 
 def test_an_unreachable_database_is_reported_without_the_password(folder: Path) -> None:
-    """The operator learns which server does not respond, in one line."""
+    """One line names the server that does not respond."""
     project = Project(folder, "postgresql://movies:s3cret@127.0.0.1:1/movies")
 
     message = project.refuse("^the database is unreachable: .*127.0.0.1", migrations.status)
@@ -1151,7 +1149,7 @@ def test_an_unreachable_database_is_reported_without_the_password(folder: Path) 
     ],
 )
 def test_an_invalid_url_is_never_shown(folder: Path, url: str) -> None:
-    """No part of a password that was not escaped is taken for a host and repeated."""
+    """Otherwise a part of an unescaped password could be shown as the host."""
     with pytest.raises(OperatorError, match="the database's URL cannot be read") as caught:
         Project(folder, url).up()
 
@@ -1162,7 +1160,7 @@ def test_an_invalid_url_is_never_shown(folder: Path, url: str) -> None:
 
 
 def test_the_options_in_the_url_are_kept(project: Project) -> None:
-    """The tables go into a schema that the URL names, and the lock timeout still holds."""
+    """The tables are created in the URL's schema, and the lock timeout still applies."""
     project.query("create schema other")
     show = "create table a as select current_setting('lock_timeout'), 1 as b;"
     project.write(f"-- migrate:up\n{show}\n")
@@ -1172,3 +1170,14 @@ def test_the_options_in_the_url_are_kept(project: Project) -> None:
 
     assert project.query("select * from other.a") == [("5s", 1)]
     assert project.query("select version from other.schema_migrations") != []
+
+
+def test_the_timeouts_in_the_url_are_not_for_migrations(project: Project) -> None:
+    """They are for requests; a migration may take long, but not wait long."""
+    show = "current_setting('statement_timeout'), current_setting('lock_timeout')"
+    project.write(f"-- migrate:up\ncreate table a as select array[{show}] as timeouts;\n")
+    project.url += "&options=-cstatement_timeout%3D3s%20-clock_timeout%3D30s"
+
+    project.up()
+
+    assert project.query("select timeouts from a") == [(["0", "5s"],)]

@@ -1,4 +1,4 @@
-"""Cursors: only those that the service made are valid, and only for their filters and sort."""
+"""Tests cursors: valid are only the service's own, and only with their filters and sort."""
 
 import string
 from typing import Any
@@ -13,12 +13,12 @@ KEYS = {"title": SortKey("Moana", 7), "-year": SortKey(2016, 7), "runtime": Sort
 
 
 def encode(sort: str, key: Any, total: int = 8) -> str:
-    """Make a cursor; `key` may be one that the service would not make."""
+    """Make a cursor; `key` may be invalid."""
     return cursors.encode(key, total, FILTERS, sort, backwards=True)
 
 
 def is_valid(cursor: str, sort: str) -> bool:
-    """Whether it can be decoded."""
+    """Whether the cursor can be decoded."""
     try:
         cursors.decode(cursor, FILTERS, sort)
     except ValueError:
@@ -28,7 +28,7 @@ def is_valid(cursor: str, sort: str) -> bool:
 
 @pytest.mark.parametrize("sort", KEYS)
 def test_a_cursor_returns_its_place(sort: str) -> None:
-    """The key, the direction and the total."""
+    """It contains key, direction and total."""
     place = cursors.decode(encode(sort, KEYS[sort]), FILTERS, sort)
 
     assert (place.key, place.backwards, place.total) == (KEYS[sort], True, 8)
@@ -36,7 +36,7 @@ def test_a_cursor_returns_its_place(sort: str) -> None:
 
 @pytest.mark.parametrize("sort", KEYS)
 def test_a_cursor_with_any_other_character_is_refused(sort: str) -> None:
-    """Also where base64 decodes both to the same bytes; and one that is cut off or extended."""
+    """Also if base64 decodes both to the same bytes, and if it is shortened or extended."""
     cursor = encode(sort, KEYS[sort])
     alphabet = string.ascii_letters + string.digits + "-_"
     changed = [cursor[:-1], cursor + "A", cursor + "=", cursor[:12], cursor * 2]

@@ -1,4 +1,4 @@
-"""The Idempotency-Key header: which keys there are, and how they may be written."""
+"""Tests the Idempotency-Key header: valid keys, and their spelling."""
 
 import pytest
 from conftest import MOANA, Client
@@ -30,10 +30,10 @@ PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
         ("'; drop table movies; --%(key)s :a", "'; drop table movies; --%(key)s :a"),
     ],
 )
-async def test_a_key_is_kept_as_it_is_meant(
+async def test_a_key_is_stored_without_its_quotes(
     client: Client, execute: Execute, sent: str, key: str
 ) -> None:
-    """Bare or in double quotes; blanks around it belong to HTTP, those in quotes to the key."""
+    """Spaces around a key are not part of it, spaces in quotes are."""
     headers = {"Idempotency-Key": sent}
 
     response = await client.post("/v1/movies", json=MOANA, headers=headers)
@@ -42,8 +42,8 @@ async def test_a_key_is_kept_as_it_is_meant(
     assert execute("select key from idempotency_keys") == [(key,)]
 
 
-async def test_quotes_make_no_other_key(client: Client) -> None:
-    """Who starts to send the draft's form does not lose what was sent bare."""
+async def test_quotes_do_not_change_a_key(client: Client) -> None:
+    """A client may start to use the draft's form with quotes."""
     first = await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "a"})
     again = await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": '"a"'})
 
@@ -70,8 +70,8 @@ async def test_quotes_make_no_other_key(client: Client) -> None:
         "a\tb",
     ],
 )
-async def test_what_is_no_key_is_refused(client: Client, execute: Execute, sent: str) -> None:
-    """400 that says what is expected, before anything is done."""
+async def test_an_invalid_key_is_refused(client: Client, execute: Execute, sent: str) -> None:
+    """The 400 says what is expected; no movie is created."""
     headers = {"Idempotency-Key": sent}
 
     response = await client.post("/v1/movies", json=MOANA, headers=headers)
@@ -84,7 +84,7 @@ async def test_what_is_no_key_is_refused(client: Client, execute: Execute, sent:
 
 
 async def test_two_keys_are_refused(client: Client) -> None:
-    """Nobody can tell which of them is meant."""
+    """The service cannot know which one applies."""
     headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "a")]
 
     response = await client.post("/v1/movies", json=MOANA, headers=headers)
@@ -93,8 +93,8 @@ async def test_two_keys_are_refused(client: Client) -> None:
 
 
 @given(some.text(some.characters(codec="ascii"), max_size=300) | some.text(PRINTABLE, max_size=8))
-def test_the_reference_has_the_very_rule(text: str) -> None:
-    """What the OpenAPI document allows is what is read, and nothing else."""
+def test_the_reference_has_the_same_rule(text: str) -> None:
+    """The OpenAPI document allows exactly the keys that the service accepts."""
     schema = {"type": "string", "pattern": f"^({KEY_PATTERN.pattern})$"}
 
     allowed = Draft202012Validator(schema).is_valid(text) and not text.endswith("\n")

@@ -1,4 +1,4 @@
-"""What GET /v1/movies promises: filters, sort, cursors, page numbers, metadata and links."""
+"""Tests GET /v1/movies: filters, sort, cursors, page numbers, metadata and links."""
 
 from pathlib import Path
 from shutil import copytree
@@ -30,7 +30,7 @@ INSERT = "insert into movies (title, year, runtime, genres) values (%s, %s, %s, 
 
 @pytest.fixture
 def catalogue(execute: Execute) -> None:
-    """Put `MOVIES` into the catalogue, with ids from 1."""
+    """Insert `MOVIES`, with ids from 1."""
     for movie in MOVIES:
         execute(INSERT, *movie)
 
@@ -43,17 +43,17 @@ async def listed(client: Client, **parameters: Any) -> dict[str, Any]:
 
 
 def ids(page: dict[str, Any]) -> list[int]:
-    """The ids of a page's movies."""
+    """Return the ids of a page's movies."""
     return [movie["id"] for movie in page["movies"]]
 
 
 async def titles(client: Client, **parameters: Any) -> list[str]:
-    """The titles of a page."""
+    """Return the titles of a page."""
     return [movie["title"] for movie in (await listed(client, **parameters))["movies"]]
 
 
 async def refused(client: Client, query: str) -> list[tuple[str, str]]:
-    """The parameters that a query string is refused for, each with its detail."""
+    """Return the invalid parameters of a query string, each with its detail."""
     response = await client.get(URL(f"/v1/movies?{query}", encoded=True))
     body = await response.json()
     assert (response.status, body["status"]) == (422, 422)
@@ -63,7 +63,7 @@ async def refused(client: Client, query: str) -> list[tuple[str, str]]:
 
 @pytest.mark.usefixtures("catalogue")
 async def test_a_page_is_movies_and_metadata(client: Client) -> None:
-    """Without parameters: the first twenty by id, in full, and how many there are."""
+    """Without parameters, it has the first twenty movies by id, and the total."""
     body = await listed(client)
 
     assert ids(body) == list(range(1, 9))
@@ -78,7 +78,7 @@ async def test_a_page_is_movies_and_metadata(client: Client) -> None:
 
 
 async def test_an_empty_catalogue_is_an_empty_page(client: Client) -> None:
-    """No movies are no error."""
+    """An empty catalogue is not an error."""
     body = await listed(client, page=1)
 
     assert body["movies"] == []
@@ -103,16 +103,16 @@ FOUND_BY_TITLE = {
     "far from home " * 3 + "home": ["Spider-Man: Far from Home"],
     "8½": ["8½"],
     **{title: [] for title in ("st*d", "cas", "moana casablanca")},
-    # A genre is no word of a title.
+    # Genres are not title words.
     **{title: [] for title in ("drama", "genre drama", "dr*", "dra*", "ge*")},
-    # Punctuation has no words, so no movie has all of them.
+    # Punctuation has no words, so it matches no movie.
     **{title: [] for title in ("!!!", "*", " ", "'", "& | ! ( ) : <-> *", "\\", "…—«»")},
 }
 
 
 @pytest.mark.usefixtures("catalogue")
 async def test_title_finds_words_in_any_order_and_case(client: Client, execute: Execute) -> None:
-    """All words must be there, whatever their order, case and accents; `*` ends a prefix."""
+    """All words must match, in any order, case and accents; `*` ends a prefix."""
     execute(INSERT, *ODYSSEUS)
 
     found = {title: await titles(client, title=title) for title in FOUND_BY_TITLE}
@@ -130,7 +130,7 @@ async def test_accents_are_ignored_in_both_directions(client: Client, execute: E
 
 @pytest.mark.usefixtures("catalogue")
 async def test_the_syntax_of_text_search_is_harmless(client: Client) -> None:
-    """Operators are blanks: no error, and nothing but the words counts."""
+    """Operators count as spaces, and cause no error."""
     for title in ("{} & !", "'{}' | x", "({}):*", "{}\\", "<->{}:AB", "{};--"):
         parameters = {"title": title.format("casablanca")}
         assert (await client.get("/v1/movies", params=parameters)).status == 200, title
@@ -156,7 +156,7 @@ FOUND_BY_FILTERS = {
 
 
 @pytest.mark.usefixtures("catalogue")
-async def test_a_movie_has_to_pass_every_filter(client: Client) -> None:
+async def test_a_movie_must_match_every_filter(client: Client) -> None:
     """Ranges include both ends."""
     found = {
         query: ids(await listed(client, **URL(f"?{query}").query)) for query in FOUND_BY_FILTERS
@@ -166,7 +166,7 @@ async def test_a_movie_has_to_pass_every_filter(client: Client) -> None:
 
 
 async def test_a_genre_is_found_whatever_its_characters(client: Client, execute: Execute) -> None:
-    """It is compared as a whole."""
+    """A genre is compared as a whole."""
     for genre in ("it's", "a\\b", "x & y", "C:*", "r&b | soul", "日本"):
         execute(INSERT, genre, 2000, 1, [genre])
 
@@ -174,8 +174,8 @@ async def test_a_genre_is_found_whatever_its_characters(client: Client, execute:
         assert await titles(client, genres=genre + "z") == []
 
 
-async def test_what_is_too_long_for_an_index_is_kept_and_found(client: Client) -> None:
-    """A word is known by its first 100 characters."""
+async def test_long_words_are_stored_and_found(client: Client) -> None:
+    """Only the first 100 characters of a word are compared."""
     movie = {"title": "㌀" * 160, "year": 2000, "runtime": "1 mins", "genres": ["x" * 100]}
 
     assert (await client.post("/v1/movies", json=movie)).status == 201
@@ -185,7 +185,7 @@ async def test_what_is_too_long_for_an_index_is_kept_and_found(client: Client) -
 
 @pytest.fixture(params=[10_000, 2], ids=["few matches", "many matches"])
 def exact_total(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have lists of more than so many matches walk an index."""
+    """Set the number of matches from which lists walk an index."""
     monkeypatch.setattr(listing, "EXACT_TOTAL", request.param)
     monkeypatch.setattr(paging, "EXACT_TOTAL", request.param)
 
@@ -211,7 +211,7 @@ async def walk(
 )
 @pytest.mark.usefixtures("catalogue", "exact_total")
 async def test_cursors_walk_there_and_back(client: Client, sort: str, order: list[int]) -> None:
-    """`next` leads through the whole order, `previous` back."""
+    """`next` leads to the end of the order, `previous` back."""
     orders = ((sort, order), (f"-{sort}", order[::-1]))
     for name, expected in orders:
         for size in (1, 3, 8, 20):
@@ -225,10 +225,10 @@ async def test_cursors_walk_there_and_back(client: Client, sort: str, order: lis
 
 
 @pytest.mark.usefixtures("exact_total")
-async def test_a_walk_goes_on_within_the_year_that_bounds_a_range(
+async def test_a_walk_continues_within_the_first_year_of_a_range(
     client: Client, execute: Execute
 ) -> None:
-    """Each page begins at the cursor, never again where the range does."""
+    """Each page starts at the cursor, not at the start of the range."""
     add_movies(execute, *["x"] * 8)
 
     for sort, order in (("year", [*range(1, 9)]), ("-year", [*range(8, 0, -1)])):
@@ -244,7 +244,7 @@ async def test_a_walk_goes_on_within_the_year_that_bounds_a_range(
 async def test_a_page_whose_movies_are_gone_leads_back(
     client: Client, execute: Execute, sort: str
 ) -> None:
-    """Where everything behind a cursor was deleted, previous has the movie that it came from."""
+    """If all movies after a cursor are deleted, previous has the movie before it."""
     first = await listed(client, sort=sort, page_size=3)
     cursor = first["metadata"]["next_cursor"]
     kept = ids(first)
@@ -266,7 +266,7 @@ async def test_a_page_whose_movies_are_gone_leads_back(
 
 @pytest.mark.usefixtures("catalogue")
 async def test_a_total_goes_with_the_cursors(client: Client, execute: Execute) -> None:
-    """It is counted once a walk, there and back; whoever begins anew has it counted anew."""
+    """A walk counts once, for both directions; a new walk counts again."""
     first = await listed(client, page_size=3)
     execute("delete from movies where id > 6")
 
@@ -282,7 +282,7 @@ async def test_a_total_goes_with_the_cursors(client: Client, execute: Execute) -
 
 @pytest.mark.usefixtures("catalogue")
 async def test_a_cursor_holds_for_its_filter_and_sort_alone(client: Client) -> None:
-    """With another one it is refused, not taken for a place in another order."""
+    """With another filter or sort, the cursor is refused."""
     cursor = (await listed(client, sort="year", page_size=2))["metadata"]["next_cursor"]
 
     for query in ("sort=-year", "sort=id", "sort=year&genres=drama", "sort=year&title=x"):
@@ -304,7 +304,7 @@ async def test_pages_by_number(client: Client) -> None:
 
 @pytest.mark.usefixtures("catalogue")
 async def test_a_numbered_page_has_cursors_too(client: Client) -> None:
-    """A client can go on with them where numbers end."""
+    """A client can continue with them after the last number."""
     query = {"page_size": 3, "sort": "-year"}
     second = await listed(client, page=2, **query)
 
@@ -325,7 +325,7 @@ async def test_a_total_that_a_page_contradicts_is_counted_again(client: Client) 
 
 
 async def links(client: Client, url: str) -> dict[str, str]:
-    """The targets in the Link header of a page, by rel."""
+    """Return the targets in the Link header of a page, by rel."""
     response = await client.get(URL(url, encoded=True))
     assert response.status == 200
     return {
@@ -339,7 +339,7 @@ async def links(client: Client, url: str) -> dict[str, str]:
 
 @pytest.mark.usefixtures("catalogue")
 async def test_links_lead_to_the_pages_next_to_it(client: Client) -> None:
-    """Link has first, prev and next, with all other parameters as they were (RFC 8288)."""
+    """Link has first, prev and next, with all other parameters unchanged (RFC 8288)."""
     query = "/v1/movies?genres=drama&sort=-year&page_size=1"
     first = await links(client, query)
     second = await links(client, first["next"])
@@ -354,7 +354,7 @@ async def test_links_lead_to_the_pages_next_to_it(client: Client) -> None:
 
 @pytest.mark.usefixtures("catalogue")
 async def test_links_by_number_as_far_as_numbers_reach(client: Client) -> None:
-    """Who asks by number gets links by number; past their depth, a cursor."""
+    """A page with a number has links with numbers; after the last number, with a cursor."""
     second = await links(client, "/v1/movies?page=2&page_size=2")
     last = await links(client, "/v1/movies?page=4&page_size=2")
 
@@ -365,15 +365,15 @@ async def test_links_by_number_as_far_as_numbers_reach(client: Client) -> None:
 
 @pytest.mark.usefixtures("catalogue")
 async def test_a_page_past_the_end_links_back_to_the_last(client: Client) -> None:
-    """Not to another empty one."""
+    """It does not link back to another empty page."""
     past = await links(client, "/v1/movies?page=9&page_size=3")
 
     assert past.keys() == {"first", "prev"}
     assert past["prev"] == "/v1/movies?page_size=3&page=3"
 
 
-async def test_a_link_cannot_be_ended_early(client: Client) -> None:
-    """What a client sent comes back quoted."""
+async def test_links_are_escaped(client: Client) -> None:
+    """A parameter of the client cannot end the link."""
     response = await client.get(URL('/v1/movies?title=a%3E;rel="x"', encoded=True))
 
     assert response.headers["Link"] == '</v1/movies?title=a%3E%3Brel%3D%22x%22>; rel="first"'
@@ -392,7 +392,7 @@ async def test_a_link_has_no_fragment(client: Client) -> None:
 
 @pytest.fixture
 def many(execute: Execute) -> None:
-    """10,001 movies of the year 2000 or later, 10,000 of 2001 or later."""
+    """Insert 10,001 movies of 2000 or later, 10,000 of them of 2001 or later."""
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select 'x', case n when 1 then 2000 else 2001 end, 1, '{a}'"
@@ -403,7 +403,7 @@ def many(execute: Execute) -> None:
 
 @pytest.mark.usefixtures("many")
 async def test_of_ten_thousand_movies_every_page_has_a_number(client: Client) -> None:
-    """The last page is where `last_page` says, and nothing follows it."""
+    """`last_page` is the last page with movies."""
     first = await listed(client, year="2001..", page=1, page_size=30)
     number = first["metadata"]["last_page"]
 
@@ -417,7 +417,7 @@ async def test_of_ten_thousand_movies_every_page_has_a_number(client: Client) ->
 
 @pytest.mark.usefixtures("many")
 async def test_of_more_movies_the_first_thousand_have_numbers(client: Client) -> None:
-    """The last page by number leads on with a cursor; one further is refused and says so."""
+    """The last page with a number links to a cursor; the next number is refused with a hint."""
     first = await listed(client, page=1, page_size=30)
     number = first["metadata"]["last_page"]
     last = await listed(client, page=number, page_size=30)
@@ -438,7 +438,7 @@ async def test_of_more_movies_the_first_thousand_have_numbers(client: Client) ->
 async def test_a_column_that_a_dba_adds_works_in_lists_of_any_size(
     start: Start, execute: Execute, tmp_path: Path
 ) -> None:
-    """Added by a migration and used in the conditions of the queries: with few and many matches."""
+    """The queries use it in their conditions, with few and many matches."""
     execute("alter table movies add column hidden boolean not null default false")
     execute("update movies set hidden = true where id % 2 = 0 and id <= 100")
     execute("vacuum analyze movies")
@@ -465,7 +465,7 @@ async def test_a_column_that_a_dba_adds_works_in_lists_of_any_size(
 
 
 async def test_totals_are_exact_up_to_ten_thousand(client: Client, execute: Execute) -> None:
-    """Beyond, an estimate, which says so, is near, and is the same each time."""
+    """Above, it is an estimate, marked as such, near, and the same each time."""
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select 'x', 1900 + n % 100, 1, '{a}' from generate_series(1, 20000) as n"
@@ -522,7 +522,7 @@ INVALID = [
 
 
 async def test_an_invalid_parameter_is_named(client: Client) -> None:
-    """A 422 names the parameter and says what it takes; test_cursors.py has more cursors."""
+    """A 422 names the parameter and the expected value; test_cursors.py has more cursors."""
     refusals = {query: await refused(client, query) for query, _ in INVALID}
 
     assert [(query, name) for query, [(name, _)] in refusals.items()] == INVALID
@@ -547,7 +547,7 @@ async def test_a_refused_search_is_explained(client: Client) -> None:
 
 
 async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> None:
-    """Each parameter once."""
+    """Each parameter is reported once."""
     assert [name for name, _ in await refused(client, "a=1&a=2&year=x&sort=y&sort=z")] == [
         *("a", "year", "sort")
     ]

@@ -1,4 +1,4 @@
-"""What /v1/movies promises: every row of the contract's table."""
+"""Tests /v1/movies: every row of the contract's table."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import MOANA, Client, Start
+from support import Execute
 
 CASABLANCA = {
     "title": "Casablanca",
@@ -22,8 +23,8 @@ async def create(client: Client, movie: dict[str, Any] = MOANA) -> dict[str, Any
     return dict((await response.json())["movie"])
 
 
-async def test_create_answers_with_the_movie_and_where_it_is(client: Client) -> None:
-    """POST answers 201, the movie as kept, and its Location."""
+async def test_create_returns_the_movie_and_its_location(client: Client) -> None:
+    """POST returns 201, the stored movie, and its Location."""
     before = datetime.now(UTC) - timedelta(seconds=1)
 
     response = await client.post("/v1/movies", json=CASABLANCA)
@@ -41,8 +42,8 @@ async def test_create_answers_with_the_movie_and_where_it_is(client: Client) -> 
     assert before < datetime.fromisoformat(movie["created_at"]) < datetime.now(UTC)
 
 
-async def test_answers_are_pretty_printed_json(client: Client) -> None:
-    """An answer is JSON in UTF-8, indented by two spaces, with a final newline."""
+async def test_responses_are_pretty_printed_json(client: Client) -> None:
+    """A response is JSON in UTF-8, indented by two spaces, with a final newline."""
     movie = await create(client, {**MOANA, "title": "Amélie"})
 
     response = await client.get(f"/v1/movies/{movie['id']}")
@@ -55,7 +56,7 @@ async def test_answers_are_pretty_printed_json(client: Client) -> None:
 
 
 async def test_show_gives_the_movie(client: Client) -> None:
-    """GET answers 200 and the movie as it was created."""
+    """GET returns 200 and the movie as created."""
     movie = await create(client)
 
     response = await client.get(f"/v1/movies/{movie['id']}")
@@ -65,8 +66,8 @@ async def test_show_gives_the_movie(client: Client) -> None:
 
 
 @pytest.mark.parametrize("field", list(MOANA))
-async def test_patch_changes_only_what_is_sent(client: Client, field: str) -> None:
-    """PATCH of one field leaves the others as they were and raises the version."""
+async def test_patch_changes_only_the_sent_fields(client: Client, field: str) -> None:
+    """PATCH of one field keeps the others and raises the version."""
     movie = await create(client)
 
     response = await client.patch(f"/v1/movies/{movie['id']}", json={field: CASABLANCA[field]})
@@ -83,7 +84,7 @@ async def test_patch_changes_only_what_is_sent(client: Client, field: str) -> No
 async def test_patch_that_changes_nothing_keeps_the_version(
     client: Client, patch: dict[str, Any]
 ) -> None:
-    """A PATCH that changes nothing answers 200 with the very same movie."""
+    """A PATCH that changes nothing returns 200 with the same movie."""
     movie = await create(client)
 
     response = await client.patch(f"/v1/movies/{movie['id']}", json=patch)
@@ -93,7 +94,7 @@ async def test_patch_that_changes_nothing_keeps_the_version(
 
 
 async def test_patch_refuses_null(client: Client) -> None:
-    """In a merge patch null would remove a field; a movie has no field to spare."""
+    """In a merge patch null would remove a field, and all fields are required."""
     movie = await create(client)
 
     response = await client.patch(f"/v1/movies/{movie['id']}", json={"year": None})
@@ -105,7 +106,7 @@ async def test_patch_refuses_null(client: Client) -> None:
 
 
 async def test_patches_of_different_fields_at_once_are_all_kept(client: Client) -> None:
-    """A PATCH is one atomic statement: none overwrites what another has just changed."""
+    """A PATCH is one atomic statement, so it does not overwrite fields of another one."""
     movie = await create(client)
 
     responses = await asyncio.gather(
@@ -122,7 +123,7 @@ async def test_patches_of_different_fields_at_once_are_all_kept(client: Client) 
 
 
 async def test_put_replaces_all_fields(client: Client) -> None:
-    """PUT answers 200 and the movie with all of its fields replaced."""
+    """PUT returns 200 and the movie with all fields replaced."""
     movie = await create(client)
 
     response = await client.put(f"/v1/movies/{movie['id']}", json=CASABLANCA)
@@ -135,7 +136,7 @@ async def test_put_replaces_all_fields(client: Client) -> None:
 
 
 async def test_put_needs_all_fields(client: Client) -> None:
-    """PUT with a field missing is a validation failure and changes nothing."""
+    """PUT without a field is a 422 and changes nothing."""
     movie = await create(client)
 
     response = await client.put(f"/v1/movies/{movie['id']}", json={"title": "Moana"})
@@ -147,8 +148,8 @@ async def test_put_needs_all_fields(client: Client) -> None:
     assert await (await client.get(f"/v1/movies/{movie['id']}")).json() == {"movie": movie}
 
 
-async def test_delete_answers_with_what_was_deleted(client: Client) -> None:
-    """DELETE answers 200 and the movie; a second one 404."""
+async def test_delete_returns_the_deleted_movie(client: Client) -> None:
+    """DELETE returns 200 and the movie; a second one 404."""
     movie = await create(client)
 
     first = await client.delete(f"/v1/movies/{movie['id']}")
@@ -162,15 +163,25 @@ async def test_delete_answers_with_what_was_deleted(client: Client) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
 async def test_a_movie_that_does_not_exist_is_404(client: Client, method: str) -> None:
-    """No movie of that id: 404."""
+    """An unknown id is a 404."""
     response = await client.request(method, f"/v1/movies/{2**63 - 1}")
 
     assert response.status == 404
 
 
+async def test_a_movie_may_have_the_largest_id(client: Client, execute: Execute) -> None:
+    """Ids are bigints of PostgreSQL, up to 2^63-1."""
+    execute(f"alter table movies alter id restart with {2**63 - 1}")
+    await create(client)
+
+    for method in ("GET", "PATCH", "PUT", "DELETE"):
+        response = await client.request(method, "/v1/movies/9223372036854775807", json=MOANA)
+        assert response.status == 200, method
+
+
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 async def test_changing_a_movie_that_does_not_exist_is_404(client: Client, method: str) -> None:
-    """PUT does not create, and PATCH has nothing to change."""
+    """PUT does not create a movie."""
     response = await client.request(method, "/v1/movies/1", json=MOANA)
 
     assert response.status == 404
@@ -185,10 +196,8 @@ async def test_changing_a_movie_that_does_not_exist_is_404(client: Client, metho
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE"])
-async def test_what_is_no_id_is_404_without_asking_the_database(
-    start: Start, method: str, wrong: str
-) -> None:
-    """An id is 1 to 2^63-1 in ASCII digits; the rest is 404 even while the database is away."""
+async def test_an_invalid_id_is_404_without_a_query(start: Start, method: str, wrong: str) -> None:
+    """An id is 1 to 2^63-1 in ASCII digits; others are 404, even without the database."""
     client = await start(database__url="postgresql://nobody@127.0.0.1:9/nothing")
 
     response = await client.request(method, f"/v1/movies/{wrong}", json=MOANA)
@@ -198,7 +207,7 @@ async def test_what_is_no_id_is_404_without_asking_the_database(
 
 
 @pytest.mark.parametrize("path", ["/v1/movies/1", "/v1/movies"])
-async def test_head_answers_as_get_without_a_body(client: Client, path: str) -> None:
+async def test_head_is_get_without_a_body(client: Client, path: str) -> None:
     """HEAD has the status and the headers of GET."""
     await create(client)
 
@@ -222,9 +231,7 @@ async def test_head_answers_as_get_without_a_body(client: Client, path: str) -> 
         ("/v1/healthcheck/ready", "GET, HEAD, OPTIONS"),
     ],
 )
-async def test_options_and_wrong_methods_name_the_right_ones(
-    client: Client, path: str, allow: str
-) -> None:
+async def test_options_and_wrong_methods_get_allow(client: Client, path: str, allow: str) -> None:
     """OPTIONS is 204 and any other method 405, both with Allow."""
     options = await client.options(path)
     wrong = await client.request("PROPFIND", path)
@@ -237,7 +244,7 @@ async def test_options_and_wrong_methods_name_the_right_ones(
 
 @pytest.mark.parametrize("path", ["/v1/", "/v1/movie", "/v1/movies/", "/v2/movies"])
 async def test_everything_else_is_404(client: Client, path: str) -> None:
-    """A path that is not in the table: 404, whatever the method."""
+    """A path that is not in the table is a 404 for every method."""
     for method in ("GET", "POST", "OPTIONS"):
         response = await client.request(method, path)
 
@@ -246,7 +253,7 @@ async def test_everything_else_is_404(client: Client, path: str) -> None:
 
 
 async def test_text_is_kept_byte_for_byte(client: Client) -> None:
-    """Nothing is trimmed, normalised or folded."""
+    """Text is not trimmed, normalised or folded."""
     movie = {
         **MOANA,
         "title": "  A\u0301me\u0301lie\u200b \n\t💿 \\ ' \" % :id $$ ",
@@ -268,8 +275,8 @@ async def test_ids_are_never_given_twice(client: Client) -> None:
     assert second["id"] > first["id"]
 
 
-async def test_times_are_in_utc_whatever_the_database_thinks(start: Start, execute: Any) -> None:
-    """A time zone that a DBA set does not show."""
+async def test_times_are_in_utc_in_every_time_zone(start: Start, execute: Any) -> None:
+    """A time zone that a DBA set has no effect."""
     [(name,)] = execute("select current_database()")
     execute(f"alter database {name} set timezone to 'Asia/Tokyo'")
 
@@ -281,8 +288,8 @@ async def test_times_are_in_utc_whatever_the_database_thinks(start: Start, execu
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PATCH", "PUT", "DELETE", "POST"])
-async def test_a_query_that_is_not_taken_is_refused(client: Client, method: str) -> None:
-    """What is ignored would be taken to work: `?dry_run=1` with a DELETE, say."""
+async def test_a_query_string_is_refused(client: Client, method: str) -> None:
+    """If it were ignored, a client could believe that DELETE supports `?dry_run=1`."""
     await create(client)
     path = "/v1/movies?x=1" if method == "POST" else "/v1/movies/1?x=1"
 

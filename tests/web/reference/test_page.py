@@ -1,4 +1,4 @@
-"""The reference page in a real browser."""
+"""Tests the reference page in a real browser."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -17,14 +17,14 @@ OUTCOME = "#create_movie .outcome"
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a browser."""
+    """Return the address of a browser."""
     with chromium.running(tmp_path_factory.mktemp("profile")) as address:
         yield address
 
 
 @pytest.fixture
 async def page(browser: str) -> AsyncIterator[Page]:
-    """An empty page that is the test's own."""
+    """Return an empty page."""
     async with chromium.opened(browser) as opened:
         yield opened
 
@@ -39,14 +39,14 @@ async def show(
 
 
 async def count(page: Page, selector: str) -> int:
-    """How many elements there are."""
+    """Count the elements."""
     return int(await page.evaluate(f"document.querySelectorAll({selector!r}).length"))
 
 
 async def test_the_page_renders_every_operation_without_complaint(
     page: Page, client: Client
 ) -> None:
-    """Nothing in the console, wide and narrow, light and dark, and nothing runs out of the page."""
+    """Wide and narrow, light and dark: no message in the console, and no content is cut off."""
     document = await (await client.get("/v1/openapi.json")).json()
     shown = {"get", "post", "patch", "put", "delete"}
     expected = sum(len(item.keys() & shown) for item in document["paths"].values())
@@ -67,8 +67,8 @@ async def test_the_page_renders_every_operation_without_complaint(
     assert page.complaints == []
 
 
-async def test_the_policy_refuses_what_is_inline(page: Page, client: Client) -> None:
-    """A script that got into the page would not run; the browser says so, and the tests see it."""
+async def test_the_policy_refuses_inline_scripts(page: Page, client: Client) -> None:
+    """The browser does not run an injected script, and reports it, which these tests check."""
     await show(page, client)
 
     await page.evaluate("document.body.setAttribute('onclick', 'window.ran = true')")
@@ -79,7 +79,7 @@ async def test_the_policy_refuses_what_is_inline(page: Page, client: Client) -> 
 
 
 async def test_try_it_creates_a_movie(page: Page, client: Client) -> None:
-    """The form sends what it shows; the answer is shown; the other forms ask for the new movie."""
+    """The form sends its text and shows the response; the other forms get the new movie's id."""
     await show(page, client)
     await page.evaluate(
         "(body => { body.value = body.value.replace('Casablanca', 'Moana’s'); "
@@ -95,13 +95,15 @@ async def test_try_it_creates_a_movie(page: Page, client: Client) -> None:
     assert "location" in output
     assert '"title": "Moana’s"' in output
     assert await page.evaluate("document.querySelector('#show_movie input').value") == "1"
+    line = await page.evaluate("document.querySelector('#show_movie-curl').textContent")
+    assert line.endswith(f"'{client.make_url('/v1/movies/1')}'")
     movie = (await (await client.get("/v1/movies/1")).json())["movie"]
     assert (movie["title"], movie["year"]) == ("Moana’s", 1942)
     assert page.complaints == []
 
 
-async def test_the_curl_line_is_what_the_form_sends(page: Page, client: Client) -> None:
-    """It follows the form, and quotes for the shell."""
+async def test_the_curl_line_is_the_request_of_the_form(page: Page, client: Client) -> None:
+    """The line changes with the form, and is quoted for the shell."""
     await show(page, client)
 
     await page.evaluate(
@@ -117,7 +119,7 @@ async def test_the_curl_line_is_what_the_form_sends(page: Page, client: Client) 
 
 
 async def test_the_keyboard_is_enough(page: Page, client: Client) -> None:
-    """Tab comes to the skip link first, and in time to the button that sends."""
+    """Tab reaches first the skip link, and later the button that sends."""
     await show(page, client)
 
     await press(page, "Tab")
@@ -132,8 +134,8 @@ async def test_the_keyboard_is_enough(page: Page, client: Client) -> None:
     assert (await client.get("/v1/movies/1")).status == 200
 
 
-async def test_whatever_can_be_used_has_a_name(page: Page, client: Client) -> None:
-    """A screen reader has something to say for every link, button and field."""
+async def test_every_control_has_a_name(page: Page, client: Client) -> None:
+    """A screen reader can read every link, button and field."""
     await show(page, client)
 
     tree = await page.send("Accessibility.getFullAXTree")
@@ -145,8 +147,8 @@ async def test_whatever_can_be_used_has_a_name(page: Page, client: Client) -> No
 
 
 @pytest.mark.parametrize("section", ["validation-failed", "delete_movie"])
-async def test_what_a_link_leads_to_is_in_sight(page: Page, client: Client, section: str) -> None:
-    """An address keeps its meaning though the operations are rendered after the page came."""
+async def test_the_target_of_a_link_is_visible(page: Page, client: Client, section: str) -> None:
+    """The fragment of a URL works, although operations are rendered after the page has loaded."""
     await show(page, client, f"#{section}", width=360)
 
     top = await page.evaluate(f"document.getElementById('{section}').getBoundingClientRect().top")
@@ -155,7 +157,7 @@ async def test_what_a_link_leads_to_is_in_sight(page: Page, client: Client, sect
 
 
 async def press(page: Page, key: str) -> None:
-    """Press a key and let it go."""
+    """Press and release a key."""
     text = {"text": "\r"} if key == "Enter" else {}
     code = {"Tab": 9, "Enter": 13}[key]
     for kind in ("keyDown", "keyUp"):

@@ -1,4 +1,4 @@
-"""The OpenAPI document and the page: nothing undocumented, no dead link, nothing from elsewhere."""
+"""Tests the OpenAPI document and the page: complete, without dead links or foreign files."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from service.web import problems
 from service.web.reference.problem_texts import PROBLEM_TEXTS, example_json
 from service.web.request_cycle.request_ids import assign_request_id
 
-# Headers of HTTP itself, which documents leave out, and those that only browsers need.
+# Headers of HTTP itself, and headers for browsers, which the document leaves out.
 PLAIN = {"content-encoding", "content-length", "content-type", "date", "server", "vary"}
 PLAIN |= {"content-security-policy", "referrer-policy", "x-content-type-options"}
 METHODS = {"get", "head", "post", "patch", "put", "delete"}
@@ -22,12 +22,12 @@ METHODS = {"get", "head", "post", "patch", "put", "delete"}
 
 @pytest.fixture
 async def document(client: Client) -> dict[str, Any]:
-    """The document as clients get it."""
+    """Return the document as clients get it."""
     return dict(await (await client.get("/v1/openapi.json")).json())
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Path, method and operation, one after the other."""
+    """Yield path, method and operation."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             yield path, method, operation
@@ -36,7 +36,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 async def test_every_route_is_in_the_document_and_nothing_else(
     client: Client, document: dict[str, Any]
 ) -> None:
-    """Method by method, what the application serves is what the document says."""
+    """The document has exactly the methods and paths of the application."""
     served = {
         (route.resource.canonical, route.method.lower())
         for route in client.server.app.router.routes()  # type: ignore[attr-defined] # conftest's Service
@@ -49,7 +49,7 @@ async def test_every_route_is_in_the_document_and_nothing_else(
 
 
 async def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
-    """It is OpenAPI 3.1 to a validator that is not ours."""
+    """An independent validator accepts it as OpenAPI 3.1."""
     assert document["openapi"].startswith("3.1.")
 
     errors = list(OpenAPIV31SpecValidator(document).iter_errors())
@@ -58,16 +58,16 @@ async def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
 
 
 async def test_every_operation_is_one_of_a_listed_group(document: dict[str, Any]) -> None:
-    """A misspelt tag would be a group of its own on the page."""
+    """A misspelt tag would be another group on the page."""
     listed = {tag["name"] for tag in document["tags"]}
 
     assert {tag for _, _, operation in operations(document) for tag in operation["tags"]} == listed
 
 
-async def test_every_answer_has_the_request_id_and_every_request_may(
+async def test_every_request_and_response_documents_the_request_id(
     document: dict[str, Any],
 ) -> None:
-    """X-Request-Id goes both ways, whatever the route and the status."""
+    """X-Request-Id is documented for every route and status."""
     for path, method, operation in operations(document):
         assert {"$ref": "#/components/parameters/X-Request-Id"} in operation["parameters"]
         for status, given in operation["responses"].items():
@@ -77,6 +77,7 @@ async def test_every_answer_has_the_request_id_and_every_request_may(
 
 
 ID = "/v1/movies/{id}"
+FILE = "/v1/docs/{file}"
 
 
 @pytest.mark.parametrize(
@@ -93,10 +94,10 @@ ID = "/v1/movies/{id}"
         ("GET", "/v1/openapi.json", None),
     ],
 )
-async def test_no_answer_has_a_header_that_the_document_lacks(
+async def test_every_header_of_responses_is_documented(
     client: Client, document: dict[str, Any], method: str, path: str, sent: Any
 ) -> None:
-    """Who adds a header to an answer has to document it."""
+    """A new header of a response must be documented."""
     movie = (await (await client.post("/v1/movies", json=MOANA)).json())["movie"]
     response = await client.request(method, path.replace("{id}", str(movie["id"])), json=sent)
 
@@ -110,8 +111,8 @@ async def test_no_answer_has_a_header_that_the_document_lacks(
     assert required <= sent_back - PLAIN <= {name.lower() for name in described["headers"]}
 
 
-async def test_problems_that_pass_have_retry_after(document: dict[str, Any]) -> None:
-    """A client generator only knows the headers that the document names."""
+async def test_temporary_problems_have_retry_after(document: dict[str, Any]) -> None:
+    """A client generator knows only the headers in the document."""
     problems = document["components"]["responses"].items()
 
     assert {slug for slug, response in problems if "Retry-After" in response["headers"]} == {
@@ -120,8 +121,36 @@ async def test_problems_that_pass_have_retry_after(document: dict[str, Any]) -> 
     }
 
 
+async def test_the_problem_of_a_malformed_header_is_documented(
+    client: Client, document: dict[str, Any]
+) -> None:
+    """400 has several problems; the document names that of the header for each operation."""
+    await client.post("/v1/movies", json=MOANA)
+
+    for method, path, header, sent in (
+        *(("GET", path, "If-None-Match", None) for path in ("/v1/movies", ID, "/v1/genres")),
+        *(("GET", path, "If-None-Match", None) for path in ("/v1/openapi.json", "/v1/docs", FILE)),
+        *((method, ID, "If-Match", MOANA) for method in ("PATCH", "PUT", "DELETE")),
+        ("POST", "/v1/movies", "Idempotency-Key", MOANA),
+    ):
+        url = path.replace("{id}", "1").replace("{file}", "icon.svg")
+        response = await client.request(method, url, json=sent, headers={header: '"'})
+        slug = (await response.json())["type"].partition("#")[2]
+
+        assert response.status == 400
+        assert slug in get_problems(document["paths"][path][method.lower()], 400), (method, path)
+
+
+def get_problems(operation: dict[str, Any], status: int) -> set[str]:
+    """Return the slugs of the documented problems with this status."""
+    described = operation["responses"][str(status)]
+    if "$ref" in described:  # the only one
+        return {described["$ref"].split("/")[-1]}
+    return set(described["content"][problems.CONTENT_TYPE]["examples"])
+
+
 async def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
-    """What the page shows as an example is what the schema beside it allows."""
+    """Each example on the page is valid for its schema."""
     contents = [
         *(r["content"] for r in document["components"]["responses"].values()),
         *(o["requestBody"]["content"] for _, _, o in operations(document) if "requestBody" in o),
@@ -148,7 +177,7 @@ async def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
 
 
 async def test_the_body_of_a_movie_is_strict(document: dict[str, Any]) -> None:
-    """JSON types without leeway, no field beside the four, and the limits of the rules."""
+    """It has exact JSON types, only the four fields, and the limits of the rules."""
     validator = Draft202012Validator({**document, "$ref": "#/components/schemas/MovieInput"})
 
     assert validator.is_valid(MOANA)
@@ -181,7 +210,7 @@ async def test_schemas_have_plain_names_and_mark_read_only_fields(document: dict
 
 
 async def test_every_kind_of_problem_is_on_the_page(client: Client) -> None:
-    """Each `type` leads to a section in the page as it is served, which needs no script."""
+    """Each `type` links to a section of the page, without JavaScript."""
     page = await (await client.get(problems.REFERENCE)).text()
 
     assert PROBLEM_TEXTS.keys() == problems.BY_SLUG.keys()
@@ -204,7 +233,7 @@ async def test_every_kind_of_problem_is_on_the_page(client: Client) -> None:
 async def test_the_type_of_a_problem_leads_to_its_section(
     client: Client, method: str, path: str, body: str
 ) -> None:
-    """Follow the link of a real answer: the page is there, and so is the section."""
+    """The link of a real response leads to a section of the page."""
     problem = await (await client.request(method, path, data=body)).json()
     page, _, slug = problem["type"].partition("#")
 
@@ -212,7 +241,7 @@ async def test_the_type_of_a_problem_leads_to_its_section(
 
 
 def test_a_status_without_a_section_has_no_dead_link() -> None:
-    """A kind of error that nobody described has the type for that (RFC 9457, 4.2.1)."""
+    """An error without a description has the type about:blank (RFC 9457, 4.2.1)."""
     request = make_mocked_request("GET", "/")
     assign_request_id(request)
 
@@ -232,10 +261,10 @@ def test_a_status_without_a_section_has_no_dead_link() -> None:
         ("/v1/docs/icon.svg", "image/svg+xml; charset=utf-8"),
     ],
 )
-async def test_what_the_page_is_made_of_is_served_and_revalidated(
+async def test_the_files_of_the_page_are_served_and_revalidated(
     client: Client, path: str, kind: str
 ) -> None:
-    """The right type, nothing to sniff, and a 304 without a body for who has it already."""
+    """They have the right type, nosniff, and a 304 without a body for cached files."""
     first = await client.get(path)
     again = await client.get(path, headers={"If-None-Match": f'"old", {first.headers["ETag"]}'})
     other = await client.get(path, headers={"If-None-Match": '"old"'})
@@ -249,13 +278,13 @@ async def test_what_the_page_is_made_of_is_served_and_revalidated(
 
 
 async def test_a_file_that_the_page_does_not_have_is_not_found(client: Client) -> None:
-    """Only what the page is made of: no path leads out of it."""
+    """Only files of the page are served; no path leads out of its folder."""
     for name in ("reference.html", "nothing.js", "..%2Freference.py", "%2e%2e"):
         assert (await client.get(f"/v1/docs/{name}")).status == 404
 
 
 async def test_the_page_loads_nothing_from_elsewhere_and_nothing_inline(client: Client) -> None:
-    """No CDN, no font, no inline script or style; and the policy would refuse them."""
+    """It has no CDN, font, inline script or style, and the policy would refuse them."""
     response = await client.get("/v1/docs")
     page = await response.text()
     policy = response.headers["Content-Security-Policy"]

@@ -1,4 +1,4 @@
-"""Which responses are compressed, for which clients, and with which entity tags."""
+"""Tests compression: which responses, for which clients, and with which entity tags."""
 
 import gzip
 import threading
@@ -19,7 +19,7 @@ PLAIN = {"Accept-Encoding": "identity"}
 
 @pytest.fixture
 def catalogue(execute: Execute) -> None:
-    """A hundred movies: a page of them is some 30 kB."""
+    """Insert a hundred movies, a page of some 30 kB."""
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select 'Movie ' || n, 2000, 100, array['drama', 'war'] from generate_series(1, 100) n"
@@ -27,14 +27,14 @@ def catalogue(execute: Execute) -> None:
 
 
 async def raw(client: Client, path: str, *lines: str, method: str = "GET") -> Any:
-    """The response as it goes over the wire."""
+    """Return the response without decompression."""
     head = "".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "Host: a", *lines))
     return await exchange(client, head.encode() + b"\r\n")
 
 
 @pytest.mark.usefixtures("catalogue")
 async def test_a_page_of_movies_is_compressed(client: Client) -> None:
-    """The client who accepts gzip gets the same page in a few bytes."""
+    """A client that accepts gzip gets the same page in fewer bytes."""
     path = "/v1/movies?page_size=100"
     _, plain, body = await raw(client, path)
     status, headers, compressed = await raw(client, path, "Accept-Encoding: gzip, deflate, br")
@@ -49,7 +49,7 @@ async def test_a_page_of_movies_is_compressed(client: Client) -> None:
 
 
 async def test_the_genres_are_compressed(client: Client, execute: Execute) -> None:
-    """A catalogue of many genres has a long list of them."""
+    """A list of many genres is long."""
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select 'a', 2000, 100, array['genre ' || n] from generate_series(1, 100) n"
@@ -62,7 +62,7 @@ async def test_the_genres_are_compressed(client: Client, execute: Execute) -> No
 
 
 async def test_documents_are_compressed_and_small_responses_are_not(client: Client) -> None:
-    """Unpacked, they are the same bytes; a small response would save no packet."""
+    """Documents unpack to the same bytes; a small response would not save a packet."""
     for path in (DOCUMENT, "/v1/docs", "/v1/docs/reference.js"):
         _, headers, compressed = await raw(client, path, "Accept-Encoding: gzip")
         _, _, body = await raw(client, path)
@@ -74,7 +74,7 @@ async def test_documents_are_compressed_and_small_responses_are_not(client: Clie
 
 
 async def test_a_movie_is_not_compressed_however_large(client: Client) -> None:
-    """Its entity tag stays strong, or no If-Match would hold (RFC 9110, 13.1.1)."""
+    """Its entity tag must stay strong for If-Match (RFC 9110, 13.1.1)."""
     movie = {"title": "a", "year": 2000, "runtime": "1 mins", "genres": ["a" * 2000]}
     await client.post("/v1/movies", json=movie)
 
@@ -87,7 +87,7 @@ async def test_a_movie_is_not_compressed_however_large(client: Client) -> None:
 @pytest.mark.usefixtures("catalogue")
 @pytest.mark.parametrize("path", ["/v1/movies?page_size=100", DOCUMENT])
 async def test_head_has_the_headers_of_get(client: Client, path: str) -> None:
-    """With the length of the compressed body."""
+    """Content-Length is that of the compressed body."""
     lines = "Accept-Encoding: gzip", "X-Request-Id: same"
     _, got, _ = await raw(client, path, *lines)
     _, told, _ = await raw(client, path, *lines, method="HEAD")
@@ -97,7 +97,7 @@ async def test_head_has_the_headers_of_get(client: Client, path: str) -> None:
 
 
 async def test_the_entity_tag_is_weak_in_every_encoding(client: Client) -> None:
-    """One tag for the document, compressed or not, promising no bytes (RFC 9110, 8.8.3.3)."""
+    """The document has the same tag, compressed or not, so it is weak (RFC 9110, 8.8.3.3)."""
     compressed = await client.get(DOCUMENT, headers=GZIP)
     plain = await client.get(DOCUMENT, headers=PLAIN)
 
@@ -107,7 +107,7 @@ async def test_the_entity_tag_is_weak_in_every_encoding(client: Client) -> None:
 
 
 async def test_a_304_has_the_tag_and_vary_of_the_200(client: Client) -> None:
-    """So that a cache knows which of its copies is meant (RFC 9110, 15.4.5)."""
+    """Caches need them to select the stored response (RFC 9110, 15.4.5)."""
     full = await client.get(DOCUMENT, headers=GZIP)
     tag = full.headers["ETag"]
     for accepted in (GZIP, PLAIN):
@@ -123,7 +123,7 @@ async def test_a_304_has_the_tag_and_vary_of_the_200(client: Client) -> None:
 async def test_a_huge_response_is_compressed_in_a_thread(
     client: Client, monkeypatch: pytest.MonkeyPatch, execute: Execute
 ) -> None:
-    """The event loop goes on meanwhile."""
+    """The event loop is not blocked."""
     execute(
         "insert into movies (title, year, runtime, genres)"
         " select repeat(e'\\x01', 499) || 'a', 2000, 100, '{b}' from generate_series(1, 100)"
@@ -155,13 +155,13 @@ PREFER_IDENTITY = (
 
 
 def test_which_clients_prefer_gzip() -> None:
-    """Names and qualities as in RFC 9110, 12.5.3."""
+    """Names and qualities follow RFC 9110, 12.5.3."""
     assert [accepted for accepted in PREFER_GZIP if not prefers_gzip(accepted)] == []
     assert [accepted for accepted in PREFER_IDENTITY if prefers_gzip(accepted)] == []
 
 
 async def test_the_header_may_refuse_everything_or_have_several_lines(client: Client) -> None:
-    """Uncompressed, as a 406 would help nobody; lines are one list (RFC 9110, 5.3)."""
+    """The response is uncompressed instead of 406; several lines are one list (RFC 9110, 5.3)."""
     status, refused, _ = await raw(client, DOCUMENT, "Accept-Encoding: identity;q=0")
     _, several, _ = await raw(client, DOCUMENT, "Accept-Encoding: br", "Accept-Encoding: gzip")
 
@@ -171,5 +171,5 @@ async def test_the_header_may_refuse_everything_or_have_several_lines(client: Cl
 
 
 def test_a_weak_tag_stays_as_it_is() -> None:
-    """And a strong one becomes weak."""
+    """A strong tag becomes weak."""
     assert weaken_tag('"a"') == weaken_tag('W/"a"') == 'W/"a"'

@@ -1,4 +1,4 @@
-"""Responses are the same on every kind of connection."""
+"""Tests that responses are the same on every kind of connection."""
 
 import asyncio
 import socket
@@ -15,14 +15,14 @@ VARYING = ("connection", "date")
 
 @pytest.fixture
 async def client(start: Start) -> Client:
-    """A client of a service with one movie."""
+    """Return a client of a service with one movie."""
     client = await start()
     await client.post("/v1/movies", json=MOANA)
     return client
 
 
 def said(answer: Answer) -> set[tuple[str, str]]:
-    """Its headers without what has to differ."""
+    """Return the headers without those that differ."""
     return {(name.lower(), value) for name, value in answer.headers if name.lower() not in VARYING}
 
 
@@ -37,7 +37,7 @@ def said(answer: Answer) -> set[tuple[str, str]]:
     ],
 )
 async def test_everyone_gets_the_same_headers(client: Client, asked: bytes) -> None:
-    """Each once, with the same values, and the date."""
+    """Each header is there once, with the same value, and there is a date."""
     usual, other = await send(client, GET + b"\r\n"), await send(client, asked + b"\r\n")
 
     assert other.status_line.split(" ", 1)[1] == usual.status_line.split(" ", 1)[1] == "200 OK"
@@ -50,7 +50,7 @@ async def test_everyone_gets_the_same_headers(client: Client, asked: bytes) -> N
 
 
 async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None:
-    """And goes on otherwise (RFC 9112, 9.3)."""
+    """Otherwise it stays open (RFC 9112, 9.3)."""
     closing = await send(client, GET + b"Connection: close\r\n\r\n")
     going_on = await send(client, GET + b"\r\n")
 
@@ -59,7 +59,7 @@ async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None
 
 
 async def test_a_connection_that_will_end_says_so(client: Client) -> None:
-    """While the process drains, and where the rest of a body is not wanted (RFC 9112, 9.6)."""
+    """While the process drains, and if the rest of a body is not read (RFC 9112, 9.6)."""
     unfinished = await send(client, GET + b"Content-Length: 6\r\n\r\nabc")
     client.server.app[IN_FLIGHT].is_draining = True  # type: ignore[attr-defined] # conftest's Service
     draining = await send(client, GET + b"\r\n")
@@ -70,8 +70,8 @@ async def test_a_connection_that_will_end_says_so(client: Client) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "PUT", "DELETE"])
-async def test_writes_are_answered_alike(client: Client, method: str) -> None:
-    """Also where the connection ends with the answer."""
+async def test_writes_get_the_same_responses(client: Client, method: str) -> None:
+    """Also if the connection ends with the response."""
     path = b"/v1/movies" if method == "POST" else b"/v1/movies/1"
     body = (
         b""
@@ -94,25 +94,25 @@ async def test_writes_are_answered_alike(client: Client, method: str) -> None:
     assert closing.status_line == usual.status_line
 
 
-async def test_who_does_not_read_is_not_answered_without_end(client: Client) -> None:
-    """Answers wait in the sockets' buffers and in some 64 kB of ours; then no more are made."""
+async def test_a_client_that_does_not_read_fills_no_memory(client: Client) -> None:
+    """If the sockets' buffers and some 64 kB of ours are full, no more responses are made."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.connect((client.host, client.port))
     _, writer = await asyncio.open_connection(sock=sock)
-    writer.write((GET + b"\r\n") * 30_000)  # 2 MB, whose answers would be 20
+    writer.write((GET + b"\r\n") * 30_000)  # 2 MB, with responses of 20 MB
     runner = client.server.runner
     assert runner
     server = runner.server
     assert server
 
     def waiting() -> int:
-        """Bytes of the fullest buffer."""
+        """Return the bytes of the fullest buffer."""
         return max(c.transport.get_write_buffer_size() for c in server.connections if c.transport)
 
     while not waiting():
         await client.get("/v1/healthcheck")
-    for _ in range(500):  # in which it would be answered as often, at least
+    for _ in range(500):  # long enough for as many responses again
         await client.get("/v1/healthcheck")
     assert waiting() < 70_000
     writer.transport.abort()
@@ -138,7 +138,7 @@ async def test_who_does_not_read_is_not_answered_without_end(client: Client) -> 
     ],
 )
 async def test_an_id_is_digits(client: Client, path: str, status: int) -> None:
-    """However it is written, and however large."""
+    """In every spelling and of any size."""
     _, (_, *_), _ = answer = await send(client, f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
 
     assert int(answer.status_line.split()[1]) == status

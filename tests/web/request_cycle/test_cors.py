@@ -1,4 +1,4 @@
-"""What pages of other origins may do: https://fetch.spec.whatwg.org/#http-cors-protocol."""
+"""Tests CORS: https://fetch.spec.whatwg.org/#http-cors-protocol."""
 
 from collections.abc import Mapping
 
@@ -14,19 +14,19 @@ PREFIX = "access-control-"
 
 @pytest.fixture
 async def open_client(start: Start) -> Client:
-    """A client of a service that pages of two origins may use."""
+    """Return a client of a service that allows two origins."""
     return await start(server__cors_origins=(PAGE, OTHER))
 
 
 def protocol(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of CORS among these, in lower case."""
+    """Return the CORS headers, with names in lower case."""
     return {
         name.lower(): value for name, value in headers.items() if name.lower().startswith(PREFIX)
     }
 
 
 def listed(value: str) -> set[str]:
-    """The members of a list in a header."""
+    """Return the members of a list in a header."""
     return set(value.split(", "))
 
 
@@ -34,7 +34,7 @@ READ = {"GET", "HEAD", "OPTIONS"}
 
 
 async def test_a_preflight_lists_the_methods_of_the_path(open_client: Client) -> None:
-    """With the headers that the API knows, and for how long that holds."""
+    """It also lists the headers of the API, and the time that it may be cached."""
     headers = {
         "Origin": OTHER,
         "Access-Control-Request-Method": "GET",
@@ -65,7 +65,7 @@ async def test_a_preflight_lists_the_methods_of_the_path(open_client: Client) ->
 
 
 async def test_a_page_may_read_every_response(open_client: Client) -> None:
-    """Success and error alike, with the headers that clients need."""
+    """Success and errors, with the headers that clients need."""
     responses = [
         await open_client.post("/v1/movies", json=MOANA, headers={"Origin": PAGE}),
         await open_client.get("/v1/movies", headers={"Origin": PAGE}),
@@ -91,7 +91,7 @@ async def test_a_page_may_read_every_response(open_client: Client) -> None:
 
 @pytest.mark.parametrize("origin", [STRANGER, "null", "", f"{PAGE}.stranger.example", PAGE.upper()])
 async def test_other_origins_get_no_permission(open_client: Client, origin: str) -> None:
-    """No header of the protocol, and no error either: its browser keeps it from the page."""
+    """They get no CORS header and no error; the browser hides the response from the page."""
     asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     preflight = await open_client.options("/v1/movies", headers=asked)
     response = await open_client.get("/v1/healthcheck", headers={"Origin": origin})
@@ -100,10 +100,10 @@ async def test_other_origins_get_no_permission(open_client: Client, origin: str)
     assert protocol(preflight.headers) == protocol(response.headers) == {}
 
 
-async def test_a_cache_keeps_responses_of_origins_apart(open_client: Client) -> None:
+async def test_caches_separate_responses_by_origin(open_client: Client) -> None:
     """`Vary: Origin` is in every response, also without an Origin and from the parser.
 
-    A list still varies by Accept-Encoding, too.
+    A list varies by Accept-Encoding, too.
     """
     responses = [
         await open_client.get("/v1/movies/9"),
@@ -121,7 +121,7 @@ async def test_a_cache_keeps_responses_of_origins_apart(open_client: Client) -> 
 
 
 async def test_a_request_that_fails_at_its_body_is_readable_too(open_client: Client) -> None:
-    """What goes wrong below the handlers has the Origin's permission as well."""
+    """Errors outside of the handlers have the CORS headers, too."""
     _, headers, _ = await exchange(
         open_client,
         b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nExpect: magic\r\nContent-Length: 2\r\n"
@@ -132,7 +132,7 @@ async def test_a_request_that_fails_at_its_body_is_readable_too(open_client: Cli
 
 
 async def test_every_origin_may_be_allowed(start: Start) -> None:
-    """`*` in the settings is `*` in the response."""
+    """`*` in the settings gives `*` in the response."""
     client = await start(server__cors_origins=("*",))
 
     response = await client.get("/v1/healthcheck", headers={"Origin": STRANGER})
@@ -141,7 +141,7 @@ async def test_every_origin_may_be_allowed(start: Start) -> None:
 
 
 async def test_without_origins_there_are_no_headers(client: Client) -> None:
-    """The default: pages of other origins get nothing, and caches need not look."""
+    """This is the default: no CORS headers and no `Vary: Origin`."""
     response = await client.get("/v1/healthcheck", headers={"Origin": PAGE})
 
     assert protocol(response.headers) == {}

@@ -1,4 +1,4 @@
-"""Pages of another origin in a real browser, which is who decides."""
+"""Tests pages of another origin in a real browser, because the browser decides."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(
     not chromium.EXECUTABLE, reason="needs Chromium (apt-get install chromium)"
 )
 
-# Each asks first, and reads what is shown to a page only if it is exposed.
+# Each request has a preflight, and reads headers that must be exposed.
 SCRIPT = """(async () => {
   const send = async (path, options) => {
     const answer = await fetch("BASE" + path, options);
@@ -31,7 +31,7 @@ SCRIPT = """(async () => {
 
 @pytest.fixture
 async def elsewhere(aiohttp_server: AiohttpServer) -> str:
-    """The origin of somebody else's pages."""
+    """Return the origin of other pages."""
 
     async def show(_: web.Request) -> web.Response:
         return web.Response(text="<!doctype html>", content_type="text/html")
@@ -43,7 +43,7 @@ async def elsewhere(aiohttp_server: AiohttpServer) -> str:
 
 @pytest.fixture
 async def page(elsewhere: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Page]:
-    """One of them, in a browser."""
+    """Return one of these pages in a browser."""
     with chromium.running(tmp_path_factory.mktemp("profile")) as address:
         async with chromium.opened(address) as opened:
             await opened.show(elsewhere, width=800, height=600)
@@ -51,15 +51,15 @@ async def page(elsewhere: str, tmp_path_factory: pytest.TempPathFactory) -> Asyn
 
 
 async def ask(page: Page, client: Client) -> object:
-    """What the page gets to see of the service's answers."""
+    """Return the part of the service's responses that the page sees."""
     await client.post("/v1/movies", json=MOANA)
     return await page.evaluate(SCRIPT.replace("BASE", str(client.make_url("")).rstrip("/")))
 
 
-async def test_a_page_that_is_let_in_reads_every_answer(
+async def test_an_allowed_page_reads_every_response(
     page: Page, elsewhere: str, start: Start
 ) -> None:
-    """Errors and the request id too. Where no path is, no preflight holds."""
+    """Also errors and the request id. The preflight of an unknown path fails."""
     seen = await ask(page, await start(server__cors_origins=(elsewhere,)))
 
     assert seen == [
@@ -70,7 +70,7 @@ async def test_a_page_that_is_let_in_reads_every_answer(
 
 
 async def test_any_other_page_sees_nothing(page: Page, start: Start) -> None:
-    """Not even that the service is there."""
+    """The page cannot even see that the service exists."""
     client = await start(server__cors_origins=("https://pages.example",))
 
     with pytest.raises(AssertionError, match="Failed to fetch"):

@@ -1,4 +1,4 @@
-"""The headers that every answer carries, whoever answers."""
+"""Tests the headers of every response."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
 async def answers(client: Client) -> list[Mapping[str, str]]:
-    """The headers of one answer of each kind: success, errors, and what the parser refuses."""
+    """Return the headers of a success, of errors, and of an error of the parser."""
     responses = [
         await client.get("/v1/healthcheck"),
         await client.get("/v1/movies"),
@@ -29,8 +29,8 @@ async def answers(client: Client) -> list[Mapping[str, str]]:
     return [*(response.headers for response in responses), refused]
 
 
-async def test_every_answer_is_safe_in_a_browser(client: Client) -> None:
-    """Nothing is guessed, run, framed or told to other sites; no software is named."""
+async def test_every_response_is_safe_in_a_browser(client: Client) -> None:
+    """No sniffing, scripts, frames or referrers; the software's name is hidden."""
     for headers in await answers(client):
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Content-Security-Policy"] == POLICY
@@ -41,8 +41,8 @@ async def test_every_answer_is_safe_in_a_browser(client: Client) -> None:
         assert "Set-Cookie" not in headers
 
 
-async def test_an_answer_keeps_what_it_says_itself(client: Client) -> None:
-    """The page has a policy of its own and may be kept; each header is there once."""
+async def test_a_response_keeps_its_own_headers(client: Client) -> None:
+    """The page has its own policy and may be cached; each header is there once."""
     response = await client.get("/v1/docs")
 
     assert response.headers.getall("Cache-Control") == ["no-cache"]
@@ -61,17 +61,17 @@ async def test_an_answer_keeps_what_it_says_itself(client: Client) -> None:
         ("TRACE", "/v1/movies", None),
     ],
 )
-async def test_errors_are_not_kept(
+async def test_errors_are_not_cached(
     client: Client, method: str, path: str, body: str | None
 ) -> None:
-    """A 404 could be there in a moment, and 404 and 405 may be kept by rule (RFC 9111, 4.2.2)."""
+    """A missing movie may be created soon, and caches may store 404 and 405 (RFC 9111, 4.2.2)."""
     response = await client.request(method, path, data=body)
 
     assert response.headers["Cache-Control"] == "no-store"
 
 
 async def test_hsts_is_sent_where_it_is_configured(start: Start) -> None:
-    """On every answer, for as many seconds."""
+    """Every response has it, with the configured seconds."""
     client = await start(server__hsts=31536000)
 
     for headers in await answers(client):

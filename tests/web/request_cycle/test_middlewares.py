@@ -1,4 +1,4 @@
-"""Recovery, and what the log and the client learn of a failure."""
+"""Tests failures of handlers: responses, logs and recovery."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from support import until
 
 @pytest.fixture
 def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
-    """A service with one more route, whose handler is the test's."""
+    """Return a service with one more route, with a handler of the test."""
 
     async def begin(handler: Any, **changes: Any) -> Client:
         service = Service(settings(**changes))
@@ -25,10 +25,10 @@ def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
     return begin
 
 
-async def test_a_handler_that_fails_is_answered_500_and_logged(
+async def test_a_failing_handler_is_a_500_and_logged(
     failing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The client learns nothing of the inside; the log has the traceback and the same id."""
+    """The response has no details; the log has the traceback and the same request id."""
 
     async def handler(_: web.Request) -> web.Response:
         raise RuntimeError("the secret of the inside")
@@ -48,15 +48,23 @@ async def test_a_handler_that_fails_is_answered_500_and_logged(
 
 
 async def test_a_problem_names_the_path_without_the_query(client: Client) -> None:
-    """It is shown and logged elsewhere, and a query may have what is nobody's business."""
+    """Clients show and log it, and a query string may have private data."""
     response = await client.get("/v1/movies/7?token=secret")
 
     assert response.status == 422
     assert (await response.json())["instance"] == "/v1/movies/7"
 
 
+async def test_a_problem_names_the_path_as_it_was_sent(client: Client) -> None:
+    """`instance` is a URI reference (RFC 9457, 3.1.5): the path stays percent-encoded."""
+    response = await client.get("/v1/Am%C3%A9lie%20%3F")
+
+    assert response.status == 404
+    assert (await response.json())["instance"] == "/v1/Am%C3%A9lie%20%3F"
+
+
 async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
-    """A recovered failure costs the client nothing but this answer."""
+    """The client can send its next request on the same connection."""
 
     async def handler(_: web.Request) -> web.Response:
         raise RuntimeError
@@ -71,7 +79,7 @@ async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
 
 
 async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
-    """Whatever a handler waits for, the client is answered at the request's deadline."""
+    """At the request's deadline, the client gets a response, whatever the handler waits for."""
 
     async def handler(_: web.Request) -> web.Response:
         await asyncio.Event().wait()
@@ -111,7 +119,7 @@ async def test_a_stop_waits_for_every_request(failing: Any) -> None:
 
 
 async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
-    """The memory of the process does not grow: at most the last one's task is held."""
+    """Memory does not grow: at most the task of the last one is kept."""
     tasks = weakref.WeakSet[Any]()
 
     async def handler(_: web.Request) -> web.Response:
@@ -133,7 +141,7 @@ async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
 async def test_a_503_keeps_the_reason_for_the_log(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the database is, and why it does not answer, is not for clients."""
+    """Clients do not see the database's address, or why it does not respond."""
     client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
 
     response = await client.get("/v1/movies/1")

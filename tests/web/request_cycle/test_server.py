@@ -1,4 +1,4 @@
-"""The edges of HTTP: what the parser refuses, expectations, headers of every answer."""
+"""Tests errors of the parser, expectations, request ids and access lines."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from yarl import URL
     ],
 )
 async def test_errors_of_the_http_parser_have_the_one_shape(client: Client, sent: bytes) -> None:
-    """What cannot be read as HTTP is a 4xx problem in JSON, with a request id and no versions."""
+    """Invalid HTTP gets a 4xx problem in JSON, with a request id and no versions."""
     status, headers, body = await exchange(client, sent)
     problem = json.loads(body)
 
@@ -56,7 +56,7 @@ async def test_a_line_that_is_too_long_is_not_repeated(client: Client) -> None:
 async def test_a_broken_request_leaves_no_traceback(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A client's nonsense is one line in the log."""
+    """An invalid request is one line in the log."""
     await exchange(client, b"NONSENSE\r\n\r\n")
 
     out = capsys.readouterr().out
@@ -67,7 +67,7 @@ async def test_a_broken_request_leaves_no_traceback(
 @pytest.mark.parametrize("path", [b"/v1/movies", b"/nowhere"])
 @pytest.mark.parametrize("expected", [b"magic", b"\xff"])
 async def test_an_unknown_expectation_is_417(client: Client, path: bytes, expected: bytes) -> None:
-    """Expect takes only 100-continue, wherever the request goes (RFC 9110, 10.1.1)."""
+    """Expect allows only 100-continue, on every path (RFC 9110, 10.1.1)."""
     status, headers, body = await exchange(
         client,
         b"POST %b HTTP/1.1\r\nHost: a\r\nExpect: %b\r\nContent-Length: 2\r\n\r\n{}"
@@ -88,15 +88,15 @@ async def test_an_expectation_may_be_empty(client: Client) -> None:
 
 
 async def test_http_1_0_is_served(client: Client) -> None:
-    """An old client without Host gets its answer."""
+    """An old client without Host gets its response."""
     status, _, body = await exchange(client, b"GET /v1/healthcheck HTTP/1.0\r\n\r\n")
 
     assert status == 200
     assert json.loads(body)["status"] == "available"
 
 
-async def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
-    """Two requests in one packet get two answers, the first first."""
+async def test_pipelined_requests_get_responses_in_order(client: Client) -> None:
+    """Two requests in one packet get two responses in their order."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(
         b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: first\r\n\r\n"
@@ -114,7 +114,7 @@ async def test_pipelined_requests_are_answered_in_order(client: Client) -> None:
 async def test_pipelined_requests_take_turns_with_others(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A connection with hundreds of requests does not hold up one that has one."""
+    """A connection with hundreds of requests does not delay one with a single request."""
     first, last, other = [
         b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\nX-Request-Id: %b\r\n\r\n" % name
         for name in (b"first", b"last", b"other")
@@ -138,23 +138,23 @@ async def test_pipelined_requests_take_turns_with_others(
 
 
 @pytest.mark.parametrize("given", ["abc", "A-Z_0.9~"[:-1], "00-4bf92f-00f0-01", "a" * 128])
-async def test_a_sane_request_id_is_kept(client: Client, given: str) -> None:
-    """The client's X-Request-Id comes back."""
+async def test_a_valid_request_id_is_kept(client: Client, given: str) -> None:
+    """The response has the client's X-Request-Id."""
     response = await client.get("/v1/healthcheck", headers={"X-Request-Id": given})
 
     assert response.headers["X-Request-Id"] == given
 
 
 @pytest.mark.parametrize("given", ["", " ", "a b", "a" * 129, 'a"b', "é", "<script>", "a,b", "{}"])
-async def test_any_other_is_replaced(client: Client, given: str) -> None:
-    """What could do harm in a log or is none at all gives way to one of ours."""
+async def test_an_invalid_request_id_is_replaced(client: Client, given: str) -> None:
+    """An id that is missing or dangerous in a log is replaced by a new one."""
     response = await client.get("/v1/healthcheck", headers={"X-Request-Id": given})
 
     assert response.headers["X-Request-Id"] not in ("", given)
 
 
-async def test_request_ids_differ_and_every_answer_has_one(client: Client) -> None:
-    """Success, client's error and OPTIONS alike."""
+async def test_every_response_has_another_request_id(client: Client) -> None:
+    """Also errors and OPTIONS."""
     responses = [
         await client.get("/v1/healthcheck"),
         await client.get("/v1/movies/1"),
@@ -168,10 +168,10 @@ async def test_request_ids_differ_and_every_answer_has_one(client: Client) -> No
     assert {response.headers["Server"] for response in responses} == {"movie-catalogue"}
 
 
-async def test_the_access_line_tells_what_was_asked_and_answered(
+async def test_the_access_line_describes_request_and_response(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line a request: id, method, route, status, duration."""
+    """One line per request: id, method, route, status, duration."""
     await client.get("/v1/movies/7?token=secret", headers={"X-Request-Id": "mine"})
 
     lines = [line for line in capsys.readouterr().out.splitlines() if "request_id=mine" in line]
@@ -185,7 +185,7 @@ async def test_the_access_line_tells_what_was_asked_and_answered(
 async def test_the_access_line_has_the_path_as_it_was_sent(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Percent-encoded, so that no path can look like another one, or like more fields."""
+    """It is percent-encoded, so that it cannot look like another path or more fields."""
     await client.get(URL("/nowhere%20status=200%2F", encoded=True))
 
     assert "path='/nowhere%20status=200%2F' " in capsys.readouterr().out
