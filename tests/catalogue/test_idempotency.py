@@ -162,7 +162,7 @@ async def test_a_repeat_in_every_time_zone(client: Client, execute: Execute, zon
     """Times are equal to the microsecond, and in UTC, in every time zone of the database."""
     set_for_database(execute, f"timezone = '{zone}'")
     await send(client, "first")
-    await assert_whole(client, 25)  # the first look at the genres is over
+    await assert_whole(client, 10)  # the first look at the genres is over
     pool_of(client).close_idle()  # the setting is for new connections
     odd = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
 
@@ -511,7 +511,7 @@ async def test_a_read_only_database(client: Client, execute: Execute) -> None:
     """During a failover the response is 503, as for any other create."""
     await send(client, "first")
     set_for_database(execute, "default_transaction_read_only = on")
-    await assert_whole(client, 25)  # the first look at the genres is over
+    await assert_whole(client, 10)  # the first look at the genres is over
     pool_of(client).close_idle()  # the setting is for new connections
 
     assert (await send(client, "a")).status == 503
