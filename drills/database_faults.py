@@ -158,7 +158,7 @@ async def locked_table(lab: Lab, checks: Checks) -> None:
     database = lab.database()
     service = await lab.serve(lab.postgres.url(database))
     loop = asyncio.get_running_loop()
-    async with Load(service.url, movies=1000).running() as load:
+    async with Load(service.url, movies=1000, paths=READS).running() as load:
         await asyncio.sleep(1)
         with closing(lab.postgres.connect(database)) as session, session.cursor() as cursor:
             session.autocommit = False

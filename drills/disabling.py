@@ -30,15 +30,22 @@ PROTECTIONS = {
     "read-retry": Protection(
         "terminated-backends",
         "service/database/statements.py",
-        "        if retry:\n",
-        "        if False:\n",
+        "            if not retry:\n",
+        "            if True:\n",
     ),
     # aiopg reports a statement timeout as CancelledError, which must become a response.
     "cancelled-error": Protection(
         "locked-table",
         "service/database/statements.py",
-        "                if not is_statement_timeout(error):\n                    raise\n",
-        "                raise\n",
+        "            if not is_statement_timeout(error):\n                raise\n            raise _log",
+        "            raise\n            raise _log",
+    ),
+    # Lists wait for a part of the connections.
+    "list-share": Protection(
+        "expensive-lists",
+        "service/app.py",
+        "Statements(pool, queries, timeout, slow, pool.lists)",
+        "Statements(pool, queries, timeout, slow)",
     ),
 }
 
