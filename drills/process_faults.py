@@ -134,8 +134,9 @@ async def _until_workers_serve(service: Service, victim: int) -> float:
 
 
 @drill(
-    "kill -TERM twenty times, of `serve` and of gunicorn in turn, while 8 keep-alive clients send"
-    " requests without a pause; start again each time.",
+    "kill -TERM twenty times, of `serve` and of gunicorn in turn, while keep-alive clients send"
+    " requests, 8 without a pause and 16 with pauses; ten times, half of a body arrives before"
+    " the signal and the rest 1.5 s later. Start again each time.",
     "No request fails that was sent on an open connection; exit status 0.",
 )
 async def sigterm(lab: Lab, checks: Checks) -> None:
@@ -150,16 +151,22 @@ async def sigterm(lab: Lab, checks: Checks) -> None:
     for turn in range(20):
         service = await lab.serve(url, workers=1 if turn % 2 else None)
         load = Load(service.url, 1000, readers=6, writers=2)
+        resting = Load(service.url, 1000, readers=16, writers=0, pause_s=0.01)
         loads.append(load)
         # At a different moment of its requests each time.
-        async with load.running():
+        async with load.running(), resting.running():
             await asyncio.sleep(0.3 + 0.013 * turn)
+            slow = asyncio.create_task(_create_slowly(service)) if turn % 4 < 2 else None
+            await asyncio.sleep(0.1)
             started = asyncio.get_running_loop().time()
             statuses.add(await service.stop())
             slowest = max(slowest, asyncio.get_running_loop().time() - started)
-        total += len(load.sent)
-        lost += [sent.problem for sent in load.sent if sent.problem.startswith("no response")]
-        lost += [str(sent.status) for sent in load.sent if sent.status not in (0, 200, 201)]
+        sent_in_all = [*load.sent, *resting.sent]
+        total += len(sent_in_all) + bool(slow)
+        lost += [sent.problem for sent in sent_in_all if sent.problem.startswith("no response")]
+        lost += [str(sent.status) for sent in sent_in_all if sent.status not in (0, 200, 201)]
+        if slow and (line := await slow) != "HTTP/1.1 201 Created":
+            lost.append(f"a slow body: {line or 'no response'}")
     checks.require(not lost, f"{len(lost)} of {total:,} requests lost")
     for problem in sorted(set(lost))[:3]:
         checks.note(problem)
@@ -167,6 +174,23 @@ async def sigterm(lab: Lab, checks: Checks) -> None:
     checks.require(slowest <= 15, f"a stop takes at most {slowest:.1f} s")
     wrong = [problem for load in loads for problem in load.audit(lab.postgres, database)]
     checks.require(not wrong, "; ".join([f"audit: {len(wrong)} wrong", *wrong[:3]]))
+
+
+async def _create_slowly(service: Service) -> str:
+    """Send a create whose body takes 1.5 s; return the first line of the response."""
+    body = b'{"title": "slow", "year": 2000, "runtime": "90 mins", "genres": ["war"]}'
+    head = f"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    try:
+        writer.write(head.encode() + body[:20])
+        await asyncio.sleep(1.5)
+        writer.write(body[20:])
+        line = await reader.readline()
+    except OSError as error:
+        return repr(error)
+    finally:
+        writer.close()
+    return line.decode().strip()
 
 
 @drill(
