@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 NOT_IN_A_HEAD = b"\0"
+HEAD_END = b"\r\n\r\n"
 # A connection with more unsent bytes gets no further response; asyncio's default is four times it.
 MAX_UNSENT_BYTES = 16_384
 
@@ -35,8 +36,10 @@ class Connection(web.RequestHandler):
         self.is_reserve = False  # only for health checks, because there are too many connections
         self._server = server
         self._socket: asyncio.Transport | None = None  # aiohttp forgets it before all is sent
-        self._responded = 0  # requests; aiohttp counts those that have arrived
-        self._head_bytes = 0  # since the connection was idle; with the body if it came together
+        self._responded = 0  # requests after which another may follow; aiohttp counts all of them
+        self._received = 0  # bytes since the connection was idle
+        self._head_bytes = 0  # of these, since the last request; with the data that completed it
+        self._ends_in_head = False  # the data, unless the request has a body
         self._head_since: float | None = asyncio.get_running_loop().time()  # None: not awaited
         self._unsent_since: float | None = None
         self._refusal: HTTPStatus | None = None
@@ -49,11 +52,15 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Parse the data; refuse a head that is too large."""
-        is_head = self._request_count == self._responded
-        if is_head and self._head_since is None and data:
-            self._head_since, self._head_bytes = self._loop.time(), 0
-        self._head_bytes += len(data)
+        before = self._request_count
+        is_head = before == self._responded
+        if data:
+            self._ends_in_head = len(data) >= len(HEAD_END) and not data.endswith(HEAD_END)
+            if is_head and self._head_since is None:
+                self._head_since, self._received, self._head_bytes = self._loop.time(), 0, 0
+        self._received += len(data)
         super().data_received(data)
+        self._head_bytes = len(data) + (self._head_bytes if before == self._request_count else 0)
         if self._request_count != self._responded:
             self._head_since = None
         elif is_head and self._head_bytes > MAX_HEAD_BYTES:
@@ -62,7 +69,7 @@ class Connection(web.RequestHandler):
     def begin_request(self, request: web.BaseRequest) -> bool:
         """Note that a response is about to be sent; return whether the head is too large."""
         self._unsent_since = None
-        if self._head_bytes <= MAX_HEAD_BYTES:
+        if self._received <= MAX_HEAD_BYTES:
             return False
         headers = request.raw_headers
         size = len(request.raw_path) + sum(len(name) + len(value) for name, value in headers)
@@ -73,15 +80,15 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Send the response; the connection is idle then, or has the next request already.
 
-        Much more may have arrived than the body. It may be the start of a head: await the rest.
+        If the response ends the connection, it never is: what arrives is the rest of a body.
         """
-        try:
-            return await super().finish_response(request, resp, start_time)
-        finally:
+        response, is_cut_off = await super().finish_response(request, resp, start_time)
+        if response.keep_alive:
             self._responded += 1
-            surplus = self._head_bytes - request.content.total_bytes
-            if surplus > MAX_HEAD_BYTES and self._request_count == self._responded:
+            is_last = self._request_count == self._responded
+            if is_last and self._ends_in_head and not request.content.total_bytes:
                 self._head_since = self._loop.time()
+        return response, is_cut_off
 
     def check(self, now: float, head_timeout: float, send_timeout: float) -> None:
         """End the connection if a head does not arrive, or if a response is not read, in time.

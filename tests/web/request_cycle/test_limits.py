@@ -151,18 +151,64 @@ async def test_a_head_that_is_too_large_is_431(
     assert b"#head-too-large" in responses
 
 
-async def test_the_start_of_a_large_head_behind_a_request_has_a_deadline(
-    start: Start, connect: Connect
+@pytest.mark.parametrize("lines", [0, 9], ids=["small", "large"])
+async def test_the_start_of_a_head_behind_a_request_has_a_deadline(
+    start: Start, connect: Connect, lines: int
 ) -> None:
     """It is not taken for a part of the request's body."""
     client = await start(server__head_timeout=0.2)
     stream = await connect(client)
-    lines = b"".join(b"X-%d: %b\r\n" % (number, b"y" * 8000) for number in range(9))
+    headers = b"".join(b"X-%d: %b\r\n" % (number, b"y" * 8000) for number in range(lines))
 
-    stream[1].write(GET + GET.removesuffix(b"\r\n") + lines)
+    stream[1].write(GET + GET.removesuffix(b"\r\n") + headers)
     responses = await read_to_the_end(stream)
 
     assert responses.startswith(b"HTTP/1.1 404 ")
+    assert responses.count(b"HTTP/1.0 4") == 1  # 408, or 431
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        GET * 2000,
+        GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 50000\r\n\r\n" + b"x" * 50_000) * 3,
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"1\r\n \r\n" * 20_000
+        + b"0\r\n\r\n",
+    ],
+    ids=["many requests", "bodies", "small chunks"],
+)
+async def test_earlier_requests_are_not_counted(
+    start: Start, connect: Connect, sent: bytes
+) -> None:
+    """After many bytes, a connection may be idle, and the next head may come in parts."""
+    client = await start(server__head_timeout=1)
+    stream = await connect(client)
+
+    for _ in range(max(1, sent.count(b"GET"))):
+        await request(stream, sent)
+        sent = b""
+    await read_to_the_end(await connect(client))  # a silent one ends
+    stream[1].write(GET[:10])
+    await asyncio.sleep(0.1)
+    again = await request(stream, GET[10:])
+
+    assert again.startswith("HTTP/1.1 404 ")
+
+
+async def test_the_rest_of_a_refused_body_is_read(client: Client, connect: Connect) -> None:
+    """It is no head: a 431 would cut off the response, and stop the event loop for seconds."""
+    reader, writer = await connect(client)
+    writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n")
+
+    head = await reader.readuntil(HEAD_END)
+    for _ in range(30):
+        writer.write(b"x" * 100_000)
+        await writer.drain()
+    rest = await read_to_the_end((reader, writer))
+
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"must be at most 1048576 bytes" in rest
 
 
 async def test_a_large_head_below_the_limit_is_served(client: Client, connect: Connect) -> None:
