@@ -19,6 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 import aiopg
+import psycopg2
 import structlog
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
@@ -101,6 +102,7 @@ class Pool:
         self._opened: dict[aiopg.Connection, Opened] = {}
         self._connecting: dict[asyncio.Task[tuple[aiopg.Connection, socket.socket]], float] = {}
         self._backends: dict[socket.socket, Callable[[], None]] = {}  # of closed connections
+        self._watches: set[asyncio.Task[None]] = set()  # one for each open connection
         self._trusted_since = -inf  # older connections may have broken
         self._pause: asyncio.TimerHandle | None = None  # before the next connect
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
@@ -145,6 +147,9 @@ class Pool:
     def _watch_backend(self, connected: socket.socket, free_place: Callable[[], None]) -> None:
         """Count a backend until it has closed its end of the connection."""
         loop = asyncio.get_running_loop()
+        # A part of the statement may not have been sent: the backend must not wait for the rest.
+        with suppress(OSError):
+            connected.shutdown(socket.SHUT_WR)
 
         def forget() -> None:
             self._backends.pop(connected)
@@ -300,7 +305,22 @@ class Pool:
                 self._refusal = None
             connection, duplicate = task.result()
             self._opened[connection] = Opened(began, duplicate)
+            watch = asyncio.create_task(self._discard_when_broken(connection))
+            self._watches.add(watch)
+            watch.add_done_callback(self._watches.discard)
             self._release(connection)
+
+    async def _discard_when_broken(self, connection: aiopg.Connection) -> None:
+        """Discard an idle connection as soon as it has broken; its user does it otherwise.
+
+        While its duplicate is open, epoll reports the socket that libpq has closed, and the event
+        loop never sleeps.
+        """
+        with suppress(psycopg2.Error, OSError):  # how aiopg reports that it is closed
+            await connection.notifies.get()
+        if any(connection is idle for idle, _ in self._idle):
+            self._idle = deque(entry for entry in self._idle if entry[0] is not connection)
+            self._discard(connection)
 
     def _refuse_or_pause(self, error: BaseException) -> None:
         """Refuse requests for a while, unless another connection may still serve the waiters."""

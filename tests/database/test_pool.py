@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import os
 import re
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -381,6 +383,20 @@ async def test_a_connection_that_broke_while_idle_is_not_lent(
     assert (pool.size, pool.idle) == (1, 1)
 
 
+async def test_a_connection_that_broke_while_idle_is_discarded_at_once(
+    make_pool: MakePool, execute: Execute
+) -> None:
+    """Until then, its duplicate would keep the event loop busy."""
+    pool = make_pool()
+    async with pool.connection() as connection:
+        pid = backend(connection)
+
+    terminate(execute, pid)
+
+    await asyncio.wait_for(until(lambda: pool.size == 0), PROMPTLY_S)
+    assert pool.idle == 0
+
+
 @pytest.mark.parametrize("sql", ["lock table movies", "select 1 / 0"])
 async def test_a_connection_in_a_transaction_is_not_reused(
     make_pool: MakePool, execute: Execute, sql: str
@@ -422,6 +438,29 @@ async def test_a_connection_in_the_midst_of_a_statement_counts_until_its_end(
     assert user.cancelled()
     assert seen == [backend(following)]
     assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_statement_that_was_sent_in_part_ends(
+    make_pool: MakePool, execute: Execute
+) -> None:
+    """Its backend does not wait for the rest, which never comes."""
+    pool = make_pool()
+    statement = f"select length('{'x' * 30_000_000}')"
+    async with pool.connection() as connection:
+        pid = backend(connection)
+
+    os.kill(pid, signal.SIGSTOP)  # the socket's buffer becomes full
+    try:
+        async with pool.connection() as connection:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(fetch_value(connection, statement), 0.1)
+        counted = pool.size
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert counted == 1
+    await asyncio.wait_for(until(lambda: pool.size == 0), PROMPTLY_S)
+    assert backends(execute) == []
 
 
 async def test_discarding_leaves_other_connections_alone(make_pool: MakePool) -> None:
