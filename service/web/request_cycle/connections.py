@@ -129,7 +129,7 @@ class Connection(web.RequestHandler):
         Closing with unread bytes would reset the connection, and the client would not know whether
         its request was processed.
         """
-        if self._socket and self.is_idle:
+        if self._socket and not self._socket.is_closing() and self.is_idle:
             poll = select.poll()
             poll.register(self._socket.get_extra_info("socket").fileno(), select.POLLIN)
             if not poll.poll(0):
