@@ -133,7 +133,11 @@ def configure(settings: Log) -> None:
         structlog.processors.TimeStamper("iso"),  # in UTC
     ]
     final: list[Any] = (
-        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=on_terminal, exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
         if as_text
         else [structlog.processors.format_exc_info, _to_json]
     )
