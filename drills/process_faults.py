@@ -216,7 +216,7 @@ async def sighup(lab: Lab, checks: Checks) -> None:
 
 @drill(
     "The reader of stdout stalls, then goes away; stdout is a full disk (/dev/full). `serve` and"
-    " gunicorn, with 10,000 requests each.",
+    " gunicorn, each for 3 s under load.",
     "All requests are answered 200, within 1 s; exit status 0.",
 )
 async def stalled_log(lab: Lab, checks: Checks) -> None:

@@ -12,6 +12,7 @@ from typing import IO
 
 PROC = Path("/proc")
 STOP_TIMEOUT_S = 15.0
+ESTABLISHED = "01"  # in /proc/net/tcp
 
 Process = subprocess.Popen[bytes]
 
@@ -89,6 +90,12 @@ def list_children(pid: int) -> list[int]:
 def count_files(pid: int) -> int:
     """Return the number of open file descriptors."""
     return len(list((PROC / str(pid) / "fd").iterdir()))
+
+
+def count_connections(port: int) -> int:
+    """Return the number of connections to a port of loopback that its process has not closed."""
+    rows = [line.split() for line in (PROC / "net" / "tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
 
 
 def read_memory_mb(pid: int) -> float:

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,10 +22,14 @@ audit compares them with the database. This is the last run.
 TAIL = """
 Reads and writes are counted by HTTP status; "at most" is the slowest one. "Audit" compares each
 acknowledged create, change and deletion with the database: nothing missing, altered or twice.
+"""
 
-**The drills can fail.** `make drills ARGS="--disable NAME"` removes one protection from a copy of
-the service and runs its drill, which must fail (`drills/disabling.py`). `--disable all` does this
-for each protection.
+
+WITHOUT = "\n## Without a protection\n"
+ABOUT_WITHOUT = """
+The drills can fail. `make drills ARGS="--disable all"` removes one protection after the other from
+a copy of the service (`drills/disabling.py`) and runs its drill, which must fail. The last run:
+
 """
 
 
@@ -48,15 +52,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def write_document(path: Path, rows: Sequence[Row], versions: dict[str, str]) -> None:
-    """Write the document about this run."""
-    lines = [
-        "| drill | what was done | what is expected | seen | result |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        cells = (row.drill.name, row.drill.done, row.drill.expected, _join(row.figures))
-        words = [*cells, row.verdict]
-        lines.append(f"| {' | '.join(word.replace('|', chr(92) + '|') for word in words)} |")
+    """Write what this run has seen; the section about missing protections stays."""
     passed = sum(row.verdict == PASS for row in rows)
     minutes = sum(row.seconds for row in rows) / 60
     about = (
@@ -64,7 +60,31 @@ def write_document(path: Path, rows: Sequence[Row], versions: dict[str, str]) ->
         f" {minutes:.0f} minutes: {passed} of {len(rows)} drills passed.\n"
         f"{', '.join(f'{name} {number}' for name, number in versions.items())}.\n\n"
     )
-    path.write_text(HEAD + about + "\n".join(lines) + "\n" + TAIL)
+    lines = _make_table(
+        ("drill", "what was done", "what is expected", "seen", "result"),
+        [
+            (row.drill.name, row.drill.done, row.drill.expected, _join(row.figures), row.verdict)
+            for row in rows
+        ],
+    )
+    section = "".join(path.read_text().partition(WITHOUT)[1:]) if path.exists() else ""
+    path.write_text(HEAD + about + lines + TAIL + section)
+
+
+def write_section(path: Path, rows: Mapping[str, Row]) -> None:
+    """Write what the drills have seen without a protection, by its name."""
+    lines = _make_table(
+        ("without", "drill", "what failed", "result"),
+        [(name, row.drill.name, _join(row.failures), row.verdict) for name, row in rows.items()],
+    )
+    document = path.read_text().partition(WITHOUT)[0] if path.exists() else ""
+    path.write_text(document + WITHOUT + ABOUT_WITHOUT + lines)
+
+
+def _make_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+    return "".join(f"| {line} |\n" for line in cells)
 
 
 def list_versions(postgres: str) -> dict[str, str]:

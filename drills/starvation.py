@@ -20,7 +20,7 @@ from drills.load import (
     wait_for_status,
     wait_until,
 )
-from drills.processes import count_files, read_memory_mb
+from drills.processes import count_connections, read_memory_mb
 from drills.service import Service
 
 MANY_MOVIES = 500_000
@@ -88,9 +88,10 @@ async def unread_pages(lab: Lab, checks: Checks) -> None:
     service = await lab.serve(lab.postgres.url(database), settings={"server_send_timeout": 8})
     loop = asyncio.get_running_loop()
     path = "/v1/movies?sort=-id&page_size=100"
-    page = await Connection(service.url).request("GET", path)
+    first = Connection(service.url)
+    page = await first.request("GET", path)
+    first.close()
     checks.note(f"page of {len(page.body) / 2**20:.2f} MB")
-    files = count_files(service.pid)
     memory = read_memory_mb(service.pid)
     most = memory
     async with Load(service.url, MOVIES, readers=2, writers=0, pause_s=0.01).running() as load:
@@ -113,9 +114,9 @@ async def unread_pages(lab: Lab, checks: Checks) -> None:
     )
     checks.require(not list_problems(load.sent), f"reads: {summarize(load.sent)}")
     # The connections end, although their clients stay.
-    await wait_until(lambda: count_files(service.pid) <= files + 5, 15)
-    left = count_files(service.pid) - files
-    checks.require(left <= 5, f"{left} of 50 connections left after send_timeout")
+    await wait_until(lambda: not count_connections(service.port), 15)
+    left = count_connections(service.port)
+    checks.require(not left, f"{left} of 50 connections left after send_timeout")
     for each in crowd:
         each.close()
     await service.stop()
