@@ -74,8 +74,10 @@ kept as (
     (key, id, title, year, runtime, genres, version, created_at, updated_at)
   select
     n.key, c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
-  from created as c
-  join new as n on n.id = c.id
+  from taken as t
+  join new as n on n.key = t.key
+  -- If a trigger did not let the movie be created, its null id fails the statement: the key stays unused.
+  left join created as c on c.id = n.id
   where (c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at)
       is distinct from (n.title, n.year, n.runtime, n.genres, 1, now(), now())
     or exists (select from idempotency_answers as a where a.key = n.key)

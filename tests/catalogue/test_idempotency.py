@@ -132,6 +132,26 @@ async def test_a_repeat_of_what_a_trigger_made_of_the_movie(
     assert again == first
 
 
+async def test_a_movie_that_a_trigger_did_not_create_has_no_repeat(
+    client: Client, execute: Execute
+) -> None:
+    """The key stays unused, so that it is not answered with a movie that does not exist."""
+    execute(
+        "create function swallow() returns trigger language plpgsql as $$ begin return null; end $$"
+    )
+    execute(
+        "create trigger swallow before insert on movies for each row execute function swallow()"
+    )
+
+    first = await send(client, "a")
+    again = await send(client, "a")
+    execute("drop trigger swallow on movies")
+    created = await send(client, "a")
+
+    assert [first.status, again.status, created.status] == [500, 500, 201]
+    assert movies(execute) == 1
+
+
 async def test_a_repeat_of_what_the_release_before_stored(client: Client, execute: Execute) -> None:
     """A copy of the movie, and no id in the key."""
     first = await send(client, "a")
