@@ -248,7 +248,7 @@ def wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: flo
 
 
 def _make_timeout_error(address: Server) -> psycopg2.Error:
-    """In libpq's words."""
+    """Describe a timeout in libpq's words."""
     host = address.get("hostaddr") or address.get("host") or "the default socket"
     return psycopg2.OperationalError(f'connection to server at "{host}" failed: timeout expired')
 

@@ -86,8 +86,8 @@ class Pool:
     A new connection goes through `verify` before its first use until that has returned True once:
     no query runs before the schema is verified.
 
-    `lists` and `writes`: 30 and 40 % of `max_open`. The others are for reads by id and readiness
-    checks, which so never wait for slow lists, or for writes that wait for a lost standby.
+    `lists` and `writes`: 30 and 40 % of `max_open`. The rest is for reads by id and readiness
+    checks: they wait neither for slow lists nor for writes that wait for a lost standby.
     """
 
     def __init__(
