@@ -57,7 +57,11 @@ class Connection(web.RequestHandler):
         if data:
             self._ends_in_head = len(data) >= len(HEAD_END) and not data.endswith(HEAD_END)
             if is_head and self._head_since is None:
-                self._head_since, self._received, self._head_bytes = self._loop.time(), 0, 0
+                self._head_since, self._received, self._head_bytes = (
+                    asyncio.get_running_loop().time(),
+                    0,
+                    0,
+                )
         self._received += len(data)
         super().data_received(data)
         self._head_bytes = len(data) + (self._head_bytes if before == self._request_count else 0)
@@ -87,7 +91,7 @@ class Connection(web.RequestHandler):
             self._responded += 1
             is_last = self._request_count == self._responded
             if is_last and self._ends_in_head and not request.content.total_bytes:
-                self._head_since = self._loop.time()
+                self._head_since = asyncio.get_running_loop().time()
         return response, is_cut_off
 
     def check(self, now: float, head_timeout: float, send_timeout: float) -> None:
