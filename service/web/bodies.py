@@ -8,7 +8,7 @@ from aiohttp import HttpVersion11, web
 
 from service.catalogue.rules import quote
 from service.catalogue.strict_json import MAX_BYTES, parse_object
-from service.errors import BodyTimedOut, Malformed
+from service.errors import BodyTimedOut, Malformed, Unavailable
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
 # without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.
@@ -22,6 +22,9 @@ FREE_BYTES = 65_536
 TOO_COMPRESSED = (
     f"the body is compressed to less than a {MAX_RATIO}th; expected less compression, or none"
 )
+# Bodies that are larger than the free bytes may have so many together while they arrive. Otherwise
+# the clients of 4,000 connections could make a process hold 4 GB.
+MAX_LARGE_BYTES = 64 * 1024 * 1024
 
 
 class ClientGone(Exception):
@@ -33,15 +36,19 @@ class BodyReader:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
+        self._large_bytes = 0  # of the large bodies that are arriving
 
     async def read_object(self, request: web.Request) -> dict[str, Any]:
-        """Return the JSON object in the body; `Malformed`, `BodyTimedOut` or `ClientGone`."""
+        """Return the JSON object in the body.
+
+        Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` if others send too much.
+        """
         try:
             if request.content.is_eof() and "Expect" not in request.headers:
-                body = await _read(request)  # it came with the head, as most do: no timer
+                body = await self._read(request)  # it came with the head, as most do: no timer
             else:
                 async with asyncio.timeout(self._timeout):
-                    body = await _read(request)
+                    body = await self._read(request)
         except TimeoutError as error:
             raise BodyTimedOut from error
         except ConnectionError as error:
@@ -50,25 +57,32 @@ class BodyReader:
             body = _decompress(body, coding.strip().lower())
         return parse_object(body)
 
+    async def _read(self, request: web.Request) -> bytes:
+        if (request.content_length or 0) > MAX_BYTES:
+            raise Malformed(TOO_LARGE)
+        if "Expect" in request.headers:
+            await _send_continue(request)
+        body = bytearray()
+        counted = 0
+        try:
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > MAX_BYTES:
+                    raise Malformed(TOO_LARGE)
+                if len(body) > FREE_BYTES:
+                    self._large_bytes += len(body) - counted
+                    counted = len(body)
+                    if self._large_bytes > MAX_LARGE_BYTES:
+                        raise Unavailable("too many large bodies")
+        except web.RequestPayloadError as error:
+            raise Malformed(UNREADABLE) from error
+        finally:
+            self._large_bytes -= counted
+        return bytes(body)
+
 
 async def hold_continue(_: web.Request) -> None:
-    """Send no `100 Continue` yet: `_read` does, when a handler reads the body."""
-
-
-async def _read(request: web.Request) -> bytes:
-    if (request.content_length or 0) > MAX_BYTES:
-        raise Malformed(TOO_LARGE)
-    if "Expect" in request.headers:
-        await _send_continue(request)
-    body = bytearray()
-    try:
-        async for chunk in request.content.iter_any():
-            body += chunk
-            if len(body) > MAX_BYTES:
-                raise Malformed(TOO_LARGE)
-    except web.RequestPayloadError as error:
-        raise Malformed(UNREADABLE) from error
-    return bytes(body)
+    """Send no `100 Continue` yet: `BodyReader` does, when a handler reads the body."""
 
 
 def _decompress(body: bytes, coding: str) -> bytes:
