@@ -129,11 +129,12 @@ class Pool:
         aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection and
         its place in `share` count until the server has closed the connection, too.
         """
+        give_up_at = asyncio.get_running_loop().time() + self._settings.acquire_timeout
         if share:
             await share.take_place(self._settings.acquire_timeout)
         free_place = share.free_place if share else lambda: None
         try:
-            connection = await self._acquire()
+            connection = await self._acquire(give_up_at)
         except BaseException:
             free_place()
             raise
@@ -216,7 +217,7 @@ class Pool:
             for forget in list(self._backends.values()):
                 forget()
 
-    async def _acquire(self) -> aiopg.Connection:
+    async def _acquire(self, give_up_at: float) -> aiopg.Connection:
         while self._idle:
             connection, _ = self._idle.pop()
             if not connection.closed:
@@ -231,7 +232,7 @@ class Pool:
         self._waiters.append(waiter)
         self._open_more()
         try:
-            async with asyncio.timeout(self._settings.acquire_timeout):
+            async with asyncio.timeout_at(give_up_at):
                 return await waiter
         except BaseException as error:
             if waiter in self._waiters:

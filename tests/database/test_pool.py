@@ -563,6 +563,27 @@ async def test_the_queue_for_a_share_is_bounded(
     assert pool.size == pool.idle == 1
 
 
+async def test_waits_for_a_place_and_a_connection_have_one_timeout(make_pool: MakePool) -> None:
+    """Otherwise a request could wait twice as long as `acquire_timeout`."""
+    pool = make_pool(max_open=1, acquire_timeout=1)
+    end, end_of_all = asyncio.Event(), asyncio.Event()
+    first = asyncio.create_task(run_until(pool, end, pool.lists))
+    await until(lambda: pool.size == 1)
+    next_in_line = asyncio.create_task(run_until(pool, end_of_all, None))
+    waiter = asyncio.create_task(run_until(pool, end_of_all, pool.lists))
+    await asyncio.sleep(0.4)
+    end.set()
+    await first
+    later = asyncio.create_task(run_until(pool, end_of_all, None))
+
+    done, _ = await asyncio.wait([waiter, later], return_when=asyncio.FIRST_COMPLETED)
+    end_of_all.set()
+    failures = await asyncio.gather(next_in_line, waiter, later, return_exceptions=True)
+
+    assert done == {waiter}
+    assert isinstance(failures[1], Unavailable)
+
+
 async def test_a_statement_without_a_connection_frees_its_place(
     make_pool: MakePool, link: Link
 ) -> None:
