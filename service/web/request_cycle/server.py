@@ -159,7 +159,7 @@ class Server(web.Server):
     def _make_room(self) -> None:
         """Close idle connections, first those that have sent no request, the oldest first."""
         excess = max(0, self._open - int((1 - ROOM_MADE) * self._max_connections))
-        idle = [connection for connection in self._list() if connection.is_idle]
+        idle = [each for each in self._list() if each.is_idle and not each.is_reserve]
         for connection in sorted(idle, key=lambda each: each.has_responded)[:excess]:
             connection.close_if_unused()
 
