@@ -41,8 +41,10 @@ async def file_descriptors(lab: Lab, checks: Checks) -> None:
         crowd = [Connection(service.url) for _ in range(700)]
         await asyncio.gather(*(_connect(each) for each in crowd))
         await asyncio.sleep(4)
-        lab.postgres.execute("postgres", TERMINATE, database)
-        await asyncio.sleep(4)
+        # Each time the service needs new files, while 500 connections wait for the same ones.
+        for _ in range(20):
+            lab.postgres.execute("postgres", TERMINATE, database)
+            await asyncio.sleep(0.2)
         for each in crowd:
             each.close()
         await asyncio.sleep(2)
