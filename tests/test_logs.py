@@ -348,7 +348,7 @@ def test_dropped_lines_are_counted(start: Callable[[str], subprocess.Popen[bytes
     process.communicate()
     numbers = [event["number"] for event in first]
     assert numbers == sorted(numbers)
-    assert 1000 < len(first) < 1500  # 1 MiB, and what a pipe holds
+    assert 1000 < len(first) < 2300  # 1 MiB, as much that is being written, and what a pipe holds
     assert report["lines"] == 5000 - len(first)
     assert process.returncode == 0
 
@@ -403,6 +403,8 @@ def test_a_write_has_whole_lines_of_at_most_4096_bytes(run: Run) -> None:
 def test_a_forked_process_logs_its_own_lines_only(run: Run) -> None:
     """As gunicorn forks its workers; what the parent has not yet written is the parent's."""
     output = run(
+        "import warnings\n"
+        "warnings.simplefilter('ignore')  # from 3.12 on, of forks with threads\n"
         "log.info('parent')\n"
         "if child := os.fork():\n"
         "    os.waitpid(child, 0)\n"

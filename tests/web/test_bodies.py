@@ -66,6 +66,10 @@ async def test_odd_bodies_leave_the_connection_usable(client: Client) -> None:
     assert "Connection" not in response.headers
 
 
+CROWDED = (
+    "the body is nested too deep or has too many values: expected at most 2000 colons and brackets"
+    " and 20000 commas"
+)
 UNREADABLE = [
     (b"", "the body is empty; expected one JSON object"),
     (b"[]", "the body must be one JSON object"),
@@ -75,7 +79,7 @@ UNREADABLE = [
     (b'{"title": "\xff"}', "the body is not UTF-8 at byte 11"),
     (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
     (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
-    (b"[" * 200_000, "the body is nested too deep"),
+    (b"[" * 200_000, CROWDED),
     (raw("year", "9" * 5000), "the body has a number that is too big"),
     (raw("year", "9" * 19), 'the number in "year" is too big'),
     (raw("year", "-" + "9" * 19), 'the number in "year" is too big'),
@@ -391,10 +395,7 @@ async def test_a_crowded_body_is_refused_before_it_is_read(client: Client, crowd
     refusal = await problem(client, crowd)
 
     assert refusal["status"] == 400
-    assert refusal["detail"] in (
-        "the body has too many values: expected at most 2000 colons and brackets and 20000 commas",
-        "the body is nested too deep",
-    )
+    assert refusal["detail"] == CROWDED
 
 
 async def test_a_body_below_the_limit_of_values_is_explained(client: Client) -> None:
