@@ -1,5 +1,6 @@
 """Tests the embedded PostgreSQL: it is shared and stops with its last user."""
 
+import errno
 import fcntl
 import importlib.util
 import os
@@ -302,6 +303,28 @@ def test_a_throwaway_folder_can_be_used_again_at_once() -> None:
 
         assert answer == 1
     wait_until(lambda: not folder.exists())
+
+
+def test_a_folder_that_is_removed_while_it_is_made_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keeper may remove the folder after mkdir found it."""
+    folder.rmdir()
+    mkdir = os.mkdir
+    refusals = iter([FileExistsError(errno.EEXIST, "File exists")])
+
+    def late_mkdir(path: Path, mode: int) -> None:
+        if path == folder and (refusal := next(refusals, None)):
+            raise refusal
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", late_mkdir)
+
+    with embedded.running(folder, durable=False) as url:
+        answer = ask(url, "select 1")
+
+    assert answer == 1
+    assert next(refusals, None) is None
 
 
 def test_a_lock_on_a_replaced_file_is_not_used(

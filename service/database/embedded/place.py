@@ -3,6 +3,7 @@
 Users and keeper derive all of it from the folder.
 """
 
+import errno
 import hashlib
 import importlib.util
 import os
@@ -87,11 +88,17 @@ class Server:
         return connection
 
     def make_private(self, folder: Path) -> None:
-        """Make `folder` private to the server's account; refuse a folder of another user."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Make `folder` private to the server's account; refuse a folder of another user.
+
+        Raises FileNotFoundError if a keeper removes it meanwhile.
+        """
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
         owner = self.account.pw_uid if self.account else os.geteuid()
         status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (owner, os.geteuid()):
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if status.st_uid not in (owner, os.geteuid()):
             raise OperatorError(
                 f"{folder}: belongs to another user (uid {status.st_uid});"
                 " run as that user, or set DATABASE_URL"
