@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from math import inf
-from typing import NamedTuple
 
 import aiopg
 import psycopg2
@@ -73,13 +72,6 @@ class Share:
         self._places.release()
 
 
-class Opened(NamedTuple):
-    """An open connection."""
-
-    since: float  # when its connect began
-    duplicate: socket.socket  # which is still there when aiopg has closed its own
-
-
 class Pool:
     """Lends connections as the settings say, to the tasks of one event loop.
 
@@ -101,10 +93,9 @@ class Pool:
         self._refusal: tuple[float, BaseException] | None = None  # in an outage: until when, why
         self.lists = Share(max(1, settings.max_open * 3 // 10))
         self.writes = Share(max(1, settings.max_open * 4 // 10))
-        self._opened: dict[aiopg.Connection, Opened] = {}
-        self._connecting: dict[asyncio.Task[tuple[aiopg.Connection, socket.socket]], float] = {}
+        self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
+        self._connecting: dict[asyncio.Task[aiopg.Connection], float] = {}
         self._backends: dict[socket.socket, Callable[[], None]] = {}  # of closed connections
-        self._watches: set[asyncio.Task[None]] = set()  # one for each open connection
         self._trusted_since = -inf  # older connections may have broken
         self._pause: asyncio.TimerHandle | None = None  # before the next connect
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
@@ -135,6 +126,7 @@ class Pool:
         free_place = share.free_place if share else lambda: None
         try:
             connection = await self._acquire(give_up_at)
+            duplicate = self._duplicate_socket(connection)
         except BaseException:
             free_place()
             raise
@@ -142,10 +134,25 @@ class Pool:
             yield connection
         finally:
             if connection.raw.closed == CLOSED_HERE and not self._is_closing:
-                self._watch_backend(self._opened.pop(connection).duplicate, free_place)
+                del self._opened[connection]
+                self._watch_backend(duplicate, free_place)
             else:
+                duplicate.close()
                 free_place()
             self._release(connection)
+
+    def _duplicate_socket(self, connection: aiopg.Connection) -> socket.socket:
+        """Duplicate the socket of a connection that is lent; it stays when aiopg closes its own.
+
+        Not of an idle one: when that breaks, epoll would report the duplicate again and again.
+        """
+        try:
+            return socket.socket(fileno=os.dup(connection.raw.fileno()))
+        except (OSError, psycopg2.Error) as error:
+            self._release(connection)
+            if isinstance(error, OSError):  # there are too many open files
+                raise Unavailable(f"no database connection can be used: {error}") from error
+            raise
 
     def _watch_backend(self, connected: socket.socket, free_place: Callable[[], None]) -> None:
         """Count a backend until it has closed its end of the connection."""
@@ -186,7 +193,7 @@ class Pool:
 
         Only itself if it is new: then the others would not be any better.
         """
-        age = asyncio.get_running_loop().time() - self._opened[connection].since
+        age = asyncio.get_running_loop().time() - self._opened[connection]
         connection.close()
         if age > RENEW_MIN_S:
             self.close_idle()
@@ -247,8 +254,7 @@ class Pool:
             raise
 
     def _release(self, connection: aiopg.Connection) -> None:
-        opened = self._opened.get(connection)
-        is_trusted = opened is not None and opened.since >= self._trusted_since
+        is_trusted = self._opened.get(connection, -inf) >= self._trusted_since
         # The status of a broken one is "unknown".
         is_idle = connection.raw.info.transaction_status == TRANSACTION_STATUS_IDLE
         if is_idle and is_trusted and not self._is_closing:
@@ -269,8 +275,7 @@ class Pool:
             self._discard(connection)
 
     def _discard(self, connection: aiopg.Connection) -> None:
-        if opened := self._opened.pop(connection, None):
-            opened.duplicate.close()
+        self._opened.pop(connection, None)
         # Never a second time: aiopg would stop watching a file descriptor that by now may be
         # another connection's.
         if connection.raw.closed != CLOSED_HERE:
@@ -286,16 +291,16 @@ class Pool:
             self._connecting[task] = asyncio.get_running_loop().time()
             task.add_done_callback(self._add_connection)
 
-    async def _connect_and_verify(self) -> tuple[aiopg.Connection, socket.socket]:
+    async def _connect_and_verify(self) -> aiopg.Connection:
         connection = await self._connector.connect()
         try:
             self._is_verified = self._is_verified or await self._verify(connection)
-            return connection, socket.socket(fileno=os.dup(connection.raw.fileno()))
         except BaseException:
             connection.close()
             raise
+        return connection
 
-    def _add_connection(self, task: asyncio.Task[tuple[aiopg.Connection, socket.socket]]) -> None:
+    def _add_connection(self, task: asyncio.Task[aiopg.Connection]) -> None:
         began = self._connecting.pop(task)
         self._emptied.set()
         if task.cancelled():
@@ -306,24 +311,9 @@ class Pool:
             if self._refusal:
                 log.info("database reached again")
                 self._refusal = None
-            connection, duplicate = task.result()
-            self._opened[connection] = Opened(began, duplicate)
-            watch = asyncio.create_task(self._discard_when_broken(connection))
-            self._watches.add(watch)
-            watch.add_done_callback(self._watches.discard)
+            connection = task.result()
+            self._opened[connection] = began
             self._release(connection)
-
-    async def _discard_when_broken(self, connection: aiopg.Connection) -> None:
-        """Discard an idle connection as soon as it has broken; its user does it otherwise.
-
-        While its duplicate is open, epoll reports the socket that libpq has closed, and the event
-        loop never sleeps.
-        """
-        with suppress(psycopg2.Error, OSError):  # how aiopg reports that it is closed
-            await connection.notifies.get()
-        if any(connection is idle for idle, _ in self._idle):
-            self._idle = deque(entry for entry in self._idle if entry[0] is not connection)
-            self._discard(connection)
 
     def _refuse_or_pause(self, error: BaseException) -> None:
         """Refuse requests for a while, unless another connection may still serve the waiters."""

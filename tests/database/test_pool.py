@@ -1,6 +1,7 @@
 """Tests the pool with a real PostgreSQL, over a network that tests can cut or stall."""
 
 import asyncio
+import errno
 import itertools
 import os
 import re
@@ -383,18 +384,50 @@ async def test_a_connection_that_broke_while_idle_is_not_lent(
     assert (pool.size, pool.idle) == (1, 1)
 
 
-async def test_a_connection_that_broke_while_idle_is_discarded_at_once(
-    make_pool: MakePool, execute: Execute
+@pytest.mark.parametrize("sql", ["select 1", "select 1 / 0"])
+async def test_a_connection_that_broke_while_idle_leaves_the_loop_idle(
+    make_pool: MakePool, execute: Execute, sql: str
 ) -> None:
-    """Until then, its duplicate would keep the event loop busy."""
+    """A socket that is watched after it was closed would keep the event loop turning."""
     pool = make_pool()
     async with pool.connection() as connection:
         pid = backend(connection)
+        with suppress(psycopg2.Error):
+            await fetch_value(connection, sql)
 
     terminate(execute, pid)
+    await until(lambda: connection.closed)
+    before = time.process_time()
+    await asyncio.sleep(0.3)
 
-    await asyncio.wait_for(until(lambda: pool.size == 0), PROMPTLY_S)
-    assert pool.idle == 0
+    assert time.process_time() - before < 0.1
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), Unavailable),
+        (psycopg2.InterfaceError("connection already closed"), psycopg2.InterfaceError),
+    ],
+)
+async def test_a_connection_whose_socket_cannot_be_duplicated_is_returned(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
+) -> None:
+    """Also its place in the share is free again."""
+    pool = make_pool(max_open=1)
+
+    def fail(_descriptor: int) -> int:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "dup", fail)
+        with pytest.raises(raised):
+            await pool.connection(pool.lists).__aenter__()
+    async with asyncio.timeout(PROMPTLY_S), pool.connection(pool.lists) as connection:
+        value = await fetch_value(connection, "select 1")
+
+    assert value == 1
+    assert (pool.size, pool.idle) == (1, 1)
 
 
 @pytest.mark.parametrize("sql", ["lock table movies", "select 1 / 0"])
