@@ -63,6 +63,8 @@ def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
     Only the first workers may stop the master. aiohttp's worker would listen again, with a backlog
     of 128.
     """
+    # Until it handles signals itself, a worker has its master's handlers, which would do nothing.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     replaces_another = worker.age > server.cfg.workers
     if replaces_another:
         # With these two statuses, gunicorn would stop the other workers as well.

@@ -348,7 +348,7 @@ def test_dropped_lines_are_counted(start: Callable[[str], subprocess.Popen[bytes
     process.communicate()
     numbers = [event["number"] for event in first]
     assert numbers == sorted(numbers)
-    assert 1000 < len(first) < 2300  # 1 MiB, as much that is being written, and what a pipe holds
+    assert 900 < len(first) < 2300  # 1 MiB, as much that is being written, and what a pipe holds
     assert report["lines"] == 5000 - len(first)
     assert process.returncode == 0
 

@@ -231,6 +231,21 @@ def test_a_master_that_cannot_start_a_worker_goes_on(
     assert meanwhile == (1, {200})
 
 
+@pytest.mark.usefixtures("queries")
+def test_a_worker_that_is_starting_delays_no_stop(
+    environment: Environment, execute: Execute
+) -> None:
+    """It ends at SIGTERM, not after gunicorn's `graceful_timeout` of 15 s."""
+    with logging(GUNICORN, environment, {"WEB_CONCURRENCY": "2"}, execute) as (_, process, _):
+        killed, _ = workers = find_workers(process)
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: set(find_workers(process)) - set(workers))
+
+        process.terminate()
+
+        assert process.wait(10) == 0
+
+
 def test_a_reload_under_load_fails_no_request(environment: Environment, queries: Path) -> None:
     """Requests before, during and after the reload succeed, with the old or the new title."""
     with (

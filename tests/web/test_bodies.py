@@ -200,6 +200,16 @@ async def test_a_large_content_length_is_refused_before_reading(client: Client, 
     writer.close()
 
 
+async def test_a_lost_connection_ends_although_its_body_was_not_read(client: Client) -> None:
+    """Otherwise, aiohttp would wait 10 s for the rest of the body, and delay a stop."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(REQUEST.format(99_999_999).encode())
+    await asyncio.wait_for(reader.readline(), 4)
+    writer.close()
+
+    await asyncio.wait_for(until(lambda: not client.server.handler.connections), 4)
+
+
 async def test_a_body_that_fits_is_requested(client: Client) -> None:
     """A client that sends Expect: 100-continue gets 100, and then its response."""
     reader, writer = await asyncio.open_connection(client.host, client.port)

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
 
 from service.web import problems
@@ -42,6 +42,7 @@ class Connection(web.RequestHandler):
         self._ends_in_head = False  # the data, unless the request has a body
         self._head_since: float | None = asyncio.get_running_loop().time()  # None: not awaited
         self._unsent_since: float | None = None
+        self._unread_body: StreamReader | None = None  # of a request that has its response
         self._refusal: HTTPStatus | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -49,6 +50,12 @@ class Connection(web.RequestHandler):
         self._socket = cast("asyncio.Transport", transport)
         self._socket.set_write_buffer_limits(MAX_UNSENT_BYTES)
         super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Stop reading the rest of a body; aiohttp would wait for it, and delay a stop by 10 s."""
+        super().connection_lost(exc)
+        if self._unread_body:
+            self._unread_body.feed_eof()
 
     def data_received(self, data: bytes) -> None:
         """Parse the data; refuse a head that is too large."""
@@ -87,6 +94,7 @@ class Connection(web.RequestHandler):
         If the response ends the connection, it never is: what arrives is the rest of a body.
         """
         response, is_cut_off = await super().finish_response(request, resp, start_time)
+        self._unread_body = None if request.content.is_eof() else request.content
         if response.keep_alive:
             self._responded += 1
             is_last = self._request_count == self._responded
