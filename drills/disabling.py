@@ -58,8 +58,8 @@ PROTECTIONS = {
     "list-share": Protection(
         "expensive-lists",
         "service/app.py",
-        "Statements(pool, queries, timeout, slow, pool.lists)",
-        "Statements(pool, queries, timeout, slow)",
+        "Statements(pool, files.queries, timeout, slow, pool.lists)",
+        "Statements(pool, files.queries, timeout, slow)",
     ),
 }
 

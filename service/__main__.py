@@ -38,9 +38,9 @@ from service import logs
 from service.app import RELOAD_QUERIES, create_app
 from service.config import Config, require_database_url
 from service.database import embedded
-from service.database.connections import check_tls, hide_password
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
+from service.database.urls import check_tls, hide_password
 from service.errors import OperatorError
 from service.log_writer import get_writer
 from service.queries import EXPECTED, load_queries, verify_queries

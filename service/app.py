@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import structlog
 from aiohttp import web
-from aiopg import Connection
 from gunicorn.arbiter import Arbiter
 
 from service import config as settings
@@ -22,14 +21,11 @@ from service.catalogue.idempotency import OnceOnly
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.config import Config
-from service.database.connections import check_tls
-from service.database.migrations import files as migration_files
 from service.database.pool import Pool
-from service.database.reloading import make_reloader
 from service.database.statements import Statements, suppress_timeout_reports
-from service.database.verification import make_verifier, require_migrations
+from service.database.urls import check_tls
 from service.errors import OperatorError, Unavailable
-from service.queries import EXPECTED, LoadedQueries, load_queries, verify_queries
+from service.queries import SqlFiles
 from service.web.bodies import BodyReader
 from service.web.genres import Genres
 from service.web.health import Health
@@ -60,74 +56,43 @@ def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Applicati
     Without `refuse_mistakes`, the application starts with wrong files, too. It responds 503 and
     reads them again until the database is verified.
     """
-    versions: list[str] = []
-    queries = LoadedQueries()
-    verify_loaded = make_verifier(versions, queries, EXPECTED)
-    is_loaded = False
-
-    def load_files() -> None:
-        versions[:] = migration_files.list_versions(config.root / "migrations")
-        queries.update(load_queries(config))
-
-    async def verify(connection: Connection) -> bool:
-        nonlocal is_loaded
-        if not is_loaded:
-            load_files()
-        is_loaded = False  # if verifying fails, somebody may edit the files before the next time
-        is_writable = await verify_loaded(connection)
-        is_loaded = True
-        return is_writable
-
+    files = SqlFiles(config)
     if refuse_mistakes:
-        load_files()
-        is_loaded = True
+        files.load()
     check_tls(config.database)
-    pool = Pool(config.database, verify)
+    pool = Pool(config.database, files.verify)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
-    statements = Statements(pool, queries, timeout, slow)
-    lists = Statements(pool, queries, timeout, slow, pool.lists)
+    statements = Statements(pool, files.queries, timeout, slow)
+    lists = Statements(pool, files.queries, timeout, slow, pool.lists)
     once_only = OnceOnly(statements, config.sharing)
     in_flight = InFlight(config.server.request_timeout)
     headers = CommonHeaders(config.server)
-
-    async def require_database() -> None:
-        applied = await statements.fetch("get_applied_migrations", retry=True)
-        require_migrations(versions, applied)
+    require_migrations = partial(files.require_migrations, statements)
+    health = Health(config.service.environment, require_migrations, in_flight)
+    movies = Movies(
+        Catalogue(statements, config.sharing),
+        once_only,
+        Listing(lists),
+        BodyReader(config.server.body_timeout),
+        require_if_match=config.server.require_if_match,
+    )
 
     # The outermost first: `limit_time` also sees the responses to errors.
     app = web.Application(middlewares=[in_flight.limit_time, respond_to_errors])
-    app.add_routes(
-        routes(
-            Health(config.service.environment, require_database, in_flight),
-            Movies(
-                Catalogue(statements, config.sharing),
-                once_only,
-                Listing(lists),
-                BodyReader(config.server.body_timeout),
-                require_if_match=config.server.require_if_match,
-            ),
-            Genres(GenreCounts(lists)),
-            Reference(),
-        )
-    )
+    app.add_routes(routes(health, movies, Genres(GenreCounts(lists)), Reference()))
     app.on_response_prepare.append(headers.on_response_prepare)
-    app.cleanup_ctx.append(partial(_run_pool, pool, refuse_mistakes))
+    app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
     app.cleanup_ctx.append(lambda _: once_only.clear_regularly())
     app.cleanup_ctx.append(in_flight.check_deadlines)
     app[POOL] = pool
     app[COMMON_HEADERS] = headers
     app[IN_FLIGHT] = in_flight
     app[MAX_CONNECTIONS] = choose_max_connections(config)
-    reload = partial(load_queries, config), partial(verify_queries, config)
-    app[RELOAD_QUERIES] = make_reloader(queries, *reload)
+    app[RELOAD_QUERIES] = files.make_reloader()
     return app
 
 
-async def _run_pool(
-    pool: Pool,
-    refuse_mistakes: bool,  # noqa: FBT001 - of a partial
-    _: web.Application,
-) -> AsyncIterator[None]:
+async def _run_pool(pool: Pool, *, refuse_mistakes: bool) -> AsyncIterator[None]:
     """Verify the database before the first request; close the pool at the end.
 
     If the database is unreachable or lacks migrations, the service starts anyway and responds 503
@@ -171,7 +136,7 @@ class Worker(Runner):
     sockets: ClassVar[tuple[socket.socket, ...]] = ()
 
     async def setup(self) -> None:
-        """Start."""
+        """Start the application, and accept connections."""
         with _end_on_operator_error():
             await super().setup()
         await self.listen(self.sockets)

@@ -1,9 +1,11 @@
-"""All queries that the service expects in queries/*.sql; loading and verifying them."""
+"""The .sql files that the service uses: all queries that it expects, and how they are verified."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NoReturn
 
+import aiopg
 import psycopg2
 
 from service.catalogue import genres, idempotency, listing, movies
@@ -13,7 +15,8 @@ from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.database.migrations import files as migration_files
 from service.database.queries import Query
-from service.database.statements import suppress_timeout_reports
+from service.database.reloading import make_reloader
+from service.database.statements import Statements, suppress_timeout_reports
 from service.errors import OperatorError, Unavailable
 from service.transfer import queries as transfer
 
@@ -57,3 +60,43 @@ async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
         raise OperatorError("the database does not respond") from error
     except (Unavailable, psycopg2.Error) as error:
         raise OperatorError(describe_error(error)) from error
+
+
+class SqlFiles:
+    """What a process uses of queries/*.sql and migrations/*.sql."""
+
+    def __init__(self, config: Config) -> None:
+        self.queries = LoadedQueries()
+        self._versions: list[str] = []  # of the migrations
+        self._config = config
+        self._verify = verification.make_verifier(self._versions, self.queries, EXPECTED)
+        self._is_loaded = False
+
+    def load(self) -> None:
+        """Read the files; `OperatorError` where one is wrong."""
+        self._versions[:] = migration_files.list_versions(self._config.root / "migrations")
+        self.queries.update(load_queries(self._config))
+        self._is_loaded = True
+
+    async def verify(self, connection: aiopg.Connection) -> bool:
+        """Verify the files against the database; False if that must be done again.
+
+        After a failure, the next call reads the files again: somebody may have corrected them.
+        """
+        if not self._is_loaded:
+            self.load()
+        self._is_loaded = False
+        is_writable = await self._verify(connection)
+        self._is_loaded = True
+        return is_writable
+
+    async def require_migrations(self, statements: Statements) -> None:
+        """Raise `Unavailable` unless all migrations have been applied."""
+        applied = await statements.fetch("get_applied_migrations", retry=True)
+        verification.require_migrations(self._versions, applied)
+
+    def make_reloader(self) -> Callable[[], None]:
+        """Return a function that starts to read and verify the queries again."""
+        return make_reloader(
+            self.queries, partial(load_queries, self._config), partial(verify_queries, self._config)
+        )

@@ -25,6 +25,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from service.config import Database
 from service.database.connections import Connector
 from service.database.driver_errors import describe_error
+from service.database.shares import Share
 from service.errors import Unavailable
 
 log = structlog.get_logger()
@@ -39,37 +40,6 @@ ABANDONED_MAX_S = 300.0
 READ_BYTES = 65536
 # The settings of a server that refused a write are not asked for again before this.
 RENEW_MIN_S = 1.0
-# So many statements of 6 ms get their turn within `acquire_timeout` (2 s). Of 200 clients that read
-# lists, 50 refused 9 requests of 10, and cost half of the others.
-MAX_WAITING_PER_PLACE = 300
-
-
-class Share:
-    """The connections that one kind of statements may use at once, and a bounded queue for them."""
-
-    def __init__(self, places: int) -> None:
-        self._places = asyncio.Semaphore(places)
-        self._max_waiting = places * MAX_WAITING_PER_PLACE
-        self._waiting = 0
-
-    async def take_place(self, timeout: float) -> None:  # noqa: ASYNC109 - of all waiters
-        """Wait for a place; `Unavailable` at once if too many wait, or after `timeout` seconds."""
-        if self._waiting >= self._max_waiting:
-            raise Unavailable(f"{self._waiting} statements of this kind are waiting already")
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(timeout):
-                await self._places.acquire()
-        except TimeoutError as error:
-            raise Unavailable(
-                f"no connection for this kind of statements became free in {timeout:g} s"
-            ) from error
-        finally:
-            self._waiting -= 1
-
-    def free_place(self) -> None:
-        """Let the next one have the place."""
-        self._places.release()
 
 
 class Pool:

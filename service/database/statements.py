@@ -21,8 +21,9 @@ from service.database.driver_errors import (
     is_statement_timeout,
     translate_error,
 )
-from service.database.pool import Pool, Share
+from service.database.pool import Pool
 from service.database.queries import Execution, Query
+from service.database.shares import Share
 from service.errors import CatalogueError, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]

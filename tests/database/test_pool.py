@@ -22,7 +22,9 @@ from support import Execute, approve, until, with_user
 
 from service.config import Config
 from service.database import pool as pool_module
-from service.database.pool import Pool, Share
+from service.database import shares
+from service.database.pool import Pool
+from service.database.shares import Share
 from service.errors import OperatorError, Unavailable
 
 Verify = Callable[[aiopg.Connection], Awaitable[bool]]
@@ -576,7 +578,7 @@ async def test_the_queue_for_a_share_is_bounded(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In time and in number; a statement that gave up takes no place."""
-    monkeypatch.setattr(pool_module, "MAX_WAITING_PER_PLACE", 2)
+    monkeypatch.setattr(shares, "MAX_WAITING_PER_PLACE", 2)
     pool = make_pool(max_open=4, acquire_timeout=0.5)
     end = asyncio.Event()
     running = asyncio.create_task(run_until(pool, end, pool.lists))

@@ -11,10 +11,11 @@ from psycopg2 import errorcodes
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.connections import Session, application_name, open_session, parse_url
+from service.database.connections import Session, application_name, open_session
 from service.database.driver_errors import describe_error
 from service.database.migrations.files import Report, Section
 from service.database.sql_files import locate
+from service.database.urls import parse_url
 from service.errors import OperatorError
 
 # While a migration waits for a table, all requests queue behind it, so it must not wait long; its

@@ -46,7 +46,7 @@ MAX_CONNECTIONS = web.AppKey("max_connections", int)
 def choose_max_connections(config: Config) -> int:
     """Return the most connections of a process: the setting, or fewer if it may open fewer files.
 
-    The pool may need a second connection for each of its own to cancel statements.
+    The pool opens a second file for each connection that is in use.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:

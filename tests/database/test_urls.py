@@ -7,7 +7,7 @@ from conftest import ROOT
 from structlog.testing import capture_logs
 
 from service import config
-from service.database.connections import check_tls, hide_password, list_servers, parse_url
+from service.database.urls import check_tls, hide_password, list_servers, parse_url
 from service.errors import OperatorError
 
 

@@ -1,0 +1,128 @@
+"""What a database's URL says: its servers and their addresses, and whether TLS is required.
+
+No message repeats the URL or what could not be read of it: it holds a password.
+https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS
+"""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg2
+import structlog
+from psycopg2.extensions import make_dsn, parse_dsn
+
+from service.config import Database
+from service.errors import OperatorError
+
+Server = Mapping[str, str]  # libpq's parameters that name one server, or one address of it
+
+log = structlog.get_logger()
+
+WITHOUT_TLS = ("disable", "allow", "prefer")  # values of sslmode
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """Return what the URL says, by libpq's names; `OperatorError` if it cannot be read."""
+    try:
+        given: dict[str, Any] = parse_dsn(url)
+    except psycopg2.ProgrammingError:
+        given = {"host": "@"}  # refused below
+    # Part of a password that is not escaped ends up as the host, the port or the database's name,
+    # which libpq's messages repeat.
+    if any("@" in value for key, value in given.items() if key not in ("user", "password")):
+        raise OperatorError(
+            "the database's URL cannot be read: expected postgresql://user:password@host:port/name,"
+            " with @ : / ? # % in the password written as %40 %3A %2F %3F %23 %25"
+        )
+    return given
+
+
+def hide_password(url: str) -> str:
+    """Describe the database of this URL, without passwords."""
+    given = parse_url(url)
+    hidden = {name: "***" for name in given if "password" in name}  # sslpassword too
+    return str(make_dsn(**{**given, **hidden}))
+
+
+def list_servers(given: Mapping[str, Any]) -> list[Server]:
+    """List the servers of a parsed URL, or of libpq's environment, in the order to be tried.
+
+    https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-MULTIPLE-HOSTS
+    """
+    lists = {name: _find_parameter(given, name).split(",") for name in ("host", "hostaddr", "port")}
+    lists = {name: values for name, values in lists.items() if values != [""]}
+    number = len(lists.get("hostaddr") or lists.get("host") or [""])
+    if len(lists.get("port", [])) == 1:
+        lists["port"] *= number
+    if any(len(values) != number for values in lists.values()):
+        counts = ", ".join(f"{len(values)} of {name}" for name, values in lists.items())
+        raise OperatorError(f"the database's URL lists {counts}: expected as many of each")
+    servers = [{name: values[index] for name, values in lists.items()} for index in range(number)]
+    if _find_parameter(given, "target_session_attrs") != "prefer-standby":
+        return list(servers)  # libpq checks target_session_attrs on each connection
+    # libpq would try twice by itself, on another socket.
+    return [
+        {**server, "target_session_attrs": wanted}
+        for wanted in ("standby", "any")
+        for server in servers
+    ]
+
+
+def list_addresses(given: Mapping[str, Any]) -> list[Server]:
+    """List the servers of a parsed URL, each once for each of its addresses; may block.
+
+    With `host` and `hostaddr`, libpq looks nothing up, and TLS still checks the name. A name that
+    is not found is left out; if none is found, raises psycopg2.OperationalError.
+    """
+    addresses: list[Server] = []
+    failure = None
+    for server in list_servers(given):
+        host = server.get("host", "")
+        if server.get("hostaddr") or not host or host.startswith(("/", "@")):
+            addresses.append(server)
+            continue
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            failure = psycopg2.OperationalError(f"the name {host} has no address: {error}")
+        else:
+            addresses += [{**server, "hostaddr": str(address[0])} for *_, address in found]
+    if failure and not addresses:
+        raise failure
+    return addresses
+
+
+def check_tls(settings: Database) -> None:
+    """Warn if the password may cross a network without TLS; `OperatorError` with `require_tls`.
+
+    With `prefer`, libpq's default, whoever can change packets can turn TLS off.
+    https://www.postgresql.org/docs/current/libpq-ssl.html#LIBPQ-SSL-PROTECTION
+    """
+    given = parse_url(settings.url)
+    mode = _find_parameter(given, "sslmode") or "prefer"
+    if mode not in WITHOUT_TLS or all(is_local(server) for server in list_servers(given)):
+        return
+    reason = f"the password of the database may cross a network without TLS (sslmode={mode})"
+    remedy = "add ?sslmode=verify-full to the database's URL"
+    if settings.require_tls:
+        raise OperatorError(f"{reason}: {remedy}, or set [database] require_tls = false")
+    log.warning(reason, remedy=remedy)
+
+
+def is_local(server: Server) -> bool:
+    """Whether no network lies between: a socket, or an address of this machine."""
+    host = server.get("hostaddr") or server.get("host", "")
+    if not host or host.startswith(("/", "@")) or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _find_parameter(given: Mapping[str, Any], name: str) -> str:
+    variable = f"PG{name.replace('_', '').upper()}"
+    return str(given.get(name, os.environ.get(variable, "")))
