@@ -2,6 +2,7 @@
 
 import asyncio
 import select
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,7 @@ NOT_IN_A_HEAD = b"\0"
 HEAD_END = b"\r\n\r\n"
 # A connection with more unsent bytes gets no further response; asyncio's default is four times it.
 MAX_UNSENT_BYTES = 16_384
+LINGER_S = 2.0  # for the client to read the last response
 
 
 class Connection(web.RequestHandler):
@@ -44,6 +46,7 @@ class Connection(web.RequestHandler):
         self._unsent_since: float | None = None
         self._unread_body: StreamReader | None = None  # of a request that has its response
         self._refusal: HTTPStatus | None = None
+        self._lost: asyncio.Future[None] | None = None  # while it lingers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -56,9 +59,13 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
         if self._unread_body:
             self._unread_body.feed_eof()
+        if self._lost and not self._lost.done():
+            self._lost.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         """Parse the data; refuse a head that is too large."""
+        if self._lost:
+            return
         before = self._request_count
         is_head = before == self._responded
         if data:
@@ -95,12 +102,27 @@ class Connection(web.RequestHandler):
         """
         response, is_cut_off = await super().finish_response(request, resp, start_time)
         self._unread_body = None if request.content.is_eof() else request.content
+        if PARSER_ERROR in request:
+            await self._linger()
         if response.keep_alive:
             self._responded += 1
             is_last = self._request_count == self._responded
             if is_last and self._ends_in_head and not request.content.total_bytes:
                 self._head_since = asyncio.get_running_loop().time()
         return response, is_cut_off
+
+    async def _linger(self) -> None:
+        """Read what the client still sends, until it closes the connection.
+
+        Closing with unread bytes would reset it, and the client might lose the response.
+        https://www.rfc-editor.org/rfc/rfc9112#section-9.6
+        """
+        if self._socket and not self._socket.is_closing():
+            self._socket.write_eof()
+            self._lost = asyncio.get_running_loop().create_future()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_S):
+                    await self._lost
 
     def check(self, now: float, head_timeout: float, send_timeout: float) -> None:
         """End the connection if a head does not arrive, or if a response is not read, in time.
