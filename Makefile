@@ -1,6 +1,6 @@
 # `make` on its own lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lock clean bench bench-listing chart soak drills
+.PHONY: help run test coverage lint lock clean bench bench-listing chart soak drills
 
 PYTHON ?= python3
 VENV   := .venv
@@ -35,9 +35,15 @@ $(VENV)/dev-$(PYTHON_ID): requirements-dev.txt | $(VENV)/python-$(PYTHON_ID)
 run: $(VENV)/run-$(PYTHON_ID) ## migrate and serve on http://127.0.0.1:8000 (HOST and PORT change it)
 	@trap : INT; $(BIN)/python -m service serve --migrate || [ $$? = 130 ]
 
+# More processes than most machines have cores, as tests often wait.
+PYTEST := -m pytest --numprocesses=3 --dist=worksteal
+
 test: lint ## lint, types and the whole test suite
+	$(BIN)/python $(PYTEST)
+
+coverage: $(VENV)/dev-$(PYTHON_ID) ## the whole test suite, and which lines it does not run (takes half as long again)
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+	$(BIN)/coverage run $(PYTEST)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
