@@ -40,6 +40,8 @@ MAX_UNSENT_BYTES = 32 * 1024 * 1024  # of the connections that do not read, toge
 # client that the connection ends.
 IDLE_GRACE_S = 1.0
 DRAIN_CHECK_INTERVAL_S = 0.02
+# Long enough for most clients to get a response, and to try to connect again.
+STOP_LISTENING_S = 0.1
 MAX_CONNECTIONS = web.AppKey("max_connections", int)
 
 
@@ -262,13 +264,15 @@ class Runner(web.AppRunner):
     async def _stop_listening(self, server: Server) -> None:
         """Accept the connections that are waiting, as their clients take them for open; then stop.
 
-        Nothing else runs between the two: closing the socket resets the connections that wait.
+        Closing the socket resets connections that still wait. Nothing else runs between the two,
+        and with a backlog of 0, only one can wait: the other clients try again after 1 s.
         """
         loop = asyncio.get_running_loop()
         for each in self._sockets:
             loop.remove_reader(each.fileno())
+            each.listen(0)
         # asyncio drops connections that it has accepted, but not yet set up when a site stops.
-        await asyncio.sleep(DRAIN_CHECK_INTERVAL_S)
+        await asyncio.sleep(STOP_LISTENING_S)
         accepted: list[socket.socket] = []
         for each in self._sockets:
             with suppress(OSError):  # BlockingIOError: no more are waiting
