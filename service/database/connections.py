@@ -8,7 +8,10 @@ address is an attempt of its own, with its own timeout.
 import asyncio
 import os
 import select
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any
@@ -43,6 +46,18 @@ def application_name() -> str:
     return f"movie-catalogue {__version__} {os.getpid()}"
 
 
+class OpenFiles:
+    """Stands for the module `select` in aiopg, which asks it whether a file descriptor is open.
+
+    The real one refuses descriptors from 1,024 on: there may be as many clients.
+    """
+
+    @staticmethod
+    def select(descriptors: Sequence[int], *_: object) -> None:
+        """Raise OSError (EBADF) if the descriptor is closed."""
+        os.fstat(descriptors[0])
+
+
 class Connector:
     """Opens connections of aiopg; begins with the address that it reached last.
 
@@ -52,6 +67,8 @@ class Connector:
     def __init__(self, settings: Database) -> None:
         self._settings = settings
         self._last: Server = {}
+        self._lookup: asyncio.Future[list[Server]] | None = None  # under way
+        aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
     async def connect(self) -> aiopg.Connection:
         """Open a connection; each address may take `connect_timeout`.
@@ -63,7 +80,7 @@ class Connector:
         )
         try:
             async with asyncio.timeout(self._settings.connect_timeout):
-                addresses = await asyncio.to_thread(list_addresses, given)
+                addresses = await self._look_up(given)
         except TimeoutError as error:
             raise psycopg2.OperationalError("looking up the hosts: timeout expired") from error
         failures: list[psycopg2.Error] = []
@@ -79,6 +96,18 @@ class Connector:
                 return connection
         raise _join_failures(failures)
 
+    async def _look_up(self, given: Mapping[str, Any]) -> list[Server]:
+        """Look the hosts up; all connects wait for one lookup.
+
+        In a thread of its own: neither later lookups nor a stop wait for a resolver that does not
+        respond.
+        """
+        if self._lookup is None or self._lookup.done():
+            self._lookup = future = asyncio.get_running_loop().create_future()
+            future.add_done_callback(asyncio.Future.exception)  # nobody may wait for it any more
+            threading.Thread(target=_report_addresses, args=(given, future), daemon=True).start()
+        return await asyncio.shield(self._lookup)
+
     async def _connect(self, parameters: Mapping[str, Any]) -> aiopg.Connection:
         """Connect without the queries that aiopg's support of types would send."""
         connection: aiopg.Connection = await aiopg.connect(
@@ -89,6 +118,17 @@ class Connector:
             **parameters,
         )
         return connection
+
+
+def _report_addresses(given: Mapping[str, Any], future: "asyncio.Future[list[Server]]") -> None:
+    """Set the future to the addresses, or to the error."""
+    try:
+        addresses = list_addresses(given)
+        report = partial(future.set_result, addresses)
+    except Exception as error:  # noqa: BLE001 - whoever waits raises it
+        report = partial(future.set_exception, error)
+    with suppress(RuntimeError):  # the loop has been closed
+        future.get_loop().call_soon_threadsafe(report)
 
 
 def open_session(url: str, **options: Any) -> Session:

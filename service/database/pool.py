@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from math import inf
+from typing import NamedTuple
 
 import aiopg
 import psycopg2
@@ -34,12 +35,19 @@ log = structlog.get_logger()
 # costs a few connects and one line in the log.
 REFUSE_S = 0.25
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
-# A closed connection counts for at most so long. Only a proxy that keeps connections to a dead
-# server makes it last: keepalives notice all others.
+# A closed connection counts for at most so long. Keepalives notice a machine that has disappeared,
+# but not a server that hangs, or a proxy that keeps connections to a dead server.
 ABANDONED_MAX_S = 300.0
 READ_BYTES = 65536
 # The settings of a server that refused a write are not asked for again before this.
 RENEW_MIN_S = 1.0
+
+
+class Backend(NamedTuple):
+    """What may still run on the server after its connection was closed."""
+
+    server: object  # its address
+    forget: Callable[[], None]
 
 
 class Pool:
@@ -65,7 +73,7 @@ class Pool:
         self.writes = Share(max(1, settings.max_open * 4 // 10))
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._connecting: dict[asyncio.Task[aiopg.Connection], float] = {}
-        self._backends: dict[socket.socket, Callable[[], None]] = {}  # of closed connections
+        self._backends: dict[socket.socket, Backend] = {}  # of closed connections
         self._trusted_since = -inf  # older connections may have broken
         self._pause: asyncio.TimerHandle | None = None  # before the next connect
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
@@ -95,8 +103,7 @@ class Pool:
             await share.take_place(self._settings.acquire_timeout)
         free_place = share.free_place if share else lambda: None
         try:
-            connection = await self._acquire(give_up_at)
-            duplicate = self._duplicate_socket(connection)
+            connection, duplicate = await self._lend(give_up_at)
         except BaseException:
             free_place()
             raise
@@ -111,22 +118,25 @@ class Pool:
                 free_place()
             self._release(connection)
 
-    def _duplicate_socket(self, connection: aiopg.Connection) -> socket.socket:
-        """Duplicate the socket of a connection that is lent; it stays when aiopg closes its own.
+    async def _lend(self, give_up_at: float) -> tuple[aiopg.Connection, socket.socket]:
+        """Acquire a connection, and duplicate its socket, which stays when aiopg closes its own.
 
         Not of an idle one: when that breaks, epoll would report the duplicate again and again.
         """
-        try:
-            return socket.socket(fileno=os.dup(connection.raw.fileno()))
-        except (OSError, psycopg2.Error) as error:
-            self._release(connection)
-            if isinstance(error, OSError):  # there are too many open files
+        while True:
+            connection = await self._acquire(give_up_at)
+            try:
+                return connection, _duplicate_socket(connection)
+            except psycopg2.Error:  # it broke just now
+                self._release(connection)
+            except OSError as error:  # too many files are open
+                self._release(connection)
                 raise Unavailable(f"no database connection can be used: {error}") from error
-            raise
 
     def _watch_backend(self, connected: socket.socket, free_place: Callable[[], None]) -> None:
         """Count a backend until it has closed its end of the connection."""
         loop = asyncio.get_running_loop()
+        server = _find_server(connected)
         # A part of the statement may not have been sent: the backend must not wait for the rest.
         with suppress(OSError):
             connected.shutdown(socket.SHUT_WR)
@@ -141,15 +151,16 @@ class Pool:
             self._open_more()
 
         def read() -> None:
-            with suppress(BlockingIOError):
-                try:
-                    is_open = bool(connected.recv(READ_BYTES))
-                except (ConnectionError, TimeoutError):
-                    is_open = False
-                if not is_open:
-                    forget()
+            try:
+                is_open = bool(connected.recv(READ_BYTES))
+            except BlockingIOError:
+                return
+            except OSError:
+                is_open = False
+            if not is_open:
+                forget()
 
-        self._backends[connected] = forget
+        self._backends[connected] = Backend(server, forget)
         timer = loop.call_later(ABANDONED_MAX_S, forget)
         loop.add_reader(connected, read)
 
@@ -191,8 +202,8 @@ class Pool:
         except TimeoutError:
             for connection in list(self._opened):
                 self._discard(connection)
-            for forget in list(self._backends.values()):
-                forget()
+            for backend in list(self._backends.values()):
+                backend.forget()
 
     async def _acquire(self, give_up_at: float) -> aiopg.Connection:
         while self._idle:
@@ -283,7 +294,21 @@ class Pool:
                 self._refusal = None
             connection = task.result()
             self._opened[connection] = began
+            self._forget_other_servers(connection)
             self._release(connection)
+
+    def _forget_other_servers(self, connection: aiopg.Connection) -> None:
+        """Count no backends of another server than this connection's: `max_open` is for one server.
+
+        After a failover, the backends of a server that hangs would keep their places for minutes.
+        """
+        if not self._backends:
+            return
+        with suppress(OSError, psycopg2.Error), _duplicate_socket(connection) as connected:
+            server = _find_server(connected)
+            for backend in list(self._backends.values()):
+                if backend.server != server:
+                    backend.forget()
 
     def _refuse_or_pause(self, error: BaseException) -> None:
         """Refuse requests for a while, unless another connection may still serve the waiters."""
@@ -319,6 +344,18 @@ class Pool:
         while self._idle and self._idle[0][1] <= expired:
             self._discard(self._idle.popleft()[0])
         self._schedule_reaper()
+
+
+def _duplicate_socket(connection: aiopg.Connection) -> socket.socket:
+    return socket.socket(fileno=os.dup(connection.raw.fileno()))
+
+
+def _find_server(connected: socket.socket) -> object:
+    """Return the address of the server; None if the connection has ended."""
+    try:
+        return connected.getpeername()
+    except OSError:
+        return None
 
 
 STOPPING = RuntimeError("the service is stopping")

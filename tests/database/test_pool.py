@@ -5,13 +5,15 @@ import errno
 import itertools
 import os
 import re
+import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import aiopg
 import psycopg2
@@ -30,6 +32,7 @@ from service.errors import OperatorError, Unavailable
 Verify = Callable[[aiopg.Connection], Awaitable[bool]]
 MakePool = Callable[..., Pool]
 
+PLAIN = "sslmode=disable&gssencmode=disable"
 PROMPTLY_S = 2.0  # also on a loaded machine
 
 
@@ -119,12 +122,22 @@ class Link:
         self._port = 0
         self._stalled = False
         self.connects = 0  # number of connection attempts
+        self.hangs = False  # the server does not notice that its client has gone
 
     @property
     def url(self) -> str:
         """The database's URL through this link."""
-        plain = "sslmode=disable&gssencmode=disable"
-        return f"{self._database}?host=127.0.0.1&port={self._port}&{plain}"
+        return f"{self._database}?host=127.0.0.1&port={self._port}&{PLAIN}"
+
+    @property
+    def url_with_fallback(self) -> str:
+        """The database's URL through this link, or without it."""
+        direct = parse_dsn(f"{self._database}?{urlencode(self._query, doseq=True)}")
+        hosts, ports = f"127.0.0.1,{direct['host']}", f"{self._port},{direct['port']}"
+        base = urlsplit(self._database)
+        user = f"{base.netloc.rpartition('@')[0]}@" if "@" in base.netloc else ""
+        name = direct["dbname"]
+        return f"postgresql://{user}/{name}?host={quote(hosts)}&port={ports}&{PLAIN}"
 
     async def open(self) -> None:
         """Relay from now on."""
@@ -137,11 +150,15 @@ class Link:
         """Accept new connections, and never respond."""
         self._stalled = True
 
-    async def cut(self) -> None:
-        """Break all connections and refuse further ones."""
+    def refuse(self) -> None:
+        """Refuse new connections."""
         if self._server:
             self._server.close()
             self._server = None
+
+    async def cut(self) -> None:
+        """Break all connections and refuse further ones."""
+        self.refuse()
         for writer in list(self._writers):
             writer.transport.abort()
         while self._writers:  # noqa: ASYNC110 - a few turns of the loop
@@ -171,7 +188,10 @@ class Link:
             asyncio.create_task(_copy(their_reader, writer)),
         ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                ways,
+                return_when=asyncio.ALL_COMPLETED if self.hangs else asyncio.FIRST_COMPLETED,
+            )
         finally:
             for way in ways:
                 way.cancel()
@@ -405,31 +425,121 @@ async def test_a_connection_that_broke_while_idle_leaves_the_loop_idle(
     assert time.process_time() - before < 0.1
 
 
-@pytest.mark.parametrize(
-    ("error", "raised"),
-    [
-        (OSError(errno.EMFILE, "Too many open files"), Unavailable),
-        (psycopg2.InterfaceError("connection already closed"), psycopg2.InterfaceError),
-    ],
-)
-async def test_a_connection_whose_socket_cannot_be_duplicated_is_returned(
-    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception]
+async def test_backends_of_a_server_that_was_replaced_do_not_count(
+    make_pool: MakePool, link: Link, execute: Execute
 ) -> None:
-    """Also its place in the share is free again."""
+    """After a failover from a server that hangs, all of `max_open` is for the new one."""
+    await link.open()
+    link.hangs = True
+    pool = make_pool(url=link.url_with_fallback, max_open=2)
+    async with pool.connection(pool.lists) as connection:
+        pid = backend(connection)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(fetch_value(connection, "select pg_sleep(30)"), 0.1)
+    link.refuse()
+    counted = pool.size
+
+    async with asyncio.timeout(PROMPTLY_S), pool.connection(), pool.connection(pool.lists):
+        lent = pool.size
+
+    terminate(execute, pid)
+    assert (counted, lent) == (1, 2)
+
+
+async def test_a_connection_with_a_high_file_descriptor_may_break(
+    make_pool: MakePool, execute: Execute
+) -> None:
+    """Although select(), which aiopg asks, refuses descriptors from 1,024 on."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
+    pool = make_pool()
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    with ExitStack() as placeholders:
+        while (placeholder := os.dup(0)) < 1024:
+            placeholders.callback(os.close, placeholder)
+        os.close(placeholder)
+
+        async with pool.connection() as connection:
+            descriptor = connection.raw.fileno()
+        terminate(execute, backend(connection))
+        await until(lambda: connection.closed)
+        async with asyncio.timeout(PROMPTLY_S), pool.connection() as following:
+            value = await fetch_value(following)
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert descriptor >= 1024
+    assert value == 1
+    assert failures == []
+
+
+async def test_a_silent_resolver_delays_nothing_once_it_responds(
+    make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All connects wait for the same lookup, however often they give up."""
+    await link.open()
+    getaddrinfo = socket.getaddrinfo
+    responds, lookups = threading.Event(), itertools.count()
+
+    def look_up(*arguments: Any, **options: Any) -> Any:
+        next(lookups)
+        responds.wait(30)
+        return getaddrinfo(*arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    url = link.url.replace("127.0.0.1", "localhost")
+    pool = make_pool(url=url, connect_timeout=0.01, acquire_timeout=0.05)
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            await borrow(pool)
+    counted = next(lookups)
+
+    responds.set()
+    await served(pool)
+
+    assert counted == 1
+
+
+async def test_too_many_open_files_cost_no_connection(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a place in the share."""
     pool = make_pool(max_open=1)
 
     def fail(_descriptor: int) -> int:
-        raise error
+        raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "dup", fail)
-        with pytest.raises(raised):
+        with pytest.raises(Unavailable, match="Too many open files"):
             await pool.connection(pool.lists).__aenter__()
     async with asyncio.timeout(PROMPTLY_S), pool.connection(pool.lists) as connection:
         value = await fetch_value(connection, "select 1")
 
     assert value == 1
     assert (pool.size, pool.idle) == (1, 1)
+
+
+async def test_a_connection_that_breaks_before_its_user_has_it_is_replaced(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may break in the turn of the event loop between the two."""
+    pool = make_pool(max_open=1)
+    dup = os.dup
+    errors = iter([psycopg2.InterfaceError("connection already closed")])
+
+    def fail_once(descriptor: int) -> int:
+        for error in errors:
+            raise error
+        return dup(descriptor)
+
+    monkeypatch.setattr(os, "dup", fail_once)
+
+    async with asyncio.timeout(PROMPTLY_S), pool.connection() as connection:
+        value = await fetch_value(connection, "select 1")
+
+    assert value == 1
+    assert next(errors, None) is None
 
 
 @pytest.mark.parametrize("sql", ["lock table movies", "select 1 / 0"])
