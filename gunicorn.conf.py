@@ -64,7 +64,8 @@ def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
     of 128.
     """
     # Until it handles signals itself, a worker has its master's handlers, which would do nothing.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     replaces_another = worker.age > server.cfg.workers
     if replaces_another:
         # With these two statuses, gunicorn would stop the other workers as well.

@@ -118,7 +118,8 @@ class Connection(web.RequestHandler):
         https://www.rfc-editor.org/rfc/rfc9112#section-9.6
         """
         if self._socket and not self._socket.is_closing():
-            self._socket.write_eof()
+            with suppress(OSError):  # it has just been reset
+                self._socket.write_eof()
             self._lost = asyncio.get_running_loop().create_future()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_S):

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import hdrs, web, web_protocol
 
 from service.config import Config
 from service.config import Server as Settings
@@ -30,7 +30,8 @@ log = structlog.get_logger()
 CHECK_INTERVAL_S = 1.0
 # asyncio accepts so many connections in a turn of the event loop, before it counts the first one.
 ACCEPTED_AT_ONCE = 32
-RESERVED_CONNECTIONS = 16  # for health checks, when there are too many connections
+# For health checks, when there are too many connections; more than are accepted at once.
+RESERVED_CONNECTIONS = 2 * ACCEPTED_AT_ONCE
 RESERVED_FILES = 64 + RESERVED_CONNECTIONS + 4 * ACCEPTED_AT_ONCE  # for all but the pool
 HEALTHCHECK = "/v1/healthcheck"
 ROOM_MADE = 0.05  # of the connections, when there are too many
@@ -42,6 +43,9 @@ IDLE_GRACE_S = 1.0
 DRAIN_CHECK_INTERVAL_S = 0.02
 # Long enough for most clients to get a response, and to try to connect again.
 STOP_LISTENING_S = 0.1
+# Requests of one connection that wait for the one before; aiohttp's own limit of 32 lets a client
+# fill 4 MB with large heads.
+MAX_PIPELINED = 2
 MAX_CONNECTIONS = web.AppKey("max_connections", int)
 
 
@@ -69,6 +73,7 @@ class Server(web.Server):
         **options: Any,
     ) -> None:
         super().__init__(self._handle, request_factory=server.request_factory, **options)
+        web_protocol.MAX_MSG_QUEUE_SIZE = MAX_PIPELINED
         self._application = server.request_handler
         self.common_headers = headers
         self.unread: dict[Connection, None] = {}  # those with unsent bytes, the oldest first

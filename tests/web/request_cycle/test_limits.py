@@ -5,9 +5,10 @@ import json
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
+import psycopg2
 import pytest
 from aiohttp import web
 from conftest import MOANA, Client, Service, Start
@@ -386,7 +387,7 @@ def test_files_limit_the_connections(settings: Any, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         found.append(choose_max_connections(config))
 
-    assert found == [1024 - 208 - 50, 4000, 1, 4000]
+    assert found == [1024 - 256 - 50, 4000, 1, 4000]
 
 
 async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
@@ -407,3 +408,20 @@ async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
     assert "Connection: close\r\n" in head
     assert rest == b""
     await stopping
+
+
+async def test_few_pipelined_requests_wait_in_memory(
+    start: Start, connect: Connect, database: str
+) -> None:
+    """The others wait in the sockets' buffers: with large heads, 32 of them would take 4 MB."""
+    client = await start()
+    with closing(psycopg2.connect(database)) as session:
+        session.cursor().execute("lock table movies")
+        _, writer = await connect(client)
+
+        for _ in range(4):
+            writer.write(GET)
+            await writer.drain()
+
+        (connection,) = client.server.handler.connections
+        await until(lambda: connection.transport and not connection.transport.is_reading())
