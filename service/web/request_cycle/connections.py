@@ -40,8 +40,9 @@ class Connection(web.RequestHandler):
         self._socket: asyncio.Transport | None = None  # aiohttp forgets it before all is sent
         self._responded = 0  # requests after which another may follow; aiohttp counts all of them
         self._received = 0  # bytes since the connection was idle
-        self._head_bytes = 0  # of these, since the last request; with the data that completed it
-        self._ends_in_head = False  # the data, unless the request has a body
+        self._head_bytes = 0  # bytes since the last request, with the segment that completed it
+        # Whether the last segment ends within a head, if the request in it has no body.
+        self._ends_in_head = False
         self._head_since: float | None = asyncio.get_running_loop().time()  # None: not awaited
         self._unsent_since: float | None = None
         self._unread_body: StreamReader | None = None  # of a request that has its response
@@ -96,9 +97,9 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send the response; the connection is idle then, or has the next request already.
+        """Send the response. Then the connection is idle, or it has the next request already.
 
-        If the response ends the connection, it never is: what arrives is the rest of a body.
+        If the response ends the connection, it has neither: what still arrives belongs to a body.
         """
         response, is_cut_off = await super().finish_response(request, resp, start_time)
         self._unread_body = None if request.content.is_eof() else request.content
