@@ -3,6 +3,7 @@
 `web/problems.py` maps each of them to its HTTP status.
 """
 
+from enum import StrEnum
 from typing import NamedTuple
 
 
@@ -80,6 +81,20 @@ class PreconditionRequired(CatalogueError):
 
 class MovieNotFound(CatalogueError):
     """No movie has this id."""
+
+
+class Refusal(StrEnum):
+    """Why a request was refused for now, for the metrics; docs/operators.md describes each."""
+
+    NO_DATABASE = "no_database"
+    NOT_READY = "not_ready"
+    POOL_TIMEOUT = "pool_timeout"
+    QUEUE_FULL = "queue_full"
+    STATEMENT_TIMEOUT = "statement_timeout"
+    STATEMENT_LOST = "statement_lost"
+    REQUEST_TIMEOUT = "request_timeout"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    STOPPING = "stopping"
 
 
 class Unavailable(CatalogueError):

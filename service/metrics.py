@@ -1,0 +1,234 @@
+"""The metrics of the service, in one table, for Prometheus.
+
+A process counts for itself. Under gunicorn, each worker writes to files of a folder that all of
+them read (https://prometheus.github.io/client_python/multiprocess/), so any of them can serve the
+sums, and what a killed worker has counted remains.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import disable_created_metrics as hide_creation_times
+from prometheus_client.exposition import generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from service.errors import Refusal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SAMPLE_INTERVAL_S = 1.0
+# A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
+DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+OTHER_METHOD = "other"  # clients may send dozens
+NO_ROUTE = "none"
+
+
+class Definition(NamedTuple):
+    """What operators know of a metric."""
+
+    name: str
+    kind: str  # counter, gauge or histogram
+    labels: tuple[str, ...]
+
+
+class Off:
+    """Stands for a metric when nobody can read it."""
+
+    def labels(self, *_: object) -> Self:
+        """Return itself."""
+        return self
+
+    def ignore(self, _: float = 1) -> None:
+        """Do nothing."""
+
+    inc = set = observe = ignore
+
+
+OFF = Off()
+
+
+class Metrics:
+    """The metrics of a process; without `is_enabled`, nothing is counted.
+
+    `folder`: of the files that the processes share; None: there is only this process.
+    """
+
+    def __init__(self, *, is_enabled: bool, folder: Path | None = None) -> None:
+        hide_creation_times()  # type: ignore[no-untyped-call]
+        self.is_enabled = is_enabled
+        self.definitions: list[Definition] = []
+        self._folder = folder
+        self._registry = CollectorRegistry()
+        self._samplers: list[Callable[[], None]] = []
+
+        # The request. Its `_count` is the number of responses.
+        self._requests = self._histogram(
+            "catalogue_request_duration_seconds",
+            "Responses by method, route and status, and how long they took.",
+            ("method", "route", "status"),
+            DURATIONS,
+        )
+        self.requests_in_flight = self._gauge(
+            "catalogue_requests_in_flight", "Requests that have no response yet."
+        )
+        self._refusals = self._counter(
+            "catalogue_refusals_total", "Responses 503, by reason.", ("reason",)
+        )
+
+        # The database.
+        self._statements = self._histogram(
+            "catalogue_statement_duration_seconds",
+            "Statements by query, and how long they took, without the wait for a connection.",
+            ("query",),
+            DURATIONS,
+        )
+        self._statement_rows = self._counter(
+            "catalogue_statement_rows_total", "Rows that statements returned.", ("query",)
+        )
+        self._statement_failures = self._counter(
+            "catalogue_statement_failures_total",
+            "Statements that failed, other than by a rule that a movie broke.",
+            ("query",),
+        )
+        self.shared_statement_rows = self._histogram(
+            "catalogue_shared_statement_rows",
+            "Requests that shared a statement.",
+            ("query",),
+            ROWS,
+        )
+        self.pool_connections = self._gauge(
+            "catalogue_pool_connections",
+            "Connections by state. open: all that count toward max_open, with those that connect.",
+            ("state",),
+        )
+        self.pool_max_open = self._gauge(
+            "catalogue_pool_max_open_connections", "[database] max_open, of all processes together."
+        )
+        self.pool_waiting = self._gauge(
+            "catalogue_pool_waiting", "Statements that wait for a connection."
+        )
+        self.pool_wait = self._histogram(
+            "catalogue_pool_wait_seconds",
+            "How long statements waited for a connection.",
+            (),
+            DURATIONS,
+        )
+
+        # The catalogue.
+        self.genre_counts_age = self._gauge(
+            "catalogue_genre_counts_age_seconds",
+            "Age of the oldest genre counts of a process; 0 before the first count.",
+            mode="livemax",
+        )
+        self.idempotency_keys = self._gauge(
+            "catalogue_idempotency_keys",
+            "Stored idempotency keys, by PostgreSQL's estimate.",
+            mode="livemostrecent",
+        )
+
+        # The processes.
+        self.info = self._gauge(
+            "catalogue_info", "Always 1.", ("version", "environment"), mode="livemax"
+        )
+        self.log_lines_dropped = self._counter(
+            "catalogue_log_lines_dropped_total", "Log lines that could not be written."
+        )
+        self.processes = self._gauge("catalogue_processes", "Processes that serve requests.")
+        self.resident_memory = self._gauge(
+            "catalogue_resident_memory_bytes", "Resident memory of all processes together."
+        )
+        self.open_files = self._gauge(
+            "catalogue_open_files",
+            "Open files of the process that has the most.",
+            mode="livemax",
+        )
+        self.max_files = self._gauge(
+            "catalogue_max_files", "Files that a process may open.", mode="livemin"
+        )
+        self.start_time = self._gauge(
+            "catalogue_start_time_seconds",
+            "When the youngest process started, in seconds since 1970.",
+            mode="livemax",
+        )
+
+        self._by_response: dict[tuple[str, str, int], Histogram] = {}
+        # Series that exist before their first event, so that Prometheus sees it as an increase.
+        self._by_refusal = {reason: self._refusals.labels(reason) for reason in Refusal}
+
+    def count_response(self, method: str, route: str | None, status: int, seconds: float) -> None:
+        """Count a response; `route` is the path as it is in the table of routes."""
+        if method not in METHODS:
+            method = OTHER_METHOD
+        key = method, route or NO_ROUTE, status
+        series = self._by_response.get(key)
+        if series is None:
+            series = self._by_response[key] = self._requests.labels(*key)
+        series.observe(seconds)
+
+    def count_refusal(self, reason: Refusal) -> None:
+        """Count a response 503."""
+        self._by_refusal[reason].inc()
+
+    def add_sampler(self, sample: Callable[[], None]) -> None:
+        """Let `sample` set gauges once a second and before they are read."""
+        self._samplers.append(sample)
+
+    def sample(self) -> None:
+        """Set the gauges."""
+        for sample in self._samplers:
+            sample()
+
+    async def sample_regularly(self, _: object) -> AsyncIterator[None]:
+        """Set the gauges once a second, for the other processes (a `cleanup_ctx`)."""
+        self.start_time.set(time.time())
+        task = asyncio.create_task(self._keep_sampling())
+        yield
+        task.cancel()
+
+    async def _keep_sampling(self) -> None:
+        while True:
+            self.sample()
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    def render(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        registry = self._registry
+        if self._folder:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+    def _histogram(
+        self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
+    ) -> Histogram:
+        made: Histogram = self._add(Histogram, name, text, labels, buckets=buckets)
+        return made
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        made: Counter = self._add(Counter, name, text, labels)
+        return made
+
+    def _gauge(
+        self, name: str, text: str, labels: tuple[str, ...] = (), mode: str = "livesum"
+    ) -> Gauge:
+        """`mode`: how the values of several live processes become one."""
+        made: Gauge = self._add(Gauge, name, text, labels, multiprocess_mode=mode)
+        return made
+
+    def _add(
+        self, kind: type[Any], name: str, text: str, labels: tuple[str, ...], **options: Any
+    ) -> Any:
+        self.definitions.append(Definition(name, kind.__name__.lower(), labels))
+        if not self.is_enabled:
+            return OFF
+        return kind(name, text, labels, registry=self._registry, **options)
+
+
+def list_metrics() -> list[Definition]:
+    """Return the name, type and labels of every metric."""
+    return Metrics(is_enabled=False).definitions
