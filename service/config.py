@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from ipaddress import IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -56,14 +57,19 @@ def _is_database_url(url: str) -> None:
         raise ValidationError("must be postgresql://user:password@host:port/name, or empty")
 
 
+def _split_list(value: Any, expected: str) -> tuple[str, ...]:
+    """Return the texts of a list of TOML, or of the environment, separated by commas."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise ValidationError(f"must be a list of {expected}")
+    return tuple(item.strip() for item in items if item.strip())
+
+
 class Origins(kinds.Field[tuple[str, ...]]):
-    """Origins or `*`: a list of TOML, or separated by commas from the environment."""
+    """Origins or `*`."""
 
     def _deserialize(self, value: Any, *_: Any, **__: Any) -> tuple[str, ...]:
-        items = value.split(",") if isinstance(value, str) else value
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise ValidationError("must be a list of origins, like https://example.com")
-        origins = tuple(item.strip() for item in items if item.strip())
+        origins = _split_list(value, "origins, like https://example.com")
         for origin in origins:
             if not ORIGIN.fullmatch(origin) or DEFAULT_PORT.fullmatch(origin):
                 raise ValidationError(
@@ -71,6 +77,28 @@ class Origins(kinds.Field[tuple[str, ...]]):
                     " with :port only if it is not the default one, and nothing after it; or *"
                 )
         return origins
+
+
+class Proxies(kinds.Field[tuple[str, ...]]):
+    """Addresses, networks or `unix`."""
+
+    def _deserialize(self, value: Any, *_: Any, **__: Any) -> tuple[str, ...]:
+        proxies = _split_list(value, "addresses or networks, like 10.0.0.0/8")
+        for proxy in proxies:
+            if proxy != "unix" and not _is_network(proxy):
+                raise ValidationError(
+                    f"{proxy!r} is neither an address nor a network, like 10.0.0.7, 10.0.0.0/8 or"
+                    " fd00::/8 (no bits after the prefix, IPv4 not written as IPv6), nor unix"
+                )
+        return proxies
+
+
+def _is_network(text: str) -> bool:
+    try:
+        network = ip_network(text)
+    except ValueError:
+        return False
+    return not (isinstance(network, IPv6Network) and network.network_address.ipv4_mapped)
 
 
 TEXT = kinds.String(validate=Length(min=1))
@@ -105,6 +133,7 @@ class Server:
     require_if_match: bool = _setting(SWITCH)
     hsts: int = _setting(WholeNumber(0))
     cors_origins: tuple[str, ...] = _setting(Origins())
+    trusted_proxies: tuple[str, ...] = _setting(Proxies())
 
 
 @dataclass(frozen=True)

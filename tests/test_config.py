@@ -143,6 +143,7 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
         "level": "error",
         "format": "json",
         "cors_origins": "https://a.example,*",
+        "trusted_proxies": "10.0.0.7,fd00::/8,unix",
     }
     value = values.get(key, "7")
 
@@ -255,6 +256,11 @@ BAD = [
     ("hsts", "0", "true"),
     ("cors_origins", "[]", "1"),
     ("cors_origins", "[]", '["https://a.example/"]'),
+    ("trusted_proxies", "[]", '"10.0.0.300"'),
+    ("trusted_proxies", "[]", "[10]"),
+    ("trusted_proxies", "[]", '["10.0.0.1/8"]'),
+    ("trusted_proxies", "[]", '["localhost"]'),
+    ("trusted_proxies", "[]", '["::ffff:10.0.0.7"]'),
     ("url", '""', '"mysql://u@h/d"'),
     ("url", '""', '"h/d"'),
     ("url", '""', "1"),

@@ -2,12 +2,16 @@
 
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
+from multidict import istr
 
 from service import logs
+from service.web.request_cycle.client_address import CLIENT
 from service.web.request_cycle.request_ids import REQUEST_ID
 
 PARSER_ERROR = web.RequestKey("parser_error", str)
-MAX_PATH_LENGTH = 256  # characters in the log; a request may have 8,190
+MAX_LENGTH = 256  # characters of a path or a user agent in the log; a request may have 8,190
+
+_USER_AGENT = istr("User-Agent")
 
 
 class AccessLogger(AbstractAccessLogger):
@@ -15,27 +19,36 @@ class AccessLogger(AbstractAccessLogger):
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Log one response; `time` is in seconds."""
+        fields: dict[str, object] = {"request_id": request[REQUEST_ID], "client": request[CLIENT]}
         error = request.get(PARSER_ERROR)
-        if error is not None:  # neither method nor path is known
-            logs.access.write(
-                "request", request_id=request[REQUEST_ID], status=response.status, error=error
-            )
-            return
-        logs.access.write(
-            "request",
-            request_id=request[REQUEST_ID],
-            method=request.method,
-            route=_get_route(request),
-            path=shorten_path(request),
-            status=response.status,
-            duration_ms=round(time * 1000, 2),
-        )
+        if error is None:  # otherwise neither method nor path is known
+            fields["method"] = request.method
+            fields["route"] = _get_route(request)
+            fields["path"] = shorten_path(request)
+        fields["status"] = response.status
+        fields["bytes"] = request.writer.output_size
+        if error is None:
+            fields["duration_ms"] = round(time * 1000, 2)
+            user_agent = request.headers.get(_USER_AGENT)
+            if user_agent is not None:
+                fields["user_agent"] = _shorten(_to_ascii(user_agent))
+        else:
+            fields["error"] = error
+        logs.access.write("request", **fields)
 
 
 def shorten_path(request: web.BaseRequest) -> str:
     """Return the path as it was sent, percent-encoded, cut for the log."""
-    path = request.rel_url.raw_path
-    return path if len(path) <= MAX_PATH_LENGTH else f"{path[:MAX_PATH_LENGTH]}…"
+    return _shorten(request.rel_url.raw_path)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}…"
+
+
+def _to_ascii(text: str) -> str:
+    """Escape other characters: a terminal obeys some of them, and some bytes are no UTF-8."""
+    return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 
 def _get_route(request: web.BaseRequest) -> str | None:

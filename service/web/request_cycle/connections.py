@@ -13,7 +13,6 @@ from aiohttp.http_exceptions import LineTooLong
 from service.web import problems
 from service.web.problems import MAX_HEAD_BYTES
 from service.web.request_cycle.access_log import PARSER_ERROR
-from service.web.request_cycle.request_ids import assign_request_id
 
 if TYPE_CHECKING:
     from service.web.request_cycle.server import Server
@@ -200,7 +199,7 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer a request that the HTTP parser refused, or that failed within aiohttp."""
-        request_id = assign_request_id(request)
+        request_id = self._server.identify(request)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("connection failed", request_id=request_id, exc_info=exc)
             response = problems.respond_internal(request)

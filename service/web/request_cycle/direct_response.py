@@ -38,9 +38,12 @@ class DirectResponse(web.Response):
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ClientConnectionResetError("the client has gone")
-        transport.write(head.encode("ascii") + body)
+        message = head.encode("ascii") + body
+        transport.write(message)
+        writer = request.writer
+        writer.output_size = len(message)
         if transport.get_write_buffer_size():
-            await request.writer.drain()  # a client that does not read is not read from, either
+            await writer.drain()  # a client that does not read is not read from, either
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:

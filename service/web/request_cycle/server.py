@@ -20,6 +20,7 @@ from service.config import Server as Settings
 from service.errors import Unavailable
 from service.web import problems
 from service.web.request_cycle.access_log import AccessLogger
+from service.web.request_cycle.client_address import CLIENT, ClientAddresses
 from service.web.request_cycle.connections import Connection
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT
@@ -78,6 +79,7 @@ class Server(web.Server):
         self.common_headers = headers
         self.unread: dict[Connection, None] = {}  # those with unsent bytes, the oldest first
         self._settings = settings
+        self._clients = ClientAddresses(settings.trusted_proxies)
         self._options = options
         self._max_connections = max_connections
         self._open = 0
@@ -170,12 +172,17 @@ class Server(web.Server):
         for connection in sorted(idle, key=lambda each: each.has_responded)[:excess]:
             connection.close_if_unused()
 
+    def identify(self, request: web.BaseRequest) -> str:
+        """Set the request's id and its client's address; return the id."""
+        request[CLIENT] = self._clients.find(request)
+        return assign_request_id(request)
+
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Assign the request id; respond to requests that the application does not get.
+        """Identify the request; respond to requests that the application does not get.
 
         aiohttp looks at `Expect` before the middlewares run.
         """
-        assign_request_id(request)
+        self.identify(request)
         connection = cast("Connection", request.protocol)
         has_large_head = connection.begin_request(request)
         expected = request.headers.get(hdrs.EXPECT) or "100-continue"  # it may be an empty list

@@ -5,8 +5,10 @@ import json
 
 import pytest
 from conftest import MOANA, Client
-from wire import exchange
+from wire import exchange, send
 from yarl import URL
+
+HEAD_END = "\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -171,13 +173,16 @@ async def test_every_response_has_another_request_id(client: Client) -> None:
 async def test_the_access_line_describes_request_and_response(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line per request: id, method, route, status, duration."""
-    await client.get("/v1/movies/7?token=secret", headers={"X-Request-Id": "mine"})
+    """One line per request: id, client, method, route, status, duration, user agent."""
+    headers = {"X-Request-Id": "mine", "User-Agent": "mine/1"}
+    await client.get("/v1/movies/7?token=secret", headers=headers)
 
     lines = [line for line in capsys.readouterr().out.splitlines() if "request_id=mine" in line]
     assert len(lines) == 1
     for part in ("method=GET", "route=/v1/movies/{id}", "path=/v1/movies/7", "status=422"):
         assert part in lines[0]
+    assert "client=127.0.0.1" in lines[0]
+    assert "user_agent=mine/1" in lines[0]
     assert "duration_ms=" in lines[0]
     assert "secret" not in lines[0]
 
@@ -200,3 +205,69 @@ async def test_the_access_line_has_the_start_of_a_long_path(
     logged = capsys.readouterr().out
     assert f"path=/{'x' * 255}…" in logged
     assert "x" * 256 not in logged
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\n\r\n",  # a direct response
+        b"GET /v1/healthcheck HTTP/1.0\r\nHost: a\r\n\r\n",  # aiohttp's
+        b"HEAD /v1/healthcheck HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/openapi.json HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n",
+        b"OPTIONS /v1/movies HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"NONSENSE\r\n\r\n",
+    ],
+)
+async def test_the_access_line_has_the_bytes_sent(
+    client: Client, capsys: pytest.CaptureFixture[str], sent: bytes
+) -> None:
+    """The head and the body of the response, as they are on the wire."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(sent.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    received = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+
+    assert f"bytes={len(received)} " in f"{capsys.readouterr().out.strip()} "
+
+
+async def test_the_access_line_has_the_bytes_of_a_kept_connection(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As those of any other."""
+    sent = b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    status_line, headers, body = await send(client, sent)
+
+    head = "\r\n".join([status_line, *(f"{name}: {value}" for name, value in headers)])
+    assert f"bytes={len(head) + len(HEAD_END) + len(body)} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "logged"),
+    [
+        ("x" * 300, f"user_agent={'x' * 256}… "),
+        ("caf\u00e9\u009b", "user_agent=caf\\xe9\\x9b "),
+        ("a\tb", "user_agent='a\\tb' "),
+        ("", "user_agent= "),
+    ],
+)
+async def test_the_access_line_has_a_user_agent_of_ascii(
+    client: Client, capsys: pytest.CaptureFixture[str], given: str, logged: str
+) -> None:
+    """At most 256 characters of it; others than ASCII are escaped."""
+    await client.get("/v1/healthcheck", headers={"User-Agent": given})
+
+    assert logged in f"{capsys.readouterr().out.strip()} "
+
+
+async def test_bytes_that_are_not_utf_8_are_logged(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a missing user agent is not."""
+    head = b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\n"
+    await exchange(client, head + b"\r\n")
+    await exchange(client, head + b"User-Agent: a\xff\r\n\r\n")
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert "user_agent" not in first
+    assert "user_agent=a\\udcff" in second

@@ -1,0 +1,143 @@
+"""Tests the client's address in the access line, behind proxies that are trusted or not."""
+
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession, UnixConnector
+from conftest import Client, Start
+from multidict import CIMultiDict
+
+from service.app import create_app
+from service.config import Config
+from service.web.request_cycle.server import Runner
+
+PEER = "127.0.0.1"
+TRUSTED = ("127.0.0.0/8", "10.0.0.0/8", "fd00::/8")
+
+Capture = pytest.CaptureFixture[str]
+
+
+def read_client(capsys: Capture) -> str:
+    """Return the address in the newest access line."""
+    *_, found = re.findall(r"client=(\S+)", capsys.readouterr().out)
+    return str(found).strip("'")
+
+
+async def find_client(client: Client, capsys: Capture, *headers: tuple[str, str]) -> str:
+    """Send a request with these headers, and return the address in its access line."""
+    await client.get("/v1/healthcheck", headers=CIMultiDict(headers))
+    return read_client(capsys)
+
+
+async def test_without_trusted_proxies_it_is_the_peer(client: Client, capsys: Capture) -> None:
+    """By default, anybody could send the headers."""
+    headers = (("X-Forwarded-For", "192.0.2.1"), ("Forwarded", "for=192.0.2.1"))
+
+    assert await find_client(client, capsys, *headers) == PEER
+
+
+async def test_the_headers_of_a_stranger_are_ignored(start: Start, capsys: Capture) -> None:
+    """If the peer is not one of the trusted proxies."""
+    client = await start(server__trusted_proxies=("10.0.0.0/8", "unix"))
+
+    assert await find_client(client, capsys, ("X-Forwarded-For", "192.0.2.1")) == PEER
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("6.6.6.6, 192.0.2.1", "192.0.2.1"),  # the client itself sent the first one
+        ("6.6.6.6, 192.0.2.1, 10.0.0.7,\t10.0.0.8", "192.0.2.1"),
+        ("10.0.0.6, 10.0.0.7", "10.0.0.6"),  # a client within the trusted network
+        ("192.0.2.1:4711", "192.0.2.1"),
+        ("2001:DB8::1", "2001:db8::1"),
+        ("[2001:db8::1]:4711, fd00::7", "2001:db8::1"),
+        ("::ffff:192.0.2.1, ::ffff:10.0.0.7", "192.0.2.1"),
+        ("192.0.2.1, unknown", PEER),
+        ("192.0.2.1, unknown, 10.0.0.7", "10.0.0.7"),
+        ("192.0.2.1, fe80::1%eth0", PEER),
+        ("192.0.2.1, 192.0.2.256", PEER),
+        (f"{'1' * 70}, 192.0.2.1{' ' * 70}x", PEER),
+        ("", PEER),
+        (",", PEER),
+        ("192.0.2.1, 192.0.2.1 10.0.0.7", PEER),
+        ("6.6.6.6" + ", 10.0.0.7" * 100, "10.0.0.7"),  # only the last ones are read
+    ],
+)
+async def test_it_is_the_last_untrusted_address(
+    start: Start, capsys: Capture, sent: str, expected: str
+) -> None:
+    """Of X-Forwarded-For; what cannot be read counts as the trusted proxy that has sent it."""
+    client = await start(server__trusted_proxies=TRUSTED)
+
+    assert await find_client(client, capsys, ("X-Forwarded-For", sent)) == expected
+
+
+async def test_several_lines_of_a_header_are_one_list(start: Start, capsys: Capture) -> None:
+    """A proxy may add a line."""
+    client = await start(server__trusted_proxies=TRUSTED)
+    lines = [("X-Forwarded-For", each) for each in ("6.6.6.6", "192.0.2.1", "10.0.0.7")]
+
+    assert await find_client(client, capsys, *lines) == "192.0.2.1"
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ("for=192.0.2.1", "192.0.2.1"),
+        ("for=6.6.6.6;proto=http, proto=https;For=192.0.2.1 ; by=_me", "192.0.2.1"),
+        ('for="[2001:db8::1]:4711", for="10.0.0.7:_port"', "2001:db8::1"),
+        ("for=192.0.2.1, for=_hidden", PEER),
+        ("for=192.0.2.1, for=unknown, for=10.0.0.7", "10.0.0.7"),
+        ("for=192.0.2.1, proto=https", PEER),
+        # The proxy quotes the client's Host header.
+        ('host="a,for=6.6.6.6;for=6.6.6.6\\",for=6.6.6.6";for=192.0.2.1', "192.0.2.1"),
+        ('for=192.0.2.1;host="a, for=6.6.6.6"', "192.0.2.1"),
+        ('for="6.6.6.6, for=192.0.2.1', PEER),
+        ("garbage", PEER),
+        ('"\\' * 4000, PEER),
+    ],
+)
+async def test_forwarded_has_it_too(
+    start: Start, capsys: Capture, sent: str, expected: str
+) -> None:
+    """RFC 7239; a string in quotes may have separators."""
+    client = await start(server__trusted_proxies=TRUSTED)
+
+    assert await find_client(client, capsys, ("Forwarded", sent)) == expected
+
+
+async def test_x_forwarded_for_wins(start: Start, capsys: Capture) -> None:
+    """Most proxies set X-Forwarded-For, and pass on whatever Forwarded the client has sent."""
+    client = await start(server__trusted_proxies=TRUSTED)
+    headers = (("Forwarded", "for=6.6.6.6"), ("X-Forwarded-For", "192.0.2.1"))
+
+    assert await find_client(client, capsys, *headers) == "192.0.2.1"
+
+
+@pytest.mark.parametrize(
+    ("trusted", "expected"), [((), "unix"), (TRUSTED, "unix"), (("unix",), "192.0.2.1")]
+)
+async def test_a_peer_on_a_unix_socket_is_trusted_by_name(
+    settings: Callable[..., Config],
+    tmp_path: Path,
+    capsys: Capture,
+    trusted: tuple[str, ...],
+    expected: str,
+) -> None:
+    """It has no address: `unix` in the settings trusts it, and is what the log shows."""
+    config = settings(server__trusted_proxies=trusted)
+    runner = Runner(create_app(config), config.server)
+    await runner.setup()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        await runner.listen([listener])
+        async with ClientSession(connector=UnixConnector(str(tmp_path / "socket"))) as session:
+            await session.get("http://a/v1/healthcheck", headers={"X-Forwarded-For": "192.0.2.1"})
+        await runner.cleanup()
+
+    assert read_client(capsys) == expected
