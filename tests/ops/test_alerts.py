@@ -1,0 +1,172 @@
+"""Tests ops/: alerts and dashboard use metrics that exist, and operators read of every alert."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from conftest import ROOT
+
+from service.metrics import list_metrics
+
+OPS = ROOT / "ops"
+TESTS = ROOT / "tests" / "ops" / "alerts_test.yml"
+PROMTOOL = shutil.which("promtool")
+# Of Prometheus itself, and of every series that it scrapes.
+PROMETHEUS_NAMES = {"up"}
+PROMETHEUS_LABELS = {"job", "instance", "le"}
+# What Grafana's variables in PromQL stand for.
+VARIABLES = {"$__rate_interval": "1m", "$instance": ".*"}
+KEYWORDS = {"by", "without", "on", "ignoring", "and", "or", "unless", "offset", "bool"}
+
+
+def list_rules() -> list[dict[str, Any]]:
+    """Return the alerts."""
+    groups = yaml.safe_load((OPS / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def list_panels() -> list[dict[str, Any]]:
+    """Return the panels of the dashboard that show something."""
+    panels = json.loads((OPS / "dashboard.json").read_text())["panels"]
+    return [panel for panel in panels if panel["type"] != "row"]
+
+
+def list_expressions() -> Iterator[str]:
+    """Yield every PromQL expression of ops/."""
+    dashboard = json.loads((OPS / "dashboard.json").read_text())
+    yield from (rule["expr"] for rule in list_rules())
+    yield from (target["expr"] for panel in list_panels() for target in panel["targets"])
+    yield from (annotation["expr"] for annotation in dashboard["annotations"]["list"])
+    for variable in dashboard["templating"]["list"]:
+        yield re.sub(r"^label_values\((.*), (\w+)\)$", r"\1{\2!=''}", variable["definition"])
+
+
+def replace_variables(expression: str) -> str:
+    """Replace Grafana's variables."""
+    for variable, value in VARIABLES.items():
+        expression = expression.replace(variable, value)
+    return expression
+
+
+def parse_names(expression: str) -> tuple[set[str], set[str]]:
+    """Return the names of metrics and of labels in a PromQL expression."""
+    text = re.sub(r"\"[^\"]*\"|'[^']*'", '""', expression)
+    selected = re.findall(r"\{(.*?)\}", text)
+    grouped = re.findall(r"\b(?:by|without|on|ignoring)\s*\((.*?)\)", text)
+    labels = set(re.findall(r"[a-z_]+", " ".join(selected + grouped)))
+    text = re.sub(r"\{.*?\}|\[.*?\]|\b(?:by|on)\s*\(.*?\)|offset \w+", " ", text)
+    metrics = set(re.findall(r"\b[a-z_]\w*\b(?!\s*\()", text)) - KEYWORDS
+    return metrics, labels
+
+
+def list_series() -> dict[str, set[str]]:
+    """Return the names of the series that Prometheus stores, each with its labels."""
+    series: dict[str, set[str]] = {}
+    for name, kind, labels in list_metrics():
+        for suffix in ("_bucket", "_sum", "_count") if kind == "histogram" else ("",):
+            series[name + suffix] = set(labels)
+    return series
+
+
+def test_every_expression_uses_metrics_and_labels_that_exist() -> None:
+    """A metric that is renamed would turn an alert off without a word."""
+    series = list_series()
+    unknown = []
+    for expression in list_expressions():
+        metrics, labels = parse_names(expression)
+        known = set.union(PROMETHEUS_LABELS, *(series.get(name, set()) for name in metrics))
+        unknown += [*(metrics - set(series) - PROMETHEUS_NAMES), *(labels - known)]
+
+    assert unknown == []
+
+
+def test_names_are_found_in_expressions() -> None:
+    """Otherwise the test above would find nothing."""
+    expression = 'sum by (le, a) (rate(x_total{b=~"c"}[5m] offset 1h)) / on (d) y > 2e6 or z'
+
+    assert parse_names(expression) == ({"x_total", "y", "z"}, {"le", "a", "b", "d"})
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    """A metric that nobody sees is not worth its cost."""
+    shown = "".join(list_expressions())
+
+    assert [name for name, *_ in list_metrics() if name not in shown] == []
+
+
+def test_every_panel_has_a_title_and_says_what_it_shows() -> None:
+    """The description is a sentence."""
+    panels = list_panels()
+
+    assert len({panel["title"] for panel in panels}) == len(panels) > 10
+    assert [panel["title"] for panel in panels if not panel["description"].endswith(".")] == []
+
+
+def test_every_alert_has_a_section_and_every_section_an_alert() -> None:
+    """`runbook` leads to the section in docs/operators.md."""
+    text = (ROOT / "docs" / "operators.md").read_text().split("\n## Alerts\n")[1].split("\n## ")[0]
+    rules = list_rules()
+
+    assert re.findall(r"^### (Catalogue\w+)$", text, re.MULTILINE) == [
+        rule["alert"] for rule in rules
+    ]
+    for rule in rules:
+        assert rule["annotations"]["runbook"] == f"docs/operators.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["summary"].endswith(".")
+        assert "$value" in rule["annotations"]["description"] or rule["alert"] == "CatalogueDown"
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+def test_every_alert_is_tested() -> None:
+    """Each has a test in which it fires."""
+    tests = yaml.safe_load(TESTS.read_text())["tests"]
+    fired = {
+        name
+        for test in tests
+        for check in test["promql_expr_test"]
+        for sample in check["exp_samples"]
+        for name in re.findall('alertname="(.*?)"', sample["labels"])
+    }
+
+    assert fired == {rule["alert"] for rule in list_rules()}
+
+
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is missing (apt-get install prometheus)")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "rules", "ops/alerts.yml"),
+        ("check", "config", "ops/prometheus.yml"),
+        ("test", "rules", "tests/ops/alerts_test.yml"),
+    ],
+    ids=" ".join,
+)
+def test_promtool_accepts(arguments: tuple[str, ...]) -> None:
+    """The syntax of rules and configuration, and which alerts fire when."""
+    done = subprocess.run(
+        [str(PROMTOOL), *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is missing (apt-get install prometheus)")
+def test_promtool_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:
+    """Their syntax; as recording rules, as promtool reads no dashboard."""
+    rules = [
+        {"record": f"query:{number}", "expr": replace_variables(expression)}
+        for number, expression in enumerate(list_expressions())
+    ]
+    path = tmp_path / "queries.yml"
+    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run(
+        [str(PROMTOOL), "check", "rules", path], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
