@@ -1,0 +1,89 @@
+-- Makes the service's roles in the database that psql is connected to. Run it as a superuser, or as the
+-- database's owner with CREATEROLE, before the first migration or at any time later:
+--
+--   psql -d catalogue -f ops/roles.sql
+--
+-- Each role may have another name: -v owner=NAME -v app=NAME -v reader=NAME. In a schema other than
+-- public: -v schema=NAME. A second run changes nothing. Passwords are not in this file: set them with
+-- \password. What the roles are for is in docs/operators.md.
+\set ON_ERROR_STOP on
+\if :{?owner}
+\else
+  \set owner catalogue_owner
+\endif
+\if :{?app}
+\else
+  \set app catalogue_app
+\endif
+\if :{?reader}
+\else
+  \set reader catalogue_reader
+\endif
+\if :{?schema}
+\else
+  \set schema public
+\endif
+
+begin;
+set local client_min_messages to warning; -- no notices that something exists
+
+select format('create role %I login', wanted.name)
+from (values (:'owner'), (:'app'), (:'reader')) as wanted (name)
+where not exists (select from pg_roles as r where r.rolname = wanted.name)
+\gexec
+
+-- A superuser needs no membership in the owner; others do for what follows.
+select format('grant %I to current_user', :'owner')
+where not pg_has_role(:'owner', 'usage')
+\gexec
+
+-- So that `migrate`, when it waits for a lock, may say which statement of the service holds it.
+grant :"app" to :"owner";
+
+-- Only these roles may connect; PostgreSQL 14 also lets everybody create tables in public.
+revoke all on database :"DBNAME" from public;
+grant connect on database :"DBNAME" to :"owner", :"app", :"reader";
+revoke all on schema :"schema" from public;
+grant usage, create on schema :"schema" to :"owner";
+grant usage on schema :"schema" to :"app", :"reader";
+
+-- The tables of `migrate` itself, which completes them: the rights below then leave them out.
+set local role :"owner";
+set local search_path to :"schema";
+create table if not exists schema_migrations (version text primary key);
+create table if not exists alembic_version (
+  version_num varchar(32) not null,
+  constraint alembic_version_pkc primary key (version_num)
+);
+reset role;
+
+-- In an older database, everything in the schema that has the same owner as movies gets the new one.
+-- A sequence of an identity column goes with its table.
+select format('alter table %s owner to %I', c.oid::regclass, :'owner')
+from pg_class as c
+where c.relnamespace = :'schema'::regnamespace
+  and c.relkind in ('r', 'p', 'v', 'm')
+  and c.relowner = (select m.relowner from pg_class as m where m.oid = to_regclass('movies'))
+  and c.relowner <> :'owner'::regrole
+union all
+select format('alter function %s owner to %I', p.oid::regprocedure, :'owner')
+from pg_proc as p
+where p.pronamespace = :'schema'::regnamespace
+  and p.proowner = (select m.relowner from pg_class as m where m.oid = to_regclass('movies'))
+  and p.proowner <> :'owner'::regrole
+  and not exists (select from pg_depend as d where d.objid = p.oid and d.deptype = 'e')
+\gexec
+
+-- Rights on what is there, and on what later migrations create.
+grant select, insert, update, delete on all tables in schema :"schema" to :"app";
+grant usage on all sequences in schema :"schema" to :"app";
+grant select on all tables in schema :"schema" to :"reader";
+revoke insert, update, delete on schema_migrations, alembic_version from :"app";
+alter default privileges for role :"owner" in schema :"schema"
+  grant select, insert, update, delete on tables to :"app";
+alter default privileges for role :"owner" in schema :"schema"
+  grant usage on sequences to :"app";
+alter default privileges for role :"owner" in schema :"schema"
+  grant select on tables to :"reader";
+
+commit;

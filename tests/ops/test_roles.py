@@ -1,0 +1,173 @@
+"""ops/roles.sql: the service works with few rights, and each role has no more than it needs."""
+
+import subprocess
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import psycopg2
+import pytest
+from conftest import MOANA, ROOT, Start
+from psycopg2.extensions import parse_dsn
+from support import with_user
+
+from service.database.embedded.place import find_installed_programs
+from service.database.migrations import runner as migrations
+
+# What everybody's tables and functions say about their owners and rights.
+RIGHTS = """
+select relname, relowner::regrole::text, relacl::text
+from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'S')
+union all
+select proname, proowner::regrole::text, proacl::text
+from pg_proc where pronamespace = 'public'::regnamespace
+union all
+select 'defaults', defaclrole::regrole::text, defaclacl::text from pg_default_acl
+union all
+select datname, '', datacl::text from pg_database where datname = current_database()
+order by 1, 2, 3
+"""
+
+
+class Roles(NamedTuple):
+    """The URLs of the three roles, of which each is made for one database."""
+
+    owner: str
+    app: str
+    reader: str
+
+
+def make_roles(url: str) -> Roles:
+    """Run ops/roles.sql with names of this database's own, because servers share roles."""
+    name = parse_dsn(url)["dbname"]
+    names = [f"{role}_{name}" for role in Roles._fields]
+    variables = [f"--set={role}={name}" for role, name in zip(Roles._fields, names, strict=True)]
+    psql = find_installed_programs() / "psql"
+    done = subprocess.run(
+        [psql, "--no-psqlrc", *variables, "-d", url, "-f", ROOT / "ops" / "roles.sql"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return Roles(*(with_user(url, name) for name in names))
+
+
+def migrate(url: str) -> None:
+    """Apply all migrations."""
+    migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+
+
+def query(url: str, sql: str) -> list[tuple[Any, ...]]:
+    """Run SQL and return its rows."""
+    with closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def roles(empty_database: str) -> Roles:
+    """The roles of a new database, which its owner has migrated."""
+    made = make_roles(empty_database)
+    migrate(made.owner)
+    return made
+
+
+async def test_the_application_role_serves_requests(roles: Roles, start: Start) -> None:
+    """Every kind of request and the readiness check."""
+    client = await start(database__url=roles.app)
+    key = {"Idempotency-Key": "once"}
+    steps: list[tuple[str, str, dict[str, Any], int]] = [
+        ("GET", "/v1/healthcheck/ready", {}, 200),
+        ("POST", "/v1/movies", {"json": MOANA}, 201),
+        ("POST", "/v1/movies", {"json": MOANA, "headers": key}, 201),
+        ("POST", "/v1/movies", {"json": MOANA, "headers": key}, 201),
+        ("PATCH", "/v1/movies/1", {"json": {"title": "Vaiana"}}, 200),
+        ("PUT", "/v1/movies/1", {"json": MOANA}, 200),
+        ("DELETE", "/v1/movies/1", {}, 200),
+        ("GET", "/v1/movies/2", {}, 200),
+        ("GET", "/v1/movies?title=moana", {}, 200),
+        ("GET", "/v1/genres", {}, 200),
+    ]
+
+    seen = [(await client.request(method, path, **sent)).status for method, path, sent, _ in steps]
+
+    assert seen == [status for *_, status in steps]
+    assert query(roles.reader, "select count(*) from movies") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "create table a (b integer)",
+        "create temporary table a (b integer)",
+        "create schema a",
+        "create function a() returns integer language sql return 1",
+        "drop table movies",
+        "alter table movies disable trigger all",
+        "alter table idempotency_keys alter expires_at drop default",
+        "truncate movies",
+        "select setval('movies_id_seq', 1)",
+        "insert into schema_migrations (version) values ('29990101000000')",
+        "update schema_migrations set checksum = null",
+        "delete from schema_migrations",
+        "delete from alembic_version",
+    ],
+)
+def test_the_application_role_may_do_nothing_else(roles: Roles, sql: str) -> None:
+    """Neither change the schema nor the list of migrations."""
+    with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+        query(roles.app, sql)
+
+
+@pytest.mark.parametrize("sql", ["delete from movies", "select nextval('movies_id_seq')"])
+def test_the_reader_only_reads(roles: Roles, sql: str) -> None:
+    """It may use neither tables nor sequences otherwise."""
+    assert query(roles.reader, "select count(*) from idempotency_keys") == [(0,)]
+    with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+        query(roles.reader, sql)
+
+
+def test_tables_of_later_migrations_need_no_grants(roles: Roles) -> None:
+    """The owner's new tables get the same rights."""
+    query(roles.owner, "create table news (id bigint generated always as identity, text text)")
+
+    query(roles.app, "insert into news (text) select nextval('news_id_seq')::text")
+
+    assert query(roles.reader, "select text from news") == [("1",)]
+
+
+def test_other_roles_may_not_connect(roles: Roles, empty_database: str) -> None:
+    """Only the three roles and superusers."""
+    name = f"other_{parse_dsn(empty_database)['dbname']}"
+    query(empty_database, f"create role {name} login")
+
+    with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
+        query(with_user(roles.app, name), "select 1")
+
+
+def test_an_older_database_gets_the_new_owner(database: str) -> None:
+    """What another role has migrated is then the owner's; a second run changes nothing."""
+    older = make_roles(database)
+    first = query(database, RIGHTS)
+    make_roles(database)
+
+    assert query(database, RIGHTS) == first
+    assert {owner for _, owner, _ in first} == {parse_dsn(older.owner)["user"], ""}
+    query(older.owner, "alter table movies add column note text")
+    with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+        query(older.app, "delete from schema_migrations")
+
+
+def test_the_database_s_owner_may_make_the_roles(empty_database: str) -> None:
+    """Platforms give out no superuser: CREATEROLE and the database are enough."""
+    name = str(parse_dsn(empty_database)["dbname"])
+    query(empty_database, f"create role admin_{name} login createrole")
+    query(empty_database, f"alter database {name} owner to admin_{name}")
+    query(empty_database, f"alter schema public owner to admin_{name}")  # as in PostgreSQL 15
+    admin = with_user(empty_database, f"admin_{name}")
+
+    for _ in range(2):
+        made = make_roles(admin)
+
+    migrate(made.owner)
+    assert query(made.app, "select count(*) from movies") == [(0,)]
