@@ -109,7 +109,7 @@ def check_tls(settings: Database) -> None:
     remedy = "add ?sslmode=verify-full to the database's URL"
     if settings.require_tls:
         raise OperatorError(f"{reason}: {remedy}, or set [database] require_tls = false")
-    log.warning(reason, remedy=remedy)
+    log.warning("database without TLS", reason=reason, remedy=remedy)
 
 
 def is_local(server: Server) -> bool:

@@ -6,7 +6,7 @@ from multidict import istr
 
 from service import logs
 from service.web.request_cycle.client_address import CLIENT
-from service.web.request_cycle.request_ids import REQUEST_ID
+from service.web.request_cycle.trace_context import get_ids
 
 PARSER_ERROR = web.RequestKey("parser_error", str)
 MAX_LENGTH = 256  # characters of a path or a user agent in the log; a request may have 8,190
@@ -19,7 +19,7 @@ class AccessLogger(AbstractAccessLogger):
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Log one response; `time` is in seconds."""
-        fields: dict[str, object] = {"request_id": request[REQUEST_ID], "client": request[CLIENT]}
+        fields: dict[str, object] = {**get_ids(request), "client": request[CLIENT]}
         error = request.get(PARSER_ERROR)
         if error is None:  # otherwise neither method nor path is known
             fields["method"] = request.method

@@ -13,6 +13,7 @@ from aiohttp.http_exceptions import LineTooLong
 from service.web import problems
 from service.web.problems import MAX_HEAD_BYTES
 from service.web.request_cycle.access_log import PARSER_ERROR
+from service.web.request_cycle.trace_context import get_ids
 
 if TYPE_CHECKING:
     from service.web.request_cycle.server import Server
@@ -199,9 +200,9 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer a request that the HTTP parser refused, or that failed within aiohttp."""
-        request_id = self._server.identify(request)
+        self._server.identify(request)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            log.error("connection failed", request_id=request_id, exc_info=exc)
+            log.error("connection failed", **get_ids(request), exc_info=exc)
             response = problems.respond_internal(request)
         else:
             if self._refusal:

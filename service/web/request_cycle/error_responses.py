@@ -11,7 +11,7 @@ from service.errors import StatementFailed, Unavailable
 from service.web import problems
 from service.web.bodies import ClientGone
 from service.web.request_cycle.access_log import shorten_path
-from service.web.request_cycle.request_ids import REQUEST_ID
+from service.web.request_cycle.trace_context import get_ids
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ async def respond_to_errors(request: web.Request, handler: Handler) -> web.Strea
     except EXPECTED_ERRORS as error:
         return respond_to_error(request, error)
     except Exception:
-        log.exception("request failed", request_id=request[REQUEST_ID], path=shorten_path(request))
+        log.exception("request failed", **get_ids(request), path=shorten_path(request))
         return problems.respond_internal(request)
 
 
@@ -48,7 +48,7 @@ def respond_to_error(request: web.Request, error: Exception) -> web.Response:
     if isinstance(error, Unavailable | StatementFailed):
         event = "unavailable" if isinstance(error, Unavailable) else "request failed"
         reason = {"query": error.query} if error.query else {"reason": str(error)}
-        log.warning(event, request_id=request[REQUEST_ID], **reason)
+        log.warning(event, **get_ids(request), **reason)
     return problems.respond(request, error)
 
 

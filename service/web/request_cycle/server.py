@@ -25,6 +25,7 @@ from service.web.request_cycle.connections import Connection
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT
 from service.web.request_cycle.request_ids import assign_request_id
+from service.web.request_cycle.trace_context import assign_trace_id
 
 log = structlog.get_logger()
 
@@ -172,10 +173,11 @@ class Server(web.Server):
         for connection in sorted(idle, key=lambda each: each.has_responded)[:excess]:
             connection.close_if_unused()
 
-    def identify(self, request: web.BaseRequest) -> str:
-        """Set the request's id and its client's address; return the id."""
+    def identify(self, request: web.BaseRequest) -> None:
+        """Set the request's id, its client's address, and its trace if it belongs to one."""
+        assign_request_id(request)
+        assign_trace_id(request)
         request[CLIENT] = self._clients.find(request)
-        return assign_request_id(request)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Identify the request; respond to requests that the application does not get.

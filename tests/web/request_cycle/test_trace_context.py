@@ -1,0 +1,99 @@
+"""Tests the trace of a request in the log: `traceparent` of W3C's Trace Context."""
+
+from collections.abc import Callable
+
+import pytest
+from aiohttp import web
+from conftest import Client, Service
+from multidict import CIMultiDict
+from pytest_aiohttp import AiohttpClient
+
+from service.config import Config
+from service.errors import Unavailable
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+
+Capture = pytest.CaptureFixture[str]
+
+
+async def log_request(client: Client, capsys: Capture, *traceparents: str) -> str:
+    """Send a request with these headers, and return its access line."""
+    headers = CIMultiDict([("traceparent", each) for each in traceparents])
+    await client.get("/v1/healthcheck", headers=headers)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        f"00-{TRACE}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT}-00",
+        f"00-{TRACE}-{PARENT}-ff",
+        f"01-{TRACE}-{PARENT}-01",
+        f"cc-{TRACE}-{PARENT}-01-what-the-future-brings",
+        f"cc-{TRACE}-{PARENT}-01-",
+    ],
+)
+async def test_the_access_line_has_the_trace(client: Client, capsys: Capture, sent: str) -> None:
+    """Of version 00, and of later ones, which may have more fields."""
+    assert f"trace_id={TRACE}" in await log_request(client, capsys, sent)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "",
+        f"00-{TRACE}-{PARENT}",
+        f"00-{TRACE}-{PARENT}-1",
+        f"00-{TRACE}-{PARENT}-01-more",
+        f"00-{TRACE}-{PARENT}-01-",
+        f"00-{TRACE}-{PARENT}-01.",
+        f"cc-{TRACE}-{PARENT}-01.what",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT.upper()}-01",
+        f"0A-{TRACE}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT}-0A",
+        f"00-{TRACE[:-1]}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT}0-01",
+        f"00_{TRACE}_{PARENT}_01",
+    ],
+)
+async def test_an_invalid_traceparent_is_ignored(
+    client: Client, capsys: Capture, sent: str
+) -> None:
+    """The request is served, and its line has no trace."""
+    logged = await log_request(client, capsys, sent)
+
+    assert "status=200" in logged
+    assert "trace_id" not in logged
+
+
+async def test_two_traceparents_are_ignored(client: Client, capsys: Capture) -> None:
+    """Nobody can know which one is right."""
+    both = [f"00-{TRACE}-{PARENT}-01"] * 2
+
+    assert "trace_id" not in await log_request(client, capsys, *both)
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), Unavailable("gone")])
+async def test_the_line_of_a_failure_has_the_trace(
+    aiohttp_client: AiohttpClient,
+    settings: Callable[..., Config],
+    capsys: Capture,
+    error: Exception,
+) -> None:
+    """As it has the request id: the failure's line, and the access line."""
+
+    async def handler(_: web.Request) -> web.Response:
+        raise error
+
+    service = Service(settings())
+    service.app.router.add_get("/handler", handler)
+    client = await aiohttp_client(service)
+    await client.get("/handler", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+
+    assert capsys.readouterr().out.count(f"trace_id={TRACE}") == 2
