@@ -64,10 +64,12 @@ class ClientAddresses:
 
 def _list_hops(request: web.BaseRequest) -> Sequence[str]:
     """Return the addresses that proxies have reported, the last one first."""
-    if lines := request.headers.getall(_X_FORWARDED_FOR, None):
-        hops = ",".join(lines).rsplit(",", MAX_HOPS)
-    else:
-        elements = _ELEMENTS.findall(",".join(request.headers.getall(_FORWARDED, ())))
+    headers = request.headers  # an empty `dict` if the request is not valid HTTP
+    hops: list[str] = []
+    if _X_FORWARDED_FOR in headers:
+        hops = ",".join(headers.getall(_X_FORWARDED_FOR)).rsplit(",", MAX_HOPS)
+    elif _FORWARDED in headers:
+        elements = _ELEMENTS.findall(",".join(headers.getall(_FORWARDED)))
         hops = [_find_for(element) for element in elements[-MAX_HOPS:]]
     return hops[: -MAX_HOPS - 1 : -1]
 

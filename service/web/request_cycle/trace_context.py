@@ -18,8 +18,11 @@ _WELL_FORMED = re.compile(
 
 def assign_trace_id(request: web.BaseRequest) -> None:
     """Set `request[TRACE_ID]` if the request has exactly one valid `traceparent`."""
-    lines = request.headers.getall(_TRACEPARENT, None)
-    if lines and len(lines) == 1 and (match := _WELL_FORMED.fullmatch(lines[0])):
+    headers = request.headers
+    if _TRACEPARENT not in headers:
+        return
+    lines = headers.getall(_TRACEPARENT)
+    if len(lines) == 1 and (match := _WELL_FORMED.fullmatch(lines[0])):
         request[TRACE_ID] = match[1]
 
 

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import ClientSession, UnixConnector
 from conftest import Client, Start
 from multidict import CIMultiDict
+from wire import exchange
 
 from service.app import create_app
 from service.config import Config
@@ -141,3 +142,13 @@ async def test_a_peer_on_a_unix_socket_is_trusted_by_name(
         await runner.cleanup()
 
     assert read_client(capsys) == expected
+
+
+async def test_a_request_that_is_not_http_has_the_peer(start: Start, capsys: Capture) -> None:
+    """Its headers are not known, whoever sent it."""
+    client = await start(server__trusted_proxies=TRUSTED)
+
+    status, _, _ = await exchange(client, b"NONSENSE\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n")
+
+    assert status == 400
+    assert read_client(capsys) == PEER

@@ -93,7 +93,7 @@ async def test_the_line_of_a_failure_has_the_trace(
 
     service = Service(settings())
     service.app.router.add_get("/handler", handler)
-    client = await aiohttp_client(service)
+    client: Client = await aiohttp_client(service)
     await client.get("/handler", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
 
     assert capsys.readouterr().out.count(f"trace_id={TRACE}") == 2
