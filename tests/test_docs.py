@@ -167,21 +167,6 @@ def test_clients_read_of_every_problem() -> None:
     assert sorted(listed) == sorted((str(p.status), p.slug) for p in BY_SLUG.values())
 
 
-def test_operators_read_of_log_events_that_exist() -> None:
-    """Each event of the table is in the code."""
-    text = (ROOT / "docs/operators.md").read_text().split("## Logs")[1].split("\n## ")[0]
-    files = [ROOT / "gunicorn.conf.py", *(ROOT / "service").rglob("*.py")]
-    code = "".join(path.read_text() for path in files)
-    listed = [
-        name
-        for row in re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
-        for name in re.findall(r"`(.*?)`", row)
-    ]
-
-    assert len(listed) > 5
-    assert [name for name in listed if f'"{name}"' not in code] == []
-
-
 def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
     """docs/dbas.md has the statement that the service sends."""
     section = (ROOT / "docs/dbas.md").read_text().split("## What the database sees")[1]
