@@ -1,5 +1,7 @@
 """PostgreSQL servers on loopback, of the embedded binaries, which may be killed."""
 
+import pwd
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -32,16 +34,25 @@ class Postgres:
     def __init__(self, processes: Processes, folder: Path) -> None:
         self.port = find_free_port()
         self._processes = processes
-        self._folder = folder
+        self.folder = folder
         self._place = place.Server(folder, durable=True, throwaway=True)
-        self._programs = place.find_programs(self._place)
+        self.programs = place.find_programs(self._place)
         self._process: Process | None = None
+
+    @property
+    def account(self) -> pwd.struct_passwd | None:
+        """The account that runs the server; None: that of this process."""
+        return self._place.account
+
+    def make_private(self, folder: Path) -> None:
+        """Make a folder of that account."""
+        self._place.make_private(folder)
 
     def create(self) -> None:
         """Make an empty server and start it."""
-        self._place.make_private(self._folder)
+        self.make_private(self.folder)
         options = (*INITDB_OPTIONS, *UNSAFE_INITDB_OPTIONS)
-        self._run("initdb", "-D", self._folder, *options)
+        self._run("initdb", "-D", self.folder, *options)
         self.start()
 
     def clone(self, folder: Path) -> "Postgres":
@@ -56,9 +67,9 @@ class Postgres:
         """Start, and wait until the server accepts connections."""
         settings = {**SETTINGS, "port": str(self.port)}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        command: list[str | Path] = [self._programs / "postgres", "-D", self._folder, *options]
-        with self._folder.with_suffix(".log").open("ab") as log:
-            self._process = self._processes.start(command, output=log, account=self._place.account)
+        command: list[str | Path] = [self.programs / "postgres", "-D", self.folder, *options]
+        with self.folder.with_suffix(".log").open("ab") as log:
+            self._process = self._processes.start(command, output=log, account=self.account)
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -78,9 +89,14 @@ class Postgres:
         if self._process:
             kill_group(self._process)
 
+    def remove(self) -> None:
+        """Delete the data of a server that has ended; an empty folder stays."""
+        shutil.rmtree(self.folder)
+        self.make_private(self.folder)
+
     def promote(self) -> None:
         """Make a standby the primary."""
-        self._run("pg_ctl", "promote", "-D", self._folder, "-w", "-t", "60")
+        self._run("pg_ctl", "promote", "-D", self.folder, "-w", "-t", "60")
 
     def url(self, database: str, user: str = USER) -> str:
         """Return the URL of a database."""
@@ -109,9 +125,9 @@ class Postgres:
         return str(self.execute("postgres", "show server_version")[0][0])
 
     def _run(self, program: str, *arguments: str | Path) -> None:
-        log = self._folder.with_suffix(f".{program}.log")
+        log = self.folder.with_suffix(f".{program}.log")
         with log.open("wb") as output:
-            command: list[str | Path] = [self._programs / program, *arguments]
-            process = self._processes.start(command, output=output, account=self._place.account)
+            command: list[str | Path] = [self.programs / program, *arguments]
+            process = self._processes.start(command, output=output, account=self.account)
             if process.wait() != 0:
                 raise RuntimeError(f"{program} failed: {log.read_text(errors='replace')}")
