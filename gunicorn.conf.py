@@ -15,7 +15,7 @@ from gunicorn import glogging
 from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config as GunicornConfig
 
-from service import logs
+from service import logs, metrics_files
 from service.config import load, require_database_url
 from service.errors import OperatorError
 
@@ -41,8 +41,11 @@ class Logger(glogging.Logger):  # type: ignore[misc] # gunicorn has no types
 
 
 _server = _config.server
-_host = f"[{_server.host}]" if ":" in _server.host else _server.host
-bind = f"{_host}:{_server.port}"
+_addresses = [_server, *([_config.operations] if _config.operations.port else [])]
+bind = [
+    f"[{each.host}]:{each.port}" if ":" in each.host else f"{each.host}:{each.port}"
+    for each in _addresses
+]
 workers = _server.workers
 backlog = _server.backlog
 worker_class = "aiohttp.GunicornWebWorker"
@@ -55,6 +58,34 @@ loglevel = _config.log.level
 accesslog = None  # the service writes it
 # gunicorn would create a control socket in the home folder.
 control_socket_disable = True
+
+
+def on_starting(server: Arbiter) -> None:
+    """Make the folder in which the workers count."""
+    server.metrics_folder = None
+    if _config.operations.are_metrics_on:
+        try:
+            server.metrics_folder = metrics_files.make_folder(workers)
+        except OperatorError as error:
+            logs.log_start_failure(error)
+            raise SystemExit(1) from error
+
+
+def on_exit(server: Arbiter) -> None:
+    """Remove the folder."""
+    if server.metrics_folder:
+        metrics_files.remove_folder(server.metrics_folder)
+
+
+def pre_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
+    """Choose the worker's slot in the folder."""
+    worker.slot = metrics_files.choose_slot(each.slot for each in server.WORKERS.values())
+
+
+def child_exit(server: Arbiter, worker: GunicornWebWorker) -> None:
+    """Forget the gauges of a worker that has ended."""
+    if server.metrics_folder:
+        metrics_files.free_slot(server.metrics_folder, worker.slot)
 
 
 def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
@@ -75,7 +106,12 @@ def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
 
     Worker.config = _config
     Worker.replaces_another = replaces_another
-    Worker.sockets, worker.sockets = tuple(worker.sockets), []
+    Worker.sockets = tuple(worker.sockets[:1])
+    Worker.operations_sockets = tuple(worker.sockets[1:])
+    worker.sockets = []
+    if server.metrics_folder:
+        metrics_files.use_slot(server.metrics_folder, worker.slot)
+        Worker.metrics_folder = server.metrics_folder
 
 
 def worker_exit(_: Arbiter, worker: GunicornWebWorker) -> None:

@@ -126,3 +126,11 @@ gone as (
 )
 select count(*)::integer as cleared
 from gone as g;
+
+-- name: estimate_idempotency_keys()
+-- set: transaction_read_only = on
+-- Returns PostgreSQL's estimate of the stored keys, without reading them: the larger one of what vacuum
+-- or analyze found, and of the statistics, which a crash resets.
+select greatest(c.reltuples::bigint, pg_stat_get_live_tuples(c.oid), 0) as keys
+from pg_class as c
+where c.oid = 'idempotency_keys'::regclass;

@@ -25,6 +25,7 @@ if __name__ == "__main__":
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +37,7 @@ import click
 from service import config as settings
 from service import logs
 from service.app import RELOAD_QUERIES, create_app
-from service.config import Config, require_database_url
+from service.config import Config, Operations, Server, require_database_url
 from service.database import embedded
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
@@ -135,18 +136,26 @@ async def _serve(config: Config) -> None:
     runner = Runner(app, config.server)
     await runner.setup()
     try:
-        try:
-            await runner.listen(await bind(config.server.host, config.server.port))
-        except OSError as error:
-            raise OperatorError(
-                f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror};"
-                " HOST and PORT set the address"
-            ) from error
+        await runner.listen(await _bind(config.server, "HOST and PORT"))
+        if config.operations.port:
+            setting = "[operations] host and port"
+            await runner.listen_to_operators(await _bind(config.operations, setting))
         exempt_from_collection()
         _print_banner(config, runner)
         await stop.wait()
     finally:
         await runner.cleanup()
+
+
+async def _bind(address: Server | Operations, setting: str) -> list[socket.socket]:
+    """Return sockets for this address, which the setting changes."""
+    try:
+        return await bind(address.host, address.port)
+    except OSError as error:
+        raise OperatorError(
+            f"cannot listen on {address.host}:{address.port}: {error.strerror};"
+            f" {setting} set the address"
+        ) from error
 
 
 def _print_banner(config: Config, runner: Runner) -> None:

@@ -14,8 +14,8 @@ import structlog
 from aiohttp import web
 from gunicorn.arbiter import Arbiter
 
+from service import __version__, logs
 from service import config as settings
-from service import logs
 from service.catalogue.genres import GenreCounts
 from service.catalogue.idempotency import OnceOnly
 from service.catalogue.listing import Listing
@@ -25,17 +25,21 @@ from service.database.pool import Pool
 from service.database.statements import Statements, suppress_timeout_reports
 from service.database.urls import check_tls
 from service.errors import OperatorError, Unavailable
+from service.metrics import Metrics
 from service.queries import SqlFiles
 from service.web.bodies import BodyReader
 from service.web.genres import Genres
 from service.web.health import Health
 from service.web.movies.handlers import Movies
+from service.web.operators import MetricsPage, make_operations
 from service.web.reference.handlers import Reference
 from service.web.request_cycle.error_responses import respond_to_errors
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT, InFlight
 from service.web.request_cycle.server import (
     MAX_CONNECTIONS,
+    METRICS,
+    OPERATIONS,
     Runner,
     choose_max_connections,
     exempt_from_collection,
@@ -50,17 +54,20 @@ POOL = web.AppKey("pool", Pool)
 RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
 
 
-def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Application:
+def create_app(
+    config: Config, *, refuse_mistakes: bool = True, metrics_folder: Path | None = None
+) -> web.Application:
     """Build the application; `OperatorError` where a query or migration file is wrong.
 
     Without `refuse_mistakes`, the application starts with wrong files, too. It responds 503 and
-    reads them again until the database is verified.
+    reads them again until the database is verified. `metrics_folder`: what several processes count.
     """
+    metrics = Metrics(is_enabled=config.operations.are_metrics_on, folder=metrics_folder)
     files = SqlFiles(config)
     if refuse_mistakes:
         files.load()
     check_tls(config.database)
-    pool = Pool(config.database, files.verify)
+    pool = Pool(config.database, files.verify, metrics)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     statements = Statements(pool, files.queries, timeout, slow)
     lists = Statements(pool, files.queries, timeout, slow, pool.lists)
@@ -68,6 +75,7 @@ def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Applicati
     in_flight = InFlight(config.server.request_timeout)
     headers = CommonHeaders(config.server)
     require_migrations = partial(files.require_migrations, statements)
+    genre_counts = GenreCounts(lists)
     health = Health(config.service.environment, require_migrations, in_flight)
     movies = Movies(
         Catalogue(statements, config.sharing),
@@ -79,11 +87,20 @@ def create_app(config: Config, *, refuse_mistakes: bool = True) -> web.Applicati
 
     # The outermost first: `limit_time` also sees the responses to errors.
     app = web.Application(middlewares=[in_flight.limit_time, respond_to_errors])
-    app.add_routes(routes(health, movies, Genres(GenreCounts(lists)), Reference()))
+    app.add_routes(routes(health, movies, Genres(genre_counts), Reference()))
+    if token := config.operations.token:
+        app.router.add_get("/metrics", MetricsPage(metrics, token).show_with_token)
     app.on_response_prepare.append(headers.on_response_prepare)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
     app.cleanup_ctx.append(lambda _: once_only.clear_regularly())
     app.cleanup_ctx.append(in_flight.check_deadlines)
+    app.cleanup_ctx.append(metrics.sample_regularly)
+    metrics.describe_process(__version__, config.service.environment)
+    metrics.add_sampler(lambda: metrics.requests_in_flight.set(in_flight.count))
+    metrics.add_sampler(pool.sample)
+    metrics.add_sampler(genre_counts.sample)
+    app[METRICS] = metrics
+    app[OPERATIONS] = make_operations(health, metrics, headers, config.server.request_timeout)
     app[POOL] = pool
     app[COMMON_HEADERS] = headers
     app[IN_FLIGHT] = in_flight
@@ -134,12 +151,15 @@ class Worker(Runner):
     config: ClassVar[Config | None] = None
     replaces_another: ClassVar[bool] = False
     sockets: ClassVar[tuple[socket.socket, ...]] = ()
+    operations_sockets: ClassVar[tuple[socket.socket, ...]] = ()
+    metrics_folder: ClassVar[Path | None] = None
 
     async def setup(self) -> None:
         """Start the application, and accept connections."""
         with _end_on_operator_error():
             await super().setup()
         await self.listen(self.sockets)
+        await self.listen_to_operators(self.operations_sockets)
         exempt_from_collection()
 
 
@@ -156,7 +176,11 @@ async def gunicorn() -> Worker:
     # Before the files are read, to miss no change; the loop calls it when there is an app.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     with _end_on_operator_error():
-        app = create_app(config, refuse_mistakes=not Worker.replaces_another)
+        app = create_app(
+            config,
+            refuse_mistakes=not Worker.replaces_another,
+            metrics_folder=Worker.metrics_folder,
+        )
         worker = Worker(app, config.server)
     return worker
 

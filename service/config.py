@@ -32,6 +32,7 @@ NOT_SETTINGS = {"CATALOGUE_CONFIG"}  # the path of config.toml itself
 # https://html.spec.whatwg.org/multipage/browsers.html#ascii-serialisation-of-an-origin; not `null`,
 # as any page can have that origin.
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
+TOKEN = re.compile("[A-Za-z0-9._~+/-]{16,}=*")  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
 DEFAULT_PORT = re.compile("http:.*:80|https:.*:443")  # browsers omit it
 
 
@@ -63,6 +64,13 @@ def _split_list(value: Any, expected: str) -> tuple[str, ...]:
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise ValidationError(f"must be a list of {expected}")
     return tuple(item.strip() for item in items if item.strip())
+
+
+def _is_token(token: str) -> None:
+    if token and not TOKEN.fullmatch(token):
+        raise ValidationError(
+            "must be 16 or more letters, digits and -._~+/, as of openssl rand -hex 16, or empty"
+        )
 
 
 class Origins(kinds.Field[tuple[str, ...]]):
@@ -162,6 +170,20 @@ class Sharing:
 
 
 @dataclass(frozen=True)
+class Operations:
+    """Liveness, readiness and metrics for operators. `repr` hides the token."""
+
+    host: str = _setting(TEXT)
+    port: int = _setting(WholeNumber(0, 65535))
+    token: str = _setting(kinds.String(validate=_is_token), is_secret=True)
+
+    @property
+    def are_metrics_on(self) -> bool:
+        """Whether anybody can read the metrics."""
+        return bool(self.port or self.token)
+
+
+@dataclass(frozen=True)
 class Log:
     """Logs; durations in seconds."""
 
@@ -179,6 +201,7 @@ class Config:
     server: Server
     database: Database
     sharing: Sharing
+    operations: Operations
     log: Log
 
 

@@ -106,9 +106,16 @@ class Unavailable(CatalogueError):
     retry_after = 1
     query = ""  # the name of the query, if its failure is already logged
 
+    def __init__(self, text: str, refusal: Refusal) -> None:
+        super().__init__(text)
+        self.refusal = refusal
+
 
 class Contended(Unavailable):
     """A statement was rolled back: a lock timeout, a deadlock, or the statement timeout."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Refusal.STATEMENT_TIMEOUT)
 
 
 class StatementFailed(CatalogueError):

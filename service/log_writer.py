@@ -49,6 +49,7 @@ class Writer(io.TextIOBase):
         self._lines: deque[bytes] = deque()
         self._size = 0  # bytes of `_lines`
         self._dropped = 0
+        self.dropped_in_all = 0  # lines
 
     def write(self, text: str) -> int:
         """Write whole lines."""
@@ -60,6 +61,7 @@ class Writer(io.TextIOBase):
         with self._lock:
             if self._size + len(line) > BUFFER_BYTES:
                 self._dropped += 1
+                self.dropped_in_all += 1
                 return
             self._lines.append(line)
             self._size += len(line)

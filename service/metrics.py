@@ -6,10 +6,13 @@ sums, and what a killed worker has counted remains.
 """
 
 import asyncio
+import resource
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client import disable_created_metrics as hide_creation_times
@@ -17,9 +20,11 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from service.errors import Refusal
+from service.log_writer import get_writer
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLE_INTERVAL_S = 1.0
+PROCESS = Path("/proc/self")
 # A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
 DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -36,6 +41,13 @@ class Definition(NamedTuple):
     labels: tuple[str, ...]
 
 
+class Observer(Protocol):
+    """A histogram, or nothing."""
+
+    def observe(self, amount: float) -> None:
+        """Count a value."""
+
+
 class Off:
     """Stands for a metric when nobody can read it."""
 
@@ -43,13 +55,21 @@ class Off:
         """Return itself."""
         return self
 
-    def ignore(self, _: float = 1) -> None:
+    def observe(self, amount: float = 1) -> None:
         """Do nothing."""
 
-    inc = set = observe = ignore
+    inc = set = observe
 
 
 OFF = Off()
+
+
+class OfStatement(NamedTuple):
+    """The metrics of one query's statements."""
+
+    duration: Histogram
+    rows: Counter
+    failures: Counter
 
 
 class Metrics:
@@ -64,6 +84,7 @@ class Metrics:
         self.definitions: list[Definition] = []
         self._folder = folder
         self._registry = CollectorRegistry()
+        self._log_lines_dropped = 0
         self._samplers: list[Callable[[], None]] = []
 
         # The request. Its `_count` is the number of responses.
@@ -157,6 +178,9 @@ class Metrics:
         )
 
         self._by_response: dict[tuple[str, str, int], Histogram] = {}
+        self._by_query: dict[str, OfStatement] = {}
+        if is_enabled:
+            self.add_sampler(self._sample_process)
         # Series that exist before their first event, so that Prometheus sees it as an increase.
         self._by_refusal = {reason: self._refusals.labels(reason) for reason in Refusal}
 
@@ -174,6 +198,34 @@ class Metrics:
         """Count a response 503."""
         self._by_refusal[reason].inc()
 
+    def get_statement(self, query: str) -> OfStatement:
+        """Return the metrics of the statements of a query."""
+        found = self._by_query.get(query)
+        if found is None:
+            found = self._by_query[query] = OfStatement(
+                self._statements.labels(query),
+                self._statement_rows.labels(query),
+                self._statement_failures.labels(query),
+            )
+        return found
+
+    def describe_process(self, version: str, environment: str) -> None:
+        """Set the gauges that do not change."""
+        self.info.labels(version, environment).set(1)
+        self.processes.set(1)
+        self.start_time.set(time.time())
+
+    def _sample_process(self) -> None:
+        max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.max_files.set(inf if max_files == resource.RLIM_INFINITY else max_files)
+        dropped = get_writer().dropped_in_all
+        self.log_lines_dropped.inc(dropped - self._log_lines_dropped)
+        self._log_lines_dropped = dropped
+        with suppress(OSError):  # only Linux has them
+            pages = int(PROCESS.joinpath("statm").read_text().split()[1])
+            self.resident_memory.set(pages * resource.getpagesize())
+            self.open_files.set(len(list(PROCESS.joinpath("fd").iterdir())))
+
     def add_sampler(self, sample: Callable[[], None]) -> None:
         """Let `sample` set gauges once a second and before they are read."""
         self._samplers.append(sample)
@@ -185,7 +237,9 @@ class Metrics:
 
     async def sample_regularly(self, _: object) -> AsyncIterator[None]:
         """Set the gauges once a second, for the other processes (a `cleanup_ctx`)."""
-        self.start_time.set(time.time())
+        if not self.is_enabled:
+            yield
+            return
         task = asyncio.create_task(self._keep_sampling())
         yield
         task.cancel()

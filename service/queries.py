@@ -17,7 +17,7 @@ from service.database.migrations import files as migration_files
 from service.database.queries import Query
 from service.database.reloading import make_reloader
 from service.database.statements import Statements, suppress_timeout_reports
-from service.errors import OperatorError, Unavailable
+from service.errors import OperatorError, Refusal, Unavailable
 from service.transfer import queries as transfer
 
 EXPECTED = {
@@ -35,7 +35,7 @@ class LoadedQueries(dict[str, Query]):
 
     def __missing__(self, name: str) -> NoReturn:
         """Refuse the request."""
-        raise Unavailable(f"{name} is not loaded")
+        raise Unavailable(f"{name} is not loaded", Refusal.NOT_READY)
 
 
 def load_queries(config: Config) -> dict[str, Query]:

@@ -144,6 +144,7 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
         "format": "json",
         "cors_origins": "https://a.example,*",
         "trusted_proxies": "10.0.0.7,fd00::/8,unix",
+        "token": "0123456789abcdef",
     }
     value = values.get(key, "7")
 
@@ -231,7 +232,12 @@ def test_an_unknown_variable_is_refused() -> None:
 BAD = [
     ("environment", '"development"', "5"),
     ("environment", '"development"', '""'),
-    ("host", '"127.0.0.1"', '""'),
+    ("host", '"127.0.0.1"\nport = 8000', '""\nport = 8000'),
+    ("host", '"127.0.0.1"\nport = 0', '""\nport = 0'),
+    ("port", "0", "65536"),
+    ("token", '""', '"fifteen-letters"'),
+    ("token", '""', '"sixteen letters "'),
+    ("token", '""', "1234567890123456"),
     ("port", "8000", "-1"),
     ("port", "8000", "65536"),
     ("port", "8000", "80.5"),
@@ -296,13 +302,13 @@ BAD = [
 def test_a_bad_value_is_refused(write: Write, key: str, good: str, bad: str) -> None:
     """A value of a wrong type or out of range is refused, with its section and key."""
     path = write(f"\n{key} = {good}", f"\n{key} = {bad}")
-    ((section,),) = [
-        [name for name, kind in config.SECTIONS.items() if key in {f.name for f in fields(kind)}]
+    sections = [
+        name for name, kind in config.SECTIONS.items() if key in {f.name for f in fields(kind)}
     ]
 
     message = refused(path)
 
-    assert re.fullmatch(rf"config\.toml: \[{section}\] {key}: \S.*[^.]", message)
+    assert re.fullmatch(rf"config\.toml: \[({'|'.join(sections)})\] {key}: \S.*[^.]", message)
 
 
 def test_every_setting_has_a_bad_value() -> None:
@@ -367,11 +373,14 @@ def test_every_form_of_url_is_accepted(url: str) -> None:
 
 
 def test_the_password_is_in_no_repr() -> None:
-    """Settings may be printed and logged, so their repr leaves the URL out."""
-    loaded = config.load(DEFAULTS, {"DATABASE_URL": f"postgresql://u:{SECRET}@h/d"})
+    """Settings may be printed and logged, so their repr leaves out the URL and the token."""
+    token = "0123456789abcdef"
+    url = f"postgresql://u:{SECRET}@h/d"
+    loaded = config.load(DEFAULTS, {"DATABASE_URL": url, "CATALOGUE_OPERATIONS_TOKEN": token})
 
     assert SECRET in loaded.database.url
     assert SECRET not in f"{loaded!r} {loaded} {loaded.database!r} {loaded.database}"
+    assert token not in repr(loaded)
 
 
 def test_the_password_is_in_no_message(write: Write) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import Unavailable
+from service.errors import Refusal, Unavailable
 
 QUERIES: Mapping[str, Expected] = {
     "count_genres": Expected(
@@ -44,6 +44,7 @@ class GenreCounts:
 
     def __init__(self, statements: Statements) -> None:
         self._fetch = statements.fetch
+        self._age_metric = statements.metrics.genre_counts_age
         self._counting: asyncio.Task[None] | None = None
         self._started_at = 0.0  # of the last count, by the loop's clock
         self._cached_until = 0.0
@@ -64,8 +65,15 @@ class GenreCounts:
             wait = None if self._counts is None else max(0, self._started_at + MAX_WAIT_S - now)
             await asyncio.wait([self._counting], timeout=wait)
         if self._counts is None:
-            raise self._error or Unavailable("counting the genres was cancelled")
+            raise self._error or Unavailable(
+                "counting the genres was cancelled", Refusal.STATEMENT_LOST
+            )
         return self._counts
+
+    def sample(self) -> None:
+        """Set the gauge of the metrics."""
+        if self._counts is not None:
+            self._age_metric.set((datetime.now(UTC) - self._counts.as_of).total_seconds())
 
     async def _count(self) -> None:
         """Count, and store the counts or the error."""

@@ -33,6 +33,7 @@ QUERIES: Mapping[str, Expected] = {
     "clear_idempotency_keys": Expected(
         {"cleared": int}, [{"at_most": 0}], "clearing expired keys, once a minute", writes=True
     ),
+    "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
 }
 
 # Pauses of a request while another one uses its key; after the last, the client gets a 409.
@@ -65,7 +66,14 @@ class OnceOnly:
         self._fetch = statements.fetch
         self._positions = itertools.count()
         rows = min(sharing.max_rows, MAX_KEYS_PER_STATEMENT)
-        self._creates = Batcher(self._create, replace(sharing, max_rows=rows), idempotent=True)
+        metrics = statements.metrics
+        self._keys_metric = metrics.idempotency_keys if metrics.is_enabled else None
+        self._creates = Batcher(
+            self._create,
+            replace(sharing, max_rows=rows),
+            idempotent=True,
+            rows_metric=metrics.shared_statement_rows.labels("create_movies_once"),
+        )
         self._keys_in_use: set[str] = set()
 
     async def create(self, key: str, fields: Mapping[str, Any]) -> tuple[Movie, bool]:
@@ -111,6 +119,12 @@ class OnceOnly:
         ((cleared,),) = await self._fetch("clear_idempotency_keys", at_most=CLEAR_BATCH_ROWS)
         return int(cleared)
 
+    async def estimate(self) -> None:
+        """Set the metric of stored keys, if metrics are on."""
+        if self._keys_metric is not None:
+            ((keys,),) = await self._fetch("estimate_idempotency_keys", retry=True)
+            self._keys_metric.set(keys)
+
     @asynccontextmanager
     async def clear_regularly(self) -> AsyncIterator[None]:
         """Clear expired keys every `CLEAR_INTERVAL_S` while the context is entered.
@@ -126,6 +140,9 @@ class OnceOnly:
     async def _keep_clearing(self) -> None:
         has_more = False
         while True:
+            if not has_more:
+                with suppress(Exception):  # as below
+                    await self.estimate()
             await asyncio.sleep(CLEAR_BATCH_PAUSE_S if has_more else CLEAR_INTERVAL_S)
             has_more = False
             with suppress(Exception):  # tried again after the interval; the statement logs it

@@ -70,10 +70,15 @@ class Catalogue:
         self._fetch = statements.fetch
         self._timeout = statements.timeout
         self._positions = itertools.count()
-        self._gets = Batcher(self._get, sharing, idempotent=True)
-        self._creates = Batcher(self._create, sharing)
-        self._updates = Batcher(self._update, sharing, exclusive=True)
-        self._deletes = Batcher(self._delete, sharing, exclusive=True)
+        rows = statements.metrics.shared_statement_rows.labels
+        self._gets = Batcher(self._get, sharing, idempotent=True, rows_metric=rows("get_movies"))
+        self._creates = Batcher(self._create, sharing, rows_metric=rows("create_movies"))
+        self._updates = Batcher(
+            self._update, sharing, exclusive=True, rows_metric=rows("update_movies")
+        )
+        self._deletes = Batcher(
+            self._delete, sharing, exclusive=True, rows_metric=rows("delete_movies")
+        )
 
     async def get(self, movie_id: int) -> Movie:
         """Return the movie; raises `MovieNotFound`."""
@@ -124,7 +129,7 @@ class Catalogue:
             return {row[0]: Movie._make(row) for row in fetched}
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
-            raise Unavailable(str(error)) from error
+            raise Unavailable(str(error), error.refusal) from error
 
     async def _create(self, rows: Rows) -> dict[int, Movie | Refused]:
         created = await self._write("create_movies", rows, movies=_to_json(rows))

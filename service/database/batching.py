@@ -12,7 +12,8 @@ from math import inf
 from typing import Generic, TypeVar
 
 from service.config import Sharing
-from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
+from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
+from service.metrics import OFF, Observer
 
 Result = TypeVar("Result")
 
@@ -43,7 +44,7 @@ class Batcher(Generic[Result]):
 
     `run` executes a statement for some rows and returns the results by key; a key without a
     result gives None. `exclusive`: no key may be twice in a statement, or in two at once.
-    `idempotent`: a row may be executed twice.
+    `idempotent`: a row may be executed twice. `rows_metric`: of the rows of each shared statement.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class Batcher(Generic[Result]):
         *,
         exclusive: bool = False,
         idempotent: bool = False,
+        rows_metric: Observer = OFF,
     ) -> None:
         self._run = run
         self._settings = settings
         self._exclusive = exclusive
         self._idempotent = idempotent
+        self._rows_metric = rows_metric
         self._waiting: deque[SharedRow[Result]] = deque()  # of an exclusive key only one
         # By exclusive key, while one of its rows waits or runs: the rows after that one.
         self._queues: dict[int, deque[SharedRow[Result]]] = {}
@@ -68,7 +71,8 @@ class Batcher(Generic[Result]):
         self._last_rows = 0  # of the last statement
         self._last_end = -inf  # of a statement
         self._slots = asyncio.Semaphore(settings.max_under_way)  # for rows that are sent alone
-        self._last_failure = (-inf, Unavailable())  # of a row that was sent alone: when, and why
+        # Of a row that was sent alone: when, and why.
+        self._last_failure = (-inf, Unavailable("no failure", Refusal.STATEMENT_LOST))
 
     async def submit(self, key: int, payload: bytes = b"") -> Result | None:
         """Send this row with a statement and return its result.
@@ -80,7 +84,7 @@ class Batcher(Generic[Result]):
         if not self._settings.enabled:
             return (await self._run([row])).get(key)
         if (waiting := len(self._waiting) + self._queued) >= self._settings.max_waiting:
-            raise Unavailable(f"{waiting} requests are waiting already")
+            raise Unavailable(f"{waiting} requests are waiting already", Refusal.QUEUE_FULL)
         if self._exclusive:
             self._queue(row)
         else:
@@ -96,7 +100,10 @@ class Batcher(Generic[Result]):
             self._waiting.append(row)
             return
         if len(queue) >= max(1, MAX_SHARE_OF_KEY * self._settings.max_waiting):
-            raise Unavailable(f"{len(queue)} requests with the key {row.key} are waiting already")
+            raise Unavailable(
+                f"{len(queue)} requests with the key {row.key} are waiting already",
+                Refusal.QUEUE_FULL,
+            )
         queue.append(row)
         self._queued += 1
 
@@ -136,7 +143,10 @@ class Batcher(Generic[Result]):
             return
         self._start_or_wait()  # rows that did not fit must not wait for this statement alone
         results: Mapping[int, Result] = {}
-        failure: Exception | None = Unavailable("the statement was given up")
+        failure: Exception | None = Unavailable(
+            "the statement was given up", Refusal.STATEMENT_LOST
+        )
+        self._rows_metric.observe(len(rows))
         try:
             results = await self._run(rows)
             failure = None

@@ -6,7 +6,14 @@ import psycopg2
 from psycopg2 import errors as postgres
 
 from service.database.queries import Query
-from service.errors import CatalogueError, Contended, RuleBroken, StatementFailed, Unavailable
+from service.errors import (
+    CatalogueError,
+    Contended,
+    Refusal,
+    RuleBroken,
+    StatementFailed,
+    Unavailable,
+)
 
 CONTENDED = (
     postgres.QueryCanceled,  # a timeout, or by hand
@@ -63,7 +70,7 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
         return Contended(reason)
     is_standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only
     if is_standby or isinstance(error, psycopg2.OperationalError):
-        return Unavailable(reason)
+        return Unavailable(reason, Refusal.STATEMENT_LOST)
     return StatementFailed(
         f"{query.name} ({query.location}): {describe_error(error)}",
         for_every_row=isinstance(error, psycopg2.ProgrammingError),

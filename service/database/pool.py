@@ -27,7 +27,8 @@ from service.config import Database
 from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.database.shares import Share
-from service.errors import Unavailable
+from service.errors import OperatorError, Refusal, Unavailable
+from service.metrics import Metrics
 
 log = structlog.get_logger()
 
@@ -61,8 +62,12 @@ class Pool:
     """
 
     def __init__(
-        self, settings: Database, verify: Callable[[aiopg.Connection], Awaitable[bool]]
+        self,
+        settings: Database,
+        verify: Callable[[aiopg.Connection], Awaitable[bool]],
+        metrics: Metrics | None = None,
     ) -> None:
+        self.metrics = metrics or Metrics(is_enabled=False)
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify
@@ -91,6 +96,18 @@ class Pool:
         """Open connections that are not in use."""
         return len(self._idle)
 
+    def sample(self) -> None:
+        """Set the gauges of the metrics."""
+        opened, idle = len(self._opened), len(self._idle)
+        connections = self.metrics.pool_connections
+        connections.labels("open").set(self.size)
+        connections.labels("idle").set(idle)
+        connections.labels("in_use").set(opened - idle)
+        connections.labels("closing").set(len(self._backends))
+        waiting = len(self._waiters) + self.lists.waiting + self.writes.waiting
+        self.metrics.pool_waiting.set(waiting)
+        self.metrics.pool_max_open.set(self._settings.max_open)
+
     @asynccontextmanager
     async def connection(self, share: Share | None = None) -> AsyncIterator[aiopg.Connection]:
         """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`.
@@ -98,15 +115,18 @@ class Pool:
         aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection and
         its place in `share` count until the server has closed the connection, too.
         """
-        give_up_at = asyncio.get_running_loop().time() + self._settings.acquire_timeout
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
         if share:
             await share.take_place(self._settings.acquire_timeout)
         free_place = share.free_place if share else lambda: None
         try:
-            connection, duplicate = await self._lend(give_up_at)
+            connection, duplicate = await self._lend(asked_at + self._settings.acquire_timeout)
         except BaseException:
             free_place()
             raise
+        finally:
+            self.metrics.pool_wait.observe(loop.time() - asked_at)
         try:
             yield connection
         finally:
@@ -131,7 +151,9 @@ class Pool:
                 self._release(connection)
             except OSError as error:  # too many files are open
                 self._release(connection)
-                raise Unavailable(f"no database connection can be used: {error}") from error
+                raise Unavailable(
+                    f"no database connection can be used: {error}", Refusal.POOL_TIMEOUT
+                ) from error
 
     def _watch_backend(self, connected: socket.socket, free_place: Callable[[], None]) -> None:
         """Count a backend until it has closed its end of the connection."""
@@ -230,7 +252,8 @@ class Pool:
                 self._release(waiter.result())
             if isinstance(error, TimeoutError):
                 raise Unavailable(
-                    f"no database connection became free in {self._settings.acquire_timeout:g} s"
+                    f"no database connection became free in {self._settings.acquire_timeout:g} s",
+                    Refusal.POOL_TIMEOUT,
                 ) from error
             raise
 
@@ -362,6 +385,11 @@ STOPPING = RuntimeError("the service is stopping")
 
 
 def _make_no_database_error(error: BaseException) -> Unavailable:
-    unavailable = Unavailable(f"no database: {describe_error(error)}")
+    if error is STOPPING:
+        refusal = Refusal.STOPPING
+    else:  # a migration is missing or a file is wrong, or there is no connection
+        is_behind = isinstance(error, Unavailable | OperatorError)
+        refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
+    unavailable = Unavailable(f"no database: {describe_error(error)}", refusal)
     unavailable.__cause__ = error
     return unavailable

@@ -24,7 +24,7 @@ from service.database.driver_errors import (
 from service.database.pool import Pool
 from service.database.queries import Execution, Query
 from service.database.shares import Share
-from service.errors import CatalogueError, RuleBroken, StatementFailed, Unavailable
+from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
 
@@ -64,6 +64,7 @@ class Statements:
         share: Share | None = None,
     ) -> None:
         self._pool = pool
+        self.metrics = pool.metrics
         self._queries = queries
         self.timeout = statement_timeout
         self._slow = slow
@@ -106,12 +107,12 @@ class Statements:
                 return await self._execute(query, execution, timeout, parameters)
         except TimeoutError as error:
             self._pool.distrust()
-            raise _log_unavailable(query, "PostgreSQL does not respond", started) from error
+            raise self._log_unavailable(query, "PostgreSQL does not respond", started) from error
         except psycopg2.Error as error:
             self._pool.distrust()
             if not retry:
                 reason = f"the connection broke: {describe_error(error)}"
-                raise _log_unavailable(query, reason, started) from error
+                raise self._log_unavailable(query, reason, started) from error
         return await self.fetch(
             name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters
         )
@@ -133,21 +134,57 @@ class Statements:
         except asyncio.CancelledError as error:
             if not is_statement_timeout(error):
                 raise
-            raise _log_failure(query, error.__context__, started) from error
+            raise self._log_failure(query, error.__context__, started) from error
         except psycopg2.Error as error:
             if connection.closed:
                 raise
             if isinstance(error, OUTDATED):
                 self._pool.renew(connection)
-            raise _log_failure(query, error, started) from error
+            raise self._log_failure(query, error, started) from error
+        finally:
+            self.metrics.get_statement(query.name).duration.observe(monotonic() - started)
         if connection.notices:
-            _require_replication(query, connection, started)
+            self._require_replication(query, connection, started)
+        self.metrics.get_statement(query.name).rows.inc(len(rows))
         self._log_if_slow(query, started, len(rows))
         return rows
 
     def _log_if_slow(self, query: Query, started: float, rows: int) -> None:
         if self._slow and monotonic() - started > self._slow:
             log.warning("slow statement", **_describe(query, started), rows=rows)
+
+    def _require_replication(
+        self, query: Query, connection: aiopg.Connection, started: float
+    ) -> None:
+        """Raise `Unavailable` if somebody cancelled the commit's wait for a synchronous standby."""
+        notices = " ".join(connection.notices)
+        connection.notices.clear()
+        if NOT_REPLICATED.search(notices):
+            raise self._log_unavailable(query, notices, started)
+
+    def _log_unavailable(self, query: Query, reason: str, started: float) -> Unavailable:
+        """Log why it is unknown whether a statement was executed, and return the error."""
+        reason = " ".join(reason.split())
+        log.warning("statement failed", **_describe(query, started), reason=reason)
+        self.metrics.get_statement(query.name).failures.inc()
+        unavailable = Unavailable(f"{query.name}: {reason}", Refusal.STATEMENT_LOST)
+        unavailable.query = query.name
+        return unavailable
+
+    def _log_failure(
+        self, query: Query, error: BaseException | None, started: float
+    ) -> CatalogueError:
+        """Log why a statement failed, unless a named rule refused it, and translate the error."""
+        error = error or RuntimeError()
+        translated = translate_error(query, error)
+        details = {**_describe(query, started), "reason": describe_error(error)}
+        if isinstance(translated, Unavailable | StatementFailed):
+            translated.query = query.name
+            self.metrics.get_statement(query.name).failures.inc()
+            log.warning("statement failed", **details)
+        elif isinstance(translated, RuleBroken) and not translated.rule:
+            log.warning("refused by the database", **details)
+        return translated
 
 
 async def _send(
@@ -171,14 +208,6 @@ async def _send(
     return [row async for row in query.run(execution, **parameters)]
 
 
-def _require_replication(query: Query, connection: aiopg.Connection, started: float) -> None:
-    """Raise `Unavailable` if somebody cancelled the commit's wait for a synchronous standby."""
-    notices = " ".join(connection.notices)
-    connection.notices.clear()
-    if NOT_REPLICATED.search(notices):
-        raise _log_unavailable(query, notices, started)
-
-
 def limit_affected(movies: int) -> str:
     """Return SQL that makes PostgreSQL refuse a statement that changes more movies.
 
@@ -199,28 +228,6 @@ def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
             loop.default_exception_handler(context)
 
     loop.set_exception_handler(report)
-
-
-def _log_unavailable(query: Query, reason: str, started: float) -> Unavailable:
-    """Log why it is unknown whether a statement was executed, and return the error."""
-    reason = " ".join(reason.split())
-    log.warning("statement failed", **_describe(query, started), reason=reason)
-    unavailable = Unavailable(f"{query.name}: {reason}")
-    unavailable.query = query.name
-    return unavailable
-
-
-def _log_failure(query: Query, error: BaseException | None, started: float) -> CatalogueError:
-    """Log why a statement failed, unless a named rule refused it, and translate the error."""
-    error = error or RuntimeError()
-    translated = translate_error(query, error)
-    details = {**_describe(query, started), "reason": describe_error(error)}
-    if isinstance(translated, Unavailable | StatementFailed):
-        translated.query = query.name
-        log.warning("statement failed", **details)
-    elif isinstance(translated, RuleBroken) and not translated.rule:
-        log.warning("refused by the database", **details)
-    return translated
 
 
 def _describe(query: Query, started: float) -> dict[str, Any]:

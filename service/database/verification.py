@@ -17,7 +17,7 @@ from psycopg2 import errors as postgres
 from service.database.driver_errors import describe_error, is_statement_timeout
 from service.database.queries import Expected, Query
 from service.database.statements import limit_affected
-from service.errors import Contended, OperatorError, Unavailable
+from service.errors import Contended, OperatorError, Refusal, Unavailable
 
 DRIVER_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
@@ -103,7 +103,8 @@ def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -
     """
     if missing := sorted(set(versions) - {version for (version,) in applied}):
         raise Unavailable(
-            f"migration {missing[0]} has not been applied: run python -m service migrate"
+            f"migration {missing[0]} has not been applied: run python -m service migrate",
+            Refusal.NOT_READY,
         )
 
 

@@ -8,7 +8,7 @@ from aiohttp import HttpVersion11, web
 
 from service.catalogue.rules import quote
 from service.catalogue.strict_json import MAX_BYTES, parse_object
-from service.errors import BodyTimedOut, Malformed, Unavailable
+from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
 # without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.
@@ -73,7 +73,7 @@ class BodyReader:
                     self._large_bytes += len(body) - counted
                     counted = len(body)
                     if self._large_bytes > MAX_LARGE_BYTES:
-                        raise Unavailable("too many large bodies")
+                        raise Unavailable("too many large bodies", Refusal.QUEUE_FULL)
         except web.RequestPayloadError as error:
             raise Malformed(UNREADABLE) from error
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from service import __version__
-from service.errors import Unavailable
+from service.errors import Refusal, Unavailable
 from service.web.request_cycle.in_flight import InFlight
 from service.web.responses import json_response
 
@@ -36,6 +36,6 @@ class Health:
     async def ready(self, _: web.Request) -> web.Response:
         """200; 503 while the database is unreachable or lacks migrations, or the process stops."""
         if self._in_flight.is_draining:
-            raise Unavailable("draining")
+            raise Unavailable("draining", Refusal.STOPPING)
         await self._require_database()
         return json_response({"status": "ready"})

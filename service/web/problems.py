@@ -20,6 +20,7 @@ from service.errors import (
     MovieNotFound,
     PreconditionFailed,
     PreconditionRequired,
+    Refusal,
     StatementFailed,
     Unavailable,
     WrongKey,
@@ -32,6 +33,7 @@ from service.web.responses import json_response
 MAX_HEAD_BYTES = 65_536
 REFERENCE = "/v1/docs"  # the page has a section for every slug below
 CONTENT_TYPE = "application/problem+json"
+REFUSAL = web.RequestKey("refusal", Refusal)  # of a 503, for the metrics
 
 
 class Problem(NamedTuple):
@@ -142,6 +144,8 @@ def respond(request: web.BaseRequest, error: Exception) -> web.Response:
     headers = {}
     if isinstance(error, Unavailable | KeyInUse):
         headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, Unavailable):
+        request[REFUSAL] = error.refusal
     return _response(request, problem, error, headers)
 
 

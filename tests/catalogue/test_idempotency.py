@@ -32,7 +32,7 @@ from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.errors import Unavailable
+from service.errors import Refusal, Unavailable
 from service.queries import EXPECTED
 
 OTHER = {**MOANA, "title": "Another"}
@@ -674,7 +674,7 @@ async def test_clearing_pauses_long_after_a_failure(
         if calls == 1:
             return idempotency.CLEAR_BATCH_ROWS
         monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 1000)
-        raise Unavailable("no database")
+        raise Unavailable("no database", Refusal.NO_DATABASE)
 
     monkeypatch.setattr(process.once_only, "clear", clear)
     monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0)

@@ -109,7 +109,7 @@ async def test_reads_that_time_out_are_not_sent_again(
 
     async def fetch_and_time_out(name: str, **_: Any) -> Any:
         sent.append(name)
-        raise Contended
+        raise Contended("locked")
 
     monkeypatch.setattr(statements, "fetch", fetch_and_time_out)
     catalogue = Catalogue(statements, sharing)

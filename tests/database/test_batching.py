@@ -9,7 +9,7 @@ from support import until
 
 from service.config import Sharing
 from service.database.batching import WAIT_FOR_STATEMENT_S, Batcher, SharedRow
-from service.errors import Contended, RuleBroken, Unavailable
+from service.errors import Contended, Refusal, RuleBroken, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -316,7 +316,9 @@ async def test_a_cancelled_request_frees_its_exclusive_key(statements: Statement
 async def test_an_error_of_the_database_fails_all_requests(statements: Statements) -> None:
     """`Unavailable` is no row's fault: all requests of the statement get it, and no later one."""
     batcher = Batcher(statements.run, SETTINGS)
-    statements.find_error = lambda keys: Unavailable("gone") if 1 in keys else None
+    statements.find_error = lambda keys: (
+        Unavailable("gone", Refusal.NO_DATABASE) if 1 in keys else None
+    )
 
     results = await asyncio.gather(*submit_all(batcher, 1, 2), return_exceptions=True)
     after = await batcher.submit(3)
@@ -340,7 +342,9 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
     assert statements.sent[0] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("error", [Contended("the table is locked"), Unavailable("gone by now")])
+@pytest.mark.parametrize(
+    "error", [Contended("the table is locked"), Unavailable("gone by now", Refusal.NO_DATABASE)]
+)
 async def test_rows_are_not_sent_alone_after_a_timeout(
     statements: Statements, error: Unavailable
 ) -> None:

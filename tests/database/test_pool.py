@@ -27,7 +27,7 @@ from service.database import pool as pool_module
 from service.database import shares
 from service.database.pool import Pool
 from service.database.shares import Share
-from service.errors import OperatorError, Unavailable
+from service.errors import OperatorError, Refusal, Unavailable
 
 Verify = Callable[[aiopg.Connection], Awaitable[bool]]
 MakePool = Callable[..., Pool]
@@ -1156,7 +1156,7 @@ async def test_connections_are_verified_until_one_is_accepted(
         nonlocal asked
         asked = next(numbers)
         if asked < 3:
-            raise Unavailable("migration 1 has not been applied")
+            raise Unavailable("migration 1 has not been applied", Refusal.NOT_READY)
         return True
 
     pool = make_pool(verify)

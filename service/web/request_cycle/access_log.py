@@ -23,7 +23,7 @@ class AccessLogger(AbstractAccessLogger):
         error = request.get(PARSER_ERROR)
         if error is None:  # otherwise neither method nor path is known
             fields["method"] = request.method
-            fields["route"] = _get_route(request)
+            fields["route"] = find_route(request)
             fields["path"] = shorten_path(request)
         fields["status"] = response.status
         fields["bytes"] = request.writer.output_size
@@ -51,7 +51,7 @@ def _to_ascii(text: str) -> str:
     return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 
-def _get_route(request: web.BaseRequest) -> str | None:
+def find_route(request: web.BaseRequest) -> str | None:
     """Return the path as it is in the table of routes; None for any other path."""
     try:
         resource = request.match_info.route.resource  # type: ignore[attr-defined] # of web.Request

@@ -11,8 +11,8 @@ from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
 
 from service.web import problems
-from service.web.problems import MAX_HEAD_BYTES
-from service.web.request_cycle.access_log import PARSER_ERROR
+from service.web.problems import MAX_HEAD_BYTES, REFUSAL
+from service.web.request_cycle.access_log import PARSER_ERROR, find_route
 from service.web.request_cycle.trace_context import get_ids
 
 if TYPE_CHECKING:
@@ -111,6 +111,21 @@ class Connection(web.RequestHandler):
             if is_last and self._ends_in_head and not request.content.total_bytes:
                 self._head_since = asyncio.get_running_loop().time()
         return response, is_cut_off
+
+    def log_access(
+        self,
+        request: web.BaseRequest,
+        response: web.StreamResponse,
+        time: float | None,
+    ) -> None:
+        """Write the access line, and count the response; `time` is when the request began."""
+        super().log_access(request, response, time)
+        if time is not None:
+            metrics = self._server.metrics
+            seconds = asyncio.get_running_loop().time() - time
+            metrics.count_response(request.method, find_route(request), response.status, seconds)
+            if REFUSAL in request:
+                metrics.count_refusal(request[REFUSAL])
 
     async def _linger(self) -> None:
         """Read what the client still sends, until it closes the connection.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from service.errors import Unavailable
+from service.errors import Refusal, Unavailable
 from service.web.request_cycle.error_responses import respond_to_error
 
 CHECK_INTERVAL_S = 0.5
@@ -27,6 +27,11 @@ class InFlight:
         self._started: dict[asyncio.Task[object], float] = {}  # the oldest first
         self._overdue: set[asyncio.Task[object]] = set()
 
+    @property
+    def count(self) -> int:
+        """Requests that have no response yet."""
+        return len(self._started)
+
     @web.middleware
     async def limit_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer 503 at the deadline.
@@ -42,7 +47,9 @@ class InFlight:
             if task not in self._overdue:
                 raise
             task.uncancel()
-            response = respond_to_error(request, Unavailable("the request took too long"))
+            response = respond_to_error(
+                request, Unavailable("the request took too long", Refusal.REQUEST_TIMEOUT)
+            )
         finally:
             del self._started[task]
             self._overdue.discard(task)

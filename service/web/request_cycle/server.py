@@ -17,12 +17,13 @@ from aiohttp import hdrs, web, web_protocol
 
 from service.config import Config
 from service.config import Server as Settings
-from service.errors import Unavailable
+from service.errors import Refusal, Unavailable
+from service.metrics import Metrics
 from service.web import problems
 from service.web.request_cycle.access_log import AccessLogger
 from service.web.request_cycle.client_address import CLIENT, ClientAddresses
 from service.web.request_cycle.connections import Connection
-from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
+from service.web.request_cycle.headers import COMMON_HEADERS
 from service.web.request_cycle.in_flight import IN_FLIGHT
 from service.web.request_cycle.request_ids import assign_request_id
 from service.web.request_cycle.trace_context import assign_trace_id
@@ -49,6 +50,8 @@ STOP_LISTENING_S = 0.1
 # fill 4 MB with large heads.
 MAX_PIPELINED = 2
 MAX_CONNECTIONS = web.AppKey("max_connections", int)
+METRICS = web.AppKey("metrics", Metrics)
+OPERATIONS = web.AppKey("operations", web.Application)
 
 
 def choose_max_connections(config: Config) -> int:
@@ -69,20 +72,20 @@ class Server(web.Server):
     def __init__(
         self,
         server: web.Server,
-        headers: CommonHeaders,
+        app: web.Application,
         settings: Settings,
-        max_connections: int,
         **options: Any,
     ) -> None:
         super().__init__(self._handle, request_factory=server.request_factory, **options)
         web_protocol.MAX_MSG_QUEUE_SIZE = MAX_PIPELINED
         self._application = server.request_handler
-        self.common_headers = headers
+        self.common_headers = app[COMMON_HEADERS]
+        self.metrics = app[METRICS]
         self.unread: dict[Connection, None] = {}  # those with unsent bytes, the oldest first
         self._settings = settings
         self._clients = ClientAddresses(settings.trusted_proxies)
         self._options = options
-        self._max_connections = max_connections
+        self._max_connections = app[MAX_CONNECTIONS]
         self._open = 0
         self._reserve: dict[Connection, None] = {}  # the oldest first
         self._refused = 0  # since there were too many connections
@@ -198,7 +201,9 @@ class Server(web.Server):
         elif request.rel_url.raw_path.startswith(HEALTHCHECK):
             response = await self._application(request)
         else:
-            response = problems.respond(request, Unavailable("too many connections"))
+            response = problems.respond(
+                request, Unavailable("too many connections", Refusal.TOO_MANY_CONNECTIONS)
+            )
         response.force_close()
         self.common_headers.add(request, response)
         return response
@@ -227,8 +232,9 @@ async def bind(host: str, port: int) -> list[socket.socket]:
 class Runner(web.AppRunner):
     """Runs the application with the settings of section [server]."""
 
-    def __init__(self, app: web.Application, settings: Settings) -> None:
+    def __init__(self, app: web.Application, settings: Settings, **options: Any) -> None:
         self._options: dict[str, Any] = {
+            **options,
             "access_log_class": AccessLogger,
             "auto_decompress": False,  # `bodies.py` decompresses what it reads, and no more
             "keepalive_timeout": settings.keepalive_timeout,
@@ -238,6 +244,16 @@ class Runner(web.AppRunner):
         self._settings = settings
         self._sockets: list[socket.socket] = []
         self._check: asyncio.Task[None] | None = None
+        self._operations: Runner | None = None
+
+    async def listen_to_operators(self, sockets: Iterable[socket.socket]) -> None:
+        """Serve the operations port on these sockets, until `cleanup` ends.
+
+        It has connections of its own, and is neither in the access log nor in the metrics.
+        """
+        self._operations = Runner(self.app[OPERATIONS], self._settings, access_log=None)
+        await self._operations.setup()
+        await self._operations.listen(sockets)
 
     async def listen(self, sockets: Iterable[socket.socket]) -> None:
         """Accept connections on these sockets.
@@ -252,13 +268,7 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
-        server = Server(
-            made,
-            self.app[COMMON_HEADERS],
-            self._settings,
-            self.app[MAX_CONNECTIONS],
-            **self._options,
-        )
+        server = Server(made, self.app, self._settings, **self._options)
         self._check = asyncio.create_task(server.check_regularly())
         return server
 
@@ -274,6 +284,8 @@ class Runner(web.AppRunner):
         if self._check:
             self._check.cancel()
         await super().cleanup()
+        if self._operations:
+            await self._operations.cleanup()
 
     async def _stop_listening(self, server: Server) -> None:
         """Accept the connections that are waiting, as their clients take them for open; then stop.

@@ -1,0 +1,304 @@
+"""Tests that each metric changes when it should, in a running service."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from conftest import MOANA, ROOT, Client, Start
+from prometheus_client.parser import text_string_to_metric_families
+from support import Execute, add_movies, until
+from wire import exchange
+
+from service import __version__
+from service.errors import Refusal
+from service.log_writer import get_writer
+from service.metrics import Metrics, list_metrics
+from service.web.request_cycle.in_flight import IN_FLIGHT
+from service.web.request_cycle.server import METRICS
+
+TOKEN = "0123456789abcdef"
+AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
+LOCKED = "begin; lock table movies; select pg_sleep(1)"
+
+
+def get_app(client: Client) -> web.Application:
+    """Return the application of a client's service."""
+    app: web.Application = client.server.app  # type: ignore[attr-defined] # conftest's Service
+    return app
+
+
+def read(metrics: Metrics) -> dict[str, float]:
+    """Return the value of each series, named without the prefix, as `name{label=value,...}`."""
+    metrics.sample()
+    return parse(metrics.render().decode())
+
+
+def parse(text: str) -> dict[str, float]:
+    """Return the value of each series of Prometheus' text format, as `read` does."""
+    return {
+        re.sub(
+            r"\{\}$",
+            "",
+            f"{sample.name.removeprefix('catalogue_')}"
+            f"{{{','.join(f'{name}={value}' for name, value in sorted(sample.labels.items()))}}}",
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+Act = Callable[[Client, Execute], Awaitable[object]]
+
+
+async def get_movie(client: Client, _: Execute) -> None:
+    """GET a movie that does not exist."""
+    await client.get("/v1/movies/1")
+
+
+async def get_five_movies(client: Client, execute: Execute) -> None:
+    """GET movies that exist, at once."""
+    add_movies(execute, *"abcde")
+    await asyncio.gather(*(client.get(f"/v1/movies/{number}") for number in range(1, 6)))
+
+
+async def get_nowhere(client: Client, _: Execute) -> None:
+    """GET a path that does not exist."""
+    await client.get("/v1/secret/7")
+
+
+async def send_nonsense(client: Client, _: Execute) -> None:
+    """Send what is not HTTP."""
+    await exchange(client, b"NONSENSE\r\n\r\n")
+
+
+async def use_a_rare_method(client: Client, _: Execute) -> None:
+    """Send a method of WebDAV."""
+    await exchange(client, b"MKCOL /v1/movies HTTP/1.1\r\nHost: a\r\n\r\n")
+
+
+async def leave(client: Client, _: Execute) -> None:
+    """Go away in the middle of a body."""
+    _, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+    await until(lambda: get_app(client)[IN_FLIGHT].count)
+    writer.close()
+    await until(lambda: not get_app(client)[IN_FLIGHT].count)
+
+
+async def rename_the_table(client: Client, execute: Execute) -> None:
+    """GET a movie while its table is missing."""
+    execute("alter table movies rename to films")
+    await client.get("/v1/movies/1")
+
+
+@pytest.mark.parametrize(
+    ("act", "series", "by"),
+    [
+        (
+            get_movie,
+            "request_duration_seconds_count{method=GET,route=/v1/movies/{id},status=404}",
+            1,
+        ),
+        (get_nowhere, "request_duration_seconds_count{method=GET,route=none,status=404}", 1),
+        (send_nonsense, "request_duration_seconds_count{method=other,route=none,status=400}", 1),
+        (
+            use_a_rare_method,
+            "request_duration_seconds_count{method=other,route=none,status=405}",
+            1,
+        ),
+        (
+            leave,
+            "request_duration_seconds_count{method=POST,route=/v1/movies,status=499}",
+            1,
+        ),
+        (get_movie, "statement_duration_seconds_count{query=get_movies}", 1),
+        (get_five_movies, "statement_rows_total{query=get_movies}", 5),
+        (get_five_movies, "shared_statement_rows_sum{query=get_movies}", 5),
+        (rename_the_table, "statement_failures_total{query=get_movies}", 1),
+        (rename_the_table, "statement_duration_seconds_count{query=get_movies}", 1),
+    ],
+)
+async def test_what_is_counted(
+    start: Start, execute: Execute, act: Act, series: str, by: float
+) -> None:
+    """Each response and statement counts once, with labels that clients cannot choose."""
+    client = await start(operations__token=TOKEN)
+    metrics = get_app(client)[METRICS]
+    before = read(metrics)
+
+    await act(client, execute)
+
+    await until(lambda: read(metrics).get(series, 0) - before.get(series, 0) == by)
+    requests = [name for name in read(metrics) if name.startswith("request_duration_seconds_count")]
+    assert len(requests) == 1
+
+
+async def hold_a_connection(client: Client, _: Execute) -> None:
+    """Keep the only connection of the service open, and open another one."""
+    await client.get("/v1/healthcheck")
+    await exchange(client, b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n")
+
+
+async def wait_for_a_lock(client: Client, execute: Execute) -> None:
+    """GET two movies, one after the other, while their table is locked."""
+    lock = asyncio.create_task(asyncio.to_thread(execute, LOCKED))
+    locks = "select 1 from pg_locks where mode = 'AccessExclusiveLock' and granted"
+    await until(lambda: execute(locks))
+    first = asyncio.create_task(client.get("/v1/movies/1"))
+    await until(lambda: get_app(client)[IN_FLIGHT].count)
+    await asyncio.gather(first, client.get("/v1/movies?page_size=2"), lock)
+
+
+async def check_while_draining(client: Client, _: Execute) -> None:
+    """GET the readiness of a process that stops."""
+    get_app(client)[IN_FLIGHT].is_draining = True
+    await client.get("/v1/healthcheck/ready")
+
+
+@pytest.mark.parametrize(
+    ("changes", "act", "refusal"),
+    [
+        ({"database__url": AWAY}, get_movie, Refusal.NO_DATABASE),
+        ({"server__max_connections": 1}, hold_a_connection, Refusal.TOO_MANY_CONNECTIONS),
+        ({"server__request_timeout": 0.1}, wait_for_a_lock, Refusal.REQUEST_TIMEOUT),
+        ({"database__statement_timeout": 0.1}, wait_for_a_lock, Refusal.STATEMENT_TIMEOUT),
+        (
+            {"database__max_open": 1, "database__acquire_timeout": 0.1},
+            wait_for_a_lock,
+            Refusal.POOL_TIMEOUT,
+        ),
+        ({}, check_while_draining, Refusal.STOPPING),
+    ],
+)
+async def test_each_503_is_counted_with_its_reason(
+    start: Start, execute: Execute, changes: dict[str, Any], act: Act, refusal: Refusal
+) -> None:
+    """The responses 503 are as many as the refusals, of which one reason is the expected one."""
+    client = await start(operations__token=TOKEN, **changes)
+    metrics = get_app(client)[METRICS]
+    assert read(metrics)[f"refusals_total{{reason={refusal}}}"] == 0
+
+    await act(client, execute)
+
+    await until(lambda: read(metrics)[f"refusals_total{{reason={refusal}}}"] >= 1)
+    after = read(metrics)
+    refused = sum(value for name, value in after.items() if name.startswith("refusals_total"))
+    counted = [name for name in after if re.match(r"request_duration_seconds_count.*=503}", name)]
+    assert refused == sum(after[name] for name in counted)
+
+
+async def test_not_ready(start: Start, empty_database: str) -> None:
+    """A missing migration is a reason of its own."""
+    client = await start(operations__token=TOKEN, database__url=empty_database)
+
+    await client.get("/v1/movies/1")
+
+    assert read(get_app(client)[METRICS])["refusals_total{reason=not_ready}"] == 1
+
+
+async def test_the_pool_and_requests_in_flight(start: Start, execute: Execute) -> None:
+    """One statement holds the only connection, another one waits for it."""
+    client = await start(operations__token=TOKEN, database__max_open=1)
+    metrics = get_app(client)[METRICS]
+    await until(
+        lambda: (
+            "statement_duration_seconds_count{query=estimate_idempotency_keys}" in read(metrics)
+            and read(metrics)["pool_connections{state=idle}"] == 1
+        )
+    )
+    idle = read(metrics)
+
+    waiting = asyncio.create_task(wait_for_a_lock(client, execute))
+    await until(lambda: read(metrics)["pool_waiting"] == 1)
+    busy = read(metrics)
+    await waiting
+
+    states = ("open", "idle", "in_use", "closing")
+    assert [idle[f"pool_connections{{state={state}}}"] for state in states] == [1, 1, 0, 0]
+    assert [busy[f"pool_connections{{state={state}}}"] for state in states] == [1, 0, 1, 0]
+    assert (idle["requests_in_flight"], busy["requests_in_flight"]) == (0, 2)
+    assert (idle["pool_waiting"], idle["pool_max_open_connections"]) == (0, 1)
+    assert read(metrics)["pool_wait_seconds_count"] - idle["pool_wait_seconds_count"] == 2
+    assert read(metrics)["pool_wait_seconds_sum"] > 0.1
+
+
+async def test_the_age_of_the_genre_counts(start: Start) -> None:
+    """It begins with the first count."""
+    client = await start(operations__token=TOKEN)
+    metrics = get_app(client)[METRICS]
+    before = read(metrics)["genre_counts_age_seconds"]
+
+    await client.get("/v1/genres")
+
+    assert before == 0
+    assert 0 < read(metrics)["genre_counts_age_seconds"] < 60
+
+
+async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
+    """PostgreSQL's estimate is asked for at the start."""
+    execute(
+        "insert into idempotency_keys (key, fingerprint)"
+        " select n::text, '' from generate_series(1, 7) as n"
+    )
+    execute("analyze idempotency_keys")
+
+    client = await start(operations__token=TOKEN)
+
+    await until(lambda: read(get_app(client)[METRICS])["idempotency_keys"] == 7)
+
+
+async def test_the_process(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version, memory, files, and log lines that were dropped."""
+    client = await start(operations__token=TOKEN, service__environment="staging")
+    metrics = get_app(client)[METRICS]
+    before = read(metrics)
+    monkeypatch.setattr(get_writer(), "dropped_in_all", get_writer().dropped_in_all + 3)
+
+    after = read(metrics)
+
+    assert after[f"info{{environment=staging,version={__version__}}}"] == 1
+    assert after["processes"] == 1
+    assert after["resident_memory_bytes"] > 10_000_000
+    assert 5 < after["open_files"] < after["max_files"]
+    assert after["start_time_seconds"] > 1_700_000_000
+    assert after["log_lines_dropped_total"] - before["log_lines_dropped_total"] == 3
+
+
+async def test_every_metric_is_there_at_once(start: Start) -> None:
+    """After one request of each kind, every metric has a series, and nothing else is there."""
+    client = await start(operations__token=TOKEN)
+    await client.post("/v1/movies", json=MOANA)
+
+    text = get_app(client)[METRICS].render().decode()
+
+    names = {
+        re.sub("_(bucket|sum|count)$", "", f"catalogue_{re.split('{', name)[0]}")
+        for name in parse(text)
+    }
+    assert names == {metric.name for metric in list_metrics()}
+
+
+async def test_without_readers_nothing_is_counted(client: Client) -> None:
+    """Neither port nor token: the metrics are empty."""
+    await client.get("/v1/movies/1")
+
+    assert get_app(client)[METRICS].render() == b""
+
+
+def test_operators_read_of_every_metric() -> None:
+    """The table of docs/operators.md has the name, the type and the labels of each."""
+    section = (ROOT / "docs/operators.md").read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(catalogue_\w+)` \| (\w+) \| (.*?) \|", section, re.MULTILINE)
+    listed = [(name, kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows]
+
+    assert sorted(listed) == sorted(tuple(metric) for metric in list_metrics())
+
+
+def test_operators_read_of_every_reason() -> None:
+    """The table of reasons has each of them."""
+    section = (ROOT / "docs/operators.md").read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
+
+    assert [reason for reason in Refusal if f"| `{reason}` |" not in section] == []
