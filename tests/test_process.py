@@ -288,6 +288,58 @@ def test_a_port_that_is_taken(environment: Environment) -> None:
     assert err.count("\n") == 1
 
 
+def test_an_operations_port_that_is_taken(environment: Environment) -> None:
+    """One line names the port and the setting; the status is 1."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        environment |= {"PORT": str(free_port()), "CATALOGUE_OPERATIONS_PORT": port}
+        status, _, err = run(SERVE, environment)
+
+    assert (status, err.count("\n")) == (1, 1)
+    assert err.startswith(f"Error: cannot listen on 127.0.0.1:{port}: ")
+    assert err.endswith("; [operations] host and port set the address\n")
+
+
+def read_metrics(port: int) -> dict[str, float]:
+    """Return the value of each series of the operations port."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
+        lines = [line for line in response.read().decode().splitlines() if line[0] != "#"]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment) -> None:
+    """Its requests still count; its gauges are gone; its replacement goes on counting."""
+    port = free_port()
+    environment |= {"WEB_CONCURRENCY": "2", "CATALOGUE_OPERATIONS_PORT": str(port)}
+    labels = 'method="GET",route="/v1/movies/{id}",status="404"'
+    requests = f"catalogue_request_duration_seconds_count{{{labels}}}"
+    with serving(GUNICORN, environment) as (base, process):
+        wait_until(lambda: read_metrics(port).get("catalogue_processes") == 2)
+        before = read_metrics(port)
+        statuses = [get(f"{base}/v1/movies/1") for _ in range(50)]
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        wait_until(
+            lambda: (
+                read_metrics(port)["catalogue_start_time_seconds"]
+                > before["catalogue_start_time_seconds"]
+            )
+        )
+        replaced = read_metrics(port)
+        statuses += [get(f"{base}/v1/movies/1") for _ in range(50)]
+        after = read_metrics(port)
+        process.terminate()
+        process.communicate(timeout=60)
+
+    assert statuses == [404] * 100
+    assert (replaced[requests], after[requests]) == (50, 100)
+    assert after["catalogue_processes"] == 2
+    assert after["catalogue_pool_max_open_connections"] == 20
+    assert process.returncode == 0
+
+
 def test_a_wrong_setting_stops_the_start(environment: Environment) -> None:
     """One line names the variable, and the process ends."""
     status, _, err = run(SERVE, environment, CATALOGUE_DATABASE_MAX_OPEN="many")

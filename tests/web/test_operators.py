@@ -1,0 +1,149 @@
+"""Tests the operations port, and /metrics on the service's own port."""
+
+import asyncio
+import json
+from http import HTTPStatus
+
+import aiohttp
+import pytest
+from conftest import Client, Start
+from wire import exchange
+
+from service.web.request_cycle.in_flight import IN_FLIGHT
+from service.web.request_cycle.server import Runner, bind
+
+TOKEN = "0123456789abcdef"
+
+
+async def open_port(client: Client) -> str:
+    """Serve the operations port of a client's service on a free port; return its address."""
+    runner = client.server.runner
+    assert isinstance(runner, Runner)
+    (listener,) = await bind("127.0.0.1", 0)
+    await runner.listen_to_operators([listener])
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def get(url: str, method: str = "GET") -> tuple[int, str, str]:
+    """Return status, content type and body of a response on a new connection."""
+    async with aiohttp.ClientSession() as session, session.request(method, url) as response:
+        return response.status, response.headers.get("Content-Type", ""), await response.text()
+
+
+async def test_live_ready_and_metrics(start: Start) -> None:
+    """The three paths respond; the requests to them are not counted."""
+    base = await open_port(await start(operations__port=1))
+
+    live = await get(f"{base}/live")
+    ready = await get(f"{base}/ready")
+    await get(f"{base}/metrics")
+    status, kind, text = await get(f"{base}/metrics")
+
+    assert (live[0], ready[0], status) == (200, 200, 200)
+    assert kind == "text/plain; version=0.0.4; charset=utf-8"
+    assert "catalogue_processes 1.0\n" in text
+    assert "catalogue_request_duration_seconds_count" not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v1/movies", 404), ("GET", "/", 404), ("POST", "/metrics", 405)],
+)
+async def test_everything_else_is_a_problem(
+    start: Start, method: str, path: str, status: int
+) -> None:
+    """The API is not on the operations port."""
+    base = await open_port(await start(operations__port=1))
+
+    answer, kind, body = await get(f"{base}{path}", method)
+
+    assert (answer, kind) == (status, "application/problem+json")
+    assert json.loads(body)["title"] == HTTPStatus(status).phrase.capitalize()
+
+
+async def test_while_the_database_is_away(start: Start) -> None:
+    """The process is alive and not ready."""
+    client = await start(operations__port=1, database__url="postgresql://nobody@127.0.0.1:9/x")
+    base = await open_port(client)
+
+    assert (await get(f"{base}/live"))[0] == 200
+    assert (await get(f"{base}/ready"))[0] == 503
+    assert (await get(f"{base}/metrics"))[0] == 200
+
+
+async def test_with_too_many_connections(start: Start) -> None:
+    """The operations port has connections of its own."""
+    client = await start(operations__port=1, server__max_connections=1)
+    base = await open_port(client)
+    await client.get("/v1/healthcheck")  # its connection stays open
+
+    refused, _, _ = await exchange(client, b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n")
+
+    assert refused == 503
+    assert (await get(f"{base}/live"))[0] == 200
+    assert (
+        'catalogue_refusals_total{reason="too_many_connections"} 1.0'
+        in (await get(f"{base}/metrics"))[2]
+    )
+
+
+async def test_until_the_end_of_draining(start: Start) -> None:
+    """While the last requests run, the process is alive and not ready; then the port is closed."""
+    client = await start(operations__port=1)
+    base = await open_port(client)
+    in_flight = client.server.app[IN_FLIGHT]  # type: ignore[attr-defined] # conftest's Service
+    body = b"{}"
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body)
+    )
+    await reader.readuntil(b"\r\n\r\n")  # it waits for the body now
+    assert isinstance(client.server.runner, Runner)
+
+    stop = asyncio.create_task(client.server.runner.cleanup())
+    while not in_flight.is_draining:  # noqa: ASYNC110 - it is set in the next turn
+        await asyncio.sleep(0)
+    live, ready = await get(f"{base}/live"), await get(f"{base}/ready")
+    writer.write(body)
+    await reader.read()
+    writer.close()
+    await stop
+
+    assert (live[0], ready[0]) == (200, 503)
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await get(f"{base}/live")
+
+
+@pytest.mark.parametrize(
+    "sent", [{}, {"Authorization": "Bearer 0123456789abcdeg"}, {"Authorization": f"Basic {TOKEN}"}]
+)
+async def test_metrics_need_the_token(start: Start, sent: dict[str, str]) -> None:
+    """Without it, /metrics on the service's own port is 401, and says how (RFC 6750, 3)."""
+    client = await start(operations__token=TOKEN)
+
+    response = await client.get("/metrics", headers=sent)
+
+    assert response.status == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert response.content_type == "application/problem+json"
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+async def test_metrics_with_the_token(start: Start, scheme: str) -> None:
+    """The metrics of the process."""
+    client = await start(operations__token=TOKEN)
+
+    response = await client.get("/metrics", headers={"Authorization": f"{scheme} {TOKEN}"})
+
+    assert response.status == 200
+    assert "catalogue_processes 1.0\n" in await response.text()
+
+
+async def test_without_a_token_there_are_no_metrics(start: Start) -> None:
+    """/metrics is 404 as any unknown path, also when the operations port is on."""
+    client = await start(operations__port=1)
+
+    response = await client.get("/metrics", headers={"Authorization": "Bearer "})
+
+    assert response.status == 404
