@@ -120,11 +120,12 @@ class Connection(web.RequestHandler):
     ) -> None:
         """Write the access line, and count the response; `time` is when the request began."""
         super().log_access(request, response, time)
-        if time is not None:
-            metrics = self._server.metrics
+        metrics = self._server.metrics
+        if metrics.is_enabled and time is not None:
             seconds = asyncio.get_running_loop().time() - time
-            metrics.count_response(request.method, find_route(request), response.status, seconds)
-            if REFUSAL in request:
+            status = response.status
+            metrics.count_response(request.method, find_route(request), status, seconds)
+            if status == HTTPStatus.SERVICE_UNAVAILABLE:
                 metrics.count_refusal(request[REFUSAL])
 
     async def _linger(self) -> None:
