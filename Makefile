@@ -1,6 +1,6 @@
 # `make` on its own lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock clean bench bench-listing chart soak drills
+.PHONY: help run test coverage lint lock clean bench bench-listing chart soak drills ops-drill
 
 PYTHON ?= python3
 VENV   := .venv
@@ -74,6 +74,9 @@ soak: $(BENCH)/bench-$(PYTHON_ID) ## 2 million requests to one process, whose me
 
 drills: $(VENV)/run-$(PYTHON_ID) ## faults and hostile clients, with real processes (10 minutes; ARGS="--only NAME")
 	$(BIN)/python -m drills.run $(ARGS)
+
+ops-drill: $(VENV)/run-$(PYTHON_ID) ## cause each alert of ops/ (15 minutes; needs prometheus; ARGS="--only NAME")
+	$(BIN)/python -m drills.alerts $(ARGS)
 
 COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header --generate-hashes \
            --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
