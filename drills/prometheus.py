@@ -104,6 +104,6 @@ def _write_configuration(ops: Path, folder: Path, target: int) -> None:
     rules = re.sub(r"\b(\d+)m\b", lambda found: f"{int(found[1]) * MINUTE_S}s", rules)
     (folder / "alerts.yml").write_text(rules)
     settings = (ops / "prometheus.yml").read_text()
-    settings = settings.replace("127.0.0.1:9000", f"127.0.0.1:{target}")
+    settings = settings.replace("127.0.0.1:9100", f"127.0.0.1:{target}")
     settings = settings.replace("interval: 15s", f"interval: {SCRAPE_MS}ms")
     (folder / "prometheus.yml").write_text(settings)
