@@ -84,7 +84,8 @@ COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header -
 lock: $(VENV)/dev-$(PYTHON_ID) ## make the lock files anew from pyproject.toml (ARGS=--upgrade)
 	$(COMPILE) --output-file requirements.txt pyproject.toml
 	$(COMPILE) --constraint requirements.txt --extra embedded --output-file requirements-run.txt pyproject.toml
-	$(COMPILE) --constraint requirements.txt --extra embedded,dev --output-file requirements-dev.txt pyproject.toml
+	$(COMPILE) --constraint requirements.txt --extra tracing --output-file requirements-tracing.txt pyproject.toml
+	$(COMPILE) --constraint requirements.txt --extra embedded,tracing,dev --output-file requirements-dev.txt pyproject.toml
 	$(COMPILE) --constraint requirements.txt --extra embedded,bench --output-file bench/requirements.txt pyproject.toml
 
 clean: ## remove what make built (the embedded database stays in .postgres)

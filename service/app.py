@@ -27,6 +27,7 @@ from service.database.urls import check_tls
 from service.errors import OperatorError, Unavailable
 from service.metrics import Metrics
 from service.queries import SqlFiles
+from service.tracing import Tracing
 from service.web.bodies import BodyReader
 from service.web.genres import Genres
 from service.web.health import Health
@@ -36,6 +37,7 @@ from service.web.reference.handlers import Reference
 from service.web.request_cycle.error_responses import respond_to_errors
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT, InFlight
+from service.web.request_cycle.request_spans import TRACING
 from service.web.request_cycle.server import (
     MAX_CONNECTIONS,
     METRICS,
@@ -67,6 +69,7 @@ def create_app(
     if refuse_mistakes:
         files.load()
     check_tls(config.database)
+    tracing = Tracing(config)
     pool = Pool(config.database, files.verify, metrics)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     statements = Statements(pool, files.queries, timeout, slow)
@@ -91,6 +94,7 @@ def create_app(
     if token := config.operations.token:
         app.router.add_get("/metrics", MetricsPage(metrics, token).show_with_token)
     app.on_response_prepare.append(headers.on_response_prepare)
+    app.cleanup_ctx.append(tracing.run)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
     app.cleanup_ctx.append(lambda _: once_only.clear_regularly())
     app.cleanup_ctx.append(in_flight.check_deadlines)
@@ -104,6 +108,7 @@ def create_app(
     app[POOL] = pool
     app[COMMON_HEADERS] = headers
     app[IN_FLIGHT] = in_flight
+    app[TRACING] = tracing
     app[MAX_CONNECTIONS] = choose_max_connections(config)
     app[RELOAD_QUERIES] = files.make_reloader()
     return app

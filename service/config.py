@@ -193,6 +193,13 @@ class Log:
 
 
 @dataclass(frozen=True)
+class Tracing:
+    """Spans; OpenTelemetry has its own settings in the environment."""
+
+    enabled: bool = _setting(SWITCH)
+
+
+@dataclass(frozen=True)
 class Config:
     """All settings, and the folder of config.toml, which has queries/ and migrations/, too."""
 
@@ -203,6 +210,7 @@ class Config:
     sharing: Sharing
     operations: Operations
     log: Log
+    tracing: Tracing
 
 
 SECTIONS: dict[str, type] = {

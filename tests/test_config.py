@@ -284,6 +284,7 @@ BAD = [
     ("enabled", "true", '"yes"'),
     ("enabled", "true", "2"),
     ("enabled", "true", "[]"),
+    ("enabled", "false", '"yes"'),
     ("require_if_match", "false", "2"),
     ("require_if_match", "false", '"yes"'),
     ("max_rows", "128", "0"),

@@ -8,12 +8,17 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from service.config import Sharing
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 from service.metrics import OFF, Observer
+from service.tracing import WAITING
+
+if TYPE_CHECKING:
+    from service.spans import RequestSpan
 
 Result = TypeVar("Result")
 
@@ -34,6 +39,7 @@ class SharedRow(Generic[Result]):
     key: int
     payload: bytes
     result: asyncio.Future[Result | None]
+    spans: tuple["RequestSpan", ...] = ()  # of the request, if it is traced
 
 
 Run = Callable[[list[SharedRow[Result]]], Awaitable[Mapping[int, Result]]]
@@ -80,7 +86,8 @@ class Batcher(Generic[Result]):
         Raises what `run` raises for it, or `Unavailable` if too many are waiting, in all or with
         this key, if it is exclusive.
         """
-        row: SharedRow[Result] = SharedRow(key, payload, asyncio.get_running_loop().create_future())
+        result = asyncio.get_running_loop().create_future()
+        row: SharedRow[Result] = SharedRow(key, payload, result, WAITING.get())
         if not self._settings.enabled:
             return (await self._run([row])).get(key)
         if (waiting := len(self._waiting) + self._queued) >= self._settings.max_waiting:
@@ -148,7 +155,7 @@ class Batcher(Generic[Result]):
         )
         self._rows_metric.observe(len(rows))
         try:
-            results = await self._run(rows)
+            results = await self._run_traced(rows)
             failure = None
         except Exception as error:  # noqa: BLE001 - the requests must learn it, whatever it is
             failure = error
@@ -162,6 +169,11 @@ class Batcher(Generic[Result]):
             self._last_end = asyncio.get_running_loop().time()
             self._start_or_wait()  # before the results are returned
             _set_results(rows, results, failure)
+
+    def _run_traced(self, rows: list[SharedRow[Result]]) -> Awaitable[Mapping[int, Result]]:
+        """Run a statement; the task has the context of one request, but all of them wait for it."""
+        WAITING.set(tuple(chain.from_iterable([row.spans for row in rows])))
+        return self._run(rows)
 
     def _forget_task(self) -> None:
         del self._running[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
@@ -219,7 +231,7 @@ class Batcher(Generic[Result]):
                     _set_results([row], {}, failure)
                 elif not row.result.done():
                     try:
-                        _set_results([row], await self._run([row]))
+                        _set_results([row], await self._run_traced([row]))
                     except Exception as error:  # noqa: BLE001 - as in `_execute`
                         if isinstance(error, Unavailable):
                             self._last_failure = (loop.time(), error)

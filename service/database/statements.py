@@ -25,6 +25,7 @@ from service.database.pool import Pool
 from service.database.queries import Execution, Query
 from service.database.shares import Share
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
+from service.tracing import trace_statement
 
 Row = tuple[Any, ...]
 
@@ -70,6 +71,7 @@ class Statements:
         self._slow = slow
         self._share = share
 
+    @trace_statement
     async def fetch(
         self,
         name: str,

@@ -1,7 +1,7 @@
 """What every request passes through, in this order:
 
-1. `server.py`: aiohttp's HTTP parser; the request id, the trace and the client's address; an
-   unknown `Expect`.
+1. `server.py`: aiohttp's HTTP parser; the request id, the trace, its span and the client's address;
+   an unknown `Expect`.
 2. aiohttp's router: the handler of the path and method.
 3. `in_flight.py`, a middleware: the deadline; the wait when the process stops.
 4. `error_responses.py`, a middleware: errors become problem documents.

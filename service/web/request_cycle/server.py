@@ -26,6 +26,7 @@ from service.web.request_cycle.connections import Connection
 from service.web.request_cycle.headers import COMMON_HEADERS
 from service.web.request_cycle.in_flight import IN_FLIGHT
 from service.web.request_cycle.request_ids import assign_request_id
+from service.web.request_cycle.request_spans import TRACING, start_span
 from service.web.request_cycle.trace_context import assign_trace_id
 
 log = structlog.get_logger()
@@ -83,6 +84,7 @@ class Server(web.Server):
         self.metrics = app[METRICS]
         self.unread: dict[Connection, None] = {}  # those with unsent bytes, the oldest first
         self._settings = settings
+        self._tracing = app.get(TRACING)
         self._clients = ClientAddresses(settings.trusted_proxies)
         self._options = options
         self._max_connections = app[MAX_CONNECTIONS]
@@ -188,6 +190,7 @@ class Server(web.Server):
         aiohttp looks at `Expect` before the middlewares run.
         """
         self.identify(request)
+        start_span(self._tracing, request)
         connection = cast("Connection", request.protocol)
         has_large_head = connection.begin_request(request)
         expected = request.headers.get(hdrs.EXPECT) or "100-continue"  # it may be an empty list
