@@ -60,17 +60,6 @@ accesslog = None  # the service writes it
 control_socket_disable = True
 
 
-def on_starting(server: Arbiter) -> None:
-    """Make the folder in which the workers count."""
-    server.metrics_folder = None
-    if _config.operations.are_metrics_on:
-        try:
-            server.metrics_folder = metrics_files.make_folder(workers)
-        except OperatorError as error:
-            logs.log_start_failure(error)
-            raise SystemExit(1) from error
-
-
 def on_exit(server: Arbiter) -> None:
     """Remove the folder."""
     if server.metrics_folder:
@@ -126,6 +115,7 @@ def when_ready(server: Arbiter) -> None:
     SIGHUP goes to the workers, which reload queries/*.sql: gunicorn's default is to replace them,
     which is a deployment's task. A failed fork is tried again: it would stop the whole service.
     """
+    _make_metrics_folder(server)
     server.handle_hup = lambda: server.kill_workers(signal.SIGHUP)
     spawn_worker = server.spawn_worker
 
@@ -137,3 +127,14 @@ def when_ready(server: Arbiter) -> None:
             time.sleep(RESTART_PAUSE_S)
 
     server.spawn_worker = spawn_worker_if_possible
+
+
+def _make_metrics_folder(server: Arbiter) -> None:
+    """Make the folder in which the workers count; not before the port is known to be free."""
+    server.metrics_folder = None
+    if _config.operations.are_metrics_on:
+        try:
+            server.metrics_folder = metrics_files.make_folder(workers)
+        except OperatorError as error:
+            logs.log_start_failure(error)
+            raise SystemExit(1) from error
