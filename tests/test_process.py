@@ -322,6 +322,7 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
         wait_until(lambda: read_metrics(port).get("catalogue_processes") == 2)
         before = read_metrics(port)
         statuses = [get(f"{base}/v1/movies/1") for _ in range(50)]
+        wait_until(lambda: read_metrics(port).get(requests) == 50)  # counted after they are sent
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGKILL)
         wait_until(
@@ -333,6 +334,7 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
         wait_until(lambda: read_metrics(port).get("catalogue_pool_max_open_connections") == 20)
         replaced = read_metrics(port)
         statuses += [get(f"{base}/v1/movies/1") for _ in range(50)]
+        wait_until(lambda: read_metrics(port).get(requests, 0) >= 100)
         after = read_metrics(port)
         process.terminate()
         process.communicate(timeout=60)
