@@ -927,7 +927,7 @@ async def test_an_outage_causes_few_connection_attempts(
     """After a failed attempt, users are refused without another attempt for `REFUSE_S`."""
     monkeypatch.setattr(pool_module, "REFUSE_S", refuse_s)
     link.stall()
-    pool = make_pool(url=link.url, connect_timeout=0.05)
+    pool = make_pool(url=link.url, connect_timeout=0.5)
 
     for _ in range(3):
         with pytest.raises(Unavailable):
