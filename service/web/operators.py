@@ -44,7 +44,7 @@ class MetricsPage:
             request,
             401,
             {"WWW-Authenticate": "Bearer"},
-            reason="authorization: bearer and the operators' token are required",
+            reason="expected Authorization: Bearer <token>, with the token of [operations]",
         )
 
 
