@@ -78,7 +78,6 @@ def create_app(
     in_flight = InFlight(config.server.request_timeout)
     headers = CommonHeaders(config.server)
     require_migrations = partial(files.require_migrations, statements)
-    genre_counts = GenreCounts(lists)
     health = Health(config.service.environment, require_migrations, in_flight)
     movies = Movies(
         Catalogue(statements, config.sharing),
@@ -90,7 +89,7 @@ def create_app(
 
     # The outermost first: `limit_time` also sees the responses to errors.
     app = web.Application(middlewares=[in_flight.limit_time, respond_to_errors])
-    app.add_routes(routes(health, movies, Genres(genre_counts), Reference()))
+    app.add_routes(routes(health, movies, Genres(GenreCounts(lists)), Reference()))
     if token := config.operations.token:
         app.router.add_get("/metrics", MetricsPage(metrics, token).show_with_token)
     app.on_response_prepare.append(headers.on_response_prepare)
@@ -101,8 +100,6 @@ def create_app(
     app.cleanup_ctx.append(metrics.sample_regularly)
     metrics.describe_process(__version__, config.service.environment)
     metrics.add_sampler(lambda: metrics.requests_in_flight.set(in_flight.count))
-    metrics.add_sampler(pool.sample)
-    metrics.add_sampler(genre_counts.sample)
     app[METRICS] = metrics
     app[OPERATIONS] = make_operations(health, metrics, headers, config.server.request_timeout)
     app[POOL] = pool

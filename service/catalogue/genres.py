@@ -45,6 +45,7 @@ class GenreCounts:
     def __init__(self, statements: Statements) -> None:
         self._fetch = statements.fetch
         self._age_metric = statements.metrics.genre_counts_age
+        statements.metrics.add_sampler(self.sample)
         self._counting: asyncio.Task[None] | None = None
         self._started_at = 0.0  # of the last count, by the loop's clock
         self._cached_until = 0.0

@@ -141,7 +141,7 @@ class OnceOnly:
         has_more = False
         while True:
             if not has_more:
-                with suppress(Exception):  # as below
+                with suppress(Exception):  # it is only a metric; the statement logs it
                     await self.estimate()
             await asyncio.sleep(CLEAR_BATCH_PAUSE_S if has_more else CLEAR_INTERVAL_S)
             has_more = False

@@ -68,6 +68,7 @@ class Pool:
         metrics: Metrics | None = None,
     ) -> None:
         self.metrics = metrics or Metrics(is_enabled=False)
+        self.metrics.add_sampler(self.sample)
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify

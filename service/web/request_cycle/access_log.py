@@ -6,7 +6,6 @@ from multidict import istr
 
 from service import logs
 from service.web.request_cycle.client_address import CLIENT
-from service.web.request_cycle.request_spans import SPAN
 from service.web.request_cycle.trace_context import get_ids
 
 PARSER_ERROR = web.RequestKey("parser_error", str)
@@ -36,8 +35,6 @@ class AccessLogger(AbstractAccessLogger):
         else:
             fields["error"] = error
         logs.access.write("request", **fields)
-        if span := request.get(SPAN):
-            span.end(request.method, find_route(request), response.status)
 
 
 def shorten_path(request: web.BaseRequest) -> str:

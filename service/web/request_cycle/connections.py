@@ -13,6 +13,7 @@ from aiohttp.http_exceptions import LineTooLong
 from service.web import problems
 from service.web.problems import MAX_HEAD_BYTES, REFUSAL
 from service.web.request_cycle.access_log import PARSER_ERROR, find_route
+from service.web.request_cycle.request_spans import SPAN
 from service.web.request_cycle.trace_context import get_ids
 
 if TYPE_CHECKING:
@@ -72,11 +73,8 @@ class Connection(web.RequestHandler):
         if data:
             self._ends_in_head = len(data) >= len(HEAD_END) and not data.endswith(HEAD_END)
             if is_head and self._head_since is None:
-                self._head_since, self._received, self._head_bytes = (
-                    asyncio.get_running_loop().time(),
-                    0,
-                    0,
-                )
+                self._head_since = asyncio.get_running_loop().time()
+                self._received = self._head_bytes = 0
         self._received += len(data)
         super().data_received(data)
         self._head_bytes = len(data) + (self._head_bytes if before == self._request_count else 0)
@@ -118,8 +116,13 @@ class Connection(web.RequestHandler):
         response: web.StreamResponse,
         time: float | None,
     ) -> None:
-        """Write the access line, and count the response; `time` is when the request began."""
+        """Write the access line, end the span, and count the response.
+
+        `time` is when the request began.
+        """
         super().log_access(request, response, time)
+        if span := request.get(SPAN):
+            span.end(request.method, find_route(request), response.status)
         metrics = self._server.metrics
         if metrics.is_enabled and time is not None:
             seconds = asyncio.get_running_loop().time() - time
