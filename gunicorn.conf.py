@@ -14,6 +14,7 @@ from aiohttp import GunicornWebWorker
 from gunicorn import glogging
 from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config as GunicornConfig
+from gunicorn.sock import BaseSocket
 
 from service import logs, metrics_files
 from service.config import load, require_database_url
@@ -95,12 +96,18 @@ def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
 
     Worker.config = _config
     Worker.replaces_another = replaces_another
-    Worker.sockets = tuple(worker.sockets[:1])
-    Worker.operations_sockets = tuple(worker.sockets[1:])
+    Worker.sockets = tuple(each for each in worker.sockets if not _is_for_operators(each))
+    Worker.operations_sockets = tuple(filter(_is_for_operators, worker.sockets))
     worker.sockets = []
     if server.metrics_folder:
         metrics_files.use_slot(server.metrics_folder, worker.slot)
         Worker.metrics_folder = server.metrics_folder
+
+
+def _is_for_operators(listener: BaseSocket) -> bool:
+    """Whether it has the operations port: gunicorn's --bind replaces and adds sockets."""
+    address = listener.getsockname()  # a text on a unix socket
+    return isinstance(address, tuple) and address[1] == _config.operations.port
 
 
 def worker_exit(_: Arbiter, worker: GunicornWebWorker) -> None:

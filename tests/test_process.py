@@ -18,7 +18,15 @@ from urllib.error import HTTPError, URLError
 import pytest
 from conftest import ROOT
 from psycopg2.extensions import parse_dsn
-from support import Environment, Execute, add_movies, make_folder, wait_until, with_user
+from support import (
+    WAIT_S,
+    Environment,
+    Execute,
+    add_movies,
+    make_folder,
+    wait_until,
+    with_user,
+)
 
 BIN = Path(sys.executable).parent
 SERVE = [sys.executable, "-m", "service", "serve"]
@@ -300,6 +308,33 @@ def test_an_operations_port_that_is_taken(environment: Environment) -> None:
     assert (status, err.count("\n")) == (1, 1)
     assert err.startswith(f"Error: cannot listen on 127.0.0.1:{port}: ")
     assert err.endswith("; [operations] host and port set the address\n")
+
+
+def test_each_socket_of_gunicorn_serves_the_api(environment: Environment, tmp_path: Path) -> None:
+    """Operators may name several with --bind; none of them has the operations port's paths."""
+    paths = [str(tmp_path / name) for name in "ab"]
+    statuses = []
+    with subprocess.Popen(
+        [*GUNICORN, *(f"--bind=unix:{path}" for path in paths)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            while "Listening at" not in (line := process.stdout.readline()):
+                assert line
+            for path in paths:
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.settimeout(WAIT_S)
+                    client.connect(path)
+                    client.sendall(b"GET /v1 HTTP/1.1\r\nHost: a\r\n\r\n")
+                    statuses.append(client.recv(12))
+        finally:
+            process.terminate()
+
+    assert statuses == [b"HTTP/1.1 200"] * 2
 
 
 def read_metrics(port: int) -> dict[str, float]:
