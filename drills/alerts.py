@@ -152,10 +152,10 @@ async def crowd_of_clients(site: Site) -> AsyncIterator[None]:
         yield
 
 
-@fault("CatalogueOpenFiles", workers=1, wrapper=("prlimit", "--nofile=2400"))
+@fault("CatalogueOpenFiles", workers=1, wrapper=("prlimit", "--nofile=3600"))
 async def many_connections(site: Site) -> AsyncIterator[None]:
-    """A process may open 2,400 files, and 2,140 idle clients are connected."""
-    crowd = [_open_socket(site.service) for _ in range(2140)]
+    """A process may open 3,600 files, and 3,200 idle clients are connected."""
+    crowd = [_open_socket(site.service) for _ in range(3200)]
     yield
     for each in crowd:
         each.close()

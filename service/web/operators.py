@@ -15,9 +15,11 @@ from service.web.request_cycle.compression import LargeResponse
 from service.web.request_cycle.error_responses import respond_to_errors
 from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
 from service.web.request_cycle.in_flight import IN_FLIGHT, InFlight
-from service.web.request_cycle.server import MAX_CONNECTIONS, METRICS
-
-MAX_OPERATORS_CONNECTIONS = 32
+from service.web.request_cycle.server import (
+    MAX_CONNECTIONS,
+    MAX_OPERATORS_CONNECTIONS,
+    METRICS,
+)
 
 
 class MetricsPage:

@@ -58,11 +58,12 @@ def test_the_units_run_the_commands_of_the_procfile(process: str) -> None:
 
 def test_systemd_waits_longer_than_gunicorn() -> None:
     """It kills its workers after drain_delay + shutdown_timeout + 5."""
-    server = config.load(ROOT / "config.toml", {}).server
+    settings = config.load(ROOT / "config.toml", {})
+    server = settings.server
     unit = read_unit(UNITS["web"])["Service"]
 
     assert int(unit["TimeoutStopSec"]) > ceil(server.drain_delay + server.shutdown_timeout) + 5
-    assert int(unit["LimitNOFILE"]) > server.max_connections + 208
+    assert int(unit["LimitNOFILE"]) > server.max_connections + 352 + 2 * settings.database.max_open
 
 
 def test_gunicorn_reports_to_systemd_that_it_listens(

@@ -10,7 +10,7 @@ from conftest import Client, Start
 from wire import exchange
 
 from service.web.request_cycle.in_flight import IN_FLIGHT
-from service.web.request_cycle.server import Runner, bind
+from service.web.request_cycle.server import MAX_OPERATORS_CONNECTIONS, Runner, bind
 
 TOKEN = "0123456789abcdef"
 
@@ -85,6 +85,23 @@ async def test_with_too_many_connections(start: Start) -> None:
         'catalogue_refusals_total{reason="too_many_connections"} 1.0'
         in (await get(f"{base}/metrics"))[2]
     )
+
+
+async def test_health_checks_are_answered_beside_slow_clients(start: Start) -> None:
+    """The operations port keeps connections for them, too."""
+    base = await open_port(await start(operations__port=1))
+    slow = [
+        await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+        for _ in range(MAX_OPERATORS_CONNECTIONS)
+    ]
+    for _, writer in slow:
+        writer.write(b"GET /metrics HTTP/1.1\r\n")
+
+    statuses = [(await get(f"{base}/{path}"))[0] for path in ("live", "ready", "metrics")]
+
+    assert statuses == [200, 200, 503]
+    for _, writer in slow:
+        writer.close()
 
 
 async def test_until_the_end_of_draining(start: Start) -> None:

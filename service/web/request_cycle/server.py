@@ -37,7 +37,9 @@ ACCEPTED_AT_ONCE = 32
 # For health checks, when there are too many connections; more than are accepted at once.
 RESERVED_CONNECTIONS = 2 * ACCEPTED_AT_ONCE
 RESERVED_FILES = 64 + RESERVED_CONNECTIONS + 4 * ACCEPTED_AT_ONCE  # for all but the pool
-HEALTHCHECK = "/v1/healthcheck"
+MAX_OPERATORS_CONNECTIONS = 32
+OPERATORS_FILES = MAX_OPERATORS_CONNECTIONS + RESERVED_CONNECTIONS  # if they have a port
+HEALTHCHECKS = ("/v1/healthcheck", "/live", "/ready")
 ROOM_MADE = 0.05  # of the connections, when there are too many
 OUTAGE_END_S = 10.0  # without a refused connection
 MAX_UNSENT_BYTES = 32 * 1024 * 1024  # of the connections that do not read, together
@@ -64,6 +66,8 @@ def choose_max_connections(config: Config) -> int:
     if files == resource.RLIM_INFINITY:
         return config.server.max_connections
     available = files - RESERVED_FILES - 2 * config.database.max_open
+    if config.operations.port:
+        available -= OPERATORS_FILES
     return max(1, min(config.server.max_connections, available))
 
 
@@ -201,7 +205,7 @@ class Server(web.Server):
             response = problems.respond_http(request, HTTPStatus.EXPECTATION_FAILED)
         elif not connection.is_reserve:
             return await self._application(request)
-        elif request.rel_url.raw_path.startswith(HEALTHCHECK):
+        elif request.rel_url.raw_path.startswith(HEALTHCHECKS):
             response = await self._application(request)
         else:
             response = problems.respond(

@@ -390,6 +390,14 @@ def test_files_limit_the_connections(settings: Any, monkeypatch: pytest.MonkeyPa
     assert found == [1024 - 256 - 50, 4000, 1, 4000]
 
 
+def test_the_operations_port_needs_files(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections come on top of `max_connections`."""
+    config = settings(database__max_open=25, operations__port=9100)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+
+    assert choose_max_connections(config) == 1024 - 256 - 50 - 96
+
+
 async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
     client: Client, connect: Connect
 ) -> None:
