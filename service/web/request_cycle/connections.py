@@ -228,7 +228,9 @@ class Connection(web.RequestHandler):
                 status, message = self._refusal, None
             elif isinstance(exc, LineTooLong):  # its message has the line
                 message = f"a line has more than {self.max_line_size} bytes"
-            request[PARSER_ERROR] = message or HTTPStatus(status).phrase
+            # The rest of aiohttp's message is the client's line, which may have a password.
+            reason, _, _ = (message or HTTPStatus(status).phrase).partition("\n\n")
+            request[PARSER_ERROR] = " ".join(reason.split()).rstrip(":")
             response = problems.respond_http(request, status, reason=message)
         self._server.common_headers.add(request, response)
         response.force_close()

@@ -66,6 +66,17 @@ async def test_a_broken_request_leaves_no_traceback(
     assert out.count("status=400") == 1
 
 
+async def test_the_log_does_not_repeat_a_broken_line(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A header may have a password."""
+    await exchange(client, b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\0\r\n\r\n")
+
+    out = capsys.readouterr().out
+    assert "error='Invalid header value char'" in out
+    assert "secret" not in out
+
+
 @pytest.mark.parametrize("path", [b"/v1/movies", b"/nowhere"])
 @pytest.mark.parametrize("expected", [b"magic", b"\xff"])
 async def test_an_unknown_expectation_is_417(client: Client, path: bytes, expected: bytes) -> None:
