@@ -118,14 +118,15 @@ class Pool:
         """
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        if share:
-            await share.take_place(self._settings.acquire_timeout)
         free_place = share.free_place if share else lambda: None
         try:
-            connection, duplicate = await self._lend(asked_at + self._settings.acquire_timeout)
-        except BaseException:
-            free_place()
-            raise
+            if share:
+                await share.take_place(self._settings.acquire_timeout)
+            try:
+                connection, duplicate = await self._lend(asked_at + self._settings.acquire_timeout)
+            except BaseException:
+                free_place()
+                raise
         finally:
             self.metrics.pool_wait.observe(loop.time() - asked_at)
         try:

@@ -38,7 +38,8 @@ class MetricsPage:
 
     async def show_with_token(self, request: web.Request) -> web.Response:
         """200, or 401 without the token (RFC 6750, 3)."""
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        sent = ", ".join(request.headers.getall("Authorization", ()))  # two are not one of them
+        scheme, _, token = sent.partition(" ")
         given = f"{scheme.lower()} {token.strip()}".encode("utf-8", "surrogateescape")
         if hmac.compare_digest(given, self._credentials):
             return await self.show(request)

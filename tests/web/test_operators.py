@@ -7,6 +7,7 @@ from http import HTTPStatus
 import aiohttp
 import pytest
 from conftest import Client, Start
+from multidict import CIMultiDict
 from wire import exchange
 
 from service.web.request_cycle.in_flight import IN_FLIGHT
@@ -144,6 +145,14 @@ async def test_metrics_need_the_token(start: Start, sent: dict[str, str]) -> Non
     assert response.status == 401
     assert response.headers["WWW-Authenticate"] == "Bearer"
     assert response.content_type == "application/problem+json"
+
+
+async def test_metrics_need_one_token(start: Start) -> None:
+    """A proxy may have looked at another one of two."""
+    client = await start(operations__token=TOKEN)
+    both = CIMultiDict([("Authorization", f"Bearer {token}") for token in (TOKEN, "x" * 16)])
+
+    assert (await client.get("/metrics", headers=both)).status == 401
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
