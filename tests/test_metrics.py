@@ -142,14 +142,35 @@ async def hold_a_connection(client: Client, _: Execute) -> None:
     await exchange(client, b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n")
 
 
-async def wait_for_a_lock(client: Client, execute: Execute) -> None:
-    """GET two movies, one after the other, while their table is locked."""
+async def lock_movies(execute: Execute) -> asyncio.Task[Any]:
+    """Lock the table for a second; return when it is locked."""
     lock = asyncio.create_task(asyncio.to_thread(execute, LOCKED))
     locks = "select 1 from pg_locks where mode = 'AccessExclusiveLock' and granted"
     await until(lambda: execute(locks))
+    return lock
+
+
+async def wait_for_a_lock(client: Client, execute: Execute) -> None:
+    """GET two movies, one after the other, while their table is locked."""
+    lock = await lock_movies(execute)
     first = asyncio.create_task(client.get("/v1/movies/1"))
     await until(lambda: get_app(client)[IN_FLIGHT].count)
     await asyncio.gather(first, client.get("/v1/movies?page_size=2"), lock)
+
+
+async def get_more_than_may_wait(client: Client, execute: Execute) -> None:
+    """GET 9 movies while their table is locked."""
+    lock = await lock_movies(execute)
+    await asyncio.gather(*(client.get(f"/v1/movies/{number}") for number in range(1, 10)), lock)
+
+
+async def lose_the_connection(client: Client, execute: Execute) -> None:
+    """POST a movie while its table is locked, and end the backend."""
+    lock = await lock_movies(execute)
+    create = asyncio.create_task(client.post("/v1/movies", json=MOANA))
+    end = "select pg_terminate_backend(pid) from pg_stat_activity where wait_event_type = 'Lock'"
+    await until(lambda: execute(f"{end} and datname = current_database()"))
+    await asyncio.gather(create, lock)
 
 
 async def check_while_draining(client: Client, _: Execute) -> None:
@@ -170,6 +191,8 @@ async def check_while_draining(client: Client, _: Execute) -> None:
             wait_for_a_lock,
             Refusal.POOL_TIMEOUT,
         ),
+        ({"sharing__max_waiting": 1}, get_more_than_may_wait, Refusal.QUEUE_FULL),
+        ({}, lose_the_connection, Refusal.STATEMENT_LOST),
         ({}, check_while_draining, Refusal.STOPPING),
     ],
 )
@@ -225,6 +248,22 @@ async def test_the_pool_and_requests_in_flight(start: Start, execute: Execute) -
     assert read(metrics)["pool_wait_seconds_sum"] > 0.1
 
 
+async def test_the_wait_for_a_share_of_the_pool(start: Start, execute: Execute) -> None:
+    """Lists may use one of two connections: the second list waits for it in vain."""
+    client = await start(
+        operations__token=TOKEN, database__max_open=2, database__acquire_timeout=0.2
+    )
+    metrics = get_app(client)[METRICS]
+    lock = await lock_movies(execute)
+    before = read(metrics)["pool_wait_seconds_sum"]
+
+    responses = await asyncio.gather(client.get("/v1/movies"), client.get("/v1/movies"))
+    await lock
+
+    assert sorted(response.status for response in responses) == [200, 503]
+    assert read(metrics)["pool_wait_seconds_sum"] - before >= 0.2
+
+
 async def test_the_age_of_the_genre_counts(start: Start) -> None:
     """It begins with the first count."""
     client = await start(operations__token=TOKEN)
@@ -239,11 +278,10 @@ async def test_the_age_of_the_genre_counts(start: Start) -> None:
 
 async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
     """PostgreSQL's estimate is asked for at the start."""
-    execute(
+    execute(  # in one session: two report their statistics in any order
         "insert into idempotency_keys (key, fingerprint)"
-        " select n::text, '' from generate_series(1, 7) as n"
+        " select n::text, '' from generate_series(1, 7) as n; analyze idempotency_keys"
     )
-    execute("analyze idempotency_keys")
 
     client = await start(operations__token=TOKEN)
 
