@@ -5,6 +5,7 @@ one takes its slot and goes on counting from its values. So the sums never shrin
 not become more.
 """
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ from service.errors import OperatorError
 # In memory where possible: a worker that writes to a mapped file on a disk may have to wait for it.
 # https://www.evanjones.ca/jvm-mmap-pause.html
 MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the folder private
+PREFIX = "movie-catalogue-metrics-"
 KIB = 1024
 GAUGES = {f"gauge_live{mode}": 64 * KIB for mode in ("sum", "max", "min", "mostrecent")}
 # prometheus_client makes its files sparse, and SIGBUS kills a process that writes where a full disk
@@ -28,12 +30,18 @@ SIZES = {"counter": 64 * KIB, "histogram": KIB * KIB, **GAUGES}
 
 
 def make_folder(slots: int) -> Path:
-    """Make a folder with the files of so many slots; `OperatorError` if there is no room."""
+    """Make a folder with the files of so many slots; `OperatorError` if there is no room.
+
+    This process and its children hold a lock on it while they run. Folders without a lock are of
+    services that were killed: they are removed.
+    """
     parents = [MEMORY] if os.access(MEMORY, os.W_OK) else []
     for parent in [*parents, None]:  # None: /tmp, or TMPDIR
         folder = None
         try:
-            folder = Path(tempfile.mkdtemp(prefix="movie-catalogue-metrics-", dir=parent))
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            _lock(folder)
+            _remove_others(folder)
             for slot in range(slots):
                 _make_files(folder, slot, SIZES)
         except OSError as error:
@@ -70,6 +78,26 @@ def free_slot(folder: Path, slot: int) -> None:
     mark_process_dead(slot, str(folder))  # type: ignore[no-untyped-call]
     with suppress(OSError):
         _make_files(folder, slot, GAUGES)
+
+
+def _lock(folder: Path) -> int:
+    """Lock a folder and return its descriptor; `OSError` if another process has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_others(own: Path) -> None:
+    """Remove the folders next to this one that nobody has locked."""
+    for folder in own.parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # it is in use, or another user's
+            descriptor = _lock(folder)
+            remove_folder(folder)
+            os.close(descriptor)
 
 
 def _make_files(folder: Path, slot: int, sizes: Mapping[str, int]) -> None:

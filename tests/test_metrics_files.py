@@ -6,7 +6,14 @@ import pytest
 
 from service import metrics_files
 from service.errors import OperatorError
-from service.metrics_files import SIZES, choose_slot, free_slot, make_folder, remove_folder
+from service.metrics_files import (
+    PREFIX,
+    SIZES,
+    choose_slot,
+    free_slot,
+    make_folder,
+    remove_folder,
+)
 
 
 @pytest.mark.parametrize(("taken", "slot"), [([], 0), ([0], 1), ([0, 2], 1), ([1, 0], 2)])
@@ -52,6 +59,23 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         make_folder(2)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folders_of_killed_services_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start removes them, but no folder that is in use."""
+    monkeypatch.setattr(metrics_files, "MEMORY", tmp_path)
+    in_use = make_folder(1)
+    killed = tmp_path / f"{PREFIX}killed"
+    killed.mkdir()
+    (killed / "counter_0.db").touch()
+    other = tmp_path / "other"
+    other.mkdir()
+
+    new = make_folder(1)
+
+    assert set(tmp_path.iterdir()) == {in_use, other, new}
 
 
 def test_the_folder_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
