@@ -7,6 +7,7 @@ https://opentelemetry.io/docs/specs/semconv/http/http-spans/
 https://opentelemetry.io/docs/specs/semconv/database/database-spans/
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -46,6 +47,7 @@ class Tracer:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer(NAME, __version__)
         self._propagator = TraceContextTextMapPropagator()
+        logging.getLogger(trace.span.__name__).setLevel(logging.ERROR)  # it quotes `tracestate`
 
     def start_request(
         self, method: str, parent: Mapping[str, str], attributes: Mapping[str, str]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support import Environment, Execute, until, wait_until
-from test_process import SERVE, get, serving
+from support import WAIT_S, Environment, Execute, until, wait_until
+from test_process import GUNICORN, SERVE, get, serving
 
 import service
 from service.config import Config, Sharing, Tracing
@@ -250,10 +251,47 @@ async def test_a_path_that_is_no_route_does_not_name_the_span(
     traced: Client, collector: Collector
 ) -> None:
     """Clients could make any number of names."""
-    await traced.get("/nowhere")
+    path = f"/nowhere/{'x' * 8000}"
+    await traced.get(path)
 
     await until(lambda: collector.spans)
     assert collector.spans[0].name == "GET"
+    assert read_attributes(collector.spans[0])["url.path"] == f"{path[:256]}…"  # as in the log
+
+
+async def test_a_wrong_tracestate_is_ignored(
+    traced: Client, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients cannot write to the log with it."""
+    await traced.get("/v1/genres", headers={**sent_by(), "tracestate": "a=1,wrong\x9b=\xe9"})
+
+    await until(lambda: collector.find("GET /v1/genres"))
+    (span,) = collector.find("GET /v1/genres")
+    assert (span.trace_id.hex(), span.trace_state) == (TRACE, "")
+    assert "wrong" not in caplog.text
+
+
+def test_each_of_two_workers_exports_its_spans(
+    environment: Environment, collector: Collector
+) -> None:
+    """The thread that exports starts in the worker, after the fork; a stop loses no span."""
+    changes = {
+        "CATALOGUE_TRACING_ENABLED": "true",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": "60000",  # only the stop exports
+        "WEB_CONCURRENCY": "2",
+    }
+    sent = 0
+    with serving(GUNICORN, environment, **changes) as (base, process):
+        prefixes: set[str] = set()
+        while len(prefixes) < 2:  # each process has its own request ids
+            with urllib.request.urlopen(f"{base}/v1/genres", timeout=WAIT_S) as response:  # noqa: S310 - ours
+                prefixes.add(response.headers["X-Request-Id"].partition("-")[0])
+            sent += 1
+        process.terminate()
+        process.communicate(timeout=60)
+
+    assert len(collector.find("GET /v1/genres")) == sent
 
 
 def test_a_collector_that_does_not_respond_disturbs_nothing(environment: Environment) -> None:

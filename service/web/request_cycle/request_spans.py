@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from service.tracing import WAITING, Tracing
+from service.web.request_cycle.access_log import shorten_path
 from service.web.request_cycle.client_address import CLIENT
 from service.web.request_cycle.trace_context import TRACE_ID, get_trace_headers
 
@@ -23,7 +24,7 @@ def start_span(tracing: Tracing | None, request: web.BaseRequest) -> None:
     if tracing is None or tracing.tracer is None:
         return
     attributes = {
-        "url.path": request.rel_url.raw_path,
+        "url.path": shorten_path(request),
         "url.scheme": request.scheme,
         "client.address": request[CLIENT],
     }
