@@ -136,10 +136,11 @@ async def _serve(config: Config) -> None:
     runner = Runner(app, config.server)
     await runner.setup()
     try:
-        await runner.listen(await _bind(config.server, "HOST and PORT"))
+        sockets = await _bind(config.server, "HOST and PORT")
         if config.operations.port:
             setting = "[operations] host and port"
             await runner.listen_to_operators(await _bind(config.operations, setting))
+        await runner.listen(sockets)
         exempt_from_collection()
         _print_banner(config, runner)
         await stop.wait()

@@ -302,7 +302,11 @@ def test_an_operations_port_that_is_taken(environment: Environment) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        environment |= {"PORT": str(free_port()), "CATALOGUE_OPERATIONS_PORT": port}
+        environment |= {
+            "PORT": str(free_port()),
+            "CATALOGUE_OPERATIONS_PORT": port,
+            "CATALOGUE_SERVER_DRAIN_DELAY": "3600",  # nobody has been served yet
+        }
         status, _, err = run(SERVE, environment)
 
     assert (status, err.count("\n")) == (1, 1)

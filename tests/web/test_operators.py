@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import threading
+import time
 from http import HTTPStatus
 
 import aiohttp
@@ -11,7 +13,12 @@ from multidict import CIMultiDict
 from wire import exchange
 
 from service.web.request_cycle.in_flight import IN_FLIGHT
-from service.web.request_cycle.server import MAX_OPERATORS_CONNECTIONS, Runner, bind
+from service.web.request_cycle.server import (
+    MAX_OPERATORS_CONNECTIONS,
+    METRICS,
+    Runner,
+    bind,
+)
 
 TOKEN = "0123456789abcdef"
 
@@ -103,6 +110,28 @@ async def test_health_checks_are_answered_beside_slow_clients(start: Start) -> N
     assert statuses == [200, 200, 503]
     for _, writer in slow:
         writer.close()
+
+
+async def test_metrics_are_rendered_one_at_a_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask for them: threads would take the processor from the event loop."""
+    client = await start(operations__port=1)
+    base = await open_port(client)
+    lock, overlaps = threading.Lock(), []
+
+    def render() -> bytes:
+        overlaps.append(not lock.acquire(blocking=False))
+        time.sleep(0.05)
+        if lock.locked():
+            lock.release()
+        return b""
+
+    metrics = client.server.app[METRICS]  # type: ignore[attr-defined] # conftest's Service
+    monkeypatch.setattr(metrics, "render", render)
+    await asyncio.gather(*(get(f"{base}/metrics") for _ in range(5)))
+
+    assert overlaps == [False] * 5
 
 
 async def test_until_the_end_of_draining(start: Start) -> None:

@@ -282,7 +282,7 @@ class Runner(web.AppRunner):
     async def cleanup(self) -> None:
         """Report "not ready", accept no more connections, wait for requests in flight, stop."""
         in_flight = self.app[IN_FLIGHT]
-        if not in_flight.is_draining:
+        if self.sites and not in_flight.is_draining:
             in_flight.is_draining = True
             await asyncio.sleep(self._settings.drain_delay)
             if isinstance(self.server, Server):
