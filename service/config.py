@@ -233,7 +233,10 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         name: _load_section(name, kind, given.get(name, {}), overrides, path)
         for name, kind in SECTIONS.items()
     }
-    return Config(root=path.resolve().parent, **sections)
+    config = Config(root=path.resolve().parent, **sections)
+    if config.operations.port and config.operations.port == config.server.port:
+        raise OperatorError("[operations] port: must differ from [server] port")
+    return config
 
 
 def require_database_url(config: Config) -> None:

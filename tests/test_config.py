@@ -343,6 +343,16 @@ def test_a_bad_variable_is_refused_by_its_name(variable: str, value: str) -> Non
     assert message.startswith(f"{variable}: ")
 
 
+def test_the_operations_port_is_another_one() -> None:
+    """Whatever the hosts are: gunicorn tells its sockets apart by the port."""
+    ports = {"PORT": "9100", "CATALOGUE_OPERATIONS_PORT": "9100"}
+
+    with pytest.raises(
+        OperatorError, match=r"^\[operations\] port: must differ from \[server\] port$"
+    ):
+        config.load(DEFAULTS, ports)
+
+
 def test_a_file_that_cannot_be_read_is_refused(write: Write, tmp_path: Path) -> None:
     """Invalid TOML with its line, another encoding, a folder, or no file."""
     path = write("port = 8000", "port = = 8000")
