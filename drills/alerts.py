@@ -1,7 +1,8 @@
 """Causes each alert of ops/alerts.yml: `python -m drills.alerts --help`.
 
-A fault is caused beside a load, the alert must fire, the fault is ended as docs/operators.md says,
-and the alert must end.
+A fault is caused beside a load, the alert must fire, and the commands of its section in
+docs/operators.md must show something. The fault is ended as the section says, and the alert must
+end.
 """
 
 import asyncio
@@ -20,14 +21,16 @@ from typing import Any
 import click
 
 from drills.database_faults import READS
+from drills.handbook import run_commands
 from drills.lab import MOVIES, ROOT, Lab, open_lab
 from drills.load import Load, wait_until
 from drills.processes import find_free_port, read_memory_mb
 from drills.prometheus import MINUTE_S, Prometheus, find_prometheus, start_prometheus
-from drills.service import Service
+from drills.service import Service, make_environment
 from drills.starvation import add_largest_movies
 
 TIMEOUT_S = 150.0  # the service counts the idempotency keys once a minute
+SHOWN_CHARACTERS = 200  # of the last line of a command's output
 HANDBOOK = ROOT / "docs" / "operators.md"
 
 
@@ -283,6 +286,7 @@ async def run_fault(lab: Lab, program: str, each: Fault) -> bool:
         async with each.cause(site):
             fired = await wait_for_all(prometheus, each.alerts, TIMEOUT_S)
             descriptions = prometheus.list_firing()
+            shown = await asyncio.to_thread(follow_sections, site, each.alerts)
         ended = await wait_for_all(prometheus, each.alerts, TIMEOUT_S, is_firing=False)
     for alert in each.alerts:
         click.echo(f"{alert:<28} {fired[alert]:>4.0f} s {ended[alert]:>4.0f} s  {each.done}")
@@ -290,7 +294,30 @@ async def run_fault(lab: Lab, program: str, each: Fault) -> bool:
         click.echo(f"    {name}: {description}", err=True)
     for name in early:
         click.echo(f"    {name} fired before the fault")
-    return not early and inf not in {*fired.values(), *ended.values()}
+    for command, output in shown:
+        last = output.rpartition("\n")[2]
+        click.echo(f"    $ {command}\n    {last[:SHOWN_CHARACTERS]}", err=True)
+        if not output:
+            click.echo(f"    shows nothing: {command}")
+    has_shown_all = all(output for _, output in shown)
+    return not early and has_shown_all and inf not in {*fired.values(), *ended.values()}
+
+
+def follow_sections(site: Site, alerts: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Run the commands of the alerts' sections; return each with its output."""
+    names = {
+        "HOST": "127.0.0.1",
+        "PORT": site.service.port,
+        "LOG": site.service.log,
+        "MASTER": site.service.pid,
+        "PID": site.service.workers[0],
+    }
+    environment = make_environment()
+    environment["DATABASE_URL"] = site.lab.postgres.url(site.database)
+    environment["PATH"] += f"{os.pathsep}{site.lab.postgres.programs}"  # psql
+    return [
+        shown for alert in alerts for shown in run_commands(HANDBOOK, alert, names, environment)
+    ]
 
 
 async def wait_for_all(

@@ -25,7 +25,7 @@ class Service:
         self.process = process
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
-        self._log = log
+        self.log = log
 
     @property
     def pid(self) -> int:
@@ -44,7 +44,7 @@ class Service:
 
     def read_log(self) -> list[str]:
         """Return the lines of stdout and stderr."""
-        return self._log.read_text(errors="replace").splitlines()
+        return self.log.read_text(errors="replace").splitlines()
 
     async def wait_until_ready(self) -> None:
         """Wait until the service reports that it is ready."""

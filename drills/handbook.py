@@ -1,0 +1,55 @@
+"""The commands of docs/operators.md that an operator runs when an alert fires."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+COMMAND_TIMEOUT_S = 30.0
+# Those that only look: a drill ends its fault by itself.
+LOOKS = re.compile(r"(curl|dmesg|grep|ls|ps|psql|python -m service queries|ss)\b")
+SQL = re.compile(r"(select|show)\b(?!.*pg_terminate_backend)")
+# A command may also fail because of the alert's cause, which is what it shows then.
+MISTAKES = re.compile(r"ERROR: |not found|syntax error|unknown|invalid|unrecognized|cannot access")
+MAY_SHOW_NOTHING = "dmesg"
+
+
+def list_commands(handbook: Path, alert: str) -> list[str]:
+    """Return the commands of an alert's section in their order; SQL is for psql."""
+    section = handbook.read_text().split(f"\n### {alert}\n")[1].split("\n##")[0]
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", section)]
+    psql = 'psql "$DATABASE_URL" -v ON_ERROR_STOP=1 -c '
+    return [
+        psql + shlex.quote(span) if SQL.match(span) else span
+        for span in spans
+        if SQL.match(span) or LOOKS.match(span)
+    ]
+
+
+def run_commands(
+    handbook: Path, alert: str, names: Mapping[str, object], environment: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Run them; yield each, with its output, or "" if it failed to show what it is for.
+
+    `names` are what the handbook writes in capitals, such as PORT.
+    """
+    pattern = re.compile(rf"\b({'|'.join(names)})\b")
+    for command in list_commands(handbook, alert):
+        filled = pattern.sub(lambda found: str(names[found[1]]), command)
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", filled],  # noqa: S607 - as an operator runs it
+            cwd=handbook.parents[1],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        output = done.stdout.strip()
+        is_wrong = done.returncode != 0 and MISTAKES.search(output)
+        if not output and command.startswith(MAY_SHOW_NOTHING):
+            output = "nothing"
+        yield filled, "" if is_wrong else output
