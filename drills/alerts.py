@@ -62,7 +62,7 @@ class Fault:
     workers: int = 2
     settings: Mapping[str, object] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
-    is_output_stalled: bool = False
+    is_output_piped: bool = False
 
 
 FAULTS: list[Fault] = []
@@ -203,13 +203,14 @@ async def kill_workers(site: Site) -> AsyncIterator[None]:
     killing.cancel()
 
 
-@fault("CatalogueLogLinesDropped", is_output_stalled=True)
+@fault("CatalogueLogLinesDropped", is_output_piped=True)
 async def unread_log(site: Site) -> AsyncIterator[None]:
     """Nobody reads the service's stdout."""
-    yield
     output = site.output
-    assert output is not None  # noqa: S101 - `is_output_stalled`
-    asyncio.get_running_loop().add_reader(output, lambda: os.read(output, 65536))
+    assert output is not None  # noqa: S101 - `is_output_piped`
+    asyncio.get_running_loop().remove_reader(output)
+    yield
+    keep_reading(output)
 
 
 @fault("CatalogueIdempotencyKeys")
@@ -250,11 +251,18 @@ def _open_socket(service: Service) -> socket.socket:
     return client
 
 
+def keep_reading(output: int) -> None:
+    """Read and forget what the service writes to a pipe."""
+    asyncio.get_running_loop().add_reader(output, lambda: os.read(output, 65536))
+
+
 @asynccontextmanager
 async def running(lab: Lab, program: str, each: Fault) -> AsyncIterator[tuple[Site, Prometheus]]:
     """Run a service, a load and Prometheus."""
     database, port = lab.database(), find_free_port()
-    reading, writing = os.pipe() if each.is_output_stalled else (None, None)
+    reading, writing = os.pipe() if each.is_output_piped else (None, None)
+    if reading is not None:
+        keep_reading(reading)
     service = await lab.serve(
         lab.postgres.url(database),
         workers=each.workers,
