@@ -172,6 +172,7 @@ async def test_metrics_need_the_token(start: Start, sent: dict[str, str]) -> Non
     response = await client.get("/metrics", headers=sent)
 
     assert response.status == 401
+    assert "expected Authorization: Bearer <token>" in (await response.json())["detail"]
     assert response.headers["WWW-Authenticate"] == "Bearer"
     assert response.content_type == "application/problem+json"
 
