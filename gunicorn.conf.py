@@ -20,6 +20,7 @@ from service import logs, metrics_files
 from service.config import load, require_database_url
 from service.errors import OperatorError
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 RESTART_PAUSE_S = 1.0  # after a worker that could not start
 
 try:
@@ -85,8 +86,9 @@ def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
     of 128.
     """
     # Until it handles signals itself, a worker has its master's handlers, which would do nothing.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     replaces_another = worker.age > server.cfg.workers
     if replaces_another:
         # With these two statuses, gunicorn would stop the other workers as well.
@@ -127,11 +129,15 @@ def when_ready(server: Arbiter) -> None:
     spawn_worker = server.spawn_worker
 
     def spawn_worker_if_possible() -> None:
+        # A signal for the worker waits until `post_fork`; one for the master, until it has forked.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             spawn_worker()
         except OSError as error:  # out of processes, memory or file descriptors
             structlog.get_logger().error("worker not started", reason=str(error))
             time.sleep(RESTART_PAUSE_S)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     server.spawn_worker = spawn_worker_if_possible
 
