@@ -16,6 +16,7 @@ from gunicorn.arbiter import Arbiter
 
 from service import __version__, logs
 from service import config as settings
+from service.access.clients import Clients
 from service.catalogue.genres import GenreCounts
 from service.catalogue.idempotency import OnceOnly
 from service.catalogue.listing import Listing
@@ -28,6 +29,7 @@ from service.errors import OperatorError, Unavailable
 from service.metrics import Metrics
 from service.queries import SqlFiles
 from service.tracing import Tracing
+from service.web.access import AccessControl
 from service.web.bodies import BodyReader
 from service.web.genres import Genres
 from service.web.health import Health
@@ -89,7 +91,8 @@ def create_app(
 
     # The outermost first: `limit_time` also sees the responses to errors.
     app = web.Application(middlewares=[in_flight.limit_time, respond_to_errors])
-    app.add_routes(routes(health, movies, Genres(GenreCounts(lists)), Reference()))
+    access = AccessControl(config.access, Clients(statements, config.sharing))
+    app.add_routes(routes(access, health, movies, Genres(GenreCounts(lists)), Reference()))
     if token := config.operations.token:
         app.router.add_get("/metrics", MetricsPage(metrics, token).show_with_token)
     app.on_response_prepare.append(headers.on_response_prepare)

@@ -170,6 +170,13 @@ class Sharing:
 
 
 @dataclass(frozen=True)
+class Access:
+    """What clients without a token may do."""
+
+    anonymous: str = _setting(kinds.String(validate=OneOf(("write", "read", "none"))))
+
+
+@dataclass(frozen=True)
 class Operations:
     """Liveness, readiness and metrics for operators. `repr` hides the token."""
 
@@ -208,6 +215,7 @@ class Config:
     server: Server
     database: Database
     sharing: Sharing
+    access: Access
     operations: Operations
     log: Log
     tracing: Tracing

@@ -17,7 +17,8 @@ class Failure(NamedTuple):
 class CatalogueError(Exception):
     """An error that clients are told about.
 
-    `Malformed`, `MalformedHeader` and `WrongKey` have a text, which clients read.
+    `Malformed`, `MalformedHeader`, `WrongKey`, `Unauthorized` and `Forbidden` have a text, which
+    clients read.
     """
 
 
@@ -81,6 +82,25 @@ class PreconditionRequired(CatalogueError):
 
 class MovieNotFound(CatalogueError):
     """No movie has this id."""
+
+
+class Unauthorized(CatalogueError):
+    """The request needs a token, or another one; the text says which.
+
+    `is_token_sent`: whether it had a token, which is invalid.
+    """
+
+    def __init__(self, text: str, *, is_token_sent: bool) -> None:
+        super().__init__(text)
+        self.is_token_sent = is_token_sent
+
+
+class Forbidden(CatalogueError):
+    """The client's scopes do not include `scope`, which the request needs."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"the token does not have the scope {scope}")
+        self.scope = scope
 
 
 class Refusal(StrEnum):

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from service.errors import (
     BodyTimedOut,
+    Forbidden,
     Invalid,
     KeyInUse,
     KeyReused,
@@ -22,6 +23,7 @@ from service.errors import (
     PreconditionRequired,
     Refusal,
     StatementFailed,
+    Unauthorized,
     Unavailable,
     WrongKey,
     WrongParameters,
@@ -32,6 +34,7 @@ from service.web.responses import json_response
 # Of the request line and all headers. aiohttp limits each line to 8,190 bytes and allows 128 lines.
 MAX_HEAD_BYTES = 65_536
 REFERENCE = "/v1/docs"  # the page has a section for every slug below
+REALM = "movie catalogue"  # what the tokens are for (RFC 9110, 11.5)
 CONTENT_TYPE = "application/problem+json"
 REFUSAL = web.RequestKey("refusal", Refusal)  # of a 503, for the metrics
 
@@ -56,6 +59,8 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
     Malformed: Problem("malformed-body", "Malformed request body", 400),
     MalformedHeader: Problem("malformed-header", "Malformed header", 400),
     WrongKey: Problem("wrong-idempotency-key", "Wrong Idempotency-Key", 400),
+    Unauthorized: Problem("unauthorized", "Unauthorized", 401),
+    Forbidden: Problem("forbidden", "Forbidden", 403),
     MovieNotFound: NOT_FOUND,
     BodyTimedOut: Problem(
         "body-timeout", "Request timeout", 408, "the request body did not arrive in time"
@@ -144,6 +149,8 @@ def respond(request: web.BaseRequest, error: Exception) -> web.Response:
     headers = {}
     if isinstance(error, Unavailable | KeyInUse):
         headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, Unauthorized | Forbidden):
+        headers["WWW-Authenticate"] = _challenge(error)
     if isinstance(error, Unavailable):
         request[REFUSAL] = error.refusal
     return _response(request, problem, error, headers)
@@ -195,6 +202,14 @@ def _response(
 ) -> web.Response:
     body = problem_json(problem, error, request.rel_url.raw_path, request[REQUEST_ID])
     return json_response(body, status=problem.status, headers=headers, content_type=CONTENT_TYPE)
+
+
+def _challenge(error: Unauthorized | Forbidden) -> str:
+    """Return WWW-Authenticate (RFC 6750, 3); `error` only if a token was sent."""
+    challenge = f'Bearer realm="{REALM}"'
+    if isinstance(error, Forbidden):
+        return f'{challenge}, error="insufficient_scope", scope="{error.scope}"'
+    return f'{challenge}, error="invalid_token"' if error.is_token_sent else challenge
 
 
 def _failures_json(error: Exception | None) -> list[dict[str, str]]:

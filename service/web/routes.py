@@ -9,6 +9,8 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from service.access.clients import Scope
+from service.web.access import AccessControl
 from service.web.bodies import hold_continue
 from service.web.genres import Genres
 from service.web.health import Health
@@ -23,16 +25,17 @@ MOVIE_PATH = "/v1/movies/{id:[1-9][0-9]{0,18}}"
 
 
 class Route(NamedTuple):
-    """A method of a path, its handler, and its description in the reference."""
+    """A method of a path, its handler, its description in the reference, and who may use it."""
 
     method: str
     path: str
     handler: Handler
     operation: Operation
+    scope: Scope = Scope.NONE  # NONE: everyone, whatever the settings say
 
 
 def routes(
-    health: Health, movies: Movies, genres: Genres, reference: Reference
+    access: AccessControl, health: Health, movies: Movies, genres: Genres, reference: Reference
 ) -> list[web.RouteDef]:
     """Return every route; give `reference` the OpenAPI document of them."""
     table = [
@@ -40,13 +43,13 @@ def routes(
         Route("GET", "/v1", show_index, operations.SHOW_INDEX),
         Route("GET", "/v1/healthcheck", health.show, operations.SHOW_HEALTH),
         Route("GET", "/v1/healthcheck/ready", health.ready, operations.SHOW_READINESS),
-        Route("GET", "/v1/movies", movies.list, operations.LIST_MOVIES),
-        Route("POST", "/v1/movies", movies.create, operations.CREATE_MOVIE),
-        Route("GET", MOVIE_PATH, movies.show, operations.SHOW_MOVIE),
-        Route("PATCH", MOVIE_PATH, movies.update, operations.UPDATE_MOVIE),
-        Route("PUT", MOVIE_PATH, movies.replace, operations.REPLACE_MOVIE),
-        Route("DELETE", MOVIE_PATH, movies.delete, operations.DELETE_MOVIE),
-        Route("GET", "/v1/genres", genres.list, operations.LIST_GENRES),
+        Route("GET", "/v1/movies", movies.list, operations.LIST_MOVIES, Scope.READ),
+        Route("POST", "/v1/movies", movies.create, operations.CREATE_MOVIE, Scope.WRITE),
+        Route("GET", MOVIE_PATH, movies.show, operations.SHOW_MOVIE, Scope.READ),
+        Route("PATCH", MOVIE_PATH, movies.update, operations.UPDATE_MOVIE, Scope.WRITE),
+        Route("PUT", MOVIE_PATH, movies.replace, operations.REPLACE_MOVIE, Scope.WRITE),
+        Route("DELETE", MOVIE_PATH, movies.delete, operations.DELETE_MOVIE, Scope.WRITE),
+        Route("GET", "/v1/genres", genres.list, operations.LIST_GENRES, Scope.READ),
         Route("GET", "/v1/openapi.json", reference.document, operations.SHOW_DOCUMENT),
         Route("GET", "/v1/docs", reference.page, operations.SHOW_PAGE),
         Route("GET", "/v1/docs/{file}", reference.file, operations.SHOW_FILE),
@@ -55,6 +58,11 @@ def routes(
     reference.publish(partial(build_document, described))
     heads = [route._replace(method="HEAD") for route in table if route.method == "GET"]
     return [
-        web.route(route.method, route.path, route.handler, expect_handler=hold_continue)
+        web.route(
+            route.method,
+            route.path,
+            access.require(route.scope, route.handler) if route.scope else route.handler,
+            expect_handler=hold_continue,
+        )
         for route in [*table, *heads]
     ]

@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from service.access.tokens import EXPECTED_TOKEN
 from service.catalogue.movie import FIELDS
 from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.errors import (
     CatalogueError,
     Failure,
+    Forbidden,
     Invalid,
     Malformed,
     MalformedHeader,
+    Unauthorized,
     WrongKey,
     WrongParameters,
 )
@@ -54,6 +57,20 @@ PROBLEM_TEXTS: Mapping[str, ProblemText] = {
         "Create a new key, such as a UUID, for every movie that you add. Send the same key when"
         " you retry.",
         WrongKey(EXPECTED_KEY),
+    ),
+    "unauthorized": ProblemText(
+        "The request needs a token, or its token is malformed, unknown, expired or revoked. Nothing"
+        " else of the request was looked at.",
+        "Send a valid token as `Authorization: Bearer mc_...`. The operator of the service gives"
+        " tokens to clients. If you sent none on purpose, the service does not allow it here.",
+        Unauthorized(f"expected Authorization: Bearer and {EXPECTED_TOKEN}", is_token_sent=False),
+    ),
+    "forbidden": ProblemText(
+        "The token is valid, but does not have the scope that the request needs. Nothing else of"
+        " the request was looked at.",
+        "The detail names the scope: `read` for GET, `write` for all changes. Ask the operator of"
+        " the service for it.",
+        Forbidden("write"),
     ),
     "not-found": ProblemText(
         "No movie has this id, or nothing exists at this path. The detail says which.",

@@ -8,6 +8,7 @@ from service import logs
 from service.web.request_cycle.client_address import CLIENT
 from service.web.request_cycle.trace_context import get_ids
 
+CLIENT_ID = web.RequestKey("client_id", int)  # if the request has a valid token
 PARSER_ERROR = web.RequestKey("parser_error", str)
 MAX_LENGTH = 256  # characters of a path or a user agent in the log; a request may have 8,190
 
@@ -20,6 +21,8 @@ class AccessLogger(AbstractAccessLogger):
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Log one response; `time` is in seconds."""
         fields: dict[str, object] = {**get_ids(request), "client": request[CLIENT]}
+        if (client_id := request.get(CLIENT_ID)) is not None:
+            fields["client_id"] = client_id
         error = request.get(PARSER_ERROR)
         if error is None:  # otherwise neither method nor path is known
             fields["method"] = request.method

@@ -1,0 +1,40 @@
+-- Those who use the API with a token: service/access/tokens.py has the form of tokens, docs/dbas.md
+-- how to add, change and revoke clients in SQL.
+
+-- migrate:up
+create table clients (
+  id                  bigint      generated always as identity primary key,
+  name                text        not null,
+  token_hash          text        collate "C" not null,
+  scopes              text[]      not null,
+  expires_at          timestamptz,
+  revoked_at          timestamptz,
+  last_used_on        date,
+  created_at          timestamptz not null default now(),
+  previous_token_hash text        collate "C",
+  previous_expires_at timestamptz,
+  constraint clients_name_is_unique unique (name),
+  constraint clients_name_is_printable check (
+    name ~ '^[^[:cntrl:]]{1,100}$' and name ~ '^[^[:space:]](.*[^[:space:]])?$'
+  ),
+  constraint clients_token_hash_is_sha256 check (token_hash ~ '^[0-9a-f]{64}$'),
+  constraint clients_previous_token_hash_is_sha256 check (previous_token_hash ~ '^[0-9a-f]{64}$'),
+  constraint clients_scopes_are_known check (
+    scopes <@ '{read,write,admin}' and cardinality(scopes) > 0
+  ),
+  constraint clients_previous_token_expires check (
+    (previous_token_hash is null) = (previous_expires_at is null)
+  )
+);
+
+comment on column clients.token_hash is 'SHA-256 of the whole token, in hex';
+comment on column clients.scopes is
+  'read; write, which includes read; admin, which includes write (no route of /v1 needs it)';
+comment on column clients.expires_at is 'null: never';
+comment on column clients.revoked_at is 'from then on the token is refused; null: it is not revoked';
+comment on column clients.last_used_on is 'a day in UTC; null: never';
+comment on column clients.previous_token_hash is
+  'of the token before the last rotation, which works until previous_expires_at';
+
+-- migrate:down
+drop table clients;

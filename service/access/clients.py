@@ -1,0 +1,168 @@
+"""Finds the client that a token belongs to: one shared statement for all tokens that are looked up.
+
+What was found holds for `KNOWN_S`, counted from the statement, so a revocation takes effect within
+that time in every process. Unknown tokens have a cache of their own, so that a flood of them pushes
+no client's token out.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import IntEnum
+from hmac import compare_digest
+from typing import Any, NamedTuple, get_type_hints
+
+from cachetools import TTLCache
+
+from service.access.tokens import EXPECTED_TOKEN, hash_token, parse_token
+from service.config import Sharing
+from service.database.batching import Batcher, SharedRow
+from service.database.queries import Expected
+from service.database.statements import Statements
+from service.errors import CatalogueError, Contended, Unauthorized, Unavailable
+
+
+class StoredClient(NamedTuple):
+    """A client as it is stored; times in seconds since 1970.
+
+    `previous_expires_at` is `None` without a `previous_token_hash`, the token before a rotation.
+    """
+
+    id: int
+    token_hash: str
+    previous_token_hash: str
+    previous_expires_at: float
+    scopes: list[str]
+    expires_at: float
+    is_revoked: bool
+    was_used_today: bool
+
+
+COLUMNS: Mapping[str, Any] = get_type_hints(StoredClient)
+QUERIES: Mapping[str, Expected] = {
+    "get_clients": Expected(COLUMNS, [{"ids": "{}"}], "a request with a token"),
+    "mark_clients_used": Expected(
+        {}, [{"ids": "{}"}], "the first request of a client on a day", writes=True
+    ),
+}
+
+KNOWN_S = 30.0
+UNKNOWN_S = 5.0
+MAX_KNOWN = 10_000  # tokens; about 5 MB
+MAX_UNKNOWN = 10_000
+DAY_S = 86_400
+
+UNKNOWN = "the token is not known here"
+EXPIRED = "the token has expired"
+REVOKED = "the token was revoked"
+ROTATED = "the token was replaced by another one"
+
+
+class Scope(IntEnum):
+    """What a client may do; each includes those before it."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+class Client(NamedTuple):
+    """A client whose token was verified; `expires_at` in seconds since 1970."""
+
+    id: int
+    scope: Scope
+    expires_at: float
+
+
+class Clients:
+    """The clients of the table `clients`."""
+
+    def __init__(self, statements: Statements, sharing: Sharing) -> None:
+        self._fetch = statements.fetch
+        self._lookups = Batcher(
+            self._get,
+            sharing,
+            idempotent=True,
+            rows_metric=statements.metrics.shared_statement_rows.labels("get_clients"),
+        )
+        self._known: TTLCache[str, Client] = TTLCache(MAX_KNOWN, KNOWN_S)
+        self._unknown: TTLCache[str, str] = TTLCache(MAX_UNKNOWN, UNKNOWN_S)
+        self._marked_on: dict[int, int] = {}  # by client: the last day (since 1970) of an attempt
+        self._marking: set[asyncio.Task[None]] = set()
+
+    async def find(self, token: str) -> Client:
+        """Return the client with this token.
+
+        Raises `Unauthorized` if there is none, or if the token has expired or was revoked, and
+        `Unavailable` if the database does not tell.
+        """
+        try:
+            client = self._known[token]
+        except KeyError:
+            client = await self._look_up(token)
+        if client.expires_at <= time.time():
+            raise Unauthorized(EXPIRED, is_token_sent=True)
+        return client
+
+    async def _look_up(self, token: str) -> Client:
+        client_id = parse_token(token)
+        if client_id is None:
+            raise Unauthorized(f"expected {EXPECTED_TOKEN}", is_token_sent=True)
+        if reason := self._unknown.get(token):
+            raise Unauthorized(reason, is_token_sent=True)
+        stored = await self._lookups.submit(client_id)
+        try:
+            client = _verify(stored, token)
+        except Unauthorized as error:
+            self._unknown[token] = str(error)
+            raise
+        self._known[token] = client
+        if stored and not stored.was_used_today:
+            self._mark_used(client_id)
+        return client
+
+    async def _get(self, rows: list[SharedRow[StoredClient]]) -> dict[int, StoredClient]:
+        ids = "{" + ",".join([str(row.key) for row in rows]) + "}"
+        try:
+            fetched = await self._fetch("get_clients", retry=True, ids=ids)
+        except Contended as error:
+            # Do not retry rows one by one: a read waits only for a lock on the whole table.
+            raise Unavailable(str(error), error.refusal) from error
+        return {row[0]: StoredClient._make(row) for row in fetched}
+
+    def _mark_used(self, client_id: int) -> None:
+        """Record the day of use, without a wait.
+
+        Tried once a day: a standby accepts no writes, and each attempt would log its failure.
+        """
+        today = int(time.time() // DAY_S)
+        if self._marked_on.get(client_id) == today:
+            return
+        self._marked_on[client_id] = today
+        task = asyncio.create_task(self._send_mark(client_id))
+        self._marking.add(task)
+        task.add_done_callback(self._marking.discard)
+
+    async def _send_mark(self, client_id: int) -> None:
+        with suppress(CatalogueError):  # the statement logs it
+            await self._fetch("mark_clients_used", ids=f"{{{client_id}}}")
+
+
+def _verify(stored: StoredClient | None, token: str) -> Client:
+    """Return the client if the token is its own and was not revoked."""
+    token_hash = hash_token(token)
+    if stored is None:
+        raise Unauthorized(UNKNOWN, is_token_sent=True)
+    expires_at = stored.expires_at
+    if not compare_digest(token_hash, stored.token_hash):
+        if not compare_digest(token_hash, stored.previous_token_hash or ""):
+            raise Unauthorized(UNKNOWN, is_token_sent=True)
+        if stored.previous_expires_at <= time.time():
+            raise Unauthorized(ROTATED, is_token_sent=True)
+        expires_at = min(expires_at, stored.previous_expires_at)
+    if stored.is_revoked:
+        raise Unauthorized(REVOKED, is_token_sent=True)
+    scope = max(Scope[name.upper()] for name in stored.scopes)
+    return Client(stored.id, scope, expires_at)

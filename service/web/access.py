@@ -1,0 +1,59 @@
+"""Decides whether a request may use its route, by its token (RFC 6750) or without one.
+
+Only routes with a scope ask. They ask before they look at anything else of the request.
+"""
+
+from functools import wraps
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from service.access.clients import Client, Clients, Scope
+from service.access.tokens import EXPECTED_TOKEN
+from service.config import Access
+from service.errors import Forbidden, MalformedHeader, Unauthorized
+from service.web.request_cycle.access_log import CLIENT_ID
+
+EXPECTED_HEADER = f"expected Authorization: Bearer and {EXPECTED_TOKEN}"
+
+
+class AccessControl:
+    """Lets requests pass that have the scope of their route."""
+
+    def __init__(self, settings: Access, clients: Clients) -> None:
+        self._anonymous = Scope[settings.anonymous.upper()]
+        self._clients = clients
+
+    def require(self, scope: Scope, handler: Handler) -> Handler:
+        """Return the handler, for requests with this scope only.
+
+        For others it raises `Unauthorized`, `Forbidden`, or `MalformedHeader` with two headers; and
+        `Unavailable` if the database does not tell whom the token belongs to.
+        """
+
+        @wraps(handler)
+        async def handle(request: web.Request) -> web.StreamResponse:
+            client = await self._identify(request)
+            if client:
+                request[CLIENT_ID] = client.id
+                if client.scope < scope:
+                    raise Forbidden(scope.name.lower())
+            elif self._anonymous < scope:
+                raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
+            return await handler(request)
+
+        return handle
+
+    async def _identify(self, request: web.Request) -> Client | None:
+        """Return the client that the token belongs to; None if the request has no token."""
+        sent = request.headers.getall(hdrs.AUTHORIZATION, None)
+        if sent is None:
+            return None
+        if len(sent) > 1:
+            raise MalformedHeader("expected one Authorization header, found more")
+        scheme, _, token = sent[0].partition(" ")
+        if scheme.lower() == "bearer":
+            return await self._clients.find(token.strip(" "))
+        if self._anonymous < Scope.WRITE:
+            raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
+        return None
