@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from service.access.tokens import hash_token, make_token
+
 Environment = dict[str, str]
 Execute = Callable[..., list[tuple[Any, ...]]]
 
@@ -40,6 +42,18 @@ def wait_until(condition: Callable[[], object]) -> None:
 async def approve(_: object) -> bool:
     """Accept every database, instead of verifying the first connection."""
     return True
+
+
+def add_client(execute: Execute, *scopes: str) -> str:
+    """Insert a client with these scopes, and return its token."""
+    ((client_id,),) = execute(
+        "insert into clients (name, token_hash, scopes)"
+        " values (gen_random_uuid(), repeat('0', 64), %s) returning id",
+        list(scopes),
+    )
+    token = make_token(client_id)
+    execute("update clients set token_hash = %s where id = %s", hash_token(token), client_id)
+    return token
 
 
 def add_movies(execute: Execute, *titles: str, year: int = 2000) -> None:

@@ -21,7 +21,7 @@ class AccessControl:
     """Lets requests pass that have the scope of their route."""
 
     def __init__(self, settings: Access, clients: Clients) -> None:
-        self._anonymous = Scope[settings.anonymous.upper()]
+        self.anonymous = Scope[settings.anonymous.upper()]  # of requests without a token
         self._clients = clients
 
     def require(self, scope: Scope, handler: Handler) -> Handler:
@@ -38,7 +38,7 @@ class AccessControl:
                 request[CLIENT_ID] = client.id
                 if client.scope < scope:
                     raise Forbidden(scope.name.lower())
-            elif self._anonymous < scope:
+            elif self.anonymous < scope:
                 raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
             return await handler(request)
 
@@ -54,6 +54,6 @@ class AccessControl:
         scheme, _, token = sent[0].partition(" ")
         if scheme.lower() == "bearer":
             return await self._clients.find(token.strip(" "))
-        if self._anonymous < Scope.WRITE:
+        if self.anonymous < Scope.WRITE:
             raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
         return None

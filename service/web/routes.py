@@ -54,8 +54,8 @@ def routes(
         Route("GET", "/v1/docs", reference.page, operations.SHOW_PAGE),
         Route("GET", "/v1/docs/{file}", reference.file, operations.SHOW_FILE),
     ]
-    described = [(route.method, route.path, route.operation) for route in table]
-    reference.publish(partial(build_document, described))
+    described = [(route.method, route.path, route.operation, route.scope) for route in table]
+    reference.publish(partial(build_document, described, access.anonymous))
     heads = [route._replace(method="HEAD") for route in table if route.method == "GET"]
     return [
         web.route(

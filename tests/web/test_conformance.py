@@ -5,7 +5,9 @@ import sys
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
-from conftest import Client
+import pytest
+from conftest import Start
+from support import Execute, add_client
 
 SETTINGS = """
 [checks.positive_data_acceptance]
@@ -25,10 +27,17 @@ algorithms = ["location-headers"]
 """
 
 
+@pytest.mark.parametrize("anonymous", ["write", "none"])
 async def test_every_response_is_as_documented(
-    client: Client, environment: dict[str, str], tmp_path: Path
+    start: Start, execute: Execute, environment: dict[str, str], tmp_path: Path, anonymous: str
 ) -> None:
-    """No 5xx; statuses, content types, headers and bodies are those of the document."""
+    """No 5xx; statuses, content types, headers and bodies are those of the document.
+
+    With a token, also that each operation requires it that says so.
+    """
+    client = await start(access__anonymous=anonymous)
+    token = add_client(execute, "write")
+    options = [f"--header=Authorization: Bearer {token}"] if anonymous == "none" else []
     config = tmp_path / "schemathesis.toml"
     config.write_text(SETTINGS)
     uncovered = {k: v for k, v in environment.items() if not k.startswith("COVERAGE_")}
@@ -41,6 +50,7 @@ async def test_every_response_is_as_documented(
         "--max-examples=20",
         "--generation-deterministic",
         "--no-color",
+        *options,
         cwd=tmp_path,
         env=uncovered,  # without coverage, schemathesis is twice as fast
         stdout=PIPE,

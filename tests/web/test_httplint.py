@@ -11,6 +11,7 @@ import pytest
 from conftest import MOANA, Client, Start
 from httplint import HttpRequestLinter, HttpResponseLinter
 from httplint.note import Note, levels
+from support import Execute, add_client
 from wire import send
 
 PAGE = "https://pages.example"
@@ -109,6 +110,7 @@ PREFLIGHT = (
         ("GET", "/v1/movies?page=0", (), b""),
         ("POST", "/v1/movies", ("Expect: magic",), MOVIE),
         ("GET", "/v1/movies/1", ("Bad Header: a",), b""),
+        ("GET", "/v1/movies/1", ("Authorization: Bearer x",), b""),
     ],
 )
 async def test_httplint_finds_nothing_wrong(
@@ -124,6 +126,17 @@ async def test_httplint_finds_nothing_wrong(
     ]
     assert found
     assert wrong == []
+
+
+async def test_httplint_finds_nothing_wrong_with_a_token(client: Client, execute: Execute) -> None:
+    """200 and 403."""
+    token = f"Authorization: Bearer {add_client(execute, 'read')}"
+
+    for method, body in (("GET", b""), ("POST", MOVIE)):
+        found = await notes(client, method, "/v1/movies", (token,), body)
+        assert not {
+            type(note).__name__ for note in found if note.level in (levels.BAD, levels.WARN)
+        }
 
 
 async def test_httplint_finds_nothing_wrong_with_a_503(start: Start) -> None:

@@ -16,6 +16,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema
 
 from service import __version__
+from service.access.clients import Scope
 from service.web.problems import BY_SLUG, CONTENT_TYPE, Problem
 from service.web.reference.problem_texts import example_json
 from service.web.reference.schemas import MOVIE_PATCH, PROBLEM
@@ -28,7 +29,18 @@ A catalogue of movies over JSON and HTTP. Request and response bodies are JSON i
 error is a problem (RFC 9457); its `type` links to what happened and how to fix it.
 
 `HEAD` works wherever `GET` works. `OPTIONS` returns the methods of a path in `Allow`; any other \
-method is answered 405, also with `Allow`."""
+method is answered 405, also with `Allow`.
+
+Clients that have a token send it as `Authorization: Bearer mc_...`. Each operation says which \
+scope the token needs, and whether this service allows the operation without a token."""
+TOKEN = "token"  # noqa: S105 - the name of the security scheme
+SECURITY_SCHEME: Mapping[str, Any] = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "mc_<id>_<secret>",
+    "description": "The operator of the service gives tokens to clients. A token has the scope"
+    " `read`, or `write`, which includes `read`, or `admin`, which includes `write`.",
+}
 TAGS = {  # in the order of the page
     "Movies": "The movies of the catalogue and their genres.",
     "Health": "Checks for probes and load balancers.",
@@ -48,7 +60,7 @@ class Operation(NamedTuple):
     response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
-    problems: tuple[str, ...] = ()  # slugs, without those of `COMMON_PROBLEMS`
+    problems: tuple[str, ...] = ()  # slugs, without those that follow from the scope or are common
     status: int = 200  # of `response`
 
 
@@ -117,6 +129,10 @@ HEADERS: Mapping[str, Json] = {
     ),
     "ETag": _header("The entity tag; it changes whenever the response changes."),
     "Last-Modified": _header("The time of the last change, to the second."),
+    "WWW-Authenticate": _header(
+        "`Bearer` (RFC 6750), with an `error` if a token was sent, and the missing `scope` if the"
+        " token is valid."
+    ),
     "Content-Location": _header("The path of the movie in the response.", URI),
     "Cache-Control": _header("How long caches may keep the response."),
 }
@@ -124,12 +140,22 @@ IF_NONE_MATCH = parameter(
     "If-None-Match", "header", "The `ETag` of the response that you have; 304 if it is unchanged."
 )
 COMMON_HEADERS = ("Cache-Control", "X-Request-Id")  # of every response
-PROBLEM_HEADERS = {405: ("Allow",), 409: ("Retry-After",), 503: ("Retry-After",)}
+PROBLEM_HEADERS = {
+    401: ("WWW-Authenticate",),
+    403: ("WWW-Authenticate",),
+    405: ("Allow",),
+    409: ("Retry-After",),
+    503: ("Retry-After",),
+}
+ACCESS_PROBLEMS = ("malformed-header", "unauthorized")  # of every operation with a scope
 COMMON_PROBLEMS = ("bad-request", "expectation-failed", "internal-error", "unavailable")
 
 
-def build_document(table: Iterable[tuple[str, str, Operation]]) -> Json:
-    """Return the document for a table of method, path (in aiohttp's form) and operation."""
+def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous: Scope) -> Json:
+    """Return the document for a table of method, path (in aiohttp's form), operation and scope.
+
+    `anonymous`: the scope of requests without a token.
+    """
     spec = APISpec(
         title="The movie catalogue",
         version=__version__,
@@ -143,6 +169,7 @@ def build_document(table: Iterable[tuple[str, str, Operation]]) -> Json:
         tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         plugins=[MarshmallowPlugin()],
     )
+    spec.components.security_scheme(TOKEN, dict(SECURITY_SCHEME))
     spec.components.schema("MoviePatch", schema=MOVIE_PATCH)
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
@@ -150,27 +177,29 @@ def build_document(table: Iterable[tuple[str, str, Operation]]) -> Json:
     for slug, problem in BY_SLUG.items():
         spec.components.example(slug, {"summary": problem.title, "value": example_json(slug)})
         spec.components.response(slug, _problem_response([problem]))
-    for method, path, operation in table:
+    for method, path, operation, scope in table:
         operations = {
-            method.lower(): _describe(operation),
-            "options": _describe(_options(operation)),
+            method.lower(): _describe(operation, scope, anonymous),
+            "options": _describe(_options(operation), Scope.NONE, anonymous),
         }
         if method == "GET":
-            operations["head"] = _describe(_head(operation))
+            operations["head"] = _describe(_head(operation), scope, anonymous)
         spec.path(re.sub(r"\{(\w+):[^/]*\}", r"{\1}", path), operations=operations)
     return spec.to_dict()
 
 
-def _describe(operation: Operation) -> Json:
+def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
     responses: dict[int, Json | str] = {operation.status: operation.response}
     if IF_NONE_MATCH in operation.parameters:
         responses[304] = response("The response that the client has is current.", headers=("ETag",))
-    responses |= _problem_responses((*operation.problems, *COMMON_PROBLEMS))
+    problems = (*operation.problems, *_scope_problems(scope), *COMMON_PROBLEMS)
+    responses |= _problem_responses(dict.fromkeys(problems))
     described: Json = {
         "tags": [operation.tag],
         "summary": operation.summary,
         "description": operation.description,
         "parameters": [*operation.parameters, REQUEST_ID["name"]],
+        "security": _security(scope, anonymous),
         "responses": responses,
     }
     if operation.name:
@@ -178,6 +207,21 @@ def _describe(operation: Operation) -> Json:
     if operation.body:
         described["requestBody"] = operation.body
     return described
+
+
+def _security(scope: Scope, anonymous: Scope) -> list[Json]:
+    """Return the alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or `{}`: none."""
+    if scope is Scope.NONE:
+        return []
+    token = {TOKEN: [scope.name.lower()]}
+    return [token, {}] if scope <= anonymous else [token]
+
+
+def _scope_problems(scope: Scope) -> tuple[str, ...]:
+    if scope is Scope.NONE:
+        return ()
+    # Every client may read.
+    return ACCESS_PROBLEMS if scope is Scope.READ else (*ACCESS_PROBLEMS, "forbidden")
 
 
 def _head(get: Operation) -> Operation:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from conftest import MOANA, Client
+from conftest import MOANA, Client, Start
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from support import Execute, add_client
 
 from service.web import problems
 from service.web.reference.problem_texts import PROBLEM_TEXTS, example_json
@@ -55,6 +56,53 @@ async def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
     errors = list(OpenAPIV31SpecValidator(document).iter_errors())
 
     assert errors == []
+
+
+PUBLIC: list[Any] = []
+READ, WRITE = {"token": ["read"]}, {"token": ["write"]}
+
+
+@pytest.mark.parametrize(
+    ("anonymous", "read", "write"),
+    [
+        ("write", [READ, {}], [WRITE, {}]),
+        ("read", [READ, {}], [WRITE]),
+        ("none", [READ], [WRITE]),
+    ],
+)
+async def test_each_operation_says_which_token_it_needs(
+    start: Start, anonymous: str, read: list[Any], write: list[Any]
+) -> None:
+    """`{}` is there if the operation works without a token; the 401 and 403 are documented."""
+    client = await start(access__anonymous=anonymous)
+    document = await (await client.get("/v1/openapi.json")).json()
+
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    for path, method, operation in operations(document):
+        has_scope = method != "options" and path.startswith(("/v1/movies", "/v1/genres"))
+        is_read = method in ("get", "head")
+        assert operation["security"] == ((read if is_read else write) if has_scope else PUBLIC)
+        problems = {"unauthorized"} if has_scope else set()
+        problems |= {"forbidden"} if has_scope and not is_read else set()
+        found = operation["responses"].keys() & {"401", "403"}
+        assert {slug for each in found for slug in get_problems(operation, int(each))} == problems
+        assert not has_scope or "malformed-header" in get_problems(operation, 400)
+
+
+async def test_refusals_are_documented_with_their_headers(
+    client: Client, document: dict[str, Any], execute: Execute
+) -> None:
+    """401 and 403 have WWW-Authenticate."""
+    for token, status in ((add_client(execute, "read"), 403), ("x", 401)):
+        headers = {"Authorization": f"Bearer {token}"}
+        response = await client.put("/v1/movies/1", json=MOANA, headers=headers)
+        described = document["paths"][ID]["put"]["responses"][str(status)]["$ref"]
+        slug = described.split("/")[-1]
+
+        assert response.status == status
+        assert (await response.json())["type"].endswith(f"#{slug}")
+        expected = document["components"]["responses"][slug]["headers"].keys()
+        assert {name.lower() for name in expected} == {n.lower() for n in response.headers} - PLAIN
 
 
 async def test_every_operation_is_one_of_a_listed_group(document: dict[str, Any]) -> None:
