@@ -54,6 +54,7 @@ async def test_a_preflight_lists_the_methods_of_the_path(open_client: Client) ->
             "/v1/movies/{id}": READ | {"PATCH", "PUT", "DELETE"},
         }.get(path, READ)
         assert listed(told.pop("access-control-allow-headers")) >= {
+            "Authorization",
             "Content-Type",
             "Idempotency-Key",
             "If-Match",
@@ -73,7 +74,9 @@ async def test_a_page_may_read_every_response(open_client: Client) -> None:
         await open_client.post("/v1/movies", data="{", headers={"Origin": PAGE}),
         await open_client.get("/nowhere", headers={"Origin": PAGE}),
         await open_client.options("/v1/movies", headers={"Origin": PAGE}),  # no preflight
+        await open_client.get("/v1/movies", headers={"Origin": PAGE, "Authorization": "Bearer x"}),
     ]
+    assert responses[-1].status == 401
 
     for response in responses:
         told = protocol(response.headers)
@@ -83,7 +86,10 @@ async def test_a_page_may_read_every_response(open_client: Client) -> None:
             "Idempotency-Replayed",
             "Link",
             "Location",
+            "RateLimit",
+            "RateLimit-Policy",
             "Retry-After",
+            "WWW-Authenticate",
             "X-Request-Id",
         }
         assert told == {}

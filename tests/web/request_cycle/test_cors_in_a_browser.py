@@ -15,15 +15,16 @@ pytestmark = pytest.mark.skipif(
 
 # Each request has a preflight, and reads headers that must be exposed.
 SCRIPT = """(async () => {
-  const send = async (path, options) => {
+  const send = async (path, options, header = "X-Request-Id") => {
     const answer = await fetch("BASE" + path, options);
-    return [answer.status, (await answer.json()).title, answer.headers.get("X-Request-Id")];
+    return [answer.status, (await answer.json()).title, answer.headers.get(header)];
   };
   const headers = {"Content-Type": "application/json", "X-Request-Id": "mine", "If-Match": "*",
     "If-None-Match": '"a"', "Idempotency-Key": "1"};
   return [
     await send("/v1/movies/1", {method: "PATCH", headers, body: '{"year": 2999}'}),
     await send("/v1/movies/1", {method: "PUT", headers, body: "{"}),
+    await send("/v1/movies/1", {headers: {Authorization: "Bearer x"}}, "WWW-Authenticate"),
     await send("/nowhere", {headers: {"X-Request-Id": "mine"}}).catch((error) => String(error)),
   ];
 })()"""
@@ -56,15 +57,17 @@ async def ask(page: Page, client: Client) -> object:
     return await page.evaluate(SCRIPT.replace("BASE", str(client.make_url("")).rstrip("/")))
 
 
+@pytest.mark.parametrize("allowed", ["", "*"])
 async def test_an_allowed_page_reads_every_response(
-    page: Page, elsewhere: str, start: Start
+    page: Page, elsewhere: str, start: Start, allowed: str
 ) -> None:
     """Also errors and the request id. The preflight of an unknown path fails."""
-    seen = await ask(page, await start(server__cors_origins=(elsewhere,)))
+    seen = await ask(page, await start(server__cors_origins=(allowed or elsewhere,)))
 
     assert seen == [
         [422, "Validation failed", "mine"],
         [400, "Malformed request body", "mine"],
+        [401, "Unauthorized", 'Bearer realm="movie catalogue", error="invalid_token"'],
         "TypeError: Failed to fetch",
     ]
 
