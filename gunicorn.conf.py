@@ -17,6 +17,7 @@ from gunicorn.config import Config as GunicornConfig
 from gunicorn.sock import BaseSocket
 
 from service import logs, metrics_files
+from service.access.exposure import warn_if_anyone_can_write
 from service.config import load, require_database_url
 from service.errors import OperatorError
 
@@ -125,6 +126,7 @@ def when_ready(server: Arbiter) -> None:
     which is a deployment's task. A failed fork is tried again: it would stop the whole service.
     """
     _make_metrics_folder(server)
+    warn_if_anyone_can_write(_config.access, [server.LISTENERS[0].sock.getsockname()])
     server.handle_hup = lambda: server.kill_workers(signal.SIGHUP)
     spawn_worker = server.spawn_worker
 

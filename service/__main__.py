@@ -36,6 +36,7 @@ import click
 
 from service import config as settings
 from service import logs
+from service.access.exposure import warn_if_anyone_can_write
 from service.app import RELOAD_QUERIES, create_app
 from service.config import Config, Operations, Server, require_database_url
 from service.database import embedded
@@ -141,6 +142,7 @@ async def _serve(config: Config) -> None:
             setting = "[operations] host and port"
             await runner.listen_to_operators(await _bind(config.operations, setting))
         await runner.listen(sockets)
+        warn_if_anyone_can_write(config.access, runner.addresses)
         exempt_from_collection()
         _print_banner(config, runner)
         await stop.wait()

@@ -459,6 +459,27 @@ def test_the_commands_of_the_procfile_work(environment: Environment) -> None:
     assert (process.returncode, gunicorn_err) == (0, "")
 
 
+@pytest.mark.parametrize("command", [SERVE, WEB])
+@pytest.mark.parametrize(
+    ("host", "anonymous", "warnings"),
+    [("0.0.0.0", "write", 1), ("0.0.0.0", "read", 0), ("localhost", "write", 0)],  # noqa: S104
+)
+def test_writes_without_a_token_over_a_network_are_warned_of_once(
+    environment: Environment, command: list[str], host: str, anonymous: str, warnings: int
+) -> None:
+    """However many workers there are; loopback is no network."""
+    environment |= {"HOST": host, "CATALOGUE_ACCESS_ANONYMOUS": anonymous, "WEB_CONCURRENCY": "2"}
+
+    with serving(command, environment) as (_, process):
+        process.terminate()
+        out, _ = process.communicate(timeout=60)
+
+    logged = [json.loads(line) for line in out.splitlines()]
+    exposed = [line["reason"] for line in logged if line["event"] == "anyone can write"]
+    assert len(exposed) == warnings
+    assert all(host in reason for reason in exposed)
+
+
 QUERIES = [sys.executable, "-m", "service", "queries"]
 
 
@@ -525,7 +546,7 @@ def test_queries_explain_rolls_back(environment: Environment, execute: Execute) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["get_movis"], "no query is called get_movis: expected one of count_genres, "),
+        (["get_movis"], "no query is called get_movis: expected one of get_clients, "),
         (["get_movies", "--param", "id=1"], "--param id: get_movies takes ids"),
         (["get_movies", "--param", "ids=x"], "get_movies: malformed array literal"),
         (["get_movies", "--param", "ids"], "expected NAME=VALUE, found 'ids'"),
