@@ -1,4 +1,4 @@
-"""Tracing: which requests wait for a statement, and whether spans are exported.
+"""Tracing: which requests and clients wait for a statement, and whether spans are exported.
 
 Without `[tracing] enabled`, no request has a span, and OpenTelemetry is never imported.
 """
@@ -20,6 +20,8 @@ EXIT_WAIT_S = 2.0  # for the last spans
 
 # The spans of the requests that wait for what this task does: none, one, or those of a statement.
 WAITING: ContextVar[tuple["RequestSpan", ...]] = ContextVar("waiting", default=())
+# The clients of these requests: the id of a verified one, the address of any other.
+WAITING_CLIENTS: ContextVar[tuple[str, ...]] = ContextVar("waiting_clients", default=())
 
 Fetch = TypeVar("Fetch", bound=Callable[..., Coroutine[Any, Any, list[tuple[Any, ...]]]])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from service.config import Sharing
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 from service.metrics import OFF, Observer
-from service.tracing import WAITING
+from service.tracing import WAITING, WAITING_CLIENTS
 
 if TYPE_CHECKING:
     from service.spans import RequestSpan
@@ -40,6 +40,7 @@ class SharedRow(Generic[Result]):
     payload: bytes
     result: asyncio.Future[Result | None]
     spans: tuple["RequestSpan", ...] = ()  # of the request, if it is traced
+    clients: tuple[str, ...] = ()  # of the request, for the log
 
 
 Run = Callable[[list[SharedRow[Result]]], Awaitable[Mapping[int, Result]]]
@@ -87,7 +88,9 @@ class Batcher(Generic[Result]):
         this key, if it is exclusive.
         """
         result = asyncio.get_running_loop().create_future()
-        row: SharedRow[Result] = SharedRow(key, payload, result, WAITING.get())
+        row: SharedRow[Result] = SharedRow(
+            key, payload, result, WAITING.get(), WAITING_CLIENTS.get()
+        )
         if not self._settings.enabled:
             return (await self._run([row])).get(key)
         if (waiting := len(self._waiting) + self._queued) >= self._settings.max_waiting:
@@ -173,6 +176,7 @@ class Batcher(Generic[Result]):
     def _run_traced(self, rows: list[SharedRow[Result]]) -> Awaitable[Mapping[int, Result]]:
         """Run a statement; the task has the context of one request, but all of them wait for it."""
         WAITING.set(tuple(chain.from_iterable([row.spans for row in rows])))
+        WAITING_CLIENTS.set(tuple(chain.from_iterable([row.clients for row in rows])))
         return self._run(rows)
 
     def _forget_task(self) -> None:

@@ -25,7 +25,7 @@ from service.database.pool import Pool
 from service.database.queries import Execution, Query
 from service.database.shares import Share
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
-from service.tracing import trace_statement
+from service.tracing import WAITING_CLIENTS, trace_statement
 
 Row = tuple[Any, ...]
 
@@ -33,6 +33,7 @@ SHARED_LOCK_TIMEOUT_MS = 250  # of a statement that many wait for; its rows are 
 STRAY_CANCEL_MAX_S = 0.02  # a cancellation that comes sooner was meant for the statement before
 # PostgreSQL has so long to report a timeout. It does not while a commit waits for a standby.
 SILENCE_MAX_S = 1.0
+MAX_LOGGED_CLIENTS = 10  # of a statement
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
 # What a role or a database may set otherwise: each statement sees what was committed before it, and
 # PostgreSQL says if a commit was not replicated.
@@ -234,4 +235,10 @@ def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
 
 def _describe(query: Query, started: float) -> dict[str, Any]:
     duration_ms = round((monotonic() - started) * 1000, 1)
-    return {"query": query.name, "file": query.location, "duration_ms": duration_ms}
+    clients = list(dict.fromkeys(WAITING_CLIENTS.get()))[:MAX_LOGGED_CLIENTS]
+    return {
+        "query": query.name,
+        "file": query.location,
+        "duration_ms": duration_ms,
+        **({"clients": clients} if clients else {}),
+    }
