@@ -20,7 +20,7 @@ create table clients (
   constraint clients_token_hash_is_sha256 check (token_hash ~ '^[0-9a-f]{64}$'),
   constraint clients_previous_token_hash_is_sha256 check (previous_token_hash ~ '^[0-9a-f]{64}$'),
   constraint clients_scopes_are_known check (
-    scopes <@ '{read,write,admin}' and cardinality(scopes) > 0
+    scopes <@ '{read,write,admin}' and cardinality(scopes) > 0 and array_ndims(scopes) = 1
   ),
   constraint clients_previous_token_expires check (
     (previous_token_hash is null) = (previous_expires_at is null)

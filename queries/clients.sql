@@ -18,8 +18,16 @@ where c.id = any (:ids);
 
 -- name: mark_clients_used(ids)
 -- \set ids '\'{1,2}\''
--- Records today, in UTC, as the last day of use of these clients. Returns no row.
+-- Records today, in UTC, as the last day of use of these clients. Returns no row. Locked clients are
+-- skipped: another process records the same, or the next lookup tries again.
+with used as materialized (
+  select c.id
+  from clients as c
+  where c.id = any (:ids)
+    and c.last_used_on is distinct from (now() at time zone 'UTC')::date
+  for no key update skip locked
+)
 update clients as c
 set last_used_on = (now() at time zone 'UTC')::date
-where c.id = any (:ids)
-  and c.last_used_on is distinct from (now() at time zone 'UTC')::date;
+from used as u
+where c.id = u.id;

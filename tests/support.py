@@ -90,3 +90,35 @@ def make_folder() -> Path:
     memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private
     has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= SERVER_BYTES
     return Path(tempfile.mkdtemp(prefix="movie-catalogue-", dir=memory if has_room else None))
+
+
+def add_client(
+    execute: Execute,
+    *scopes: str,
+    name: str = "",
+    expires: str = "infinity",
+    revoked: str | None = None,
+) -> str:
+    """Insert a client and return its token; `expires` and `revoked` are times of PostgreSQL."""
+    ((client_id,),) = execute(
+        "insert into clients (name, token_hash, scopes, expires_at, revoked_at)"
+        " select coalesce(nullif(%s, ''), 'client ' || count(*)), repeat('0', 64), %s, %s, %s"
+        " from clients returning id",
+        name,
+        list(scopes),
+        expires,
+        revoked,
+    )
+    return set_token(execute, client_id)
+
+
+def set_token(execute: Execute, client_id: int) -> str:
+    """Give a client another token and return it."""
+    token = make_token(client_id)
+    execute("update clients set token_hash = %s where id = %s", hash_token(token), client_id)
+    return token
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Return the header that sends a token."""
+    return {"Authorization": f"Bearer {token}"}

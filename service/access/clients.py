@@ -1,26 +1,32 @@
-"""Finds the client that a token belongs to: one shared statement for all tokens that are looked up.
+"""Finds the client that a token belongs to; tokens that are looked up together share a statement.
 
-What was found holds for `KNOWN_S`, counted from the statement, so a revocation takes effect within
+A client is known for `KNOWN_S` from the start of its lookup, so a revocation takes effect within
 that time in every process. Unknown tokens have a cache of their own, so that a flood of them pushes
 no client's token out.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from hmac import compare_digest
 from typing import Any, NamedTuple, get_type_hints
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 
 from service.access.tokens import EXPECTED_TOKEN, hash_token, parse_token
 from service.config import Sharing
 from service.database.batching import Batcher, SharedRow
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import CatalogueError, Contended, Unauthorized, Unavailable
+from service.errors import (
+    CatalogueError,
+    Contended,
+    Refusal,
+    StatementFailed,
+    Unauthorized,
+    Unavailable,
+)
 
 
 class StoredClient(NamedTuple):
@@ -51,7 +57,7 @@ KNOWN_S = 30.0
 UNKNOWN_S = 5.0
 MAX_KNOWN = 10_000  # tokens; about 5 MB
 MAX_UNKNOWN = 10_000
-DAY_S = 86_400
+MARK_RETRY_S = 3600.0  # after a failure: a standby refuses each mark, and each failure is logged
 
 UNKNOWN = "the token is not known here"
 EXPIRED = "the token has expired"
@@ -69,17 +75,23 @@ class Scope(IntEnum):
 
 
 class Client(NamedTuple):
-    """A client whose token was verified; `expires_at` in seconds since 1970."""
+    """A client whose token was verified."""
 
     id: int
     scope: Scope
-    expires_at: float
+    expires_at: float  # in seconds since 1970
+    known_until: float  # by the clock of `Clients`
 
 
 class Clients:
-    """The clients of the table `clients`."""
+    """The clients of the table `clients`; `clock` returns seconds."""
 
-    def __init__(self, statements: Statements, sharing: Sharing) -> None:
+    def __init__(
+        self,
+        statements: Statements,
+        sharing: Sharing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fetch = statements.fetch
         self._lookups = Batcher(
             self._get,
@@ -87,21 +99,26 @@ class Clients:
             idempotent=True,
             rows_metric=statements.metrics.shared_statement_rows.labels("get_clients"),
         )
-        self._known: TTLCache[str, Client] = TTLCache(MAX_KNOWN, KNOWN_S)
-        self._unknown: TTLCache[str, str] = TTLCache(MAX_UNKNOWN, UNKNOWN_S)
-        self._marked_on: dict[int, int] = {}  # by client: the last day (since 1970) of an attempt
-        self._marking: set[asyncio.Task[None]] = set()
+        self._clock = clock
+        self._known: LRUCache[str, Client] = LRUCache(MAX_KNOWN)
+        self._unknown: TTLCache[str, str] = TTLCache(MAX_UNKNOWN, UNKNOWN_S, clock)
+        self._unmarked: set[int] = set()  # clients that were used today; the database has to learn
+        self._marking: asyncio.Task[None] | None = None
+        self._mark_after = 0.0
 
     async def find(self, token: str) -> Client:
         """Return the client with this token.
 
         Raises `Unauthorized` if there is none, or if the token has expired or was revoked, and
-        `Unavailable` if the database does not tell.
+        `Unavailable` if the lookup fails.
         """
         try:
             client = self._known[token]
         except KeyError:
             client = await self._look_up(token)
+        else:
+            if client.known_until <= self._clock():
+                client = await self._look_up(token)
         if client.expires_at <= time.time():
             raise Unauthorized(EXPIRED, is_token_sent=True)
         return client
@@ -112,9 +129,10 @@ class Clients:
             raise Unauthorized(f"expected {EXPECTED_TOKEN}", is_token_sent=True)
         if reason := self._unknown.get(token):
             raise Unauthorized(reason, is_token_sent=True)
+        known_until = self._clock() + KNOWN_S  # not after the statement: a slow one has old data
         stored = await self._lookups.submit(client_id)
         try:
-            client = _verify(stored, token)
+            client = _verify(stored, token, known_until)
         except Unauthorized as error:
             self._unknown[token] = str(error)
             raise
@@ -124,33 +142,40 @@ class Clients:
         return client
 
     async def _get(self, rows: list[SharedRow[StoredClient]]) -> dict[int, StoredClient]:
-        ids = "{" + ",".join([str(row.key) for row in rows]) + "}"
+        ids = {row.key for row in rows}
         try:
-            fetched = await self._fetch("get_clients", retry=True, ids=ids)
-        except Contended as error:
-            # Do not retry rows one by one: a read waits only for a lock on the whole table.
-            raise Unavailable(str(error), error.refusal) from error
+            fetched = await self._fetch("get_clients", retry=True, ids=_to_array(ids))
+        except (Contended, StatementFailed) as error:
+            # Whatever it is, no row is to blame, and no client may be told that its token is wrong.
+            refusal = error.refusal if isinstance(error, Contended) else Refusal.STATEMENT_LOST
+            raise Unavailable(str(error), refusal) from error
         return {row[0]: StoredClient._make(row) for row in fetched}
 
     def _mark_used(self, client_id: int) -> None:
-        """Record the day of use, without a wait.
-
-        Tried once a day: a standby accepts no writes, and each attempt would log its failure.
-        """
-        today = int(time.time() // DAY_S)
-        if self._marked_on.get(client_id) == today:
+        """Record the day of use, without a wait."""
+        if self._clock() < self._mark_after:
             return
-        self._marked_on[client_id] = today
-        task = asyncio.create_task(self._send_mark(client_id))
-        self._marking.add(task)
-        task.add_done_callback(self._marking.discard)
+        self._unmarked.add(client_id)
+        if not self._marking:
+            self._marking = asyncio.create_task(self._send_marks())
 
-    async def _send_mark(self, client_id: int) -> None:
-        with suppress(CatalogueError):  # the statement logs it
-            await self._fetch("mark_clients_used", ids=f"{{{client_id}}}")
+    async def _send_marks(self) -> None:
+        try:
+            while self._unmarked:
+                ids, self._unmarked = self._unmarked, set()
+                await self._fetch("mark_clients_used", ids=_to_array(ids))
+        except CatalogueError:  # the statement logs it
+            self._mark_after = self._clock() + MARK_RETRY_S
+        finally:
+            self._marking = None
 
 
-def _verify(stored: StoredClient | None, token: str) -> Client:
+def _to_array(ids: Iterable[int]) -> str:
+    """Return an array literal of SQL."""
+    return "{" + ",".join(map(str, ids)) + "}"
+
+
+def _verify(stored: StoredClient | None, token: str, known_until: float) -> Client:
     """Return the client if the token is its own and was not revoked."""
     token_hash = hash_token(token)
     if stored is None:
@@ -165,4 +190,4 @@ def _verify(stored: StoredClient | None, token: str) -> Client:
     if stored.is_revoked:
         raise Unauthorized(REVOKED, is_token_sent=True)
     scope = max(Scope[name.upper()] for name in stored.scopes)
-    return Client(stored.id, scope, expires_at)
+    return Client(stored.id, scope, expires_at, known_until)

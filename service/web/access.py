@@ -8,11 +8,13 @@ from functools import wraps
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from service.access.clients import Client, Clients, Scope
+from service.access.clients import Clients, Scope
 from service.access.tokens import EXPECTED_TOKEN
 from service.config import Access
 from service.errors import Forbidden, MalformedHeader, Unauthorized
+from service.tracing import WAITING_CLIENTS
 from service.web.request_cycle.access_log import CLIENT_ID
+from service.web.request_cycle.client_address import CLIENT
 
 EXPECTED_HEADER = f"expected Authorization: Bearer and {EXPECTED_TOKEN}"
 
@@ -33,9 +35,12 @@ class AccessControl:
 
         @wraps(handler)
         async def handle(request: web.Request) -> web.StreamResponse:
-            client = await self._identify(request)
-            if client:
+            WAITING_CLIENTS.set((request[CLIENT],))
+            token = self._read_token(request)
+            if token is not None:
+                client = await self._clients.find(token)
                 request[CLIENT_ID] = client.id
+                WAITING_CLIENTS.set((str(client.id),))
                 if client.scope < scope:
                     raise Forbidden(scope.name.lower())
             elif self.anonymous < scope:
@@ -44,8 +49,8 @@ class AccessControl:
 
         return handle
 
-    async def _identify(self, request: web.Request) -> Client | None:
-        """Return the client that the token belongs to; None if the request has no token."""
+    def _read_token(self, request: web.Request) -> str | None:
+        """Return what may be a token; None if the request is anonymous."""
         sent = request.headers.getall(hdrs.AUTHORIZATION, None)
         if sent is None:
             return None
@@ -53,7 +58,7 @@ class AccessControl:
             raise MalformedHeader("expected one Authorization header, found more")
         scheme, _, token = sent[0].partition(" ")
         if scheme.lower() == "bearer":
-            return await self._clients.find(token.strip(" "))
+            return token.strip(" ")
         if self.anonymous < Scope.WRITE:
             raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
         return None
