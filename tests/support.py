@@ -44,18 +44,6 @@ async def approve(_: object) -> bool:
     return True
 
 
-def add_client(execute: Execute, *scopes: str) -> str:
-    """Insert a client with these scopes, and return its token."""
-    ((client_id,),) = execute(
-        "insert into clients (name, token_hash, scopes)"
-        " values (gen_random_uuid(), repeat('0', 64), %s) returning id",
-        list(scopes),
-    )
-    token = make_token(client_id)
-    execute("update clients set token_hash = %s where id = %s", hash_token(token), client_id)
-    return token
-
-
 def add_movies(execute: Execute, *titles: str, year: int = 2000) -> None:
     """Insert movies with these titles, of one minute and the genre x."""
     sql = "insert into movies (title, year, runtime, genres) select unnest(%s), %s, 1, '{x}'"
@@ -93,27 +81,21 @@ def make_folder() -> Path:
 
 
 def add_client(
-    execute: Execute,
-    *scopes: str,
-    name: str = "",
-    expires: str = "infinity",
-    revoked: str | None = None,
+    execute: Execute, *scopes: str, expires: str = "infinity", revoked: str | None = None
 ) -> str:
-    """Insert a client and return its token; `expires` and `revoked` are times of PostgreSQL."""
+    """Insert a client with these scopes, and return its token; times as PostgreSQL reads them."""
     ((client_id,),) = execute(
         "insert into clients (name, token_hash, scopes, expires_at, revoked_at)"
-        " select coalesce(nullif(%s, ''), 'client ' || count(*)), repeat('0', 64), %s, %s, %s"
-        " from clients returning id",
-        name,
+        " values (gen_random_uuid(), repeat('0', 64), %s, %s, %s) returning id",
         list(scopes),
         expires,
         revoked,
     )
-    return set_token(execute, client_id)
+    return rotate_token(execute, client_id)
 
 
-def set_token(execute: Execute, client_id: int) -> str:
-    """Give a client another token and return it."""
+def rotate_token(execute: Execute, client_id: int) -> str:
+    """Give a client another token, and return it."""
     token = make_token(client_id)
     execute("update clients set token_hash = %s where id = %s", hash_token(token), client_id)
     return token
