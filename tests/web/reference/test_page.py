@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 import chromium
 import pytest
 from chromium import Page
-from conftest import Client
+from conftest import Client, Start
+from support import Execute, add_client
 
 pytestmark = pytest.mark.skipif(
     not chromium.EXECUTABLE, reason="needs Chromium (apt-get install chromium)"
@@ -100,6 +101,84 @@ async def test_try_it_creates_a_movie(page: Page, client: Client) -> None:
     movie = (await (await client.get("/v1/movies/1")).json())["movie"]
     assert (movie["title"], movie["year"]) == ("Moana’s", 1942)
     assert page.complaints == []
+
+
+async def send_form(page: Page, operation: str) -> str:
+    """Send the form of an operation, and return the status and the headers that it shows."""
+    await page.evaluate(f"document.querySelector('#{operation} .output').replaceChildren()")
+    await page.evaluate(f"document.querySelector('#{operation} .send').click()")
+    await page.until(f"document.querySelector('#{operation} .outcome')")
+    return str(await page.evaluate(f"document.querySelector('#{operation} .output').innerText"))
+
+
+async def test_the_forms_send_the_token(page: Page, start: Start, execute: Execute) -> None:
+    """Only to operations that know tokens; the curl line has a variable in its place."""
+    client = await start(access__anonymous="none")
+    token = add_client(execute, "write")
+    await show(page, client)
+    await page.evaluate(
+        "window.tokens = []; const original = fetch; window.fetch = (url, options) => {"
+        " tokens.push(options.headers.Authorization ?? null); return original(url, options); }"
+    )
+
+    refused = await send_form(page, "create_movie")
+    await enter_token(page, token)
+    created = await send_form(page, "create_movie")
+    await send_form(page, "show_health")
+
+    assert refused.startswith("401")
+    assert 'Bearer realm="movie catalogue"' in refused
+    assert created.startswith("201")
+    assert await page.evaluate("tokens") == [None, f"Bearer {token}", None]
+    line = await page.evaluate("document.querySelector('#create_movie-curl').textContent")
+    assert '-H "Authorization: Bearer $TOKEN"' in line
+
+
+async def test_the_token_is_in_memory_only(page: Page, start: Start, execute: Execute) -> None:
+    """It is in no storage, cookie, address or text, and gone after a reload or a way back."""
+    client = await start(access__anonymous="none")
+    token = add_client(execute, "read")
+    await show(page, client)
+    await enter_token(page, token)
+    await send_form(page, "list_movies")
+
+    for place in (
+        "JSON.stringify([{...localStorage}, {...sessionStorage}, history.state])",
+        "document.cookie + location.href + document.documentElement.outerHTML",
+    ):
+        assert token not in await page.evaluate(place)
+    assert await page.evaluate("document.getElementById('token').autocomplete") == "off"
+    await page.evaluate("dispatchEvent(new Event('pagehide'))")
+    assert await page.evaluate("document.getElementById('token').value") == ""
+    await enter_token(page, token)
+    await show(page, client)
+    assert await page.evaluate("document.getElementById('token').value") == ""
+
+
+@pytest.mark.parametrize(("anonymous", "is_required"), [("none", True), ("write", False)])
+async def test_each_operation_shows_whether_it_needs_a_token(
+    page: Page,
+    start: Start,
+    anonymous: str,
+    is_required: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """Also the curl line, before a token was entered."""
+    await show(page, await start(access__anonymous=anonymous))
+
+    row = await page.evaluate("document.querySelector('#delete_movie .field').innerText")
+    line = await page.evaluate("document.querySelector('#delete_movie-curl').textContent")
+
+    assert "token with the scope write" in row
+    assert ("required" in row) == is_required
+    assert ("allows it without a token" in row) == (not is_required)
+    assert ("$TOKEN" in line) == is_required
+    assert await page.evaluate("!document.querySelector('#show_health').innerText.match('token')")
+
+
+async def enter_token(page: Page, token: str) -> None:
+    """Enter a token as the keyboard would."""
+    await page.evaluate("document.getElementById('token').focus()")
+    await page.send("Input.insertText", text=token)
 
 
 async def test_the_curl_line_is_the_request_of_the_form(page: Page, client: Client) -> None:

@@ -131,13 +131,43 @@ function renderResponses(operation) {
 }
 
 function renderParameters(operation) {
-  const parameters = operation.parameters.map(resolve);
+  const parameters = [...describeToken(operation), ...operation.parameters.map(resolve)];
   return make("dl", { class: "fields" }, parameters.map((parameter) => {
     const schema = { ...parameter.schema, description: parameter.description };
     const row = renderField(parameter.name, schema, parameter.required);
     row.querySelector(".type").append(`, in ${parameter.in}`);
     return row;
   }));
+}
+
+// The header for the token as a parameter; none for an operation that ignores it.
+function describeToken({ security }) {
+  if (!security.length) return [];
+  const [scope] = security.flatMap((way) => Object.values(way)[0] ?? []);
+  const required = needsToken({ security });
+  const description = `\`Bearer\` and a token with the scope \`${scope}\`.` +
+    (required ? "" : " This service also allows it without a token.");
+  return [{ name: "Authorization", in: "header", required, description, schema: { type: "string" } }];
+}
+
+function needsToken({ security }) {
+  return security.length > 0 && security.every((way) => Object.keys(way).length);
+}
+
+// The token is only in its field; nothing stores it.
+function readToken(operation) {
+  return operation.security.length ? document.getElementById("token").value.trim() : "";
+}
+
+function makeTokenControl() {
+  const input = make("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", autocapitalize: "off",
+    oninput: () => { // the curl commands depend on it
+      for (const form of document.querySelectorAll("form")) form.dispatchEvent(new Event("input"));
+    } });
+  addEventListener("pagehide", () => { input.value = ""; }); // or going back would show this page with it
+  return make("div", { class: "token" }, makeLabelled("Token", input),
+    make("p", { class: "note" }, "For the requests that you send from this page. It is kept in memory only, until you",
+      " reload or leave the page."));
 }
 
 function makeInput(id, parameter) {
@@ -172,8 +202,10 @@ function quoteForShell(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-function formatCurl(request) {
+// The command has $TOKEN in place of the token, to keep it off the screen and out of the shell's history.
+function formatCurl(request, hasToken) {
   const words = ["curl -i"];
+  if (hasToken) words.push('-H "Authorization: Bearer $TOKEN"');
   if (request.method !== "GET" && !(request.method === "POST" && request.body)) words.push(`-X ${request.method}`);
   for (const [name, value] of Object.entries(request.headers)) words.push(`-H ${quoteForShell(`${name}: ${value}`)}`);
   if (request.body !== undefined) words.push(`-d ${quoteForShell(request.body)}`);
@@ -181,11 +213,12 @@ function formatCurl(request) {
   return words.join(" \\\n  ");
 }
 
-async function send(request, output) {
+async function send(request, token, output) {
   output.replaceChildren(make("p", { class: "waiting" }, "Sending…"));
   const started = performance.now();
   try {
-    const response = await fetch(request.url, { ...request, cache: "no-store" });
+    const headers = token ? { ...request.headers, Authorization: `Bearer ${token}` } : request.headers;
+    const response = await fetch(request.url, { ...request, headers, cache: "no-store" });
     const text = await response.text();
     const milliseconds = Math.round(performance.now() - started);
     const isJSON = /[/+]json\b/.test(response.headers.get("Content-Type") ?? "");
@@ -249,15 +282,19 @@ function makeForm(name, path, method, operation) {
       parameter.required ? parameter.in : `${parameter.in}, optional`));
   const form = make("form", { "aria-label": `Try: ${operation.summary}`, oninput: refresh, onsubmit: (event) => {
     event.preventDefault();
-    send(readForm(form, path, method), output);
+    send(readForm(form, path, method), readToken(operation), output);
   } }, controls, makeBodyControls(name, operation),
     make("button", { type: "submit", class: "send" }, `Send ${method.toUpperCase()}`));
-  function refresh() { line.textContent = formatCurl(readForm(form, path, method)); }
+  function refresh() {
+    const hasToken = needsToken(operation) || readToken(operation) !== "";
+    line.textContent = formatCurl(readForm(form, path, method), hasToken);
+  }
   refresh();
   return make("div", { class: "panel" },
     make("div", { class: "panel-head" }, make("h4", {}, "curl"), copy),
     make("pre", { tabindex: 0, role: "group", "aria-label": "curl command" }, line),
-    make("h4", {}, "Try it"), make("p", { class: "note" }, "Sends a real request to this service."),
+    make("h4", {}, "Try it"), make("p", { class: "note" }, "Sends a real request to this service",
+      operation.security.length ? [", with ", make("a", { href: "#token" }, "your token"), needsToken(operation) ? "" : " if you enter one"] : "", "."),
     form, output);
 }
 
@@ -291,7 +328,7 @@ function renderOperation(path, method, operation) {
 
 function render() {
   document.getElementById("version").textContent = `v${spec.info.version}`;
-  document.getElementById("description").replaceChildren(...renderParagraphs(spec.info.description));
+  document.getElementById("description").replaceChildren(...renderParagraphs(spec.info.description), makeTokenControl());
   const groups = new Map();
   for (const [path, item] of Object.entries(spec.paths)) {
     for (const method of METHODS.filter((each) => item[each])) {
