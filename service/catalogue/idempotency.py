@@ -21,11 +21,11 @@ from service.config import Sharing
 from service.database.batching import Batcher, SharedRow
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import KeyInUse, KeyReused, RuleBroken
+from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 
 QUERIES: Mapping[str, Expected] = {
     "create_movies_once": Expected(
-        {"position": int, "fingerprint": str, "replayed": bool, **TYPES},
+        {"position": int, "fingerprint": str, "replayed": bool, "refused": bool, **TYPES},
         [{"requests": "[]"}],
         "POST a movie with an Idempotency-Key",
         writes=True,
@@ -52,10 +52,12 @@ class StoredResponse(NamedTuple):
     """The movie that a key created, as it was then.
 
     `fingerprint`: of the fields that were sent. `is_replayed`: an earlier request created it.
+    `is_refused`: no request has created one, and this one may not.
     """
 
     fingerprint: str
     is_replayed: bool
+    is_refused: bool
     movie: Movie
 
 
@@ -76,20 +78,25 @@ class OnceOnly:
         )
         self._keys_in_use: set[str] = set()
 
-    async def create(self, key: str, fields: Mapping[str, Any]) -> tuple[Movie, bool]:
+    async def create(
+        self, key: str, fields: Mapping[str, Any], refusal: CatalogueError | None = None
+    ) -> tuple[Movie, bool]:
         """Create a movie, or return the movie that the key created before, and True.
 
-        That movie is as it was created; it may have been changed or deleted since. Raises
+        That movie is as it was created; it may have been changed or deleted since. With a `refusal`
+        no movie is created: it is raised if the key was not used before. Raises
         `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it,
         and `Invalid` if the database refuses the movie; the key then stays unused.
         """
         # Of the fields, in a fixed order, as a client may write the same JSON differently.
         fingerprint = hashlib.sha256(orjson.dumps(fields)).hexdigest()
         position = next(self._positions)
-        payload = orjson.dumps(
-            {"position": position, "key": key, "fingerprint": fingerprint, **fields}
-        )
-        response = await self._submit_in_turn(key, position, payload)
+        row = {"position": position, "key": key, "fingerprint": fingerprint, **fields}
+        if refusal:
+            row["may_create"] = False
+        response = await self._submit_in_turn(key, position, orjson.dumps(row))
+        if refusal and response.is_refused:
+            raise refusal
         if response.fingerprint != fingerprint:
             raise KeyReused
         return response.movie, response.is_replayed
@@ -163,6 +170,6 @@ class OnceOnly:
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
         return {
-            position: StoredResponse(fingerprint, is_replayed, Movie._make(movie))
-            for position, fingerprint, is_replayed, *movie in responses
+            position: StoredResponse(fingerprint, is_replayed, is_refused, Movie._make(movie))
+            for position, fingerprint, is_replayed, is_refused, *movie in responses
         }
