@@ -17,6 +17,7 @@ from gunicorn.arbiter import Arbiter
 from service import __version__, logs
 from service import config as settings
 from service.access.clients import Clients
+from service.access.limits import Limits
 from service.catalogue.genres import GenreCounts
 from service.catalogue.idempotency import OnceOnly
 from service.catalogue.listing import Listing
@@ -81,17 +82,19 @@ def create_app(
     headers = CommonHeaders(config.server)
     require_migrations = partial(files.require_migrations, statements)
     health = Health(config.service.environment, require_migrations, in_flight)
+    limits = Limits(config.limits, metrics)
     movies = Movies(
         Catalogue(statements, config.sharing),
         once_only,
         Listing(lists),
         BodyReader(config.server.body_timeout),
+        limits.quotas,
         require_if_match=config.server.require_if_match,
     )
 
     # The outermost first: `limit_time` also sees the responses to errors.
     app = web.Application(middlewares=[in_flight.limit_time, respond_to_errors])
-    access = AccessControl(config.access, Clients(statements, config.sharing))
+    access = AccessControl(config.access, Clients(statements, config.sharing), limits)
     app.add_routes(routes(access, health, movies, Genres(GenreCounts(lists)), Reference()))
     if token := config.operations.token:
         app.router.add_get("/metrics", MetricsPage(metrics, token).show_with_token)
@@ -99,6 +102,7 @@ def create_app(
     app.cleanup_ctx.append(tracing.run)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
     app.cleanup_ctx.append(lambda _: once_only.clear_regularly())
+    app.cleanup_ctx.append(limits.run)
     app.cleanup_ctx.append(in_flight.check_deadlines)
     app.cleanup_ctx.append(metrics.sample_regularly)
     metrics.describe_process(__version__, config.service.environment)

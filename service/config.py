@@ -31,6 +31,7 @@ PREFIX = "CATALOGUE_"
 NOT_SETTINGS = {"CATALOGUE_CONFIG"}  # the path of config.toml itself
 # https://html.spec.whatwg.org/multipage/browsers.html#ascii-serialisation-of-an-origin; not `null`,
 # as any page can have that origin.
+MIN_BURST = 16  # the units of the largest body
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 TOKEN = re.compile("[A-Za-z0-9._~+/-]{16,}=*")  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
 DEFAULT_PORT = re.compile("http:.*:80|https:.*:443")  # browsers omit it
@@ -56,6 +57,11 @@ class WholeNumber(kinds.Integer):
 def _is_database_url(url: str) -> None:
     if url and not url.startswith(("postgres://", "postgresql://")):
         raise ValidationError("must be postgresql://user:password@host:port/name, or empty")
+
+
+def _is_redis_url(url: str) -> None:
+    if url and not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValidationError("must be redis://, rediss:// or unix://, or empty")
 
 
 def _split_list(value: Any, expected: str) -> tuple[str, ...]:
@@ -177,6 +183,29 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """How much a client may do. `repr` hides the URL, which has a password."""
+
+    rate: int = _setting(WholeNumber(0, 1_000_000))
+    burst: int = _setting(WholeNumber(1, 100_000_000))
+    creates_per_day: int = _setting(WholeNumber(0))
+    keys_per_day: int = _setting(WholeNumber(0))
+    redis_url: str = _setting(kinds.String(validate=_is_redis_url), is_secret=True)
+
+    def __post_init__(self) -> None:
+        """Refuse a burst that is no whole number of seconds, or too small for some request."""
+        if self.rate and (self.burst % self.rate or self.burst < MIN_BURST):
+            raise ValidationError(
+                {"burst": [f"must be a multiple of rate ({self.rate}), and at least {MIN_BURST}"]}
+            )
+
+    @property
+    def are_on(self) -> bool:
+        """Whether there is any limit."""
+        return bool(self.rate or self.creates_per_day or self.keys_per_day)
+
+
+@dataclass(frozen=True)
 class Operations:
     """Liveness, readiness and metrics for operators. `repr` hides the token."""
 
@@ -216,6 +245,7 @@ class Config:
     database: Database
     sharing: Sharing
     access: Access
+    limits: Limits
     operations: Operations
     log: Log
     tracing: Tracing

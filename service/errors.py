@@ -17,8 +17,8 @@ class Failure(NamedTuple):
 class CatalogueError(Exception):
     """An error that clients are told about.
 
-    `Malformed`, `MalformedHeader`, `WrongKey`, `Unauthorized` and `Forbidden` have a text, which
-    clients read.
+    `Malformed`, `MalformedHeader`, `WrongKey`, `Unauthorized`, `Forbidden` and `LimitReached` have
+    a text, which clients read.
     """
 
 
@@ -101,6 +101,32 @@ class Forbidden(CatalogueError):
     def __init__(self, scope: str) -> None:
         super().__init__(f"the token does not have the scope {scope}")
         self.scope = scope
+
+
+class Limit(StrEnum):
+    """What is limited; clients and the metrics have these names."""
+
+    RATE = "rate"
+    CREATES_PER_DAY = "creates-per-day"
+    KEYS_PER_DAY = "keys-per-day"
+
+
+class Policy(NamedTuple):
+    """A limit: at most `quota` units in `window_s` seconds."""
+
+    name: Limit
+    quota: int
+    window_s: int
+
+
+class LimitReached(CatalogueError):
+    """The client has used up a limit; `remaining` units are left (`retry_after` in seconds)."""
+
+    def __init__(self, text: str, policy: Policy, remaining: int, retry_after: int) -> None:
+        super().__init__(text)
+        self.policy = policy
+        self.remaining = remaining
+        self.retry_after = retry_after
 
 
 class Refusal(StrEnum):

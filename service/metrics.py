@@ -19,7 +19,7 @@ from prometheus_client import disable_created_metrics as hide_creation_times
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.errors import Refusal
+from service.errors import Limit, Refusal
 from service.log_writer import get_writer
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -99,6 +99,9 @@ class Metrics:
         )
         self._refusals = self._counter(
             "catalogue_refusals_total", "Responses 503, by reason.", ("reason",)
+        )
+        self._limited = self._counter(
+            "catalogue_limited_total", "Responses 429, by limit.", ("limit",)
         )
 
         # The database.
@@ -182,6 +185,7 @@ class Metrics:
         if is_enabled:
             self.add_sampler(self._sample_process)
         # Series that exist before their first event, so that Prometheus sees it as an increase.
+        self._by_limit = {limit: self._limited.labels(limit) for limit in Limit}
         self._by_refusal = {reason: self._refusals.labels(reason) for reason in Refusal}
 
     def count_response(self, method: str, route: str | None, status: int, seconds: float) -> None:
@@ -197,6 +201,10 @@ class Metrics:
     def count_refusal(self, reason: Refusal) -> None:
         """Count a response 503."""
         self._by_refusal[reason].inc()
+
+    def count_limited(self, limit: Limit) -> None:
+        """Count a response 429."""
+        self._by_limit[limit].inc()
 
     def get_statement(self, query: str) -> OfStatement:
         """Return the metrics of the statements of a query."""

@@ -39,6 +39,17 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(POLL_S)
 
 
+class StoppedClock:
+    """Stands for the module `time` of code under test; only the test moves it."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def time(self) -> float:
+        """Return the time, as `time.time` does."""
+        return self.now
+
+
 async def approve(_: object) -> bool:
     """Accept every database, instead of verifying the first connection."""
     return True

@@ -145,6 +145,9 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
         "cors_origins": "https://a.example,*",
         "trusted_proxies": "10.0.0.7,fd00::/8,unix",
         "token": "0123456789abcdef",
+        "rate": "20",  # a part of burst
+        "redis_url": "redis://:p@h/0",
+        "anonymous": "read",
     }
     value = values.get(key, "7")
 
@@ -270,6 +273,13 @@ BAD = [
     ("url", '""', '"mysql://u@h/d"'),
     ("url", '""', '"h/d"'),
     ("url", '""', "1"),
+    ("rate", "0", "-1"),
+    ("rate", "0", "0.5"),
+    ("burst", "100", "0"),
+    ("creates_per_day", "0", "-1"),
+    ("keys_per_day", "0", '"many"'),
+    ("redis_url", '""', '"localhost:6379"'),
+    ("anonymous", '"write"', '"all"'),
     ("require_tls", "false", "2"),
     ("max_open", "10", "0"),
     ("max_open", "10", "10001"),
@@ -387,7 +397,10 @@ def test_the_password_is_in_no_repr() -> None:
     """Settings may be printed and logged, so their repr leaves out the URL and the token."""
     token = "0123456789abcdef"
     url = f"postgresql://u:{SECRET}@h/d"
-    loaded = config.load(DEFAULTS, {"DATABASE_URL": url, "CATALOGUE_OPERATIONS_TOKEN": token})
+    environ = {"DATABASE_URL": url, "CATALOGUE_OPERATIONS_TOKEN": token}
+    loaded = config.load(
+        DEFAULTS, {**environ, "CATALOGUE_LIMITS_REDIS_URL": f"redis://:{SECRET}@h"}
+    )
 
     assert SECRET in loaded.database.url
     assert SECRET not in f"{loaded!r} {loaded} {loaded.database!r} {loaded.database}"
@@ -400,7 +413,16 @@ def test_the_password_is_in_no_message(write: Write) -> None:
         message = refused(DEFAULTS, DATABASE_URL=f"{scheme}u:{SECRET}@h/d")
         assert message.startswith("DATABASE_URL: ")
         assert SECRET not in message
-    assert SECRET not in refused(write('url = ""', f'url = "postgresql://u:{SECRET}@h/d'))
+    assert SECRET not in refused(write('\nurl = ""', f'\nurl = "postgresql://u:{SECRET}@h/d'))
+
+
+@pytest.mark.parametrize("burst", [15, 1000])
+def test_a_burst_is_whole_seconds_and_enough_for_each_request(burst: int) -> None:
+    """The message says what is expected; without a rate, it has no effect."""
+    message = refused(DEFAULTS, CATALOGUE_LIMITS_RATE="15", CATALOGUE_LIMITS_BURST=str(burst))
+
+    assert message == "CATALOGUE_LIMITS_BURST: must be a multiple of rate (15), and at least 16"
+    config.load(DEFAULTS, {"CATALOGUE_LIMITS_BURST": str(burst)})
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -13,7 +13,7 @@ from support import Execute, add_movies, until
 from wire import exchange
 
 from service import __version__
-from service.errors import Refusal
+from service.errors import Limit, Refusal
 from service.log_writer import get_writer
 from service.metrics import Metrics, list_metrics
 from service.web.request_cycle.in_flight import IN_FLIGHT
@@ -211,6 +211,21 @@ async def test_each_503_is_counted_with_its_reason(
     refused = sum(value for name, value in after.items() if name.startswith("refusals_total"))
     counted = [name for name in after if re.match(r"request_duration_seconds_count.*=503}", name)]
     assert refused == sum(after[name] for name in counted)
+
+
+async def test_each_429_is_counted_with_its_limit(start: Start) -> None:
+    """The rate, and a quota."""
+    client = await start(
+        operations__token=TOKEN, limits__rate=1, limits__burst=16, limits__creates_per_day=1
+    )
+    for _ in range(2):
+        await client.post("/v1/movies", json=MOANA)
+    await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(20)))
+
+    after = read(get_app(client)[METRICS])
+    limited = [after[f"limited_total{{limit={limit}}}"] for limit in Limit]
+
+    assert limited == [6, 1, 0]
 
 
 async def test_not_ready(start: Start, empty_database: str) -> None:

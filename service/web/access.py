@@ -8,11 +8,13 @@ from functools import wraps
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from service.access.clients import Clients, Scope
+from service.access.clients import Client, Clients, Scope
+from service.access.limits import Limits
 from service.access.tokens import EXPECTED_TOKEN
 from service.config import Access
 from service.errors import Forbidden, MalformedHeader, Unauthorized
 from service.tracing import WAITING_CLIENTS
+from service.web.limits import count_units, identify_requester
 from service.web.request_cycle.access_log import CLIENT_ID
 from service.web.request_cycle.client_address import CLIENT
 
@@ -22,15 +24,17 @@ EXPECTED_HEADER = f"expected Authorization: Bearer and {EXPECTED_TOKEN}"
 class AccessControl:
     """Lets requests pass that have the scope of their route."""
 
-    def __init__(self, settings: Access, clients: Clients) -> None:
+    def __init__(self, settings: Access, clients: Clients, limits: Limits) -> None:
         self.anonymous = Scope[settings.anonymous.upper()]  # of requests without a token
         self._clients = clients
+        self._limits = limits
 
-    def require(self, scope: Scope, handler: Handler) -> Handler:
-        """Return the handler, for requests with this scope only.
+    def require(self, scope: Scope, handler: Handler, cost: int) -> Handler:
+        """Return the handler, for requests with this scope that the rate limit lets pass.
 
-        For others it raises `Unauthorized`, `Forbidden`, or `MalformedHeader` with two headers; and
-        `Unavailable` if the database does not tell whom the token belongs to.
+        Each takes `cost` units, or more if its body is large. For others it raises `LimitReached`,
+        `Unauthorized`, `Forbidden`, or `MalformedHeader` with two headers; and `Unavailable` if the
+        database does not tell whom the token belongs to.
         """
 
         @wraps(handler)
@@ -38,16 +42,32 @@ class AccessControl:
             WAITING_CLIENTS.set((request[CLIENT],))
             token = self._read_token(request)
             if token is not None:
-                client = await self._clients.find(token)
+                client = await self._find(token, request)
                 request[CLIENT_ID] = client.id
                 WAITING_CLIENTS.set((str(client.id),))
                 if client.scope < scope:
                     raise Forbidden(scope.name.lower())
             elif self.anonymous < scope:
                 raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
+            if self._limits.has_rate:
+                units = count_units(request, cost)
+                await self._limits.charge(identify_requester(request), units)
             return await handler(request)
 
         return handle
+
+    async def _find(self, token: str, request: web.Request) -> Client:
+        """Return the token's client; charge the address for a wrong one, after it is looked up.
+
+        Nobody with a valid token is locked out, and nobody can use up the limit of the client whose
+        id is in the token.
+        """
+        try:
+            return await self._clients.find(token)
+        except Unauthorized:
+            if self._limits.has_rate:
+                await self._limits.charge(identify_requester(request), 1)
+            raise
 
     def _read_token(self, request: web.Request) -> str | None:
         """Return what may be a token; None if the request is anonymous."""

@@ -16,6 +16,7 @@ from service.errors import (
     Invalid,
     KeyInUse,
     KeyReused,
+    LimitReached,
     Malformed,
     MalformedHeader,
     MovieNotFound,
@@ -101,6 +102,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         428,
         "updates and deletes require If-Match with the ETag of the movie",
     ),
+    LimitReached: Problem("limit-reached", "Too many requests", 429),
     StatementFailed: INTERNAL,
     Unavailable: Problem(
         "unavailable",
@@ -147,10 +149,12 @@ def respond(request: web.BaseRequest, error: Exception) -> web.Response:
     """Build the response to an error whose type, or a base class of it, is in `PROBLEMS`."""
     problem = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     headers = {}
-    if isinstance(error, Unavailable | KeyInUse):
+    if isinstance(error, Unavailable | KeyInUse | LimitReached):
         headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, Unauthorized | Forbidden):
         headers["WWW-Authenticate"] = _challenge(error)
+    if isinstance(error, LimitReached):
+        headers |= _describe_limit(error)
     if isinstance(error, Unavailable):
         request[REFUSAL] = error.refusal
     return _response(request, problem, error, headers)
@@ -210,6 +214,18 @@ def _challenge(error: Unauthorized | Forbidden) -> str:
     if isinstance(error, Forbidden):
         return f'{challenge}, error="insufficient_scope", scope="{error.scope}"'
     return f'{challenge}, error="invalid_token"' if error.is_token_sent else challenge
+
+
+def _describe_limit(error: LimitReached) -> dict[str, str]:
+    """Return the fields of draft-ietf-httpapi-ratelimit-headers-10.
+
+    https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
+    """
+    name, quota, window_s = error.policy
+    return {
+        "RateLimit-Policy": f'"{name}";q={quota};w={window_s}',
+        "RateLimit": f'"{name}";r={error.remaining};t={error.retry_after}',
+    }
 
 
 def _failures_json(error: Exception | None) -> list[dict[str, str]]:

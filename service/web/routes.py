@@ -15,6 +15,7 @@ from service.web.bodies import hold_continue
 from service.web.genres import Genres
 from service.web.health import Health
 from service.web.index import show_index
+from service.web.limits import LIST_UNITS
 from service.web.movies.handlers import Movies
 from service.web.reference import operations
 from service.web.reference.document import Operation, build_document
@@ -32,6 +33,7 @@ class Route(NamedTuple):
     handler: Handler
     operation: Operation
     scope: Scope = Scope.NONE  # NONE: everyone, whatever the settings say
+    cost: int = 1  # in units of the rate limit; a large body takes more
 
 
 def routes(
@@ -43,13 +45,13 @@ def routes(
         Route("GET", "/v1", show_index, operations.SHOW_INDEX),
         Route("GET", "/v1/healthcheck", health.show, operations.SHOW_HEALTH),
         Route("GET", "/v1/healthcheck/ready", health.ready, operations.SHOW_READINESS),
-        Route("GET", "/v1/movies", movies.list, operations.LIST_MOVIES, Scope.READ),
+        Route("GET", "/v1/movies", movies.list, operations.LIST_MOVIES, Scope.READ, LIST_UNITS),
         Route("POST", "/v1/movies", movies.create, operations.CREATE_MOVIE, Scope.WRITE),
         Route("GET", MOVIE_PATH, movies.show, operations.SHOW_MOVIE, Scope.READ),
         Route("PATCH", MOVIE_PATH, movies.update, operations.UPDATE_MOVIE, Scope.WRITE),
         Route("PUT", MOVIE_PATH, movies.replace, operations.REPLACE_MOVIE, Scope.WRITE),
         Route("DELETE", MOVIE_PATH, movies.delete, operations.DELETE_MOVIE, Scope.WRITE),
-        Route("GET", "/v1/genres", genres.list, operations.LIST_GENRES, Scope.READ),
+        Route("GET", "/v1/genres", genres.list, operations.LIST_GENRES, Scope.READ, LIST_UNITS),
         Route("GET", "/v1/openapi.json", reference.document, operations.SHOW_DOCUMENT),
         Route("GET", "/v1/docs", reference.page, operations.SHOW_PAGE),
         Route("GET", "/v1/docs/{file}", reference.file, operations.SHOW_FILE),
@@ -61,7 +63,9 @@ def routes(
         web.route(
             route.method,
             route.path,
-            access.require(route.scope, route.handler) if route.scope else route.handler,
+            access.require(route.scope, route.handler, route.cost)
+            if route.scope
+            else route.handler,
             expect_handler=hold_continue,
         )
         for route in [*table, *heads]

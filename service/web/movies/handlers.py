@@ -5,6 +5,7 @@ They raise the errors of the catalogue; the middlewares turn these into response
 
 from aiohttp import web
 
+from service.access.quotas import Quotas, Share
 from service.catalogue.idempotency import OnceOnly
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
@@ -12,8 +13,9 @@ from service.catalogue.rules import read_movie
 from service.errors import MovieNotFound
 from service.web.bodies import BodyReader
 from service.web.conditions import is_not_modified, not_modified_headers
+from service.web.limits import identify_requester
 from service.web.movies.cursors import MAX_ID
-from service.web.movies.idempotency_keys import parse_key
+from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
 from service.web.movies.pages import page_response
 from service.web.movies.parameters import parse_list_query, reject_query_string
 from service.web.movies.preconditions import movie_headers, parse_preconditions
@@ -25,12 +27,13 @@ NO_STORE = {"Cache-Control": "no-store"}
 class Movies:
     """List, create, show, update, replace and delete movies."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that it uses
         self,
         catalogue: Catalogue,
         once_only: OnceOnly,
         listing: Listing,
         bodies: BodyReader,
+        quotas: Quotas,
         *,
         require_if_match: bool,
     ) -> None:
@@ -38,6 +41,7 @@ class Movies:
         self._once_only = once_only
         self._listing = listing
         self._bodies = bodies
+        self._quotas = quotas
         self._require_if_match = require_if_match
 
     async def list(self, request: web.Request) -> web.Response:
@@ -50,6 +54,11 @@ class Movies:
 
     async def create(self, request: web.Request) -> web.Response:
         """201 and the new movie; the first response again for a key that was sent before."""
+        has_key = HEADER_NAME in request.headers
+        async with self._quotas.take(identify_requester(request), has_key=has_key) as share:
+            return await self._create(request, share)
+
+    async def _create(self, request: web.Request, share: Share) -> web.Response:
         reject_query_string(request)
         key = parse_key(request)
         fields = read_movie(await self._bodies.read_object(request))
@@ -57,7 +66,8 @@ class Movies:
         if key is None:
             movie = await self._catalogue.create(fields)
         else:
-            movie, replayed = await self._once_only.create(key, fields)
+            movie, replayed = await self._once_only.create(key, fields, share.error)
+        share.was_used = not replayed
         headers = {"Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
         if replayed:
             headers["Idempotency-Replayed"] = "true"

@@ -129,6 +129,12 @@ HEADERS: Mapping[str, Json] = {
     ),
     "ETag": _header("The entity tag; it changes whenever the response changes."),
     "Last-Modified": _header("The time of the last change, to the second."),
+    "RateLimit-Policy": _header(
+        "The limit that was reached"
+        " (https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/): its name, `q`"
+        " units in `w` seconds."
+    ),
+    "RateLimit": _header("What is left of the limit: `r` units, and more in `t` seconds."),
     "WWW-Authenticate": _header(
         "`Bearer` (RFC 6750), with an `error` if a token was sent, and the missing `scope` if the"
         " token is valid."
@@ -145,9 +151,14 @@ PROBLEM_HEADERS = {
     403: ("WWW-Authenticate",),
     405: ("Allow",),
     409: ("Retry-After",),
+    429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
     503: ("Retry-After",),
 }
-ACCESS_PROBLEMS = ("malformed-header", "unauthorized")  # of every operation with a scope
+ACCESS_PROBLEMS = (
+    "malformed-header",
+    "unauthorized",
+    "limit-reached",
+)  # of every operation with a scope
 COMMON_PROBLEMS = ("bad-request", "expectation-failed", "internal-error", "unavailable")
 
 

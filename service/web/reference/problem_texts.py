@@ -11,8 +11,11 @@ from service.errors import (
     Failure,
     Forbidden,
     Invalid,
+    Limit,
+    LimitReached,
     Malformed,
     MalformedHeader,
+    Policy,
     Unauthorized,
     WrongKey,
     WrongParameters,
@@ -135,6 +138,20 @@ PROBLEM_TEXTS: Mapping[str, ProblemText] = {
     "precondition-required": ProblemText(
         "This deployment requires `If-Match` for updates and deletes.",
         "Send `If-Match` with the `ETag` of the movie that you want to change.",
+    ),
+    "limit-reached": ProblemText(
+        "The client, or its address if it has no token, has used up a limit of this service: of the"
+        " units per second, where a list or a large body takes more units than a movie by id, of"
+        " new movies per day, or of new `Idempotency-Key`s per day. Nothing was changed.",
+        "Wait for the number of seconds in `Retry-After` and try again. The detail and the header"
+        " `RateLimit-Policy` say what the limit is.",
+        LimitReached(
+            "the limit is 10 units per second, and 100 at once; this request takes 1: try again in"
+            " 3 s",
+            Policy(Limit.RATE, 100, 10),
+            remaining=0,
+            retry_after=3,
+        ),
     ),
     "internal-error": ProblemText(
         "An unexpected error occurred in the service.",

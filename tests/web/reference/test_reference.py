@@ -165,6 +165,7 @@ async def test_temporary_problems_have_retry_after(document: dict[str, Any]) -> 
 
     assert {slug for slug, response in problems if "Retry-After" in response["headers"]} == {
         "idempotency-key-in-use",
+        "limit-reached",
         "unavailable",
     }
 

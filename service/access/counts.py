@@ -1,0 +1,108 @@
+"""Counts what each client or address has used of a limit, by a sliding window counter.
+
+Time is cut into windows. What was used in the window before this one counts in the proportion in
+which the sliding window still overlaps it, so a limit holds over any period as long as a window,
+within a few units. `redis_counts.py` counts in the same way.
+
+In memory, this module counts itself: the storage in memory of `limits` has a thread (without
+asyncio) or a task that looks at all keys again and again: 12 us a request with 100,000 addresses
+and a busy processor, or 770 us with 20,000; this one takes 1 us.
+"""
+
+import time
+from typing import NamedTuple, Protocol
+
+from service.errors import Policy
+
+MAX_ADDRESSES = 100_000  # that are counted by themselves in a window; 25 MB
+ADDRESS = "address:"  # the start of the identity of a client without a token
+
+
+class Refused(NamedTuple):
+    """Nothing was counted, as it is too much: how much is left, and when it would be enough."""
+
+    remaining: int
+    retry_after_s: int
+
+
+class Usage(NamedTuple):
+    """What was used in this window, which ends in `left_s` seconds, and in the one before it."""
+
+    previous: int
+    current: int
+    left_s: float
+
+
+class Counts(Protocol):
+    """Counts by identity."""
+
+    async def take(self, identity: str, cost: int) -> Refused | None:
+        """Count the cost, or nothing if that is more than the limit."""
+        ...
+
+    async def give_back(self, identity: str, cost: int) -> None:
+        """Uncount what was taken."""
+        ...
+
+
+class MemoryCounts:
+    """Counts for this process.
+
+    Two dictionaries hold two windows, so nothing must be cleared. A flood from more addresses than
+    `MAX_ADDRESSES` takes no more memory: the others share one count.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._window = 0  # since 1970
+        self._previous: dict[str, int] = {}
+        self._current: dict[str, int] = {}
+
+    async def take(self, identity: str, cost: int) -> Refused | None:
+        """Count the cost, or nothing if that is more than the limit."""
+        quota = self._policy.quota
+        left_s = self._find_window()
+        if identity not in self._current and len(self._current) >= MAX_ADDRESSES:
+            identity = _share(identity)
+        current = self._current.get(identity, 0)
+        previous = self._previous.get(identity, 0)
+        weighted = int(previous * left_s / self._policy.window_s) if previous else 0
+        if current + weighted + cost > quota:
+            return refuse(self._policy, Usage(previous, current, left_s), cost)
+        self._current[identity] = current + cost
+        return None
+
+    async def give_back(self, identity: str, cost: int) -> None:
+        """Uncount what was taken; nothing if its window is over."""
+        if identity not in self._current:
+            identity = _share(identity)
+        if identity in self._current:
+            self._current[identity] = max(0, self._current[identity] - cost)
+
+    def _find_window(self) -> float:
+        """Begin a new window if it is time; return the seconds that are left of it."""
+        now = time.time()
+        window = int(now // self._policy.window_s)
+        if window != self._window:
+            self._previous = self._current if window == self._window + 1 else {}
+            self._current = {}
+            self._window = window
+        return (window + 1) * self._policy.window_s - now
+
+
+def refuse(policy: Policy, usage: Usage, cost: int) -> Refused:
+    """Return what is left, and after how many seconds the cost would not be refused."""
+    previous, current, left_s = usage
+    weighted = int(previous * left_s / policy.window_s)
+    room = policy.quota - current - cost  # for what was used in the window before
+    if room >= 0:
+        wait_s = left_s - (room + 1) * policy.window_s / max(1, previous)
+    else:  # this window must end; then it is the one before
+        room = policy.quota - cost
+        wait_s = left_s + max(0.0, policy.window_s - (room + 1) * policy.window_s / current)
+    return Refused(max(0, policy.quota - current - weighted), max(1, int(wait_s) + 1))
+
+
+def _share(identity: str) -> str:
+    """Return the identity of all addresses that are not counted by themselves."""
+    return ADDRESS if identity.startswith(ADDRESS) else identity

@@ -1,0 +1,138 @@
+"""Counts for several processes, in Redis or Valkey, by the sliding window counter of `limits`.
+
+While Redis is away, each process counts for itself: no request fails, or waits longer than
+`TIMEOUT_S`. Only what `[limits] redis_url` turns on imports this module, as that takes 0.3 s.
+"""
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import RedisStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from service.access.counts import MemoryCounts, Refused, Usage, refuse
+from service.errors import OperatorError, Policy
+
+log = structlog.get_logger()
+
+TIMEOUT_S = 0.25  # of a request, with the wait for a connection
+RETRY_S = 3.0
+MAX_CONNECTIONS = 10
+KEY_PREFIX = "catalogue"
+PROBE = RateLimitItemPerSecond(1, namespace="probe")
+
+
+class Redis:
+    """The connections to Redis, and whether it is there."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=MAX_CONNECTIONS,
+                timeout=TIMEOUT_S,
+                socket_timeout=TIMEOUT_S,
+                socket_connect_timeout=TIMEOUT_S,
+                retry=Retry(NoBackoff(), 1),  # on a new connection, if Redis has closed this one
+            )
+        except (ValueError, TypeError) as error:  # its text may have the password
+            raise OperatorError(
+                "[limits] redis_url: expected redis://:password@host:6379/0, rediss://... or"
+                " unix:///path/of/socket"
+            ) from error
+        self.storage = RedisStorage(
+            "redis://",
+            implementation="redispy",
+            key_prefix=KEY_PREFIX,
+            connection_pool=self._pool,  # type: ignore[arg-type] # its docstring allows it
+        )
+        self.limiter = SlidingWindowCounterRateLimiter(self.storage)
+        self.is_there = False
+        self._search: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Connect; if that fails, go on trying."""
+        try:
+            await self._probe()
+        except Exception as error:  # noqa: BLE001 - as in `RedisCounts.take`
+            self.lose(error)
+
+    def lose(self, error: Exception) -> None:
+        """Do without Redis until it is there again."""
+        self.is_there = False
+        if self._search is None:
+            reason = str(error) or "it did not respond in time"
+            log.warning("limits without redis", reason=reason)
+            self._search = asyncio.create_task(self._connect_again())
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self.is_there = False
+        if self._search:
+            self._search.cancel()
+        with suppress(Exception):
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._pool.disconnect()
+
+    async def _connect_again(self) -> None:
+        while not self.is_there:
+            await asyncio.sleep(RETRY_S)
+            with suppress(Exception):
+                await self._probe()
+        self._search = None
+        log.info("limits with redis")
+
+    async def _probe(self) -> None:
+        """Write something, as a full Redis or a replica responds to pings."""
+        async with asyncio.timeout(TIMEOUT_S):
+            await self.limiter.hit(PROBE, cost=0)
+        self.is_there = True
+
+
+class RedisCounts:
+    """Counts for all processes with the same Redis.
+
+    What this process lets pass is also counted in its memory: it is the first to refuse, which
+    costs Redis nothing, and goes on when Redis is away or returns empty.
+    """
+
+    def __init__(self, policy: Policy, redis: Redis) -> None:
+        self._policy = policy
+        self._item = RateLimitItemPerSecond(policy.quota, policy.window_s, namespace=policy.name)
+        self._redis = redis
+        self._memory = MemoryCounts(policy)
+
+    async def take(self, identity: str, cost: int) -> Refused | None:
+        """Count the cost, or nothing if that is more than the limit."""
+        refused = await self._memory.take(identity, cost)
+        if refused or not self._redis.is_there:
+            return refused
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                if await self._redis.limiter.hit(self._item, identity, cost=cost):
+                    return None
+                previous, _, current, left_s = await self._redis.storage.get_sliding_window(
+                    self._item.key_for(identity), self._policy.window_s
+                )
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request must not fail
+            self._redis.lose(error)
+            return None
+        await self._memory.give_back(identity, cost)
+        # It keeps a window for twice its time, of which it is the current one first.
+        left_s = max(0.0, left_s - self._policy.window_s)
+        return refuse(self._policy, Usage(previous, current, left_s), cost)
+
+    async def give_back(self, identity: str, cost: int) -> None:
+        """Uncount what was taken."""
+        await self._memory.give_back(identity, cost)
+        if self._redis.is_there:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._redis.limiter.hit(self._item, identity, cost=-cost)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._redis.lose(error)

@@ -1,0 +1,29 @@
+"""Whom a request counts for, and how many units it takes of the rate limit."""
+
+from aiohttp import hdrs, web
+
+from service.access.limits import identify
+from service.catalogue.strict_json import MAX_BYTES
+from service.web.request_cycle.access_log import CLIENT_ID
+from service.web.request_cycle.client_address import CLIENT
+
+UNIT_BYTES = 65_536  # a body takes a unit for as many bytes, or fewer
+MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
+LIST_UNITS = 10
+
+
+def identify_requester(request: web.Request) -> str:
+    """Return its client, or else its address; see `identify`."""
+    return identify(request.get(CLIENT_ID), request[CLIENT])
+
+
+def count_units(request: web.Request, cost: int) -> int:
+    """Return `cost`, or more for a large body, before any of it is read.
+
+    A body that does not say how long it is counts as the largest one.
+    """
+    headers = request.headers
+    if hdrs.CONTENT_LENGTH in headers:
+        units = -(-(request.content_length or 0) // UNIT_BYTES)
+        return max(cost, min(units, MAX_BODY_UNITS))
+    return max(cost, MAX_BODY_UNITS) if hdrs.TRANSFER_ENCODING in headers else cost

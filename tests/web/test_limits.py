@@ -1,0 +1,305 @@
+"""429: the rate of each client or address, and its quotas per day."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse
+from conftest import MOANA, Client, Start
+from support import Execute, StoppedClock, add_client, add_movies, bearer
+from wire import exchange
+
+from service import config
+from service.access import counts, quotas
+from service.web.limits import LIST_UNITS, MAX_BODY_UNITS
+
+NO_HEADERS: Mapping[str, str] = {}
+RATE = {"limits__rate": 1, "limits__burst": 20}  # a window of 20 s
+WRONG = bearer("mc_1_" + 43 * "A")
+NOON = 1_800_014_400.0  # 12:00 UTC; a window begins
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    """The clock of limits, which stands still at noon."""
+    clock = StoppedClock(NOON)
+    monkeypatch.setattr(counts, "time", clock)
+    monkeypatch.setattr(quotas, "time", clock)
+    return clock
+
+
+async def exhaust(client: Client, **headers: str) -> None:
+    """Use up the rate limit."""
+    while (await client.get("/v1/movies/1", headers=headers)).status != 429:
+        pass
+
+
+async def kind(response: ClientResponse) -> tuple[int, str]:
+    """Return the status and the kind of problem."""
+    return response.status, (await response.json())["type"].partition("#")[2]
+
+
+async def test_the_response_says_what_the_limit_is_and_when_to_come_back(start: Start) -> None:
+    """In the detail and in the headers, which other responses do not have."""
+    client = await start(**RATE)
+    before = await client.get("/v1/movies/1")
+    await exhaust(client)
+
+    response = await client.get("/v1/movies?page_size=no")
+    problem = await response.json()
+
+    assert await kind(response) == (429, "limit-reached")
+    assert problem["detail"] == (
+        "the limit is 1 units per second, and 20 at once; this request takes 10: try again in 30 s"
+    )
+    assert response.headers["Retry-After"] == "30"
+    assert response.headers["RateLimit-Policy"] == '"rate";q=20;w=20'
+    assert response.headers["RateLimit"] == '"rate";r=0;t=30'
+    assert not {"RateLimit", "RateLimit-Policy", "Retry-After"} & before.headers.keys()
+
+
+async def test_a_client_that_waits_as_told_gets_through(start: Start, clock: StoppedClock) -> None:
+    """`Retry-After` is long enough, also for a list."""
+    client = await start(**RATE)
+    await exhaust(client)
+
+    refused = await client.get("/v1/movies")
+    clock.now += int(refused.headers["Retry-After"])
+
+    assert (await client.get("/v1/movies")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "units"),
+    [
+        ("GET", "/v1/movies/1", None, 1),
+        ("GET", "/v1/movies", None, LIST_UNITS),
+        ("HEAD", "/v1/movies", None, LIST_UNITS),
+        ("PATCH", "/v1/movies/1", b"{}", 1),
+        ("PATCH", "/v1/movies/1", 70_000 * b" ", 2),
+        ("PATCH", "/v1/movies/1", (1 << 20) * b" ", MAX_BODY_UNITS),
+    ],
+)
+async def test_lists_and_large_bodies_take_more_units(
+    start: Start, method: str, path: str, body: bytes | None, units: int
+) -> None:
+    """`RateLimit` has what is left."""
+    client = await start(limits__rate=1, limits__burst=60)
+
+    await client.request(method, path, data=body)
+
+    taken = 60 - await count_left(client)
+    assert taken == units
+
+
+async def count_left(client: Client) -> int:
+    """Use up the rate limit of 60 units, and return how many were left."""
+    left = 0
+    while (await client.get("/v1/movies/1")).status != 429:
+        left += 1
+    return left
+
+
+async def test_a_body_of_unknown_length_counts_as_the_largest(start: Start) -> None:
+    """A chunked one; a longer one than is allowed takes no more."""
+    client = await start(limits__rate=1, limits__burst=60)
+
+    async def chunks() -> Any:
+        yield b"{}"
+
+    await client.patch("/v1/movies/1", data=chunks())
+    await exchange(
+        client, b"PATCH /v1/movies/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999999\r\n\r\n"
+    )
+
+    assert await count_left(client) == 60 - 2 * MAX_BODY_UNITS
+
+
+async def test_the_body_of_a_refused_request_is_not_read(start: Start) -> None:
+    """The response comes although no byte of the body does."""
+    client = await start(**RATE)
+    await exhaust(client)
+
+    status, headers, _ = await exchange(
+        client,
+        b"POST /v1/movies?wrong HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\nIf-Match: x\r\n\r\n",
+    )
+
+    assert (status, headers["Connection"]) == (429, "close")
+
+
+async def test_every_client_has_its_own_limit(start: Start, execute: Execute) -> None:
+    """The address has another one."""
+    client = await start(**RATE)
+    one, other = (bearer(add_client(execute, "read")) for _ in range(2))
+    await exhaust(client, **one)
+
+    statuses = [
+        (await client.get("/v1/movies/1", headers=headers)).status for headers in (one, other, {})
+    ]
+
+    assert statuses == [429, 404, 404]
+
+
+async def test_wrong_tokens_use_up_the_limit_of_the_address(start: Start, execute: Execute) -> None:
+    """Then they get a 429; the client whose id they have, and all valid tokens, do not notice."""
+    client = await start(**RATE)
+    token = bearer(add_client(execute, "read"))
+    statuses = [(await client.get("/v1/movies/1", headers=WRONG)).status for _ in range(25)]
+
+    after = [
+        (await client.get("/v1/movies/1", headers=headers)).status for headers in (token, {}, WRONG)
+    ]
+
+    assert statuses == [401] * 20 + [429] * 5
+    assert after == [404, 429, 429]
+
+
+async def test_refusals_for_lack_of_rights_take_no_units(start: Start, execute: Execute) -> None:
+    """401 without a token, and 403."""
+    client = await start(access__anonymous="none", **RATE)
+    token = bearer(add_client(execute, "read"))
+    for headers in 30 * [token, {}]:
+        await client.delete("/v1/movies/1", headers=headers)
+
+    response = await client.get("/v1/movies/1", headers=token)
+
+    assert response.status == 404
+
+
+async def test_public_paths_have_no_limit(start: Start) -> None:
+    """Health checks, the document, the page, OPTIONS and unknown paths."""
+    client = await start(**RATE)
+    await exhaust(client)
+
+    paths = ("/v1/healthcheck", "/v1/healthcheck/ready", "/v1/openapi.json", "/v1/docs", "/", "/v1")
+    statuses = [(await client.get(path)).status for path in paths]
+    options = await client.options("/v1/movies")
+    unknown = await client.get("/v1/unknown")
+    wrong = await client.delete("/v1/movies")
+
+    assert statuses == [200] * 6
+    assert (options.status, unknown.status, wrong.status) == (204, 404, 405)
+
+
+# Quotas of a day.
+
+
+async def post(
+    client: Client,
+    key: str | None = None,
+    movie: Mapping[str, Any] = MOANA,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> ClientResponse:
+    """POST a movie."""
+    headers = {**headers, "Idempotency-Key": key} if key else headers
+    return await client.post("/v1/movies", json=movie, headers=headers)
+
+
+async def test_the_quota_of_movies_is_for_a_day(
+    start: Start, clock: StoppedClock, execute: Execute
+) -> None:
+    """It starts anew at midnight in UTC, and each client has its own."""
+    client = await start(limits__creates_per_day=2)
+    token = bearer(add_client(execute, "write"))
+
+    statuses = [(await post(client)).status for _ in range(3)]
+    refused = await post(client)
+    of_client = await post(client, headers=token)
+    clock.now += 43_200
+    next_day = await post(client)
+
+    assert statuses == [201, 201, 429]
+    assert await kind(refused) == (429, "limit-reached")
+    assert (await refused.json())["detail"] == (
+        "the limit is 2 new movies per day; the next day begins at 00:00 UTC, in 43201 s"
+    )
+    assert refused.headers["RateLimit-Policy"] == '"creates-per-day";q=2;w=86400'
+    assert refused.headers["RateLimit"] == '"creates-per-day";r=0;t=43201'
+    assert refused.headers["Retry-After"] == "43201"
+    assert (of_client.status, next_day.status) == (201, 201)
+
+
+async def test_only_movies_that_were_created_count(start: Start, execute: Execute) -> None:
+    """Neither wrong requests nor repeats do."""
+    client = await start(limits__creates_per_day=2, limits__keys_per_day=2)
+    execute("alter table movies add constraint movies_title_is_no_x check (title <> 'x')")
+    for key in (None, "k"):
+        for wrong in ({}, {**MOANA, "year": 1}, {**MOANA, "title": "x"}):
+            assert (await post(client, key, wrong)).status in (400, 422)
+    await client.post("/v1/movies?a=1", json=MOANA)
+
+    statuses = [(await post(client, "a")).status for _ in range(5)]
+
+    assert statuses == [201] * 5
+    assert (await post(client, "b")).status == 201
+    assert (await post(client)).status == 429
+
+
+async def test_a_repeat_is_free_when_the_quota_is_used_up(start: Start, execute: Execute) -> None:
+    """It gets its first response; a new key creates no movie, and works when there is quota."""
+    client = await start(limits__creates_per_day=1)
+    first = await post(client, "a")
+
+    again = await post(client, "a")
+    other = await post(client, "a", {**MOANA, "title": "Another"})
+    new = await post(client, "b")
+
+    assert (again.status, await again.read()) == (201, await first.read())
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert await kind(other) == (422, "idempotency-key-reused")
+    assert await kind(new) == (429, "limit-reached")
+    assert execute("select count(*) from movies") == [(1,)]
+    assert execute("select key from idempotency_keys") == [("a",)]
+
+
+async def test_keys_have_a_quota_of_their_own(start: Start) -> None:
+    """Movies without a key can still be created."""
+    client = await start(limits__keys_per_day=1)
+
+    statuses = [(await post(client, key)).status for key in ("a", "b", "a", None, None)]
+    refused = await post(client, "c")
+
+    assert statuses == [201, 429, 201, 201, 201]
+    assert refused.headers["RateLimit-Policy"] == '"keys-per-day";q=1;w=86400'
+
+
+@pytest.mark.parametrize("key", [None, "k{}"])
+async def test_requests_that_arrive_together_stay_within_the_quota(
+    start: Start, execute: Execute, key: str | None
+) -> None:
+    """Each takes its share before it starts."""
+    client = await start(limits__creates_per_day=5)
+
+    responses = await asyncio.gather(
+        *(post(client, key and key.format(number)) for number in range(40))
+    )
+
+    assert sorted(response.status for response in responses) == [201] * 5 + [429] * 35
+    assert execute("select count(*) from movies") == [(5,)]
+
+
+async def test_a_used_up_quota_is_told_before_the_body_is_read(start: Start) -> None:
+    """Without a key, as there is nothing to repeat."""
+    client = await start(limits__creates_per_day=1)
+    await post(client)
+
+    status, _, _ = await exchange(
+        client, b"POST /v1/movies?wrong HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
+    )
+
+    assert status == 429
+
+
+async def test_without_limits_there_is_none(client: Client, execute: Execute) -> None:
+    """By default."""
+    add_movies(execute, "a")
+    statuses = {(await client.get("/v1/movies")).status for _ in range(50)}
+
+    assert statuses == {200}
+
+
+def test_the_smallest_burst_is_enough_for_every_request() -> None:
+    """Otherwise some request would always be refused."""
+    assert max(LIST_UNITS, MAX_BODY_UNITS) <= config.MIN_BURST
