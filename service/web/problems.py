@@ -175,8 +175,7 @@ def respond_http(
     phrase = HTTPStatus(status).phrase
     problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase)
     if reason:
-        first_line = reason.strip().partition("\n")[0].rstrip(": ")
-        detail = f"{problem.detail}: {first_line[:1].lower()}{first_line[1:]}"
+        detail = f"{problem.detail}: {reason[:1].lower()}{reason[1:]}"
         problem = problem._replace(detail=detail)
     return _response(request, problem, headers=headers)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import InvalidHeader, LineTooLong
 
 from service.web import problems
 from service.web.problems import MAX_HEAD_BYTES, REFUSAL
@@ -228,9 +228,11 @@ class Connection(web.RequestHandler):
                 status, message = self._refusal, None
             elif isinstance(exc, LineTooLong):  # its message has the line
                 message = f"a line has more than {self.max_line_size} bytes"
-            # The rest of aiohttp's message is the client's line, which may have a password.
-            reason, _, _ = (message or HTTPStatus(status).phrase).partition("\n\n")
-            request[PARSER_ERROR] = " ".join(reason.split()).rstrip(":")
+            elif isinstance(exc, InvalidHeader):  # its message has the header, perhaps a token
+                message = "Invalid HTTP header"
+            elif message:  # other lines have what was received
+                message = message.strip().partition("\n")[0].rstrip(": ")
+            request[PARSER_ERROR] = message or HTTPStatus(status).phrase
             response = problems.respond_http(request, status, reason=message)
         self._server.common_headers.add(request, response)
         response.force_close()
