@@ -79,15 +79,22 @@ class OnceOnly:
         self._keys_in_use: set[str] = set()
 
     async def create(
-        self, key: str, fields: Mapping[str, Any], refusal: CatalogueError | None = None
+        self,
+        key: str,
+        fields: Mapping[str, Any],
+        client_id: int | None = None,
+        refusal: CatalogueError | None = None,
     ) -> tuple[Movie, bool]:
         """Create a movie, or return the movie that the key created before, and True.
 
-        That movie is as it was created; it may have been changed or deleted since. With a `refusal`
-        no movie is created: it is raised if the key was not used before. Raises
-        `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it,
-        and `Invalid` if the database refuses the movie; the key then stays unused.
+        That movie is as it was created; it may have been changed or deleted since. `client_id`:
+        whose key it is; clients without a token (None) share theirs. With a `refusal` no movie is
+        created: it is raised if the key was not used before. Raises `KeyReused` if the key was used
+        with other fields, `KeyInUse` while another request uses it, and `Invalid` if the database
+        refuses the movie; the key then stays unused.
         """
+        if client_id is not None:
+            key = f"{client_id}\t{key}"  # nobody can send a key with a tab
         # Of the fields, in a fixed order, as a client may write the same JSON differently.
         fingerprint = hashlib.sha256(orjson.dumps(fields)).hexdigest()
         position = next(self._positions)

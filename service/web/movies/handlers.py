@@ -19,6 +19,7 @@ from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
 from service.web.movies.pages import page_response
 from service.web.movies.parameters import parse_list_query, reject_query_string
 from service.web.movies.preconditions import movie_headers, parse_preconditions
+from service.web.request_cycle.access_log import CLIENT_ID
 from service.web.responses import movie_response
 
 NO_STORE = {"Cache-Control": "no-store"}
@@ -66,7 +67,8 @@ class Movies:
         if key is None:
             movie = await self._catalogue.create(fields)
         else:
-            movie, replayed = await self._once_only.create(key, fields, share.error)
+            owner = request.get(CLIENT_ID)
+            movie, replayed = await self._once_only.create(key, fields, owner, share.error)
         share.was_used = not replayed
         headers = {"Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
         if replayed:
