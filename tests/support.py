@@ -55,6 +55,14 @@ async def approve(_: object) -> bool:
     return True
 
 
+def read_token_function() -> str:
+    """Return the shell function of docs/clients.md that makes curl send a token."""
+    text = (Path(__file__).parent.parent / "docs/clients.md").read_text()
+    section = text.split("## Tokens")[1].split("\n## ")[0]
+    (function,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    return str(function)
+
+
 def add_movies(execute: Execute, *titles: str, year: int = 2000) -> None:
     """Insert movies with these titles, of one minute and the genre x."""
     sql = "insert into movies (title, year, runtime, genres) select unnest(%s), %s, 1, '{x}'"

@@ -1,6 +1,7 @@
-"""Runs the examples of docs/clients.md unchanged, with and without failures."""
+"""Runs the examples of docs/clients.md unchanged, with and without a token and failures."""
 
 import asyncio
+import os
 import re
 import shutil
 import sys
@@ -11,9 +12,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from conftest import ROOT, Client
+from conftest import ROOT, Client, Start
 from pytest_aiohttp import AiohttpServer
-from support import Execute
+from support import Execute, add_client, read_token_function
 
 # The program that runs a script from stdin, by the language of its block.
 RUNNERS = {
@@ -35,7 +36,8 @@ LANGUAGES = [
 class Between:
     """A proxy in front of the service that can disturb the first request of a method."""
 
-    def __init__(self, service: Client) -> None:
+    def __init__(self, service: Client, token: str) -> None:
+        self.token = token  # of the examples
         self.lose_answer = ""  # of the first request of this method
         self.overtake = ""  # another client comes before the first request of this method
         self.seen: list[tuple[str, int]] = []  # method and status
@@ -45,7 +47,8 @@ class Between:
         """Forward the request, and return its response."""
         first = request.method not in dict(self.seen)
         if first and request.method == self.overtake:
-            await self._service.patch(request.path, json={"year": 1999})
+            other = {n: v for n, v in request.headers.items() if n == "Authorization"}
+            await self._service.patch(request.path, json={"year": 1999}, headers=other)
         kept = {n: v for n, v in request.headers.items() if n not in ("Host", "Accept-Encoding")}
         answer = await self._service.request(
             request.method,
@@ -61,10 +64,11 @@ class Between:
         return web.Response(status=answer.status, headers=answer.headers, body=body)
 
 
-@pytest.fixture
-async def between(client: Client) -> Between:
-    """Return a proxy in front of a service."""
-    return Between(client)
+@pytest.fixture(params=["write", "none"])
+async def between(request: pytest.FixtureRequest, start: Start, execute: Execute) -> Between:
+    """Return a proxy in front of a service that requires no token, or one."""
+    service = await start(access__anonymous=request.param)
+    return Between(service, add_client(execute, "write") if request.param == "none" else "")
 
 
 @pytest.fixture
@@ -83,8 +87,15 @@ async def run(
         script = "\n".join(blocks[number] for number in numbers)
         assert "http://127.0.0.1:8000" in script
         script = script.replace("http://127.0.0.1:8000", str(server.make_url("")).rstrip("/"))
+        if between.token and language == "sh":
+            script = read_token_function() + script
         process = await asyncio.create_subprocess_exec(
-            *RUNNERS[language], cwd=tmp_path, stdin=PIPE, stdout=PIPE, stderr=PIPE
+            *RUNNERS[language],
+            cwd=tmp_path,
+            env={**os.environ, "TOKEN": between.token},
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
         )
         try:
             out, err = await asyncio.wait_for(process.communicate(script.encode()), 20)

@@ -10,8 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Client
+from conftest import ROOT, Client, Start
 from psycopg2.extensions import adapt
+from support import Execute, add_client, read_token_function
 
 from service import config
 from service.app import create_app
@@ -59,19 +60,22 @@ def read_sections(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", WITH_CONSOLES, ids=name_document)
-async def test_commands_print_what_the_document_shows(
-    client: Client, environment: dict[str, str], tmp_path: Path, path: Path
-) -> None:
-    """All commands of a document run in order on an empty catalogue."""
-    (tmp_path / "samples").symlink_to(ROOT / "samples")
+async def run_console(
+    path: Path, client: Client, environment: dict[str, str], folder: Path, prelude: str = ""
+) -> list[tuple[str, str]]:
+    """Run all commands of a document in order; return those that print something else, and what.
+
+    `prelude` are commands before each one.
+    """
+    (folder / "samples").symlink_to(ROOT / "samples")
     address = str(client.make_url("")).rstrip("/")
     steps = read_console(path)
+    assert steps
     wrong = []
     for command, expected in steps:
         process = await asyncio.create_subprocess_exec(
-            *("sh", "-c", command.replace("http://127.0.0.1:8000", address)),
-            cwd=tmp_path,
+            *("sh", "-c", prelude + command.replace("http://127.0.0.1:8000", address)),
+            cwd=folder,
             env={
                 **environment,
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
@@ -84,8 +88,28 @@ async def test_commands_print_what_the_document_shows(
         printed, _ = await asyncio.wait_for(process.communicate(), 20)
         if mask(printed.decode()) != mask(expected):
             wrong.append((command, printed.decode()))
+    return wrong
 
-    assert steps
+
+@pytest.mark.parametrize("path", WITH_CONSOLES, ids=name_document)
+async def test_commands_print_what_the_document_shows(
+    client: Client, environment: dict[str, str], tmp_path: Path, path: Path
+) -> None:
+    """The catalogue is empty, and clients need no token."""
+    assert await run_console(path, client, environment, tmp_path) == []
+
+
+async def test_commands_for_clients_print_the_same_with_a_token(
+    start: Start, execute: Execute, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The service requires a token; docs/clients.md has a function that sends it."""
+    client = await start(access__anonymous="none")
+    environment["TOKEN"] = add_client(execute, "write")
+
+    wrong = await run_console(
+        ROOT / "docs/clients.md", client, environment, tmp_path, read_token_function()
+    )
+
     assert wrong == []
 
 

@@ -59,6 +59,7 @@ MAX_KNOWN = 10_000  # tokens; about 5 MB
 MAX_UNKNOWN = 10_000
 MARK_RETRY_S = 3600.0  # after a failure: a standby refuses each mark, and each failure is logged
 
+MALFORMED = f"the token is malformed; expected {EXPECTED_TOKEN}"
 UNKNOWN = "the token is not known here"
 EXPIRED = "the token has expired"
 REVOKED = "the token was revoked"
@@ -126,7 +127,7 @@ class Clients:
     async def _look_up(self, token: str) -> Client:
         client_id = parse_token(token)
         if client_id is None:
-            raise Unauthorized(f"expected {EXPECTED_TOKEN}", is_token_sent=True)
+            raise Unauthorized(MALFORMED, is_token_sent=True)
         if reason := self._unknown.get(token):
             raise Unauthorized(reason, is_token_sent=True)
         known_until = self._clock() + KNOWN_S  # not after the statement: a slow one has old data

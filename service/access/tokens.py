@@ -15,7 +15,7 @@ MAX_ID = 2**63 - 1
 RANDOM_CHARACTERS = 37
 CHECKSUM_CHARACTERS = 6
 
-EXPECTED_TOKEN = "a token like mc_7_ and 43 characters"  # noqa: S105 - its description
+EXPECTED_TOKEN = "mc_, digits, _ and 43 characters, the last 6 a checksum"  # noqa: S105 - its form
 
 
 def make_token(client_id: int) -> str:

@@ -10,7 +10,6 @@ from aiohttp.typedefs import Handler
 
 from service.access.clients import Client, Clients, Scope
 from service.access.limits import Limits
-from service.access.tokens import EXPECTED_TOKEN
 from service.config import Access
 from service.errors import Forbidden, MalformedHeader, Unauthorized
 from service.tracing import WAITING_CLIENTS
@@ -18,7 +17,7 @@ from service.web.limits import count_units, identify_requester
 from service.web.request_cycle.access_log import CLIENT_ID
 from service.web.request_cycle.client_address import CLIENT
 
-EXPECTED_HEADER = f"expected Authorization: Bearer and {EXPECTED_TOKEN}"
+EXPECTED_HEADER = "the request needs a token; expected Authorization: Bearer mc_..."
 
 
 class AccessControl:

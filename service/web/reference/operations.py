@@ -53,7 +53,8 @@ IDEMPOTENCY_KEY = parameter(
     HEADER_NAME,
     "header",
     "Makes retries safe. Any text that you choose, such as a UUID. Double quotes around it are"
-    " optional and not part of the key.",
+    " optional and not part of the key. The key belongs to the client whose token is sent; all"
+    " clients without a token share theirs.",
     {
         "type": "string",
         "pattern": f"^({KEY_PATTERN.pattern})$",

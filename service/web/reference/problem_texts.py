@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from service.access.tokens import EXPECTED_TOKEN
 from service.catalogue.movie import FIELDS
 from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.errors import (
@@ -20,6 +19,7 @@ from service.errors import (
     WrongKey,
     WrongParameters,
 )
+from service.web.access import EXPECTED_HEADER
 from service.web.movies.idempotency_keys import EXPECTED_KEY
 from service.web.problems import BY_SLUG, MAX_HEAD_BYTES, problem_json
 
@@ -51,7 +51,7 @@ PROBLEM_TEXTS: Mapping[str, ProblemText] = {
     "malformed-header": ProblemText(
         "A header of the request cannot be read. Nothing was changed.",
         "The detail names the header and the expected form. Send entity tags exactly as you"
-        " received them, with their quotes.",
+        " received them, with their quotes, and only one `Authorization` header.",
         MalformedHeader('If-Match must be * or tags like "7-1", found "7-1 without quotes"'),
     ),
     "wrong-idempotency-key": ProblemText(
@@ -62,17 +62,18 @@ PROBLEM_TEXTS: Mapping[str, ProblemText] = {
         WrongKey(EXPECTED_KEY),
     ),
     "unauthorized": ProblemText(
-        "The request needs a token, or its token is malformed, unknown, expired or revoked. Nothing"
-        " else of the request was looked at.",
-        "Send a valid token as `Authorization: Bearer mc_...`. The operator of the service gives"
-        " tokens to clients. If you sent none on purpose, the service does not allow it here.",
-        Unauthorized(f"expected Authorization: Bearer and {EXPECTED_TOKEN}", is_token_sent=False),
+        "The request has no token but needs one, or its token is malformed, unknown, expired,"
+        " revoked or replaced. The detail says which. Nothing was changed.",
+        "Send `Authorization: Bearer` and your token, complete and unchanged. If the token is no"
+        " longer valid, or if you have none, ask the operator of the service for a new one. The"
+        " same request without a valid token will fail again.",
+        Unauthorized(EXPECTED_HEADER, is_token_sent=False),
     ),
     "forbidden": ProblemText(
-        "The token is valid, but does not have the scope that the request needs. Nothing else of"
-        " the request was looked at.",
-        "The detail names the scope: `read` for GET, `write` for all changes. Ask the operator of"
-        " the service for it.",
+        "The token is valid, but it does not have the scope that the request needs. Nothing was"
+        " changed.",
+        "The detail names the scope: `write` for every change. Ask the operator of the service to"
+        " add it to your token, or for another token.",
         Forbidden("write"),
     ),
     "not-found": ProblemText(
