@@ -18,8 +18,8 @@ where c.id = any (:ids);
 
 -- name: mark_clients_used(ids)
 -- \set ids '\'{1,2}\''
--- Records today, in UTC, as the last day of use of these clients. Returns no row. Locked clients are
--- skipped: another process records the same, or the next lookup tries again.
+-- Records today, in UTC, as the last day of use of these clients; returns those that had another one.
+-- Locked clients are skipped: another process records the same, or the next lookup tries again.
 with used as materialized (
   select c.id
   from clients as c
@@ -30,4 +30,5 @@ with used as materialized (
 update clients as c
 set last_used_on = (now() at time zone 'UTC')::date
 from used as u
-where c.id = u.id;
+where c.id = u.id
+returning c.id;

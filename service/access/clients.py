@@ -49,7 +49,7 @@ COLUMNS: Mapping[str, Any] = get_type_hints(StoredClient)
 QUERIES: Mapping[str, Expected] = {
     "get_clients": Expected(COLUMNS, [{"ids": "{}"}], "a request with a token"),
     "mark_clients_used": Expected(
-        {}, [{"ids": "{}"}], "the first request of a client on a day", writes=True
+        {"id": int}, [{"ids": "{}"}], "the first request of a client on a day", writes=True
     ),
 }
 

@@ -1,0 +1,346 @@
+"""Finding the client of a token: what is known, for how long, and what a lookup costs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import psycopg2
+import pytest
+from conftest import ROOT, Client, Start
+from psycopg2.extensions import parse_dsn
+from structlog.testing import capture_logs
+from support import Execute, add_client, add_movies, approve, bearer, rotate_token, until
+from support import set_for_database as set_default
+
+from service.access.clients import KNOWN_S, MARK_RETRY_S, MAX_UNKNOWN, UNKNOWN_S, Clients, Scope
+from service.access.tokens import EXPECTED_TOKEN, make_token, parse_token
+from service.config import Config
+from service.database import query_files
+from service.database.pool import Pool
+from service.database.statements import Statements
+from service.errors import Unauthorized, Unavailable
+from service.queries import EXPECTED
+
+ALMOST_S = 0.001  # before a cached client is looked up again
+
+
+class Process:
+    """The clients of one process of the service, by a clock that the test sets."""
+
+    def __init__(self, config: Config) -> None:
+        self.pool = Pool(config.database, approve)
+        loaded = query_files.load(ROOT / "queries", EXPECTED)
+        timeout = config.database.statement_timeout
+        self.now = 1.0
+        self.statements = Statements(self.pool, loaded, timeout, slow=1e-9)  # each one is logged
+        self.find = Clients(self.statements, config.sharing, lambda: self.now).find
+
+    async def verdict(self, token: str) -> str:
+        """Return "valid", or why not."""
+        try:
+            await self.find(token)
+        except (Unauthorized, Unavailable) as error:
+            return str(error)
+        return "valid"
+
+
+@pytest.fixture
+async def process(settings: Callable[..., Config]) -> AsyncIterator[Process]:
+    """A process that looks clients up."""
+    process = Process(settings(database__statement_timeout=0.5))
+    yield process
+    await process.pool.close(1)
+
+
+UNKNOWN = "the token is not known here"
+EXPIRED = "the token has expired"
+REVOKED = "the token was revoked"
+ROTATED = "the token was replaced by another one"
+REVOKE = "update clients set revoked_at = now()"
+ROTATE = (
+    "update clients set previous_token_hash = token_hash, previous_expires_at = now() + %s,"
+    " token_hash = repeat('0', 64)"
+)
+
+
+def lookups(logged: list[MutableMapping[str, Any]]) -> int:
+    """Count the statements that looked clients up."""
+    return len([line for line in logged if line.get("query") == "get_clients"])
+
+
+@pytest.mark.parametrize(
+    ("scopes", "scope"),
+    [(["read"], Scope.READ), (["read", "write"], Scope.WRITE), (["admin", "read"], Scope.ADMIN)],
+)
+async def test_a_client_has_its_strongest_scope(
+    process: Process, execute: Execute, scopes: list[str], scope: Scope
+) -> None:
+    """Each scope includes the weaker ones."""
+    found = await process.find(add_client(execute, *scopes))
+
+    assert (found.id, found.scope) == (1, scope)
+
+
+async def test_a_client_is_known_for_30_s_however_often_it_is_used(
+    process: Process, execute: Execute
+) -> None:
+    """A revocation takes effect 30 s after the lookup, and use does not extend that."""
+    token = add_client(execute, "read")
+    await process.find(token)
+    execute(REVOKE)
+    start = process.now
+
+    with capture_logs() as logged:
+        verdicts = []
+        for passed in (1, 10, 20, KNOWN_S - ALMOST_S, KNOWN_S):
+            process.now = start + passed
+            verdicts.append(await process.verdict(token))
+
+    assert verdicts == ["valid"] * 4 + [REVOKED]
+    assert lookups(logged) == 1
+
+
+async def test_a_slow_lookup_counts_from_its_beginning(
+    process: Process, execute: Execute, database: str
+) -> None:
+    """The client may have been revoked while the statement ran."""
+    token = add_client(execute, "read")
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table clients in access exclusive mode")
+        lookup = asyncio.create_task(process.find(token))
+        await until(lambda: execute("select 1 from pg_locks where not granted"))
+        process.now += 20
+        dba.rollback()
+    await lookup
+    execute(REVOKE)
+
+    process.now += KNOWN_S - 20
+
+    assert await process.verdict(token) == REVOKED
+
+
+async def test_expiry_is_exact_although_the_client_is_known(
+    process: Process, execute: Execute
+) -> None:
+    """Also that of a token before a rotation."""
+    token, rotated = add_client(execute, "read"), add_client(execute, "read")
+    execute("update clients set expires_at = now() + interval '300 ms' where id = 1")
+    execute(f"{ROTATE} where id = 2", "300 ms")
+    before = [await process.verdict(token), await process.verdict(rotated)]
+
+    with capture_logs() as logged:
+        for each in (token, rotated):
+            await until(partial(process_says, process, each, EXPIRED))
+
+    assert before == ["valid", "valid"]
+    assert lookups(logged) == 0
+
+
+async def process_says(process: Process, token: str, expected: str) -> bool:
+    """Whether a process gives this verdict."""
+    return await process.verdict(token) == expected
+
+
+async def test_a_rotated_token_works_until_its_grace_ends(
+    process: Process, execute: Execute
+) -> None:
+    """The new one works at once, for the same client; without grace the old one ends."""
+    old = add_client(execute, "write")
+    execute(ROTATE, "1 hour")
+    during = await process.find(old)
+    new = rotate_token(execute, during.id)
+    after = await process.find(new)
+    execute("update clients set previous_expires_at = now()")
+    process.now += KNOWN_S
+
+    assert (after.id, after.scope) == (during.id, during.scope)
+    assert await process.verdict(old) == ROTATED
+    assert await process.verdict(new) == "valid"
+
+
+async def test_an_unknown_token_is_looked_up_again_after_5_s(
+    process: Process, execute: Execute
+) -> None:
+    """So a client that is restored can go on."""
+    token = add_client(execute, "read", revoked="now()")
+    verdicts = [await process.verdict(token)]
+    execute("update clients set revoked_at = null")
+
+    for _ in range(2):
+        process.now += UNKNOWN_S / 2
+        verdicts.append(await process.verdict(token))
+
+    assert verdicts == [REVOKED, REVOKED, "valid"]
+
+
+@pytest.mark.parametrize("id_", [1, 4711])
+async def test_a_flood_of_unknown_tokens_costs_few_statements_and_locks_nobody_out(
+    process: Process, execute: Execute, id_: int
+) -> None:
+    """Also of one that has a client's id: that client is known all the time, and after it."""
+    token = add_client(execute, "read")
+    await process.find(token)
+    flood = [make_token(id_) for _ in range(2000)]
+    senders = asyncio.Semaphore(64)
+
+    async def send(wrong: str) -> str:
+        async with senders:
+            return await process.verdict(wrong)
+
+    with capture_logs() as logged:
+        verdicts = await asyncio.gather(*map(send, flood), *map(process.verdict, [token] * 100))
+        cost = lookups(logged)
+        process.now += 1
+        verdicts += await asyncio.gather(*map(send, flood))
+
+    assert verdicts == [UNKNOWN] * 2000 + ["valid"] * 100 + [UNKNOWN] * 2000
+    assert cost < 200
+    assert lookups(logged) == cost
+
+
+async def test_unknown_tokens_are_bounded_and_push_no_known_one_out(
+    process: Process, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More unknown tokens than are remembered: the client is not looked up again."""
+    token = add_client(execute, "read")
+    await process.find(token)
+    monkeypatch.setattr("service.access.clients.parse_token", lambda _: 4711)
+    await asyncio.gather(*(process.verdict(f"{n}") for n in range(900)))
+    for start in range(0, MAX_UNKNOWN + 900, 900):
+        await asyncio.gather(*(process.verdict(f"{n}") for n in range(start, start + 900)))
+
+    with capture_logs() as logged:
+        verdict = await process.verdict(token)
+
+    assert (verdict, lookups(logged)) == ("valid", 0)
+
+
+@pytest.mark.parametrize("token", ["", "x", "mc_1_", "mc_1_" + 43 * "A", make_token(2**63)])
+async def test_a_malformed_token_costs_no_statement(process: Process, token: str) -> None:
+    """It is recognized by its checksum."""
+    with capture_logs() as logged:
+        verdict = await process.verdict(token)
+
+    assert verdict == f"expected {EXPECTED_TOKEN}"
+    assert lookups(logged) == 0
+
+
+async def test_a_failed_lookup_is_not_remembered(
+    process: Process, execute: Execute, database: str
+) -> None:
+    """A locked table: unavailable, and valid right after it."""
+    token = add_client(execute, "read")
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table clients in access exclusive mode")
+        locked = await process.verdict(token)
+
+    assert "timeout" in locked
+    assert await process.verdict(token) == "valid"
+
+
+async def test_a_lookup_that_is_cancelled_harms_no_other(
+    process: Process, execute: Execute, database: str
+) -> None:
+    """The requests that share its statement get their clients."""
+    tokens = [add_client(execute, "read") for _ in range(4)]
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table clients in access exclusive mode")
+        waiting = [asyncio.create_task(process.find(token)) for token in tokens]
+        await until(lambda: execute("select 1 from pg_locks where not granted"))
+        waiting[0].cancel()
+        dba.rollback()
+
+    first, *others = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert isinstance(first, asyncio.CancelledError)
+    assert [getattr(found, "id", found) for found in others] == [2, 3, 4]
+    assert await process.verdict(tokens[0]) == "valid"
+
+
+async def test_the_day_of_use_is_recorded_once(process: Process, execute: Execute) -> None:
+    """In UTC; later lookups of the day write nothing."""
+    tokens = [add_client(execute, "read") for _ in range(3)]
+    marked = "select 1 from clients where id = %s and last_used_on is not null"
+
+    with capture_logs() as logged:
+        for token in tokens:
+            found = await process.find(token)
+            await until(partial(execute, marked, found.id))
+        process.now += KNOWN_S
+        await asyncio.gather(*map(process.find, tokens))
+
+    marks = [line["event"] for line in logged if line.get("query") == "mark_clients_used"]
+    assert marks == ["slow statement"] * 3
+
+
+async def test_a_standby_finds_clients_and_warns_once(process: Process, execute: Execute) -> None:
+    """It can record no day of use; it is tried again after an hour."""
+    tokens = [add_client(execute, "read") for _ in range(20)]
+    set_default(execute, "default_transaction_read_only = on")
+
+    def failures() -> int:
+        return len([line for line in logged if line["event"] == "statement failed"])
+
+    with capture_logs() as logged:
+        verdicts = [await process.verdict(tokens[0])]
+        await until(failures)
+        verdicts += [await process.verdict(token) for token in tokens]
+        warnings = failures()
+        process.now += MARK_RETRY_S
+        await process.verdict(tokens[0])
+        await until(lambda: failures() > 1)
+
+    assert verdicts == ["valid"] * 21
+    assert warnings == 1
+
+
+# Over HTTP.
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["lock table clients in access exclusive mode", "alter table clients rename to gone"],
+)
+async def test_a_failed_lookup_is_503(
+    start: Start, execute: Execute, database: str, fault: str
+) -> None:
+    """With Retry-After, never 401; requests without a token are served."""
+    client = await start(database__statement_timeout=0.3)
+    add_movies(execute, "Moana")
+    token = add_client(execute, "read")
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute(fault)
+        if fault.startswith("alter"):
+            dba.commit()
+        response = await client.get("/v1/movies/1", headers=bearer(token))
+        anonymous = await client.get("/v1/movies/1")
+
+    assert (response.status, "Retry-After" in response.headers) == (503, True)
+    assert anonymous.status == 200
+
+
+async def test_a_lost_database_is_503(
+    client: Client, execute: Execute, database: str, maintain: Callable[[str], None]
+) -> None:
+    """Its token is not said to be wrong."""
+    token = add_client(execute, "read")
+    name = parse_dsn(database)["dbname"]
+    maintain(f"alter database {name} allow_connections false")
+    maintain(
+        f"select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = '{name}'"
+    )
+
+    response = await client.get("/v1/movies/1", headers=bearer(token))
+
+    assert (response.status, "Retry-After" in response.headers) == (503, True)
+
+
+def test_a_token_has_the_id_of_its_client() -> None:
+    """Up to the largest bigint; each token is another one."""
+    tokens = {make_token(2**63 - 1) for _ in range(100)}
+
+    assert len(tokens) == 100
+    assert {parse_token(token) for token in tokens} == {2**63 - 1}
+    assert {len(token) for token in tokens} == {len("mc_9223372036854775807_") + 43}
