@@ -1,5 +1,8 @@
--- Those who use the API with a token: service/access/tokens.py has the form of tokens, docs/dbas.md
--- how to add, change and revoke clients in SQL.
+-- The clients that use the API with a token: service/access/tokens.py has the form of tokens, docs/dbas.md
+-- how to add, change and revoke clients in SQL. A token is not stored, only its SHA-256: nobody can guess
+-- its 222 random bits, so a slow hash or a salt would add nothing.
+--
+-- Where ops/roles.sql has run before, run it again: the defaults give later tables too many rights.
 
 -- migrate:up
 create table clients (
@@ -27,11 +30,13 @@ create table clients (
   )
 );
 
+comment on table clients is 'the clients that use the API with a token (docs/dbas.md)';
+comment on column clients.name is 'for people; it may be changed at any time';
 comment on column clients.token_hash is 'SHA-256 of the whole token, in hex';
 comment on column clients.scopes is
   'read; write, which includes read; admin, which includes write (no route of /v1 needs it)';
 comment on column clients.expires_at is 'null: never';
-comment on column clients.revoked_at is 'from then on the token is refused; null: it is not revoked';
+comment on column clients.revoked_at is 'from then on its tokens are refused; null: not revoked';
 comment on column clients.last_used_on is 'a day in UTC; null: never';
 comment on column clients.previous_token_hash is
   'of the token before the last rotation, which works until previous_expires_at';

@@ -3,9 +3,12 @@
 --
 --   psql -d catalogue -f ops/roles.sql
 --
+-- Run it again after the migration that creates the table `clients`: only a run after that limits the
+-- rights on it, as default privileges are the same for every table. Other runs change nothing.
+--
 -- Each role may have another name: -v owner=NAME -v app=NAME -v reader=NAME. In a schema other than
--- public: -v schema=NAME. A second run changes nothing. Passwords are not in this file: set them with
--- \password. What the roles are for is in docs/operators.md.
+-- public: -v schema=NAME. Passwords are not in this file: set them with \password. What the roles are for
+-- is in docs/operators.md.
 \set ON_ERROR_STOP on
 \if :{?owner}
 \else
@@ -85,5 +88,19 @@ alter default privileges for role :"owner" in schema :"schema"
   grant usage on sequences to :"app";
 alter default privileges for role :"owner" in schema :"schema"
   grant select on tables to :"reader";
+
+-- Requests look clients up and record the day of use; only the owner changes them otherwise. The reader
+-- sees no hashes of tokens.
+select unnest(array[
+  format('revoke all on table clients from %I, %I', :'app', :'reader'),
+  format('revoke all on sequence clients_id_seq from %I', :'app'),
+  format('grant select, update (last_used_on) on table clients to %I', :'app'),
+  format(
+    'grant select (id, name, scopes, expires_at, revoked_at, last_used_on, created_at,'
+    ' previous_expires_at) on table clients to %I', :'reader'
+  )
+])
+where to_regclass('clients') is not null
+\gexec
 
 commit;

@@ -32,3 +32,73 @@ set last_used_on = (now() at time zone 'UTC')::date
 from used as u
 where c.id = u.id
 returning c.id;
+
+-- name: list_clients()
+-- set: transaction_read_only = on
+-- Returns all clients by name, without the hashes of their tokens. Times are in UTC, to the minute; null:
+-- never, or not revoked. old_token_until: after a rotation, while the former token still works.
+select
+  c.id, c.name, c.scopes,
+  left(c.expires_at::text, 16) as expires_at,
+  left(c.revoked_at::text, 16) as revoked_at,
+  case when c.previous_expires_at > now() then left(c.previous_expires_at::text, 16) end
+    as old_token_until,
+  c.last_used_on::text as last_used_on,
+  (c.created_at at time zone 'UTC')::date::text as created_on
+from clients as c
+order by c.name;
+
+-- name: reserve_client_ids(number)
+-- \set number 1
+-- Takes ids for new clients. A token contains the id, so the id is needed before the row.
+select nextval('clients_id_seq') as id
+from generate_series(1, :number);
+
+-- name: add_clients(clients)
+-- set: lock_timeout = 10s
+-- \set clients '\'[{"id": 1, "name": "reports", "token_hash": "aa11...", "scopes": ["read"], "expires_at": null}]\''
+-- Returns no row for a client whose name is taken.
+insert into clients (id, name, token_hash, scopes, expires_at)
+overriding system value
+select n.id, n.name, n.token_hash, n.scopes, n.expires_at
+from jsonb_to_recordset(:clients)
+  as n (id bigint, name text, token_hash text, scopes text[], expires_at timestamptz)
+on conflict (name) do nothing
+returning id;
+
+-- name: lock_client(client_name)
+-- set: lock_timeout = 10s
+-- \set client_name '\'reports\''
+-- Returns the client and keeps others from changing it until the transaction ends. The times are texts
+-- for people, null unless they apply now: the client is revoked, it has expired, or a former token still
+-- works until then.
+select
+  c.id,
+  case when c.revoked_at <= now() then left(c.revoked_at::text, 16) end as revoked_at,
+  case when c.expires_at <= now() then left(c.expires_at::text, 16) end as expired_at,
+  case when c.previous_expires_at > now() then left(c.previous_expires_at::text, 16) end
+    as old_token_until
+from clients as c
+where c.name = :client_name
+for update;
+
+-- name: rotate_client(id, token_hash, grace)
+-- \set id 1
+-- \set token_hash '\'aa11...\''
+-- \set grace 3600
+-- Gives the client a new token. The former one works for `grace` more seconds, until the returned time
+-- in UTC; the one before it does not.
+update clients as c
+set
+  token_hash = :token_hash,
+  previous_token_hash = case when :grace > 0 then c.token_hash end,
+  previous_expires_at = case when :grace > 0 then now() + make_interval(secs => :grace) end
+where c.id = :id
+returning left(c.previous_expires_at::text, 19) as old_token_until;
+
+-- name: revoke_client(id)
+-- \set id 1
+-- Refuses all tokens of the client from now on.
+update clients as c
+set revoked_at = now()
+where c.id = :id;

@@ -1,4 +1,4 @@
-"""The command line: serve, web, migrate, queries, import, export.
+"""The command line: serve, web, migrate, queries, import, export, clients.
 
 python -m service serve     one process
 python -m service web       several, under gunicorn, as the Procfile does
@@ -28,7 +28,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -38,11 +37,12 @@ from service import config as settings
 from service import logs
 from service.access.exposure import warn_if_anyone_can_write
 from service.app import RELOAD_QUERIES, create_app
+from service.client_commands import clients
 from service.config import Config, Operations, Server, require_database_url
-from service.database import embedded
+from service.database.embedded.choice import with_database
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
-from service.database.urls import check_tls, hide_password
+from service.database.urls import hide_password
 from service.errors import OperatorError
 from service.log_writer import get_writer
 from service.queries import EXPECTED, load_queries, verify_queries
@@ -88,13 +88,16 @@ def main(ctx: click.Context, path: Path) -> None:
     logs.configure(ctx.obj.log)
 
 
+main.add_command(clients)
+
+
 @main.command()
 @click.option("--migrate", is_flag=True, help="Apply new migrations first.")
 @click.pass_obj
 def serve(config: Config, *, migrate: bool) -> None:
     """Serve the API in one process."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the queries are loaded
-    with _with_database(config) as ready:
+    with with_database(config) as ready:
         if migrate:
             _upgrade(ready)
         asyncio.run(_serve(ready))
@@ -181,7 +184,7 @@ def _print(line: str) -> None:
 def migrate(ctx: click.Context) -> None:
     """Apply new migrations, or run one of the commands below."""
     if not ctx.invoked_subcommand:
-        with _with_database(ctx.obj) as ready:
+        with with_database(ctx.obj) as ready:
             _upgrade(ready)
 
 
@@ -191,7 +194,7 @@ def status(config: Config) -> None:
     """List the migrations and whether they are applied."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - alembic takes 0.4 s to load
 
-    with _with_database(config) as ready:
+    with with_database(config) as ready:
         report = partial(click.echo, err=True)
         for entry in migrations.status(ready.database.url, _migrations(ready), report):
             when = "applied" if entry.applied else "pending"
@@ -206,7 +209,7 @@ def down(config: Config) -> None:
     """Revert the newest migration."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
-    with _with_database(config) as ready:
+    with with_database(config) as ready:
         migrations.downgrade(ready.database.url, _migrations(ready), click.echo)
 
 
@@ -254,7 +257,7 @@ def queries(ctx: click.Context) -> None:
 def check(config: Config) -> None:
     """Check the files and each query (the default)."""
     loaded = load_queries(config)
-    with _with_database(config) as ready:
+    with with_database(config) as ready:
         is_writable = asyncio.run(verify_queries(ready, loaded))
     files = len({query.path for query in loaded.values()})
     click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
@@ -291,7 +294,7 @@ def explain(
         raise OperatorError(
             f"--param {unknown[0]}: {name} takes {', '.join(query.parameters) or 'no parameters'}"
         )
-    with _with_database(config) as ready:
+    with with_database(config) as ready:
         for line in explain_query(ready.database, query, dict(parameters), analyze=analyze):
             click.echo(line)
 
@@ -337,7 +340,7 @@ def import_(  # noqa: PLR0913 - its options
         raise OperatorError(f"--rejects {rejects.path}: this is the file to be imported")
     with _stop_on_signals(), open_source(file) as source:
         rows = formats.read_rows(name, source, kind, column_names, where)
-        with _with_database(config) as ready, progress.show_progress(source) as report:
+        with with_database(config) as ready, progress.show_progress(source) as report:
             exempt_from_collection()
             result = import_rows(
                 ready.database.url,
@@ -372,7 +375,7 @@ def export(config: Config, file: str, kind: str | None) -> None:
     kind = formats.detect_format(
         file, kind or ("ndjson" if file == "-" else None), formats.EXPORTED
     )
-    with _stop_on_signals(), _with_database(config) as ready:
+    with _stop_on_signals(), with_database(config) as ready:
         try:
             result = export_movies(ready.database.url, load_queries(config), file, kind)
         except BrokenPipeError:
@@ -400,18 +403,6 @@ def _upgrade(config: Config) -> None:
 
 def _migrations(config: Config) -> Path:
     return config.root / "migrations"
-
-
-@contextmanager
-def _with_database(config: Config) -> Iterator[Config]:
-    """Yield the settings with the configured database, or with the embedded one."""
-    if config.database.url:
-        if config.database.require_tls:
-            check_tls(config.database)
-        yield config
-        return
-    with embedded.running(config.root / ".postgres") as url:
-        yield replace(config, database=replace(config.database, url=url))
 
 
 if __name__ == "__main__":

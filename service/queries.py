@@ -8,7 +8,7 @@ from typing import NoReturn
 import aiopg
 import psycopg2
 
-from service.access import clients
+from service.access import administration, clients
 from service.catalogue import genres, idempotency, listing, movies
 from service.config import Config
 from service.database import query_files, verification
@@ -22,6 +22,7 @@ from service.errors import OperatorError, Refusal, Unavailable
 from service.transfer import queries as transfer
 
 EXPECTED = {
+    **administration.QUERIES,
     **clients.QUERIES,
     **genres.QUERIES,
     **idempotency.QUERIES,

@@ -5,9 +5,12 @@ import inspect
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from service.access.tokens import hash_token, make_token
 
 Environment = dict[str, str]
 Execute = Callable[..., list[tuple[Any, ...]]]
+
+CHECKOUT = Path(__file__).parent.parent
+SERVICE = [sys.executable, "-m", "service"]
 
 WAIT_S = 90.0  # waits take milliseconds, but seconds on a loaded machine
 POLL_S = 0.01
@@ -123,3 +129,34 @@ def rotate_token(execute: Execute, client_id: int) -> str:
 def bearer(token: str) -> dict[str, str]:
     """Return the header that sends a token."""
     return {"Authorization": f"Bearer {token}"}
+
+
+def run_command(environment: Environment, *words: str, given: bytes = b"") -> tuple[int, str, str]:
+    """Run a command to its end: exit status, stdout, stderr."""
+    done = subprocess.run(
+        [*SERVICE, *words],
+        cwd=CHECKOUT,
+        env=environment,
+        input=given,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@contextmanager
+def started(environment: Environment, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command with pipes for stdin, stdout and stderr."""
+    with subprocess.Popen(
+        [*SERVICE, *words],
+        cwd=CHECKOUT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

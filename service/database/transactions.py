@@ -1,6 +1,6 @@
 """A transaction on a connection of its own, whose statements run while Python does other work.
 
-Imports and exports use it, without threads: `start` sends a statement, `finish` waits for its rows
+Commands use it, without threads: `start` sends a statement, `finish` waits for its rows
 in select(), where Ctrl-C takes effect. Within libpq's blocking calls it would not.
 """
 
@@ -31,6 +31,13 @@ select set_config(name, '0', true) from pg_settings where name in (
 # A constraint that is only checked by the commit could not say which row it refuses.
 BEGIN_WRITING = f"begin; set constraints all immediate; {DISABLE_TIMEOUTS}"
 BEGIN_READING = f"begin isolation level repeatable read, read only; {DISABLE_TIMEOUTS}"
+
+IS_IT_MIGRATED = "; is it migrated? python -m service migrate"
+HINTS: Mapping[type[psycopg2.Error], str] = {
+    postgres.UndefinedTable: IS_IT_MIGRATED,
+    postgres.UndefinedColumn: IS_IT_MIGRATED,
+    postgres.InsufficientPrivilege: "; use the role that owns the tables, as for migrate",
+}
 
 
 class Transaction:
@@ -103,17 +110,14 @@ class Transaction:
                 refusals.append((first + position, reason))
         return refusals
 
-    def commit(self) -> None:
-        """Commit; `OperatorError` if the response is lost, as the commit may have succeeded."""
+    def commit(self, doubt: str) -> None:
+        """Commit; `OperatorError` with this `doubt` if it is unknown whether that succeeded."""
         try:
             self.execute("commit")
         except (KeyboardInterrupt, psycopg2.Error) as error:
             if isinstance(error, psycopg2.Error) and not self._session.closed:
                 raise
-            raise OperatorError(
-                "interrupted during the commit: either all movies were imported or none;"
-                " check the catalogue"
-            ) from error
+            raise OperatorError(f"interrupted during the commit: {doubt}") from error
 
     def try_to_run(self, name: str) -> str | None:
         """Run a query that nothing depends on; return why it failed."""
@@ -141,8 +145,7 @@ def begin(
         yield transaction
     except psycopg2.Error as error:
         lost = "the connection to the database broke" if session.closed else "the database refused"
-        is_behind = isinstance(error, postgres.UndefinedTable | postgres.UndefinedColumn)
-        hint = "; is it migrated? python -m service migrate" if is_behind else ""
+        hint = next((hint for kind, hint in HINTS.items() if isinstance(error, kind)), "")
         raise OperatorError(f"{lost}: {describe_error(error, details=True)}{hint}") from error
     finally:
         _close(session)

@@ -125,7 +125,7 @@ def import_rows(  # noqa: PLR0913 - what it works with, and its options
             rejects.finish()
             is_accepted = allow_rejects or not rejects.count
             if is_accepted and not dry_run:
-                transaction.commit()
+                transaction.commit("either all movies were imported or none; check the catalogue")
                 is_committed = True
             rejects.appear()
             seconds = time.monotonic() - started

@@ -176,10 +176,10 @@ def test_a_lost_result_of_the_commit_is_reported(
 ) -> None:
     """The commit may have succeeded, so the operator must check."""
     with (
-        pytest.raises(OperatorError, match="either all movies were imported or none"),
+        pytest.raises(OperatorError, match="during the commit: see for yourself"),
         transactions.begin(database, loaded) as transaction,
     ):
-        cut(execute, transaction).commit()
+        cut(execute, transaction).commit("see for yourself")
 
 
 def test_a_commit_that_is_refused_is_not_taken_for_lost(
@@ -195,7 +195,7 @@ def test_a_commit_that_is_refused_is_not_taken_for_lost(
     def insert_and_commit(transaction: Transaction) -> None:
         transaction.execute("set constraints all deferred")
         insert(transaction, [2001])
-        transaction.commit()
+        transaction.commit("see for yourself")
 
     with (
         pytest.raises(OperatorError, match=r'the database refused: .*"movies_rule"'),

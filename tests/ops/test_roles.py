@@ -2,13 +2,14 @@
 
 import subprocess
 from contextlib import closing
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
 from psycopg2.extensions import parse_dsn
-from support import with_user
+from support import Environment, add_client, bearer, run_command, until, with_user
 
 from service.database.embedded.place import find_installed_programs
 from service.database.migrations import runner as migrations
@@ -24,6 +25,8 @@ union all
 select 'defaults', defaclrole::regrole::text, defaclacl::text from pg_default_acl
 union all
 select datname, '', datacl::text from pg_database where datname = current_database()
+union all
+select attname, '', attacl::text from pg_attribute where attrelid = 'clients'::regclass
 order by 1, 2, 3
 """
 
@@ -57,18 +60,19 @@ def migrate(url: str) -> None:
     migrations.upgrade(url, ROOT / "migrations", lambda _: None)
 
 
-def query(url: str, sql: str) -> list[tuple[Any, ...]]:
+def query(url: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
     """Run SQL and return its rows."""
     with closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
-        cursor.execute(sql)
+        cursor.execute(sql, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 
 @pytest.fixture
 def roles(empty_database: str) -> Roles:
-    """The roles of a new database, which its owner has migrated."""
+    """The roles of a new database, which its owner has migrated, after the second run."""
     made = make_roles(empty_database)
     migrate(made.owner)
+    make_roles(empty_database)
     return made
 
 
@@ -95,6 +99,35 @@ async def test_the_application_role_serves_requests(roles: Roles, start: Start) 
     assert query(roles.reader, "select count(*) from movies") == [(1,)]
 
 
+async def test_the_application_role_looks_clients_up(roles: Roles, start: Start) -> None:
+    """It records the day of use, too, and the reader may see that."""
+    client = await start(database__url=roles.app, access__anonymous="none")
+    token = add_client(partial(query, roles.owner), "read")
+
+    response = await client.get("/v1/movies", headers=bearer(token))
+
+    assert response.status == 200
+    used = "select last_used_on = (now() at time zone 'UTC')::date from clients"
+    await until(lambda: query(roles.reader, used) == [(True,)])
+
+
+def test_the_owner_manages_clients(roles: Roles, environment: Environment) -> None:
+    """Other roles read in one line which one is needed."""
+    add = ("clients", "add", "reports", "--scopes", "read")
+    environment["DATABASE_URL"] = roles.owner
+    added = run_command(environment, *add)
+    environment["DATABASE_URL"] = roles.app
+    refused = [
+        run_command(environment, *words) for words in (add, ("clients", "revoke", "reports"))
+    ]
+
+    assert added[0] == 0
+    for status, out, err in refused:
+        assert (status, out) == (1, "")
+        assert err.startswith("Error: the database refused: permission denied for ")
+        assert err.endswith("; use the role that owns the tables, as for migrate\n")
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -111,17 +144,31 @@ async def test_the_application_role_serves_requests(roles: Roles, start: Start) 
         "update schema_migrations set checksum = null",
         "delete from schema_migrations",
         "delete from alembic_version",
+        "insert into clients (name, token_hash, scopes) values ('a', repeat('0', 64), '{admin}')",
+        "update clients set scopes = '{admin}'",
+        "update clients set revoked_at = null",
+        "delete from clients",
+        "select nextval('clients_id_seq')",
     ],
 )
 def test_the_application_role_may_do_nothing_else(roles: Roles, sql: str) -> None:
-    """Neither change the schema nor the list of migrations."""
+    """Change neither the schema, nor the list of migrations, nor clients."""
     with pytest.raises(psycopg2.errors.InsufficientPrivilege):
         query(roles.app, sql)
 
 
-@pytest.mark.parametrize("sql", ["delete from movies", "select nextval('movies_id_seq')"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "delete from movies",
+        "select nextval('movies_id_seq')",
+        "select token_hash from clients",
+        "select previous_token_hash from clients",
+        "update clients set last_used_on = null",
+    ],
+)
 def test_the_reader_only_reads(roles: Roles, sql: str) -> None:
-    """It may use neither tables nor sequences otherwise."""
+    """It may use neither tables nor sequences otherwise, nor see hashes of tokens."""
     assert query(roles.reader, "select count(*) from idempotency_keys") == [(0,)]
     with pytest.raises(psycopg2.errors.InsufficientPrivilege):
         query(roles.reader, sql)

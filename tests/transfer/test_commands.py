@@ -17,46 +17,22 @@ from typing import IO, Any
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT
-from support import Environment, Execute, add_movies, wait_until
+from support import (
+    SERVICE,
+    Environment,
+    Execute,
+    add_movies,
+    run_command,
+    started,
+    wait_until,
+)
 
 from service.transfer.files import Source
 from service.transfer.progress import show_progress
 
-SERVICE = [sys.executable, "-m", "service"]
 LINE = json.dumps(MOANA).encode() + b"\n"
 MAPS = ("--map", "year=year_", "--map", "runtime=length", "--map", "genres=tags")
 COUNT = "select count(*) from movies"
-
-
-def run(environment: Environment, *words: str, given: bytes = b"") -> tuple[int, str, str]:
-    """Run a command to its end: exit status, stdout, stderr."""
-    done = subprocess.run(
-        [*SERVICE, *words],
-        cwd=ROOT,
-        env=environment,
-        input=given,
-        capture_output=True,
-        timeout=30,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-@contextmanager
-def started(environment: Environment, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command with pipes for stdin, stdout and stderr."""
-    with subprocess.Popen(
-        [*SERVICE, *words],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -82,7 +58,7 @@ def test_import_sums_up(environment: Environment, tmp_path: Path) -> None:
     path = tmp_path / "movies.ndjson"
     path.write_bytes(LINE * 1200)
 
-    status, out, err = run(environment, "import", str(path))
+    status, out, err = run_command(environment, "import", str(path))
 
     assert (status, out) == (0, "")
     assert re.fullmatch(
@@ -98,9 +74,9 @@ def test_import_names_the_file_of_rejects(
     path = tmp_path / "movies.ndjson"
     path.write_bytes(LINE + b"{\n")
 
-    status, _, err = run(environment, "import", str(path))
-    dry, _, foreseen = run(environment, "import", str(path), "--dry-run")
-    allowed, _, _ = run(environment, "import", str(path), "--allow-rejects")
+    status, _, err = run_command(environment, "import", str(path))
+    dry, _, foreseen = run_command(environment, "import", str(path), "--dry-run")
+    allowed, _, _ = run_command(environment, "import", str(path), "--allow-rejects")
 
     assert (status, dry, allowed) == (1, 1, 0)
     assert foreseen.startswith("would import 0 and rejected 1 of 2 rows in ")
@@ -119,9 +95,9 @@ def test_a_foreign_csv(environment: Environment, execute: Execute, tmp_path: Pat
     path.write_text("type,title,year_,length,tags\nMovie,A,1999,90 min,a\nShow,B,1999,1,b\n")
     words = (*MAPS, "--where", "type=Movie")
 
-    _, _, dry = run(environment, "import", str(path), *words, "--dry-run")
+    _, _, dry = run_command(environment, "import", str(path), *words, "--dry-run")
     before = execute(COUNT)
-    status, _, err = run(environment, "import", str(path), *words)
+    status, _, err = run_command(environment, "import", str(path), *words)
 
     assert dry.startswith("would import 1, left out 1 and rejected 0 of 2 rows in ")
     assert before == [(0,)]
@@ -150,7 +126,7 @@ def test_contradictions_are_refused(
     environment: Environment, words: list[str], problem: str
 ) -> None:
     """They are refused before any other work."""
-    status, _, err = run(environment, "import", *words)
+    status, _, err = run_command(environment, "import", *words)
 
     assert status in (1, 2)
     assert problem in err
@@ -163,13 +139,13 @@ def test_a_pipe_from_export_to_import(
     """An import from stdin reads an export to stdout."""
     add_movies(execute, "é")
 
-    status, out, err = run(environment, "export", "-")
+    status, out, err = run_command(environment, "export", "-")
     other = environment | {"DATABASE_URL": new_database(template)}
-    imported, _, _ = run(other, "import", "-", "--format", "ndjson", given=out.encode())
+    imported, _, _ = run_command(other, "import", "-", "--format", "ndjson", given=out.encode())
 
     assert (status, imported) == (0, 0)
     assert err.startswith("exported 1 movies in ")
-    assert run(other, "export", "-")[1] == out
+    assert run_command(other, "export", "-")[1] == out
     assert database == environment["DATABASE_URL"]
 
 
@@ -265,7 +241,7 @@ def test_a_connection_that_is_ended_within_a_statement(
         " create trigger ends before insert on movies for each row execute function ends()"
     )
 
-    status, _, err = run(environment, "import", "-", "--format", "ndjson", given=LINE)
+    status, _, err = run_command(environment, "import", "-", "--format", "ndjson", given=LINE)
 
     assert status == 1
     assert err.startswith(
@@ -337,7 +313,7 @@ def test_rejects_never_replace_the_imported_file(environment: Environment, tmp_p
     path.write_bytes(b"{\n")
     same = f"{tmp_path}/../{tmp_path.name}/movies.ndjson"
 
-    status, _, err = run(environment, "import", str(path), "--rejects", same)
+    status, _, err = run_command(environment, "import", str(path), "--rejects", same)
 
     assert status == 1
     assert err == f"Error: --rejects {same}: this is the file to be imported\n"

@@ -1,0 +1,407 @@
+"""Tests `python -m service clients`: tokens that work, and commands that change all or nothing."""
+
+import asyncio
+import re
+import signal
+import subprocess
+from datetime import UTC, datetime
+
+import psycopg2
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT, Start
+from support import (
+    SERVICE,
+    Environment,
+    Execute,
+    add_client,
+    bearer,
+    run_command,
+    set_for_database,
+    started,
+    wait_until,
+)
+
+from service.access.tokens import hash_token
+from service.client_commands import clients
+
+ALL = "select c::text from clients as c order by c.id"
+TAKES_EFFECT = "every process of the service notices within 35 s"
+IS_LOCKED = """
+select 1 from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock'
+  and application_name like 'movie-catalogue %'
+"""
+
+
+def name_client(execute: Execute, name: str = "reports", **changes: str) -> str:
+    """Insert a client of this name; return its token."""
+    token = add_client(execute, "read", **changes)
+    execute("update clients set name = %s where token_hash = %s", name, hash_token(token))
+    return token
+
+
+async def get_status(start: Start, token: str, method: str = "GET") -> int:
+    """Return the status of a request with this token to a service that has cached none."""
+    client = await start(access__anonymous="none")
+    return (await client.request(method, "/v1/movies", headers=bearer(token))).status
+
+
+async def run(environment: Environment, *words: str) -> tuple[int, str, str]:
+    """Run a command of the group to its end, while services run: exit status, stdout, stderr."""
+    return await asyncio.to_thread(run_command, environment, "clients", *words)
+
+
+async def test_a_token_of_add_has_the_scopes(
+    environment: Environment, execute: Execute, start: Start
+) -> None:
+    """The token alone is on stdout, and only its hash in the database."""
+    status, out, err = await run(environment, "add", "Équipe 1", "--scopes", "read")
+    _, writing, _ = await run(environment, "add", "writer", "--scopes", " write,read,write")
+
+    token = out.removesuffix("\n")
+    assert (status, out) == (0, f"{token}\n")
+    assert err == 'added "Équipe 1" with id 1; its token is shown only now and never expires\n'
+    assert await get_status(start, token) == 200
+    assert await get_status(start, token, "POST") == 403
+    assert await get_status(start, writing.removesuffix("\n"), "POST") == 400
+    assert execute("select name, token_hash, scopes, expires_at from clients where id = 1") == [
+        ("Équipe 1", hash_token(token), ["read"], None)
+    ]
+    assert execute("select scopes from clients where id = 2") == [(["read", "write"],)]
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("2200-01-31", datetime(2200, 1, 31, tzinfo=UTC)),
+        ("2200-01-31T18:00:00+01:00", datetime(2200, 1, 31, 17, tzinfo=UTC)),
+        ("2200-01-31T18:00Z", datetime(2200, 1, 31, 18, tzinfo=UTC)),
+    ],
+)
+def test_a_client_expires(
+    environment: Environment, execute: Execute, given: str, stored: datetime
+) -> None:
+    """At the start of a day in UTC, or at a time."""
+    _, _, err = run_command(
+        environment, "clients", "add", "reports", "--scopes", "read", "--expires", given
+    )
+
+    assert execute("select expires_at from clients") == [(stored,)]
+    assert err.endswith(f" expires at {stored:%Y-%m-%d %H:%M} UTC\n")
+
+
+def test_a_client_expires_after_a_duration(environment: Environment, execute: Execute) -> None:
+    """It begins now."""
+    run_command(environment, "clients", "add", "reports", "--scopes", "read", "--expires", "90d")
+
+    left = "expires_at - now() between interval '89.9 days' and interval '90 days'"
+    assert execute(f"select {left} from clients") == [(True,)]
+
+
+EXPECTED_TIME = (
+    "expected a date like 2027-01-31 (until it starts in UTC), a time like"
+    " 2027-01-31T18:00+01:00, or a duration like 90d, 12h, 30min or 10s"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["add", "a"], "Missing option '--scopes'."),
+        (
+            ["add", "a", "--scopes", "read,rad"],
+            "'rad' is no scope: expected one or more of read,write,admin",
+        ),
+        (["add", "a", "--scopes", "none"], "'none' is no scope: "),
+        (["add", "a", "--scopes", ""], "'' is no scope: "),
+        (
+            ["add", "a", "--scopes", "read", "--expires", "2020-01-31"],
+            "'2020-01-31' is in the past",
+        ),
+        (["add", "a", "--scopes", "read", "--expires", "0d"], "'0d' is in the past"),
+        *(
+            (["add", "a", "--scopes", "read", "--expires", wrong], f"{wrong!r}: {EXPECTED_TIME}")
+            for wrong in (
+                *("", "soon", "2027-02-30", "2027-01-31T18:00", "9999-12-31T23:00-14:00"),
+                *("0001-01-01T00:00+14:00", "90", "-1d", "9999999d", "٣d"),
+            )
+        ),
+        (["rotate", "a", "--grace", "1"], "'1': expected a duration like 90d, "),
+        (["rotate", "a\udcff"], "Invalid value for 'NAME': expected UTF-8"),
+        (["add", "a\udcff", "--scopes", "read"], "Invalid value for 'NAME': expected UTF-8"),
+    ],
+)
+def test_wrong_arguments_are_refused(words: list[str], problem: str) -> None:
+    """With what is expected, before a database is asked; the status is 2."""
+    result = CliRunner().invoke(clients, words)
+
+    assert result.exit_code == 2
+    assert problem in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["", " a", "a ", "a\nb", "a\x1b[31m", "a\u202eb", "a" * 101])
+def test_a_name_must_be_printable(environment: Environment, execute: Execute, name: str) -> None:
+    """It is shown on terminals; the status is 1."""
+    status, out, err = run_command(environment, "clients", "add", name, "--scopes", "read")
+
+    expected = "expected 1 to 100 printable characters, without a space at either end"
+    assert (status, out, err) == (1, "", f"Error: the name {name!a}: {expected}\n")
+    assert execute(ALL) == []
+
+
+def test_a_name_is_taken_once(environment: Environment, database: str, execute: Execute) -> None:
+    """Also if another session is adding the same name."""
+    with psycopg2.connect(database) as other:
+        other.cursor().execute(
+            "insert into clients (name, token_hash, scopes)"
+            " values ('reports', repeat('0', 64), '{read}')"
+        )
+        with started(environment, "clients", "add", "reports", "--scopes", "read") as process:
+            wait_until(lambda: execute(IS_LOCKED))
+            other.commit()
+            out, err = process.communicate(timeout=60)
+    other.close()
+
+    assert (process.returncode, out) == (1, b"")
+    assert err == (
+        b'Error: the name "reports" is taken: choose another one; see'
+        b" python -m service clients list\n"
+    )
+    assert execute("select count(*) from clients") == [(1,)]
+
+
+@pytest.mark.parametrize("words", [["add", "new", "--scopes", "read"], ["rotate", "reports"]])
+def test_a_token_that_cannot_be_shown_changes_nothing(
+    environment: Environment, execute: Execute, words: list[str]
+) -> None:
+    """The disk is full, the reader has gone, or stdout is closed."""
+    name_client(execute)
+    before = execute(ALL)
+    errors = []
+    for redirection in (">/dev/full", ">&-", "| true"):
+        # `sleep`: until the reader has gone.
+        command = f"(sleep 0.1; exec {' '.join([*SERVICE, 'clients', *words])}) {redirection}"
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        errors.append(done.stderr.decode())
+
+    reasons = ("No space left on device", "it is closed", "Broken pipe")
+    assert errors == [
+        f"Error: nothing was changed: stdout, for the token: {reason}\n" for reason in reasons
+    ]
+    assert execute(ALL) == before
+
+
+async def test_a_rotation_replaces_the_token(
+    environment: Environment, execute: Execute, start: Start
+) -> None:
+    """The former one stops with the next lookup; id, scopes and expiry stay."""
+    old = name_client(execute, expires="2200-01-31")
+    kept = "select id, name, scopes, expires_at, created_at from clients"
+    before = execute(kept)
+
+    status, out, err = await run(environment, "rotate", "reports")
+
+    new = out.removesuffix("\n")
+    assert (status, out) == (0, f"{new}\n")
+    assert err == f'the former token of "reports" is refused from now on: {TAKES_EFFECT}\n'
+    assert [await get_status(start, token) for token in (old, new)] == [401, 200]
+    assert execute(kept) == before
+
+
+async def test_a_grace_lets_the_former_token_work(
+    environment: Environment, execute: Execute, start: Start
+) -> None:
+    """Until it ends."""
+    old = name_client(execute)
+
+    _, out, err = await run(environment, "rotate", "reports", "--grace", "1h")
+
+    new = out.removesuffix("\n")
+    ((until, is_right),) = execute(
+        "select to_char(previous_expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),"
+        " previous_expires_at - now() between interval '50 min' and interval '1 hour' from clients"
+    )
+    assert is_right
+    assert err == f'the former token of "reports" works until {until} UTC\n'
+    assert [await get_status(start, token) for token in (old, new)] == [200, 200]
+    execute("update clients set previous_expires_at = now()")
+    assert [await get_status(start, token) for token in (old, new)] == [401, 200]
+
+
+async def test_a_grace_is_kept_or_ended_with_all_old_tokens(
+    environment: Environment, execute: Execute, start: Start
+) -> None:
+    """A second grace would stop the first token before its time; without one, all stop."""
+    first = name_client(execute)
+    _, out, _ = await run(environment, "rotate", "reports", "--grace", "1h")
+    second = out.removesuffix("\n")
+    before = execute(ALL)
+
+    status, out, err = await run(environment, "rotate", "reports", "--grace", "1h")
+
+    assert (status, out) == (1, "")
+    assert err.startswith('Error: an old token of "reports" works until ')
+    assert err.endswith(" would stop it now: wait, or rotate without --grace\n")
+    assert execute(ALL) == before
+    _, out, _ = await run(environment, "rotate", "reports")
+    third = out.removesuffix("\n")
+    assert [await get_status(start, token) for token in (first, second, third)] == [401, 401, 200]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"revoked": "2026-01-31 UTC"}, "was revoked at 2026-01-31 00:00 UTC: restore it"),
+        ({"expires": "2026-01-31 UTC"}, "expired at 2026-01-31 00:00 UTC: set another expiry"),
+    ],
+)
+def test_a_token_that_would_be_refused_is_not_made(
+    environment: Environment, execute: Execute, changes: dict[str, str], problem: str
+) -> None:
+    """The client was revoked or has expired."""
+    name_client(execute, **changes)
+    before = execute(ALL)
+
+    status, out, err = run_command(environment, "clients", "rotate", "reports")
+
+    assert (status, out) == (1, "")
+    assert err == (f'Error: "reports" {problem} in SQL first (docs/dbas.md), or add a new client\n')
+    assert execute(ALL) == before
+
+
+async def test_a_revocation_refuses_all_tokens(
+    environment: Environment, execute: Execute, start: Start
+) -> None:
+    """Also the former one; a second revocation keeps the time of the first."""
+    old = name_client(execute)
+    _, out, _ = await run(environment, "rotate", "reports", "--grace", "1h")
+    new = out.removesuffix("\n")
+
+    revoked = await run(environment, "revoke", "reports")
+    at = execute("select revoked_at from clients")
+    again = await run(environment, "revoke", "reports")
+
+    assert revoked == (0, "", f'revoked "reports": {TAKES_EFFECT}\n')
+    assert [await get_status(start, token) for token in (old, new)] == [401, 401]
+    assert again[0] == 0
+    assert again[2].startswith('"reports" has been revoked since ')
+    assert execute("select revoked_at from clients") == at
+
+
+@pytest.mark.parametrize("command", ["rotate", "revoke"])
+def test_an_unknown_name(environment: Environment, command: str) -> None:
+    """The list is recommended."""
+    status, out, err = run_command(environment, "clients", command, "reports")
+
+    assert (status, out) == (1, "")
+    assert err == ('Error: no client is called "reports": see python -m service clients list\n')
+
+
+def test_the_list(environment: Environment, execute: Execute) -> None:
+    """It has every client without hashes, and nothing that a terminal obeys."""
+    add_client(execute, "read", "write", expires="2200-01-31 UTC")
+    add_client(execute, "read", revoked="2026-01-31 12:00 UTC")
+    execute(
+        "update clients set name = case id when 1 then 'b' else E'a\\u202e' end,"
+        " last_used_on = case id when 1 then date '2026-02-01' end, created_at = '2026-01-01 UTC',"
+        " previous_token_hash = token_hash, previous_expires_at ="
+        " case id when 1 then '2199-12-31 23:59:30 UTC' else '2026-01-01 UTC' end::timestamptz"
+    )
+
+    status, out, err = run_command(environment, "clients", "list")
+
+    assert (status, err) == (0, "")
+    assert [",".join(re.split(" {2,}", line)) for line in out.splitlines()] == [
+        "name,id,scopes,expires,revoked,old token until,last used,added",
+        r"'a\u202e',2,read,infinity,2026-01-31 12:00,-,never,2026-01-01",
+        "b,1,read,write,2200-01-31 00:00,-,2199-12-31 23:59,2026-02-01,2026-01-01",
+    ]
+
+
+def test_an_empty_list(environment: Environment) -> None:
+    """It says how to add a client; stdout is empty."""
+    result = run_command(environment, "clients", "list")
+
+    assert result == (0, "", "no clients: python -m service clients add NAME --scopes read\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        (["add", "new", "--scopes", "read"], "lock table clients"),
+        (["rotate", "reports"], "select from clients for update"),
+        (["revoke", "reports"], "select from clients for update"),
+    ],
+)
+def test_a_command_that_waits_can_be_interrupted(
+    environment: Environment, database: str, execute: Execute, words: list[str], change: str
+) -> None:
+    """Ctrl-C ends it in one line, and nothing has changed."""
+    name_client(execute)
+    before = execute(ALL)
+    with psycopg2.connect(database) as other:
+        other.cursor().execute(change)
+        with started(environment, "clients", *words) as process:
+            wait_until(lambda: execute(IS_LOCKED))
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+    other.close()
+
+    assert (process.returncode, out, err) == (130, b"", b"stopped\n")
+    assert execute(ALL) == before
+
+
+def test_a_read_only_database(environment: Environment, execute: Execute) -> None:
+    """It can be listed, and every change is refused in one line."""
+    name_client(execute)
+    before = execute(ALL)
+    set_for_database(execute, "default_transaction_read_only = on")
+    commands = (["add", "new", "--scopes", "read"], ["rotate", "reports"], ["revoke", "reports"])
+
+    listed = run_command(environment, "clients", "list")
+    results = [run_command(environment, "clients", *words) for words in commands]
+
+    assert listed[0] == 0
+    assert "reports" in listed[1]
+    for status, out, err in results:
+        assert (status, out) == (1, "")
+        assert err.startswith("Error: the database refused: cannot execute ")
+        assert err.endswith(" in a read-only transaction\n")
+    assert execute(ALL) == before
+
+
+@pytest.mark.parametrize("command", ["list", "revoke"])
+def test_a_database_without_the_migration(
+    environment: Environment, empty_database: str, command: str
+) -> None:
+    """One line says what to run."""
+    environment["DATABASE_URL"] = empty_database
+
+    status, out, err = run_command(
+        environment, "clients", command, *(["reports"] if command == "revoke" else [])
+    )
+
+    assert (status, out) == (1, "")
+    assert err == (
+        'Error: the database refused: relation "clients" does not exist;'
+        " is it migrated? python -m service migrate\n"
+    )
+
+
+def test_a_database_that_is_away(environment: Environment) -> None:
+    """One line says so."""
+    environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:9/nothing"
+
+    status, out, err = run_command(environment, "clients", "revoke", "reports")
+
+    assert (status, out) == (1, "")
+    assert err.startswith("Error: the database is unreachable: ")
+    assert err.count("\n") == 1
