@@ -154,11 +154,8 @@ PROBLEM_HEADERS = {
     429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
     503: ("Retry-After",),
 }
-ACCESS_PROBLEMS = (
-    "malformed-header",
-    "unauthorized",
-    "limit-reached",
-)  # of every operation with a scope
+# Of every operation with a scope; two Authorization headers are a malformed one.
+ACCESS_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached")
 COMMON_PROBLEMS = ("bad-request", "expectation-failed", "internal-error", "unavailable")
 
 

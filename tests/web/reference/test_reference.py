@@ -89,14 +89,19 @@ async def test_each_operation_says_which_token_it_needs(
         assert not has_scope or "malformed-header" in get_problems(operation, 400)
 
 
-async def test_refusals_are_documented_with_their_headers(
-    client: Client, document: dict[str, Any], execute: Execute
-) -> None:
-    """401 and 403 have WWW-Authenticate."""
-    for token, status in ((add_client(execute, "read"), 403), ("x", 401)):
-        headers = {"Authorization": f"Bearer {token}"}
-        response = await client.put("/v1/movies/1", json=MOANA, headers=headers)
-        described = document["paths"][ID]["put"]["responses"][str(status)]["$ref"]
+async def test_refusals_are_documented_with_their_headers(start: Start, execute: Execute) -> None:
+    """401 and 403 have WWW-Authenticate, and 429 says which limit it was."""
+    client = await start(limits__creates_per_day=1)
+    document = await (await client.get("/v1/openapi.json")).json()
+    await client.post("/v1/movies", json=MOANA)
+
+    for headers, status in (
+        ({"Authorization": f"Bearer {add_client(execute, 'read')}"}, 403),
+        ({"Authorization": "Bearer x"}, 401),
+        ({}, 429),
+    ):
+        response = await client.post("/v1/movies", json=MOANA, headers=headers)
+        described = document["paths"]["/v1/movies"]["post"]["responses"][str(status)]["$ref"]
         slug = described.split("/")[-1]
 
         assert response.status == status

@@ -114,19 +114,21 @@ function makeMethodBadge(method) {
   return make("span", { class: `method ${method}` }, method.toUpperCase());
 }
 
-// The responses of an operation, one line per status; problems link to their sections.
+// The responses of an operation, one line per status; problems link to their sections. The headers of every
+// response are left out.
 function renderResponses(operation) {
   return Object.entries(operation.responses).map(([status, given]) => {
     const response = resolve(given);
     const problem = response.content?.["application/problem+json"];
     const kinds = Object.keys(problem?.examples ?? {});
-    const headers = Object.keys(response.headers ?? {}).filter((name) => name !== "X-Request-Id");
+    const headers = Object.keys(response.headers ?? {}).filter((name) => !["Cache-Control", "X-Request-Id"].includes(name));
     const links = kinds.flatMap((slug, index) => [
       index ? ", " : "", make("a", { href: `#${slug}` }, resolve(problem.examples[slug]).summary),
     ]);
     return make("li", {}, makeStatusBadge(status),
       make("span", {}, kinds.length ? links : renderCode(response.description),
-        headers.map((name) => make("span", { class: "with" }, " with ", make("code", {}, name)))));
+        headers.map((name, index) =>
+          make("span", { class: "with" }, index ? ", " : " with ", make("code", {}, name)))));
   });
 }
 
