@@ -54,6 +54,13 @@ PROTECTIONS = {
         "        if self._open <= self._max_connections:\n",
         "        if True:\n",
     ),
+    # A client whose token was verified is looked up again after 30 s.
+    "known-clients-expire": Protection(
+        "revoked-clients",
+        "service/access/clients.py",
+        "            if client.known_until <= self._clock():\n",
+        "            if False:\n",
+    ),
     # Lists wait for a part of the connections.
     "list-share": Protection(
         "expensive-lists",

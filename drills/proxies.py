@@ -64,6 +64,18 @@ def start_proxy(lab: Lab, name: str, configuration: Path) -> Process:
         )
 
 
+def start_pgbouncer(lab: Lab, database: str) -> tuple[Process, Path, str]:
+    """Start PgBouncer in transaction mode; return it, its configuration, and the database's URL."""
+    find_program("pgbouncer")
+    port = find_free_port()
+    configuration = lab.new_folder("pgbouncer").with_suffix(".ini")
+    configuration.write_text(
+        PGBOUNCER_INI.format(database=database, postgres_port=lab.postgres.port, port=port)
+    )
+    proxy = start_proxy(lab, "pgbouncer", configuration)
+    return proxy, configuration, f"postgresql://catalogue@127.0.0.1:{port}/{database}"
+
+
 @drill(
     "PgBouncer in transaction mode between the service and PostgreSQL. Reads and writes for 4 s;"
     " then PgBouncer is stopped, is away for 1 s, and starts again.",
@@ -73,13 +85,8 @@ async def pgbouncer(lab: Lab, checks: Checks) -> None:
     """PgBouncer, and its restart."""
     find_program("pgbouncer")
     database = lab.database()
-    port = find_free_port()
-    configuration = lab.new_folder("pgbouncer").with_suffix(".ini")
-    configuration.write_text(
-        PGBOUNCER_INI.format(database=database, postgres_port=lab.postgres.port, port=port)
-    )
-    proxy = start_proxy(lab, "pgbouncer", configuration)
-    service = await lab.serve(f"postgresql://catalogue@127.0.0.1:{port}/{database}")
+    proxy, configuration, url = start_pgbouncer(lab, database)
+    service = await lab.serve(url)
     loop = asyncio.get_running_loop()
     paths = ("/v1/movies?title=great&sort=-year", "/v1/genres")
     async with Load(service.url, 1000, paths=paths).running() as load:
