@@ -41,5 +41,9 @@ comment on column clients.last_used_on is 'a day in UTC; null: never';
 comment on column clients.previous_token_hash is
   'of the token before the last rotation, which works until previous_expires_at';
 
+comment on column idempotency_keys.key is
+  'as it was sent; of a client with a token: its id, a tab, and the key';
+
 -- migrate:down
+comment on column idempotency_keys.key is null;
 drop table clients;
