@@ -256,6 +256,25 @@ async def test_a_grace_is_kept_or_ended_with_all_old_tokens(
     assert [await get_status(start, token) for token in (first, second, third)] == [401, 401, 200]
 
 
+def test_rotations_wait_for_each_other(
+    environment: Environment, database: str, execute: Execute
+) -> None:
+    """The second one sees the grace of the first."""
+    name_client(execute)
+    with psycopg2.connect(database) as other:
+        other.cursor().execute(
+            "update clients set previous_token_hash = token_hash, previous_expires_at = 'infinity'"
+        )
+        with started(environment, "clients", "rotate", "reports", "--grace", "1h") as process:
+            wait_until(lambda: execute(IS_LOCKED))
+            other.commit()
+            out, err = process.communicate(timeout=60)
+    other.close()
+
+    assert (process.returncode, out) == (1, b"")
+    assert b"works until infinity" in err
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
