@@ -6,7 +6,7 @@ within a few units. `redis_counts.py` counts in the same way.
 
 In memory, this module counts itself: the storage in memory of `limits` has a thread (without
 asyncio) or a task that looks at all keys again and again: 12 us a request with 100,000 addresses
-and a busy processor, or 770 us with 20,000; this one takes 1 us.
+and a busy processor, or 770 us with 20,000; this one takes 0.5 us.
 """
 
 import time
@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from service.errors import Policy
 
-MAX_ADDRESSES = 100_000  # that are counted by themselves in a window; 25 MB
+MAX_ADDRESSES = 100_000  # that are counted by themselves in a window; 13 MB
 ADDRESS = "address:"  # the start of the identity of a client without a token
 
 
@@ -76,8 +76,9 @@ class MemoryCounts:
         """Uncount what was taken; nothing if its window is over."""
         if identity not in self._current:
             identity = _share(identity)
-        if identity in self._current:
-            self._current[identity] = max(0, self._current[identity] - cost)
+        left = self._current.pop(identity, 0) - cost
+        if left > 0:  # otherwise requests that fail could fill the memory
+            self._current[identity] = left
 
     def _find_window(self) -> float:
         """Begin a new window if it is time; return the seconds that are left of it."""

@@ -15,7 +15,7 @@ from service.web.bodies import hold_continue
 from service.web.genres import Genres
 from service.web.health import Health
 from service.web.index import show_index
-from service.web.limits import LIST_UNITS
+from service.web.limits import GENRES_UNITS, LIST_UNITS
 from service.web.movies.handlers import Movies
 from service.web.reference import operations
 from service.web.reference.document import Operation, build_document
@@ -51,7 +51,7 @@ def routes(
         Route("PATCH", MOVIE_PATH, movies.update, operations.UPDATE_MOVIE, Scope.WRITE),
         Route("PUT", MOVIE_PATH, movies.replace, operations.REPLACE_MOVIE, Scope.WRITE),
         Route("DELETE", MOVIE_PATH, movies.delete, operations.DELETE_MOVIE, Scope.WRITE),
-        Route("GET", "/v1/genres", genres.list, operations.LIST_GENRES, Scope.READ, LIST_UNITS),
+        Route("GET", "/v1/genres", genres.list, operations.LIST_GENRES, Scope.READ, GENRES_UNITS),
         Route("GET", "/v1/openapi.json", reference.document, operations.SHOW_DOCUMENT),
         Route("GET", "/v1/docs", reference.page, operations.SHOW_PAGE),
         Route("GET", "/v1/docs/{file}", reference.file, operations.SHOW_FILE),

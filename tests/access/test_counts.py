@@ -101,6 +101,20 @@ async def test_a_flood_of_addresses_takes_no_more_memory(monkeypatch: pytest.Mon
     assert await take_all(counter, "client:7") == 10
 
 
+@pytest.mark.usefixtures("clock")
+async def test_addresses_that_have_used_nothing_take_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flood of requests that fail must not make the others share one quota."""
+    monkeypatch.setattr(counts, "MAX_ADDRESSES", 100)
+    counter = MemoryCounts(TEN)
+    for number in range(200):
+        await counter.take(f"address:{number}", 1)
+        await counter.give_back(f"address:{number}", 1)
+
+    assert [await take_all(counter, f"address:{number}") for number in (7, 300)] == [10, 10]
+
+
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [

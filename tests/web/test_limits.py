@@ -12,7 +12,7 @@ from wire import exchange
 
 from service import config
 from service.access import counts, quotas
-from service.web.limits import LIST_UNITS, MAX_BODY_UNITS
+from service.web.limits import GENRES_UNITS, LIST_UNITS, MAX_BODY_UNITS
 
 NO_HEADERS: Mapping[str, str] = {}
 RATE = {"limits__rate": 1, "limits__burst": 20}  # a window of 20 s
@@ -76,6 +76,7 @@ async def test_a_client_that_waits_as_told_gets_through(start: Start, clock: Sto
         ("GET", "/v1/movies/1", None, 1),
         ("GET", "/v1/movies", None, LIST_UNITS),
         ("HEAD", "/v1/movies", None, LIST_UNITS),
+        ("GET", "/v1/genres", None, GENRES_UNITS),
         ("PATCH", "/v1/movies/1", b"{}", 1),
         ("PATCH", "/v1/movies/1", 70_000 * b" ", 2),
         ("PATCH", "/v1/movies/1", (1 << 20) * b" ", MAX_BODY_UNITS),
