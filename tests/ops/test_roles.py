@@ -112,7 +112,7 @@ async def test_the_application_role_looks_clients_up(roles: Roles, start: Start)
 
 
 def test_the_owner_manages_clients(roles: Roles, environment: Environment) -> None:
-    """Other roles read in one line which one is needed."""
+    """Other roles read in one line which one is needed; the reader may list them."""
     add = ("clients", "add", "reports", "--scopes", "read")
     environment["DATABASE_URL"] = roles.owner
     added = run_command(environment, *add)
@@ -120,8 +120,11 @@ def test_the_owner_manages_clients(roles: Roles, environment: Environment) -> No
     refused = [
         run_command(environment, *words) for words in (add, ("clients", "revoke", "reports"))
     ]
+    environment["DATABASE_URL"] = roles.reader
+    listed = run_command(environment, "clients", "list")
 
-    assert added[0] == 0
+    assert (added[0], listed[0]) == (0, 0)
+    assert "reports" in listed[1]
     for status, out, err in refused:
         assert (status, out) == (1, "")
         assert err.startswith("Error: the database refused: permission denied for ")
