@@ -61,6 +61,13 @@ PROTECTIONS = {
         "            if client.known_until <= self._clock():\n",
         "            if False:\n",
     ),
+    # While Redis is away, each process limits for itself.
+    "limits-in-memory": Protection(
+        "limits-with-redis",
+        "service/access/redis_counts.py",
+        "            self._redis.lose(error)\n            return None\n",
+        "            raise\n",
+    ),
     # Lists wait for a part of the connections.
     "list-share": Protection(
         "expensive-lists",

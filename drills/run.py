@@ -10,7 +10,15 @@ from dataclasses import replace
 import click
 
 # Importing them registers their drills.
-from drills import access, backups, database_faults, process_faults, proxies, starvation  # noqa: F401
+from drills import (  # noqa: F401
+    access,
+    backups,
+    database_faults,
+    limits,
+    process_faults,
+    proxies,
+    starvation,
+)
 from drills.disabling import PROTECTIONS, TextNotFound, copy_without
 from drills.lab import DRILLS, ROOT, Checks, Drill, Lab, NotRun, open_lab
 from drills.report import (
