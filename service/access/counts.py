@@ -55,17 +55,21 @@ class MemoryCounts:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._window = 0  # since 1970
+        self._ends_at = 0.0
         self._previous: dict[str, int] = {}
         self._current: dict[str, int] = {}
 
     async def take(self, identity: str, cost: int) -> Refused | None:
         """Count the cost, or nothing if that is more than the limit."""
         quota = self._policy.quota
-        left_s = self._find_window()
+        now = time.time()
+        if not 0 < self._ends_at - now <= self._policy.window_s:
+            self._begin_window(now)
         if identity not in self._current and len(self._current) >= MAX_ADDRESSES:
             identity = _share(identity)
         current = self._current.get(identity, 0)
         previous = self._previous.get(identity, 0)
+        left_s = self._ends_at - now
         weighted = int(previous * left_s / self._policy.window_s) if previous else 0
         if current + weighted + cost > quota:
             return refuse(self._policy, Usage(previous, current, left_s), cost)
@@ -80,15 +84,12 @@ class MemoryCounts:
         if left > 0:  # otherwise requests that fail could fill the memory
             self._current[identity] = left
 
-    def _find_window(self) -> float:
-        """Begin a new window if it is time; return the seconds that are left of it."""
-        now = time.time()
+    def _begin_window(self, now: float) -> None:
         window = int(now // self._policy.window_s)
-        if window != self._window:
-            self._previous = self._current if window == self._window + 1 else {}
-            self._current = {}
-            self._window = window
-        return (window + 1) * self._policy.window_s - now
+        self._previous = self._current if window == self._window + 1 else {}
+        self._current = {}
+        self._window = window
+        self._ends_at = (window + 1.0) * self._policy.window_s
 
 
 def refuse(policy: Policy, usage: Usage, cost: int) -> Refused:

@@ -18,7 +18,7 @@ from service.metrics import Metrics
 if TYPE_CHECKING:
     from service.access.redis_counts import Redis
 
-KNOWN_ADDRESSES = 4096  # the latest
+KNOWN_REQUESTERS = 4096  # the latest
 DAY_S = 86_400
 
 
@@ -29,10 +29,10 @@ class Limits:
         self._settings = settings
         self._count_refusal = metrics.count_limited
         self._redis = _make_redis(settings.redis_url) if settings.are_on else None
-        self._rate: Policy | None = None
-        if settings.rate:
-            self._rate = Policy(Limit.RATE, settings.burst, settings.burst // settings.rate)
-            self._used = self._make_counts(self._rate)
+        self.has_rate = settings.rate > 0
+        window_s = settings.burst // settings.rate if self.has_rate else 1
+        self._rate = Policy(Limit.RATE, settings.burst, window_s)
+        self._used = self._make_counts(self._rate)
         creates = Policy(Limit.CREATES_PER_DAY, settings.creates_per_day, DAY_S)
         keys = Policy(Limit.KEYS_PER_DAY, settings.keys_per_day, DAY_S)
         self.quotas = Quotas(
@@ -40,15 +40,10 @@ class Limits:
             metrics.count_limited,
         )
 
-    @property
-    def has_rate(self) -> bool:
-        """Whether there is a limit of the rate."""
-        return self._rate is not None
-
     async def charge(self, identity: str, cost: int) -> None:
         """Count a request of so many units; raises `LimitReached`."""
         refused = await self._used.take(identity, cost)
-        if refused and self._rate:
+        if refused:
             self._count_refusal(self._rate.name)
             rate, burst = self._settings.rate, self._settings.burst
             raise LimitReached(
@@ -75,14 +70,11 @@ class Limits:
         return RedisCounts(policy, self._redis)
 
 
+@lru_cache(KNOWN_REQUESTERS)
 def identify(client_id: int | None, address: str) -> str:
     """Return whom a request counts for: its client, or else its address."""
-    return f"client:{client_id}" if client_id is not None else identify_address(address)
-
-
-@lru_cache(KNOWN_ADDRESSES)
-def identify_address(address: str) -> str:
-    """Return whom requests of this address count for."""
+    if client_id is not None:
+        return f"client:{client_id}"
     if ":" not in address:  # IPv4, or `unix`
         return ADDRESS + address
     network = int(IPv6Address(address)) >> 64

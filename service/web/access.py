@@ -8,7 +8,7 @@ from functools import wraps
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from service.access.clients import Client, Clients, Scope
+from service.access.clients import Clients, Scope
 from service.access.limits import Limits
 from service.config import Access
 from service.errors import Forbidden, MalformedHeader, Unauthorized
@@ -41,7 +41,11 @@ class AccessControl:
             WAITING_CLIENTS.set((request[CLIENT],))
             token = self._read_token(request)
             if token is not None:
-                client = await self._find(token, request)
+                try:
+                    client = await self._clients.find(token)
+                except Unauthorized:
+                    await self._charge_address(request)
+                    raise
                 request[CLIENT_ID] = client.id
                 WAITING_CLIENTS.set((str(client.id),))
                 if client.scope < scope:
@@ -55,18 +59,13 @@ class AccessControl:
 
         return handle
 
-    async def _find(self, token: str, request: web.Request) -> Client:
-        """Return the token's client; charge the address for a wrong one, after it is looked up.
+    async def _charge_address(self, request: web.Request) -> None:
+        """Charge a wrong token, after it was looked up: nobody with a valid one is locked out.
 
-        Nobody with a valid token is locked out, and nobody can use up the limit of the client whose
-        id is in the token.
+        The client whose id is in the token is not charged, as anybody could use up its limit.
         """
-        try:
-            return await self._clients.find(token)
-        except Unauthorized:
-            if self._limits.has_rate:
-                await self._limits.charge(identify_requester(request), 1)
-            raise
+        if self._limits.has_rate:
+            await self._limits.charge(identify_requester(request), 1)
 
     def _read_token(self, request: web.Request) -> str | None:
         """Return what may be a token; None if the request is anonymous."""

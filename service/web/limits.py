@@ -1,6 +1,6 @@
 """Whom a request counts for, and how many units it takes of the rate limit."""
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from service.access.limits import identify
 from service.catalogue.strict_json import MAX_BYTES
@@ -24,8 +24,8 @@ def count_units(request: web.Request, cost: int) -> int:
 
     A body that does not say how long it is counts as the largest one.
     """
-    headers = request.headers
-    if hdrs.CONTENT_LENGTH in headers:
-        units = -(-(request.content_length or 0) // UNIT_BYTES)
-        return max(cost, min(units, MAX_BODY_UNITS))
-    return max(cost, MAX_BODY_UNITS) if hdrs.TRANSFER_ENCODING in headers else cost
+    if not request.body_exists:
+        return cost
+    length = request.content_length
+    units = MAX_BODY_UNITS if length is None else -(-length // UNIT_BYTES)
+    return max(cost, min(units, MAX_BODY_UNITS))

@@ -5,7 +5,7 @@ from support import StoppedClock
 
 from service.access import counts
 from service.access.counts import MemoryCounts, Refused
-from service.access.limits import identify_address
+from service.access.limits import identify
 from service.errors import Limit, Policy
 
 TEN = Policy(Limit.RATE, 10, 5)
@@ -127,4 +127,4 @@ async def test_addresses_that_have_used_nothing_take_no_memory(
 )
 def test_an_ipv6_address_counts_as_its_network(one: str, other: str, *, is_same: bool) -> None:
     """A customer has a /64, and could send each request from another address of it."""
-    assert (identify_address(one) == identify_address(other)) is is_same
+    assert (identify(None, one) == identify(None, other)) is is_same
