@@ -220,12 +220,14 @@ async def test_each_429_is_counted_with_its_limit(start: Start) -> None:
     )
     for _ in range(2):
         await client.post("/v1/movies", json=MOANA)
-    await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(20)))
+    responses = await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(40)))
+    refused = [response.status for response in responses].count(429)
 
     after = read(get_app(client)[METRICS])
     limited = [after[f"limited_total{{limit={limit}}}"] for limit in Limit]
 
-    assert limited == [6, 1, 0]
+    assert refused > 0
+    assert limited == [refused, 1, 0]
 
 
 async def test_not_ready(start: Start, empty_database: str) -> None:
