@@ -36,13 +36,13 @@ returning c.id;
 -- name: list_clients()
 -- set: transaction_read_only = on
 -- Returns all clients by name, without the hashes of their tokens. Times are in UTC, to the minute; null:
--- never, or not revoked. old_token_until: after a rotation, while the former token still works.
+-- never, or not revoked. former_token_until: after a rotation, while the former token still works.
 select
   c.id, c.name, c.scopes,
   left(c.expires_at::text, 16) as expires_at,
   left(c.revoked_at::text, 16) as revoked_at,
   case when c.previous_expires_at > now() then left(c.previous_expires_at::text, 16) end
-    as old_token_until,
+    as former_token_until,
   c.last_used_on::text as last_used_on,
   (c.created_at at time zone 'UTC')::date::text as created_on
 from clients as c
@@ -77,7 +77,7 @@ select
   case when c.revoked_at <= now() then left(c.revoked_at::text, 16) end as revoked_at,
   case when c.expires_at <= now() then left(c.expires_at::text, 16) end as expired_at,
   case when c.previous_expires_at > now() then left(c.previous_expires_at::text, 16) end
-    as old_token_until
+    as former_token_until
 from clients as c
 where c.name = :client_name
 for update;
@@ -94,7 +94,7 @@ set
   previous_token_hash = case when :grace > 0 then c.token_hash end,
   previous_expires_at = case when :grace > 0 then now() + make_interval(secs => :grace) end
 where c.id = :id
-returning left(c.previous_expires_at::text, 19) as old_token_until;
+returning left(c.previous_expires_at::text, 19) as former_token_until;
 
 -- name: revoke_client(id)
 -- \set id 1

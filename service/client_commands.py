@@ -96,7 +96,11 @@ name_argument = click.argument("name", callback=_check_name)
 
 @click.group()
 def clients() -> None:
-    """Add, list, rotate and revoke the clients that use the API with a token."""
+    """Manage clients and their tokens.
+
+    A client is a program that uses the API with a token. These commands use the database of the
+    service (DATABASE_URL), as the role that owns its tables. docs/operators.md has examples.
+    """
 
 
 @clients.command()
@@ -117,7 +121,10 @@ def clients() -> None:
 )
 @click.pass_obj
 def add(config: Config, name: str, scopes: list[Scope], expires_at: datetime | None) -> None:
-    """Add the client NAME and print its token, which is not stored: keep it."""
+    """Add a client and print its token.
+
+    The token goes to stdout alone. Keep it: it is not stored and cannot be shown again.
+    """
     with with_database(config) as ready:
         client_id = add_client(
             ready.database.url,
@@ -134,7 +141,10 @@ def add(config: Config, name: str, scopes: list[Scope], expires_at: datetime | N
 @clients.command("list")
 @click.pass_obj
 def list_(config: Config) -> None:
-    """List the clients by name; times are in UTC."""
+    """List the clients with their last use.
+
+    Times are in UTC. "former token until" says how long the token before a rotation still works.
+    """
     with with_database(config) as ready:
         listed = list_clients(ready.database.url, load_queries(config))
     if not listed:
@@ -156,13 +166,17 @@ def list_(config: Config) -> None:
 )
 @click.pass_obj
 def rotate(config: Config, name: str, grace: float) -> None:
-    """Print a new token for the client NAME; its id, scopes and expiry stay."""
+    """Give a client a new token and print it.
+
+    The id, the scopes and the expiry of the client stay. The former token is refused from now on,
+    or after --grace.
+    """
     with with_database(config) as ready:
-        old_token_until = rotate_token(
+        former_token_until = rotate_token(
             ready.database.url, load_queries(config), _print_token, name, grace=grace
         )
-    if old_token_until:
-        _report(f'the former token of "{name}" works until {old_token_until} UTC')
+    if former_token_until:
+        _report(f'the former token of "{name}" works until {former_token_until} UTC')
     else:
         _report(f'the former token of "{name}" is refused from now on: {TAKES_EFFECT}')
 
@@ -171,7 +185,10 @@ def rotate(config: Config, name: str, grace: float) -> None:
 @name_argument
 @click.pass_obj
 def revoke(config: Config, name: str) -> None:
-    """Refuse all tokens of the client NAME from now on."""
+    """Refuse all tokens of a client.
+
+    The client stays in the list. docs/dbas.md says how to restore it in SQL.
+    """
     with with_database(config) as ready:
         since = revoke_client(ready.database.url, load_queries(config), name)
     if since:
@@ -200,7 +217,7 @@ def _report(text: str) -> None:
 def _format_table(listed: Iterable[ListedClient]) -> list[str]:
     """Return a line for each client below a line of headings."""
     rows = [
-        ("name", "id", "scopes", "expires", "revoked", "old token until", "last used", "added")
+        ("name", "id", "scopes", "expires", "revoked", "former token until", "last used", "added")
     ] + [
         (
             client.name if client.name.isprintable() else ascii(client.name),
@@ -208,7 +225,7 @@ def _format_table(listed: Iterable[ListedClient]) -> list[str]:
             ",".join(client.scopes),
             client.expires_at or "never",
             client.revoked_at or "-",
-            client.old_token_until or "-",
+            client.former_token_until or "-",
             client.last_used_on or "never",
             client.created_on,
         )

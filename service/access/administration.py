@@ -28,7 +28,7 @@ class ListedClient(NamedTuple):
     scopes: list[str]
     expires_at: str | None
     revoked_at: str | None
-    old_token_until: str | None
+    former_token_until: str | None
     last_used_on: str | None
     created_on: str
 
@@ -39,7 +39,7 @@ class LockedClient(NamedTuple):
     id: int
     revoked_at: str | None
     expired_at: str | None
-    old_token_until: str | None
+    former_token_until: str | None
 
 
 LISTED = dict.fromkeys(ListedClient._fields, str) | {"id": int, "scopes": list[str]}
@@ -55,7 +55,7 @@ QUERIES: Mapping[str, Expected] = {
     ),
     "lock_client": Expected(LOCKED, [{"client_name": ""}], USED_BY, writes=True, by_command=True),
     "rotate_client": Expected(
-        {"old_token_until": str},
+        {"former_token_until": str},
         [{"id": 0, "token_hash": "", "grace": 0}],
         USED_BY,
         writes=True,
@@ -130,18 +130,18 @@ def rotate_token(
                 f'"{name}" expired at {client.expired_at} UTC: set another expiry in SQL first'
                 " (docs/dbas.md), or add a new client"
             )
-        if grace and client.old_token_until:
+        if grace and client.former_token_until:
             raise OperatorError(
-                f'an old token of "{name}" works until {client.old_token_until} UTC, and another'
-                " rotation would stop it now: wait, or rotate without --grace"
+                f'the former token of "{name}" works until {client.former_token_until} UTC: wait'
+                " until then, or rotate without --grace, which stops both tokens"
             )
         token = make_token(client.id)
-        ((old_token_until,),) = transaction.run(
+        ((former_token_until,),) = transaction.run(
             "rotate_client", id=client.id, token_hash=hash_token(token), grace=grace
         )
         show(token)
         transaction.commit(f'whether "{name}" has the new token or the former one is unknown')
-    return str(old_token_until) if old_token_until else None
+    return str(former_token_until) if former_token_until else None
 
 
 def revoke_client(url: str, queries: Mapping[str, Query], name: str) -> str | None:

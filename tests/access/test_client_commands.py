@@ -248,8 +248,8 @@ async def test_a_grace_is_kept_or_ended_with_all_old_tokens(
     status, out, err = await run(environment, "rotate", "reports", "--grace", "1h")
 
     assert (status, out) == (1, "")
-    assert err.startswith('Error: an old token of "reports" works until ')
-    assert err.endswith(" would stop it now: wait, or rotate without --grace\n")
+    assert err.startswith('Error: the former token of "reports" works until ')
+    assert err.endswith(", or rotate without --grace, which stops both tokens\n")
     assert execute(ALL) == before
     _, out, _ = await run(environment, "rotate", "reports")
     third = out.removesuffix("\n")
@@ -339,7 +339,7 @@ def test_the_list(environment: Environment, execute: Execute) -> None:
 
     assert (status, err) == (0, "")
     assert [",".join(re.split(" {2,}", line)) for line in out.splitlines()] == [
-        "name,id,scopes,expires,revoked,old token until,last used,added",
+        "name,id,scopes,expires,revoked,former token until,last used,added",
         r"'a\u202e',2,read,infinity,2026-01-31 12:00,-,never,2026-01-01",
         "b,1,read,write,2200-01-31 00:00,-,2199-12-31 23:59,2026-02-01,2026-01-01",
     ]
