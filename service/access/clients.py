@@ -114,12 +114,11 @@ class Clients:
         `Unavailable` if the lookup fails.
         """
         try:
-            client = self._known[token]
-        except KeyError:
+            client: Client | None = self._known[token]
+        except KeyError:  # has the token, so it must not become the context of another error
+            client = None
+        if client is None or client.known_until <= self._clock():
             client = await self._look_up(token)
-        else:
-            if client.known_until <= self._clock():
-                client = await self._look_up(token)
         if client.expires_at <= time.time():
             raise Unauthorized(EXPIRED, is_token_sent=True)
         return client
@@ -190,5 +189,6 @@ def _verify(stored: StoredClient | None, token: str, known_until: float) -> Clie
         expires_at = min(expires_at, stored.previous_expires_at)
     if stored.is_revoked:
         raise Unauthorized(REVOKED, is_token_sent=True)
-    scope = max(Scope[name.upper()] for name in stored.scopes)
+    # A later release may have other scopes.
+    scope = max(scope for scope in Scope if not scope or scope.name.lower() in stored.scopes)
     return Client(stored.id, scope, expires_at, known_until)

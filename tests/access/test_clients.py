@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import closing
 from functools import partial
+from traceback import format_exception
 from typing import Any
 
 import psycopg2
@@ -89,6 +90,27 @@ async def test_a_client_has_its_strongest_scope(
     found = await process.find(add_client(execute, *scopes))
 
     assert (found.id, found.scope) == (1, scope)
+
+
+async def test_scopes_of_a_later_release_allow_nothing(process: Process, execute: Execute) -> None:
+    """It may change the constraint while this one still runs."""
+    execute("alter table clients drop constraint clients_scopes_are_known")
+    found = [await process.find(add_client(execute, *scopes)) for scopes in (["x"], ["x", "read"])]
+
+    assert [client.scope for client in found] == [Scope.NONE, Scope.READ]
+
+
+async def test_a_bug_in_a_lookup_logs_no_token(
+    process: Process, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its traceback, with all errors that led to it."""
+    token = add_client(execute, "read")
+    monkeypatch.setattr("service.access.clients.hash_token", lambda _: 1 // 0)
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        await process.find(token)
+
+    assert token not in "".join(format_exception(raised.value))
 
 
 async def test_a_client_is_known_for_30_s_however_often_it_is_used(
