@@ -74,7 +74,7 @@ class AccessControl:
             return None
         if len(sent) > 1:
             raise MalformedHeader("expected one Authorization header, found more")
-        scheme, _, token = sent[0].partition(" ")
+        scheme, _, token = sent[0].replace("\t", " ").partition(" ")
         if scheme.lower() == "bearer":
             return token.strip(" ")
         if self.anonymous < Scope.WRITE:

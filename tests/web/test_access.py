@@ -88,7 +88,7 @@ def make_headers(execute: Execute) -> dict[str, list[list[str]]]:
     return {
         "none": [[]],
         "read": [[f"Bearer {read}"]],
-        "write": [[f"{scheme} {write}"] for scheme in ("Bearer", "bearer", "BEARER", "bEaReR ")],
+        "write": [[f"{scheme} {write}"] for scheme in ("Bearer", "bearer", "bEaReR ", "Bearer\t")],
         "admin": [[f"Bearer {admin}"]],
         "expired": [[f"Bearer {add_client(execute, 'admin', expires=past)}"]],
         "revoked": [[f"Bearer {add_client(execute, 'admin', revoked=past)}"]],
@@ -216,6 +216,17 @@ async def test_hostile_headers_are_refused_and_not_repeated(
     status = int(answer.status_line.split()[1])
     assert 400 <= status < 500
     assert logged
+    assert "secret" not in f"{answer} {logged}"
+
+
+@pytest.mark.parametrize("url", ["http://a:secret@[", "http://a:99999/?access_token=secret"])
+async def test_a_url_that_cannot_be_read_is_not_repeated(client: Client, url: str) -> None:
+    """It may have a password or a token, as the query string of any URL, which is not logged."""
+    with capture_logs() as logged:
+        answer = await send(client, f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+    assert answer.status_line.split()[1] == "400"
+    assert [line["error"] for line in logged] == ["Invalid URL"]
     assert "secret" not in f"{answer} {logged}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import InvalidHeader, LineTooLong
+from aiohttp.http_exceptions import InvalidHeader, InvalidURLError, LineTooLong
 
 from service.web import problems
 from service.web.problems import MAX_HEAD_BYTES, REFUSAL
@@ -230,6 +230,8 @@ class Connection(web.RequestHandler):
                 message = f"a line has more than {self.max_line_size} bytes"
             elif isinstance(exc, InvalidHeader):  # its message has the header, perhaps a token
                 message = "Invalid HTTP header"
+            elif isinstance(exc, InvalidURLError):  # its message is the URL
+                message = "Invalid URL"
             elif message:  # other lines have what was received
                 message = message.strip().partition("\n")[0].rstrip(": ")
             request[PARSER_ERROR] = message or HTTPStatus(status).phrase
