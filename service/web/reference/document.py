@@ -39,7 +39,8 @@ SECURITY_SCHEME: Mapping[str, Any] = {
     "scheme": "bearer",
     "bearerFormat": "mc_<id>_<secret>",
     "description": "The operator of the service gives tokens to clients. A token has the scope"
-    " `read`, or `write`, which includes `read`, or `admin`, which includes `write`.",
+    " `read`, or `write`, which includes `read`, or `admin`, which includes `write`;"
+    " no operation needs `admin`.",
 }
 TAGS = {  # in the order of the page
     "Movies": "The movies of the catalogue and their genres.",
