@@ -107,23 +107,21 @@ class Clients:
         self._marking: asyncio.Task[None] | None = None
         self._mark_after = 0.0
 
-    async def find(self, token: str) -> Client:
-        """Return the client with this token.
+    def get_known(self, credentials: str) -> Client | None:
+        """Return the client that `look_up` has found for these; None if it must look again."""
+        try:
+            client: Client = self._known[credentials]
+        except KeyError:
+            return None
+        is_known = client.known_until > self._clock() and client.expires_at > time.time()
+        return client if is_known else None
+
+    async def look_up(self, token: str, credentials: str) -> Client:
+        """Return the client with this token, which was sent in these credentials.
 
         Raises `Unauthorized` if there is none, or if the token has expired or was revoked, and
         `Unavailable` if the lookup fails.
         """
-        try:
-            client: Client | None = self._known[token]
-        except KeyError:  # has the token, so it must not become the context of another error
-            client = None
-        if client is None or client.known_until <= self._clock():
-            client = await self._look_up(token)
-        if client.expires_at <= time.time():
-            raise Unauthorized(EXPIRED, is_token_sent=True)
-        return client
-
-    async def _look_up(self, token: str) -> Client:
         client_id = parse_token(token)
         if client_id is None:
             raise Unauthorized(MALFORMED, is_token_sent=True)
@@ -136,7 +134,7 @@ class Clients:
         except Unauthorized as error:
             self._unknown[token] = str(error)
             raise
-        self._known[token] = client
+        self._known[credentials] = client
         if stored and not stored.was_used_today:
             self._mark_used(client_id)
         return client
@@ -176,7 +174,7 @@ def _to_array(ids: Iterable[int]) -> str:
 
 
 def _verify(stored: StoredClient | None, token: str, known_until: float) -> Client:
-    """Return the client if the token is its own and was not revoked."""
+    """Return the client if the token is its own, was not revoked and has not expired."""
     token_hash = hash_token(token)
     if stored is None:
         raise Unauthorized(UNKNOWN, is_token_sent=True)
@@ -189,6 +187,8 @@ def _verify(stored: StoredClient | None, token: str, known_until: float) -> Clie
         expires_at = min(expires_at, stored.previous_expires_at)
     if stored.is_revoked:
         raise Unauthorized(REVOKED, is_token_sent=True)
+    if expires_at <= time.time():
+        raise Unauthorized(EXPIRED, is_token_sent=True)
     # A later release may have other scopes.
     scope = max(scope for scope in Scope if not scope or scope.name.lower() in stored.scopes)
     return Client(stored.id, scope, expires_at, known_until)

@@ -8,12 +8,12 @@ from functools import wraps
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from service.access.clients import Clients, Scope
-from service.access.limits import Limits
+from service.access.clients import Client, Clients, Scope
+from service.access.limits import Limits, identify
 from service.config import Access
 from service.errors import Forbidden, MalformedHeader, Unauthorized
 from service.tracing import WAITING_CLIENTS
-from service.web.limits import count_units, identify_requester
+from service.web.limits import count_units
 from service.web.request_cycle.access_log import CLIENT_ID
 from service.web.request_cycle.client_address import CLIENT
 
@@ -38,45 +38,40 @@ class AccessControl:
 
         @wraps(handler)
         async def handle(request: web.Request) -> web.StreamResponse:
-            WAITING_CLIENTS.set((request[CLIENT],))
-            token = self._read_token(request)
-            if token is not None:
-                try:
-                    client = await self._clients.find(token)
-                except Unauthorized:
-                    await self._charge_address(request)
-                    raise
+            client = None
+            if sent := request.headers.getall(hdrs.AUTHORIZATION, None):
+                if len(sent) > 1:
+                    raise MalformedHeader("expected one Authorization header, found more")
+                client = self._clients.get_known(sent[0]) or await self._look_up(sent[0], request)
+            if client:
                 request[CLIENT_ID] = client.id
-                WAITING_CLIENTS.set((str(client.id),))
                 if client.scope < scope:
                     raise Forbidden(scope.name.lower())
             elif self.anonymous < scope:
                 raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
+            WAITING_CLIENTS.set((str(client.id) if client else request[CLIENT],))
             if self._limits.has_rate:
-                units = count_units(request, cost)
-                await self._limits.charge(identify_requester(request), units)
+                identity = identify(client.id if client else None, request[CLIENT])
+                await self._limits.charge(identity, count_units(request, cost))
             return await handler(request)
 
         return handle
 
-    async def _charge_address(self, request: web.Request) -> None:
-        """Charge a wrong token, after it was looked up: nobody with a valid one is locked out.
+    async def _look_up(self, authorization: str, request: web.Request) -> Client | None:
+        """Return the client whose token the header has; None if it has none.
 
-        The client whose id is in the token is not charged, as anybody could use up its limit.
+        A wrong token counts for the address, after it was looked up: nobody with a valid token is
+        locked out, and nobody can use up the limit of the client whose id is in the token.
         """
-        if self._limits.has_rate:
-            await self._limits.charge(identify_requester(request), 1)
-
-    def _read_token(self, request: web.Request) -> str | None:
-        """Return what may be a token; None if the request is anonymous."""
-        sent = request.headers.getall(hdrs.AUTHORIZATION, None)
-        if sent is None:
+        scheme, _, token = authorization.replace("\t", " ").partition(" ")
+        if scheme.lower() != "bearer":
+            if self.anonymous < Scope.WRITE:
+                raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
             return None
-        if len(sent) > 1:
-            raise MalformedHeader("expected one Authorization header, found more")
-        scheme, _, token = sent[0].replace("\t", " ").partition(" ")
-        if scheme.lower() == "bearer":
-            return token.strip(" ")
-        if self.anonymous < Scope.WRITE:
-            raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
-        return None
+        WAITING_CLIENTS.set((request[CLIENT],))
+        try:
+            return await self._clients.look_up(token.strip(" "), authorization)
+        except Unauthorized:
+            if self._limits.has_rate:
+                await self._limits.charge(identify(None, request[CLIENT]), 1)
+            raise
