@@ -65,9 +65,10 @@ class MemoryCounts:
         now = time.time()
         if not 0 < self._ends_at - now <= self._policy.window_s:
             self._begin_window(now)
-        if identity not in self._current and len(self._current) >= MAX_ADDRESSES:
-            identity = _share(identity)
         current = self._current.get(identity, 0)
+        if not current and len(self._current) >= MAX_ADDRESSES:
+            identity = _share(identity)
+            current = self._current.get(identity, 0)
         previous = self._previous.get(identity, 0)
         left_s = self._ends_at - now
         weighted = int(previous * left_s / self._policy.window_s) if previous else 0
