@@ -277,6 +277,21 @@ async def test_a_failed_lookup_is_not_remembered(
     assert await process.verdict(token) == "valid"
 
 
+async def test_a_lookup_is_repeated_on_another_connection(
+    process: Process, execute: Execute, database: str
+) -> None:
+    """If its own breaks while it waits."""
+    token = add_client(execute, "read")
+    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+        cursor.execute("lock table clients in access exclusive mode")
+        lookup = asyncio.create_task(process.verdict(token))
+        await until(lambda: execute("select 1 from pg_locks where not granted"))
+        execute("select pg_terminate_backend(pid, 5000) from pg_locks where not granted")
+        dba.rollback()
+
+    assert await lookup == "valid"
+
+
 async def test_a_lookup_that_is_cancelled_harms_no_other(
     process: Process, execute: Execute, database: str
 ) -> None:
@@ -298,7 +313,7 @@ async def test_a_lookup_that_is_cancelled_harms_no_other(
 
 async def test_the_day_of_use_is_recorded_once(process: Process, execute: Execute) -> None:
     """In UTC; later lookups of the day write nothing."""
-    tokens = [add_client(execute, "read") for _ in range(3)]
+    *tokens, last = [add_client(execute, "read") for _ in range(4)]
     marked = "select 1 from clients where id = %s and last_used_on is not null"
 
     with capture_logs() as logged:
@@ -307,9 +322,11 @@ async def test_the_day_of_use_is_recorded_once(process: Process, execute: Execut
             await until(partial(execute, marked, found.id))
         process.now += KNOWN_S
         await asyncio.gather(*map(process.find, tokens))
+        found = await process.find(last)
+        await until(partial(execute, marked, found.id))  # so it would follow another mark
 
     marks = [line["event"] for line in logged if line.get("query") == "mark_clients_used"]
-    assert marks == ["slow statement"] * 3
+    assert marks == ["slow statement"] * 4
 
 
 async def test_a_standby_finds_clients_and_warns_once(process: Process, execute: Execute) -> None:
