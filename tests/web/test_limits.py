@@ -12,6 +12,7 @@ from wire import exchange
 
 from service import config
 from service.access import counts, quotas
+from service.errors import Limit, LimitReached, Policy
 from service.web.limits import GENRES_UNITS, LIST_UNITS, MAX_BODY_UNITS
 
 NO_HEADERS: Mapping[str, str] = {}
@@ -293,6 +294,19 @@ async def test_requests_that_arrive_together_stay_within_the_quota(
 
     assert sorted(response.status for response in responses) == [201] * 5 + [429] * 35
     assert execute("select count(*) from movies") == [(5,)]
+
+
+async def test_a_cancelled_request_uses_its_share() -> None:
+    """Its statement goes on without it, and may create the movie."""
+    policy = Policy(Limit.CREATES_PER_DAY, 1, 86_400)
+    shares = quotas.Quotas({policy: counts.MemoryCounts(policy)}, lambda _: None)
+
+    with pytest.raises(asyncio.CancelledError):
+        async with shares.take("client:1", has_key=False):
+            raise asyncio.CancelledError
+
+    with pytest.raises(LimitReached):
+        await shares.take("client:1", has_key=False).__aenter__()
 
 
 async def test_a_used_up_quota_is_told_before_the_body_is_read(start: Start) -> None:
