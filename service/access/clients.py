@@ -94,11 +94,15 @@ class Clients:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fetch = statements.fetch
-        self._lookups = Batcher(
-            self._get,
-            sharing,
-            idempotent=True,
-            rows_metric=statements.metrics.shared_statement_rows.labels("get_clients"),
+        # Known clients have a queue of their own: a flood of other tokens can fill the first one.
+        self._lookups, self._renewals = (
+            Batcher(
+                self._get,
+                sharing,
+                idempotent=True,
+                rows_metric=statements.metrics.shared_statement_rows.labels("get_clients"),
+            )
+            for _ in range(2)
         )
         self._clock = clock
         self._known: LRUCache[str, Client] = LRUCache(MAX_KNOWN)
@@ -128,7 +132,8 @@ class Clients:
         if reason := self._unknown.get(token):
             raise Unauthorized(reason, is_token_sent=True)
         known_until = self._clock() + KNOWN_S  # not after the statement: a slow one has old data
-        stored = await self._lookups.submit(client_id)
+        lookups = self._renewals if credentials in self._known else self._lookups
+        stored = await lookups.submit(client_id)
         try:
             client = _verify(stored, token, known_until)
         except Unauthorized as error:

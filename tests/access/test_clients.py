@@ -235,6 +235,21 @@ async def test_a_flood_of_unknown_tokens_costs_few_statements_and_locks_nobody_o
     assert lookups(logged) == cost
 
 
+async def test_a_flood_delays_no_known_client(process: Process, execute: Execute) -> None:
+    """Although more unknown tokens arrive at once than may wait, it is looked up again."""
+    token = add_client(execute, "read")
+    await process.find(token)
+    process.now += KNOWN_S
+
+    *flood, verdict = await asyncio.gather(
+        *(process.verdict(make_token(1000 + number)) for number in range(1100)),
+        process.verdict(token),
+    )
+
+    assert verdict == "valid"
+    assert set(flood) > {UNKNOWN}
+
+
 async def test_unknown_tokens_are_bounded_and_push_no_known_one_out(
     process: Process, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
