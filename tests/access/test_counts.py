@@ -118,7 +118,7 @@ async def test_addresses_that_have_used_nothing_take_no_memory(
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [
-        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8::ffff:0:0:1", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("fe80::1%eth0", "fe80::2%eth0", True),
         ("192.0.2.1", "192.0.2.2", False),
