@@ -58,8 +58,8 @@ PROTECTIONS = {
     "known-clients-expire": Protection(
         "revoked-clients",
         "service/access/clients.py",
-        "            if client.known_until <= self._clock():\n",
-        "            if False:\n",
+        "client.known_until > self._clock() and client.expires_at > time.time()\n",
+        "client.expires_at > time.time()\n",
     ),
     # While Redis is away, each process limits for itself.
     "limits-in-memory": Protection(
