@@ -21,7 +21,7 @@ from service.errors import OperatorError, Policy
 log = structlog.get_logger()
 
 TIMEOUT_S = 0.25  # of a request, with the wait for a connection
-RETRY_S = 1.0
+RETRY_S = 0.2  # meanwhile each process may let the whole rate pass
 MAX_CONNECTIONS = 10
 KEY_PREFIX = "catalogue"
 PROBE = RateLimitItemPerSecond(1, namespace="probe")
