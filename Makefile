@@ -1,6 +1,6 @@
 # `make` on its own lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock clean bench bench-listing chart soak drills ops-drill
+.PHONY: help run test coverage lint lock clean bench bench-listing calls chart soak drills ops-drill
 
 PYTHON ?= python3
 VENV   := .venv
@@ -65,6 +65,9 @@ bench: $(BENCH)/bench-$(PYTHON_ID) ## measure the service and its peers (20 minu
 
 bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in every combination (5 minutes)
 	$(BENCH)/bin/python -m bench.listing $(ARGS)
+
+calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create and patch (ARGS=--details)
+	$(BIN)/python -m bench.calls $(ARGS)
 
 chart: $(BENCH)/bench-$(PYTHON_ID) ## draw bench/chart.svg again from the last run
 	$(BENCH)/bin/python -m bench.chart

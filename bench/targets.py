@@ -116,19 +116,21 @@ def start_target(target: Target, database_url: str) -> Iterator[Running]:
     if target.pgbench_protocol:
         yield Running(target)
         return
-    port = _find_free_port()
+    port = find_free_port()
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(  # noqa: S603 one of the programs above
             _build_command(target, port),
             cwd=ROOT,
-            env=_build_environment(target, database_url, port),
+            env=build_environment(
+                {"DATABASE_URL": database_url, "PORT": str(port), **target.environment}
+            ),
             stdout=subprocess.DEVNULL,  # the service's access log
             stderr=log,
             start_new_session=True,  # Ctrl-C reaches only the benchmark, which stops its targets
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            if not _wait_for_response(process, f"{url}/v1/movies/1"):
+            if not wait_for_response(process, f"{url}/v1/movies/1"):
                 log.seek(0)
                 output = log.read().decode(errors="replace").strip()
                 raise CannotMeasure(f"{target.title} did not start: {output}")
@@ -154,25 +156,26 @@ def _build_command(target: Target, port: int) -> list[str]:
     return [*command, "--port", str(port)] if target.command == UVICORN else command
 
 
-def _build_environment(target: Target, database_url: str, port: int) -> dict[str, str]:
-    """Remove the caller's settings, so that config.toml applies."""
-    settings = {"ENVIRONMENT", "HOST", "LOG_LEVEL", "WEB_CONCURRENCY"}
+def build_environment(settings: dict[str, str]) -> dict[str, str]:
+    """Return the environment with these settings and without the caller's own."""
+    own = {"ENVIRONMENT", "HOST", "LOG_LEVEL", "WEB_CONCURRENCY"}
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name not in settings and not name.startswith(("CATALOGUE_", "GUNICORN_", "UVICORN_"))
+        if name not in own and not name.startswith(("CATALOGUE_", "GUNICORN_", "UVICORN_"))
     }
-    return {**inherited, "DATABASE_URL": database_url, "PORT": str(port), **target.environment}
+    return {**inherited, **settings}
 
 
-def _find_free_port() -> int:
+def find_free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def _wait_for_response(process: subprocess.Popen[bytes], url: str) -> bool:
-    """Return False if the process ends or the timeout passes first."""
+def wait_for_response(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Wait until the URL responds; return False if the process ends or the timeout passes first."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
