@@ -7,18 +7,16 @@
 -- Each request returns its position, the fingerprint that its key was first used with, and the movie
 -- as it was then: with the fields of the request, as a repeat has the same (the service compares the
 -- fingerprints), unless a copy is stored. A copy is stored if a trigger changed the movie, or if there is
--- an older copy. `refused`: no request has used the key yet, and this one has `"may_create": false`, so no
--- movie was created. A request without a row: another session uses its key now, or used it a moment ago,
--- and this statement cannot see the response yet. Send the request again.
+-- an older copy. A request without a row: another session uses
+-- its key now, or used it a moment ago, and this statement cannot see the response yet. Send the request again.
 -- A movie is created only for a key that this statement inserts; the primary key lets only one session
 -- insert it. The advisory locks only avoid waiting for another session. Keys are inserted in order, to
 -- prevent deadlocks.
 with requests as materialized (
   select
-    r.position, r.key, r.fingerprint, coalesce(r.may_create, true) as may_create,
-    r.title, r.year, r.runtime, r.genres
+    r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres
   from jsonb_to_recordset(:requests) as r (
-    position bigint, key text, fingerprint text, may_create boolean,
+    position bigint, key text, fingerprint text,
     title text, year integer, runtime integer, genres text[]
   )
 ),
@@ -38,18 +36,18 @@ known as materialized (
   -- before the movie is replicated.
   for key share of k
 ),
--- If several requests have the same new key, only the first one of those that may create a movie.
+-- If several requests have the same new key, only the first one.
 unknown as materialized (
   select distinct on (r.key)
-    r.position, r.key, r.fingerprint, r.may_create, r.title, r.year, r.runtime, r.genres
+    r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres
   from requests as r
   where not exists (select from known as k where k.key = r.key)
-  order by r.key, r.may_create desc, r.position
+  order by r.key, r.position
 ),
 new as materialized (
   select
-    case when u.may_create then nextval('movies_id_seq') end as id,
-    u.position, u.key, u.fingerprint, u.may_create, u.title, u.year, u.runtime, u.genres
+    nextval('movies_id_seq') as id,
+    u.position, u.key, u.fingerprint, u.title, u.year, u.runtime, u.genres
   from unknown as u
   where pg_try_advisory_xact_lock(hashtextextended(u.key, 0))
 ),
@@ -57,7 +55,6 @@ taken as (
   insert into idempotency_keys as k (key, fingerprint, movie_id, created_at)
   select n.key, n.fingerprint, n.id, now()
   from new as n
-  where n.may_create
   order by n.key
   on conflict (key) do update set
     fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
@@ -92,22 +89,18 @@ kept as (
 ),
 answers as (
   select
-    null::bigint as position, k.key, k.fingerprint, false as refused,
+    null::bigint as position, k.key, k.fingerprint,
     k.id, k.title, k.year, k.runtime, k.genres, k.version, k.created_at, k.updated_at
   from known as k
   union all
   select
-    n.position, n.key, n.fingerprint, false,
+    n.position, n.key, n.fingerprint,
     c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
   from created as c
   join new as n on n.id = c.id
-  union all
-  select n.position, n.key, n.fingerprint, true, null, null, null, null, null, null, null, null
-  from new as n
-  where not n.may_create
 )
 select
-  r.position, a.fingerprint, a.position is distinct from r.position as replayed, a.refused,
+  r.position, a.fingerprint, a.position is distinct from r.position as replayed,
   a.id, coalesce(a.title, r.title) as title, coalesce(a.year, r.year) as year,
   coalesce(a.runtime, r.runtime) as runtime, coalesce(a.genres, r.genres) as genres,
   a.version, a.created_at, a.updated_at

@@ -25,7 +25,6 @@ if __name__ == "__main__":
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -36,9 +35,9 @@ import click
 from service import config as settings
 from service import logs
 from service.access.exposure import warn_if_anyone_can_write
-from service.app import RELOAD_QUERIES, create_app
+from service.app import OPERATIONS, RELOAD_QUERIES, create_app
 from service.client_commands import clients
-from service.config import Config, Operations, Server, require_database_url
+from service.config import Config, require_database_url
 from service.database.embedded.choice import with_database
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
@@ -51,7 +50,7 @@ from service.transfer.exporting import export_movies
 from service.transfer.files import open_source
 from service.transfer.importing import import_rows
 from service.transfer.rejects import Rejects
-from service.web.request_cycle.server import Runner, bind, exempt_from_collection
+from service.web.request_cycle.server import Runner, bind
 
 
 class Commands(click.Group):
@@ -118,7 +117,7 @@ def web_(ctx: click.Context) -> None:
     environ.pop("WEB_CONCURRENCY", None)  # gunicorn's import of a wrong value is a traceback
     program = str(Path(sys.executable).with_name("gunicorn"))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until gunicorn handles it
-    os.execve(program, [program, "service.app:gunicorn"], environ)  # noqa: S606 - no shell
+    os.execve(program, [program, "service.worker:gunicorn"], environ)  # noqa: S606 - no shell
 
 
 async def _serve(config: Config) -> None:
@@ -137,31 +136,20 @@ async def _serve(config: Config) -> None:
     # Set before the files are read, so that no change is missed; runs when `app` exists.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
     app = create_app(config)
-    runner = Runner(app, config.server)
+    runner = Runner(app)
     await runner.setup()
     try:
-        sockets = await _bind(config.server, "HOST and PORT")
+        sockets = bind(config.server, "HOST and PORT")
         if config.operations.port:
             setting = "[operations] host and port"
-            await runner.listen_to_operators(await _bind(config.operations, setting))
+            sockets_of_operators = bind(config.operations, setting)
+            await runner.listen_to_operators(app[OPERATIONS], sockets_of_operators)
         await runner.listen(sockets)
         warn_if_anyone_can_write(config.access, runner.addresses)
-        exempt_from_collection()
         _print_banner(config, runner)
         await stop.wait()
     finally:
         await runner.cleanup()
-
-
-async def _bind(address: Server | Operations, setting: str) -> list[socket.socket]:
-    """Return sockets for this address, which the setting changes."""
-    try:
-        return await bind(address.host, address.port)
-    except OSError as error:
-        raise OperatorError(
-            f"cannot listen on {address.host}:{address.port}: {error.strerror};"
-            f" {setting} set the address"
-        ) from error
 
 
 def _print_banner(config: Config, runner: Runner) -> None:
@@ -341,7 +329,6 @@ def import_(  # noqa: PLR0913 - its options
     with _stop_on_signals(), open_source(file) as source:
         rows = formats.read_rows(name, source, kind, column_names, where)
         with with_database(config) as ready, progress.show_progress(source) as report:
-            exempt_from_collection()
             result = import_rows(
                 ready.database.url,
                 load_queries(config),

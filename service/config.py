@@ -135,13 +135,11 @@ class Server:
     host: str = _setting(TEXT)
     port: int = _setting(WholeNumber(0, 65535))
     workers: int = _setting(WholeNumber(1, 512))
-    backlog: int = _setting(WholeNumber(1, 65535))
     max_connections: int = _setting(WholeNumber(1, 1_000_000))
     keepalive_timeout: float = _setting(SECONDS)
     request_timeout: float = _setting(POSITIVE_SECONDS)
     head_timeout: float = _setting(POSITIVE_SECONDS)
     body_timeout: float = _setting(POSITIVE_SECONDS)
-    send_timeout: float = _setting(POSITIVE_SECONDS)
     drain_delay: float = _setting(SECONDS)
     shutdown_timeout: float = _setting(POSITIVE_SECONDS)
     require_if_match: bool = _setting(SWITCH)
@@ -170,8 +168,6 @@ class Sharing:
 
     enabled: bool = _setting(SWITCH)
     max_rows: int = _setting(WholeNumber(1, 10_000))
-    max_bytes: int = _setting(WholeNumber(1))
-    max_under_way: int = _setting(WholeNumber(1, 10_000))
     max_waiting: int = _setting(WholeNumber(1))
 
 
@@ -188,8 +184,6 @@ class Limits:
 
     rate: int = _setting(WholeNumber(0, 1_000_000))
     burst: int = _setting(WholeNumber(1, 100_000_000))
-    creates_per_day: int = _setting(WholeNumber(0))
-    keys_per_day: int = _setting(WholeNumber(0))
     redis_url: str = _setting(kinds.String(validate=_is_redis_url), is_secret=True)
 
     def __post_init__(self) -> None:
@@ -198,11 +192,6 @@ class Limits:
             raise ValidationError(
                 {"burst": [f"must be a multiple of rate ({self.rate}), and at least {MIN_BURST}"]}
             )
-
-    @property
-    def are_on(self) -> bool:
-        """Whether there is any limit."""
-        return bool(self.rate or self.creates_per_day or self.keys_per_day)
 
 
 @dataclass(frozen=True)

@@ -103,18 +103,10 @@ class Forbidden(CatalogueError):
         self.scope = scope
 
 
-class Limit(StrEnum):
-    """What is limited; clients and the metrics have these names."""
-
-    RATE = "rate"
-    CREATES_PER_DAY = "creates-per-day"
-    KEYS_PER_DAY = "keys-per-day"
-
-
 class Policy(NamedTuple):
-    """A limit: at most `quota` units in `window_s` seconds."""
+    """A limit with a name for clients: at most `quota` units in `window_s` seconds."""
 
-    name: Limit
+    name: str
     quota: int
     window_s: int
 
@@ -139,7 +131,6 @@ class Refusal(StrEnum):
     STATEMENT_TIMEOUT = "statement_timeout"
     STATEMENT_LOST = "statement_lost"
     REQUEST_TIMEOUT = "request_timeout"
-    TOO_MANY_CONNECTIONS = "too_many_connections"
     STOPPING = "stopping"
 
 
@@ -150,7 +141,6 @@ class Unavailable(CatalogueError):
     """
 
     retry_after = 1
-    query = ""  # the name of the query, if its failure is already logged
 
     def __init__(self, text: str, refusal: Refusal) -> None:
         super().__init__(text)
@@ -174,7 +164,6 @@ class StatementFailed(CatalogueError):
     def __init__(self, text: str, *, for_every_row: bool) -> None:
         super().__init__(text)
         self.for_every_row = for_every_row
-        self.query = ""
 
 
 class OperatorError(Exception):

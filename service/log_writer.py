@@ -1,7 +1,7 @@
 """Writes the lines of the log to stdout or stderr, in a thread of its own.
 
 So neither a reader that stalls, nor one that has gone, nor a full disk stops the event loop: lines
-wait in a buffer, and when it is full, further lines are dropped and counted. A process that is
+wait in a queue, and when it is full, further lines are dropped and counted. A process that is
 killed loses the lines of its last milliseconds.
 """
 
@@ -11,13 +11,13 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from functools import cache
+from queue import SimpleQueue
 
 import structlog
 
-BUFFER_BYTES = 1024 * 1024
+MAX_LINES = 4096  # about 1 MB
 # Linux does not mix the lines of several processes on one pipe if no write is longer than this
 # (https://man7.org/linux/man-pages/man7/pipe.7.html, PIPE_BUF).
 PIPE_BUF_BYTES = 4096
@@ -25,31 +25,26 @@ PIPE_BUF_BYTES = 4096
 COLLECT_S = 0.02
 RETRY_S = 0.5  # after an error
 EXIT_WAIT_S = 1.0
+END = b""
 
 log = structlog.get_logger()
 
 
 class Writer(io.TextIOBase):
-    """A text stream for `logging` and structlog; its thread starts with the first line.
-
-    `stream` is the name of a stream in `sys`.
-    """
+    """A text stream for `logging` and structlog; `stream` is the name of a stream in `sys`."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
-        self.start_anew()
+        self.start()
 
-    def start_anew(self) -> None:
-        """Forget all; for a forked process, whose lines are its parent's, without the thread."""
-        self._lock = threading.RLock()  # reentrant: a finalizer that runs meanwhile may log, too
-        self._changed = threading.Condition(self._lock)
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._is_idle = False  # the thread waits for a line
-        self._lines: deque[bytes] = deque()
-        self._size = 0  # bytes of `_lines`
+    def start(self) -> None:
+        """Start the thread; in a forked process, which has none, again."""
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
+        self._is_closing = threading.Event()
         self._dropped = 0
         self.dropped_in_all = 0  # lines
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
 
     def write(self, text: str) -> int:
         """Write whole lines."""
@@ -58,58 +53,38 @@ class Writer(io.TextIOBase):
 
     def write_line(self, line: bytes) -> None:
         """Hand a line to the thread; never waits."""
-        with self._lock:
-            if self._size + len(line) > BUFFER_BYTES:
-                self._dropped += 1
-                self.dropped_in_all += 1
-                return
-            self._lines.append(line)
-            self._size += len(line)
-            if self._is_idle:
-                self._is_idle = False
-                self._changed.notify()
-            elif not self._thread and not self._closing.is_set():
-                thread = threading.Thread(target=self._run, name="log", daemon=True)
-                with suppress(RuntimeError):  # no more threads: the next line tries again
-                    thread.start()
-                    self._thread = thread
+        if self._queue.qsize() < MAX_LINES:
+            self._queue.put(line)
+        else:
+            self._dropped += 1
+            self.dropped_in_all += 1
 
     def close(self) -> None:
         """Write the lines that wait, for `EXIT_WAIT_S` at most; later ones are not written."""
-        self._closing.set()
-        with self._lock:
-            self._changed.notify()
-        if self._thread:
-            self._thread.join(EXIT_WAIT_S)
+        self._is_closing.set()
+        self._queue.put(END)
+        self._thread.join(EXIT_WAIT_S)
 
     def _run(self) -> None:
-        while self._wait_for_line():
-            if not self._closing.is_set():
-                time.sleep(COLLECT_S)
-            while text := self._take():
+        text = b""
+        while True:
+            line = self._queue.get()
+            if text and (not line or len(text) + len(line) > PIPE_BUF_BYTES):
                 if not self._write(text):
                     return
-            with self._lock:
-                dropped, self._dropped = self._dropped, 0
-            if dropped:
-                log.error("log lines dropped", lines=dropped)
-
-    def _wait_for_line(self) -> bool:
-        """Wait for a line; False when the writer is closing and all lines are written."""
-        with self._lock:
-            while not self._lines and not self._closing.is_set():
-                self._is_idle = True
-                self._changed.wait()
-            return bool(self._lines)
-
-    def _take(self) -> bytes:
-        """Take as many lines as one write may have, or one longer line."""
-        with self._lock:
-            text = self._lines.popleft() if self._lines else b""
-            while self._lines and len(text) + len(self._lines[0]) <= PIPE_BUF_BYTES:
-                text += self._lines.popleft()
-            self._size -= len(text)
-            return text
+                text = b""
+            if not line:
+                return
+            text += line
+            if self._queue.empty():
+                if not self._write(text):
+                    return
+                text = b""
+                if self._dropped:
+                    dropped, self._dropped = self._dropped, 0
+                    log.error("log lines dropped", lines=dropped)
+                if not self._is_closing.is_set():
+                    time.sleep(COLLECT_S)
 
     def _write(self, text: bytes) -> bool:
         """Write all of the text, again after an error; False when the writer is closing.
@@ -120,7 +95,7 @@ class Writer(io.TextIOBase):
             try:
                 text = text[os.write(getattr(sys, self._stream).fileno(), text) :]
             except (OSError, ValueError, AttributeError):  # the last two: it was closed
-                if self._closing.wait(RETRY_S):
+                if self._is_closing.wait(RETRY_S):
                     return False
         return True
 
@@ -129,6 +104,6 @@ class Writer(io.TextIOBase):
 def get_writer(stream: str = "stdout") -> Writer:
     """Return the writer of this process for a stream."""
     writer = Writer(stream)
-    os.register_at_fork(after_in_child=writer.start_anew)
+    os.register_at_fork(after_in_child=writer.start)
     atexit.register(writer.close)
     return writer

@@ -19,7 +19,8 @@ from prometheus_client import disable_created_metrics as hide_creation_times
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.errors import Limit, Refusal
+from service.context import RequestContext
+from service.errors import Refusal
 from service.log_writer import get_writer
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -180,31 +181,31 @@ class Metrics:
             mode="livemax",
         )
 
-        self._by_response: dict[tuple[str, str, int], Histogram] = {}
+        self._by_response: dict[tuple[str, str | None, int], Histogram] = {}
         self._by_query: dict[str, OfStatement] = {}
         if is_enabled:
             self.add_sampler(self._sample_process)
         # Series that exist before their first event, so that Prometheus sees it as an increase.
-        self._by_limit = {limit: self._limited.labels(limit) for limit in Limit}
+        self._rate_limited = self._limited.labels("rate")
         self._by_refusal = {reason: self._refusals.labels(reason) for reason in Refusal}
 
-    def count_response(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """Count a response; `route` is the path as it is in the table of routes."""
-        if method not in METHODS:
-            method = OTHER_METHOD
-        key = method, route or NO_ROUTE, status
-        series = self._by_response.get(key)
+    def count_response(
+        self, method: str, context: RequestContext, status: int, seconds: float
+    ) -> None:
+        """Count a response, which took so many `seconds`."""
+        series = self._by_response.get((method, context.route, status))
         if series is None:
-            series = self._by_response[key] = self._requests.labels(*key)
+            label = method if method in METHODS else OTHER_METHOD
+            series = self._requests.labels(label, context.route or NO_ROUTE, status)
+            if label == method:  # clients may send any other
+                self._by_response[method, context.route, status] = series
         series.observe(seconds)
+        if context.refusal:
+            self._by_refusal[context.refusal].inc()
 
-    def count_refusal(self, reason: Refusal) -> None:
-        """Count a response 503."""
-        self._by_refusal[reason].inc()
-
-    def count_limited(self, limit: Limit) -> None:
+    def count_limited(self) -> None:
         """Count a response 429."""
-        self._by_limit[limit].inc()
+        self._rate_limited.inc()
 
     def get_statement(self, query: str) -> OfStatement:
         """Return the metrics of the statements of a query."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -51,18 +52,28 @@ async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
 
     Returns False if the database is read-only: then the columns of writes cannot be verified.
     """
-    versions = migration_files.list_versions(config.root / "migrations")
-    suppress_timeout_reports(asyncio.get_running_loop())
     try:
-        connection = await Connector(config.database).connect()
-        try:
-            return await verification.verify_database(connection, versions, queries, EXPECTED)
-        finally:
-            connection.close()
+        return await _verify(config, queries)
     except TimeoutError as error:
         raise OperatorError("the database does not respond") from error
     except (Unavailable, psycopg2.Error) as error:
         raise OperatorError(describe_error(error)) from error
+
+
+async def refuse_mistakes(config: Config) -> None:
+    """Raise `OperatorError` if a query does not fit the schema; nothing if there is no database."""
+    with suppress(TimeoutError, Unavailable, psycopg2.Error):
+        await _verify(config, load_queries(config))
+
+
+async def _verify(config: Config, queries: Mapping[str, Query]) -> bool:
+    versions = migration_files.list_versions(config.root / "migrations")
+    suppress_timeout_reports(asyncio.get_running_loop())
+    connection = await Connector(config.database).connect()
+    try:
+        return await verification.verify_database(connection, versions, queries, EXPECTED)
+    finally:
+        connection.close()
 
 
 class SqlFiles:

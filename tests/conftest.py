@@ -156,7 +156,7 @@ class Service(BaseTestServer):
         self.app = create_app(settings)
 
     async def _make_runner(self, **_: Any) -> Runner:
-        return Runner(self.app, self.settings.server)
+        return Runner(self.app)
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from cachetools import LRUCache, TTLCache
 
 from service.access.tokens import EXPECTED_TOKEN, hash_token, parse_token
 from service.config import Sharing
-from service.database.batching import Batcher, SharedRow
+from service.context import RequestContext
+from service.database.batching import Batcher, Rows, list_contexts
 from service.database.queries import Expected
 from service.database.statements import Statements
 from service.errors import (
@@ -111,17 +112,17 @@ class Clients:
         self._marking: asyncio.Task[None] | None = None
         self._mark_after = 0.0
 
-    def get_known(self, credentials: str) -> Client | None:
-        """Return the client that `look_up` has found for these; None if it must look again."""
+    def get_known(self, token: str) -> Client | None:
+        """Return the client that `look_up` has found for it; None if it must look again."""
         try:
-            client: Client = self._known[credentials]
+            client: Client = self._known[token]
         except KeyError:
             return None
         is_known = client.known_until > self._clock() and client.expires_at > time.time()
         return client if is_known else None
 
-    async def look_up(self, token: str, credentials: str) -> Client:
-        """Return the client with this token, which was sent in these credentials.
+    async def look_up(self, token: str, context: RequestContext | None = None) -> Client:
+        """Return the client with this token; `context`: of the request that sent it.
 
         Raises `Unauthorized` if there is none, or if the token has expired or was revoked, and
         `Unavailable` if the lookup fails.
@@ -132,22 +133,24 @@ class Clients:
         if reason := self._unknown.get(token):
             raise Unauthorized(reason, is_token_sent=True)
         known_until = self._clock() + KNOWN_S  # not after the statement: a slow one has old data
-        lookups = self._renewals if credentials in self._known else self._lookups
-        stored = await lookups.submit(client_id)
+        lookups = self._renewals if token in self._known else self._lookups
+        stored = await lookups.submit(client_id, context=context)
         try:
             client = _verify(stored, token, known_until)
         except Unauthorized as error:
             self._unknown[token] = str(error)
             raise
-        self._known[credentials] = client
+        self._known[token] = client
         if stored and not stored.was_used_today:
             self._mark_used(client_id)
         return client
 
-    async def _get(self, rows: list[SharedRow[StoredClient]]) -> dict[int, StoredClient]:
+    async def _get(self, rows: Rows[StoredClient]) -> dict[int, StoredClient]:
         ids = {row.key for row in rows}
         try:
-            fetched = await self._fetch("get_clients", retry=True, ids=_to_array(ids))
+            fetched = await self._fetch(
+                "get_clients", retry=True, waiting=list_contexts(rows), ids=_to_array(ids)
+            )
         except (Contended, StatementFailed) as error:
             # Whatever it is, no row is to blame, and no client may be told that its token is wrong.
             refusal = error.refusal if isinstance(error, Contended) else Refusal.STATEMENT_LOST

@@ -40,10 +40,6 @@ class Counts(Protocol):
         """Count the cost, or nothing if that is more than the limit."""
         ...
 
-    async def give_back(self, identity: str, cost: int) -> None:
-        """Uncount what was taken."""
-        ...
-
 
 class MemoryCounts:
     """Counts for this process.

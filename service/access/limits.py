@@ -1,4 +1,4 @@
-"""The limits of each client, or of each address without a token: a rate, and quotas per day.
+"""The rate limit of each client, or of each address without a token.
 
 Identities are `client:7` or `address:192.0.2.1`; an IPv6 address counts as its /64, the smallest
 network that providers give to a customer.
@@ -10,41 +10,34 @@ from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
 from service.access.counts import ADDRESS, Counts, MemoryCounts
-from service.access.quotas import Quotas
 from service.config import Limits as Settings
-from service.errors import Limit, LimitReached, Policy
+from service.context import RequestContext
+from service.errors import LimitReached, Policy
 from service.metrics import Metrics
 
 if TYPE_CHECKING:
     from service.access.redis_counts import Redis
 
 KNOWN_REQUESTERS = 4096  # the latest
-DAY_S = 86_400
 
 
 class Limits:
-    """Refuses what is more than the limits, with `LimitReached`."""
+    """Refuses what is more than the limit, with `LimitReached`."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._count_refusal = metrics.count_limited
-        self._redis = _make_redis(settings.redis_url) if settings.are_on else None
-        self.has_rate = settings.rate > 0
-        window_s = settings.burst // settings.rate if self.has_rate else 1
-        self._rate = Policy(Limit.RATE, settings.burst, window_s)
+        self.are_on = settings.rate > 0
+        self._redis = _make_redis(settings.redis_url) if self.are_on else None
+        window_s = settings.burst // settings.rate if self.are_on else 1
+        self._rate = Policy("rate", settings.burst, window_s)
         self._used = self._make_counts(self._rate)
-        creates = Policy(Limit.CREATES_PER_DAY, settings.creates_per_day, DAY_S)
-        keys = Policy(Limit.KEYS_PER_DAY, settings.keys_per_day, DAY_S)
-        self.quotas = Quotas(
-            {policy: self._make_counts(policy) for policy in (creates, keys) if policy.quota},
-            metrics.count_limited,
-        )
 
-    async def charge(self, identity: str, cost: int) -> None:
+    async def charge(self, context: RequestContext, cost: int) -> None:
         """Count a request of so many units; raises `LimitReached`."""
-        refused = await self._used.take(identity, cost)
+        refused = await self._used.take(identify(context.client_id, context.address), cost)
         if refused:
-            self._count_refusal(self._rate.name)
+            self._count_refusal()
             rate, burst = self._settings.rate, self._settings.burst
             raise LimitReached(
                 f"the limit is {rate} units per second, and {burst} at once; this request takes"

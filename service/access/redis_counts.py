@@ -126,13 +126,3 @@ class RedisCounts:
         # It keeps a window for twice its time, of which it is the current one first.
         left_s = max(0.0, left_s - self._policy.window_s)
         return refuse(self._policy, Usage(previous, current, left_s), cost)
-
-    async def give_back(self, identity: str, cost: int) -> None:
-        """Uncount what was taken."""
-        await self._memory.give_back(identity, cost)
-        if self._redis.is_there:
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    await self._redis.limiter.hit(self._item, identity, cost=-cost)
-            except Exception as error:  # noqa: BLE001 - as above
-                self._redis.lose(error)

@@ -18,14 +18,15 @@ import orjson
 from service.catalogue.movie import TYPES, Movie
 from service.catalogue.movies import to_invalid
 from service.config import Sharing
-from service.database.batching import Batcher, SharedRow
+from service.context import RequestContext
+from service.database.batching import Batcher, Rows, list_contexts
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
+from service.errors import KeyInUse, KeyReused, RuleBroken
 
 QUERIES: Mapping[str, Expected] = {
     "create_movies_once": Expected(
-        {"position": int, "fingerprint": str, "replayed": bool, "refused": bool, **TYPES},
+        {"position": int, "fingerprint": str, "replayed": bool, **TYPES},
         [{"requests": "[]"}],
         "POST a movie with an Idempotency-Key",
         writes=True,
@@ -52,12 +53,10 @@ class StoredResponse(NamedTuple):
     """The movie that a key created, as it was then.
 
     `fingerprint`: of the fields that were sent. `is_replayed`: an earlier request created it.
-    `is_refused`: no request has created one, and this one may not.
     """
 
     fingerprint: str
     is_replayed: bool
-    is_refused: bool
     movie: Movie
 
 
@@ -82,33 +81,29 @@ class OnceOnly:
         self,
         key: str,
         fields: Mapping[str, Any],
-        client_id: int | None = None,
-        refusal: CatalogueError | None = None,
+        context: RequestContext | None = None,
     ) -> tuple[Movie, bool]:
         """Create a movie, or return the movie that the key created before, and True.
 
-        That movie is as it was created; it may have been changed or deleted since. `client_id`:
-        whose key it is; clients without a token (None) share theirs. With a `refusal` no movie is
-        created: it is raised if the key was not used before. Raises `KeyReused` if the key was used
+        That movie is as it was created; it may have been changed or deleted since. `context`: of
+        the request; each client has its own keys, those without a token share theirs. Raises `KeyReused` if the key was used
         with other fields, `KeyInUse` while another request uses it, and `Invalid` if the database
         refuses the movie; the key then stays unused.
         """
-        if client_id is not None:
-            key = f"{client_id}\t{key}"  # nobody can send a key with a tab
+        if context and context.client_id is not None:
+            key = f"{context.client_id}\t{key}"  # nobody can send a key with a tab
         # Of the fields, in a fixed order, as a client may write the same JSON differently.
         fingerprint = hashlib.sha256(orjson.dumps(fields)).hexdigest()
         position = next(self._positions)
         row = {"position": position, "key": key, "fingerprint": fingerprint, **fields}
-        if refusal:
-            row["may_create"] = False
-        response = await self._submit_in_turn(key, position, orjson.dumps(row))
-        if refusal and response.is_refused:
-            raise refusal
+        response = await self._submit_in_turn(key, position, orjson.dumps(row), context)
         if response.fingerprint != fingerprint:
             raise KeyReused
         return response.movie, response.is_replayed
 
-    async def _submit_in_turn(self, key: str, position: int, payload: bytes) -> StoredResponse:
+    async def _submit_in_turn(
+        self, key: str, position: int, payload: bytes, context: RequestContext | None
+    ) -> StoredResponse:
         """Submit the row; wait while another request uses the key, here or in another process.
 
         The database would report a request of this process, too, but not while that request waits
@@ -120,7 +115,7 @@ class OnceOnly:
             for delay in (0, *RETRY_DELAYS_S):
                 await asyncio.sleep(delay)
                 if is_first or key not in self._keys_in_use:
-                    response = await self._submit(position, payload)
+                    response = await self._submit(position, payload, context)
                     if response:
                         return response
         finally:
@@ -162,21 +157,24 @@ class OnceOnly:
             with suppress(Exception):  # tried again after the interval; the statement logs it
                 has_more = await self.clear() == CLEAR_BATCH_ROWS
 
-    async def _submit(self, position: int, payload: bytes) -> StoredResponse | None:
+    async def _submit(
+        self, position: int, payload: bytes, context: RequestContext | None
+    ) -> StoredResponse | None:
         try:
-            return await self._creates.submit(position, payload)
+            return await self._creates.submit(position, payload, context)
         except RuleBroken as error:
             raise to_invalid(error) from error
 
-    async def _create(self, rows: list[SharedRow[StoredResponse]]) -> dict[int, StoredResponse]:
+    async def _create(self, rows: Rows[StoredResponse]) -> dict[int, StoredResponse]:
         responses = await self._fetch(
             "create_movies_once",
             retry=True,  # harmless: if the first attempt was committed, the keys are known
             shared=len(rows) > 1,
             max_affected=len(rows),
+            waiting=list_contexts(rows),
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
         return {
-            position: StoredResponse(fingerprint, is_replayed, is_refused, Movie._make(movie))
-            for position, fingerprint, is_replayed, is_refused, *movie in responses
+            position: StoredResponse(fingerprint, is_replayed, Movie._make(movie))
+            for position, fingerprint, is_replayed, *movie in responses
         }

@@ -4,7 +4,8 @@ A page begins at a key: the sort value and id of a movie. Counting takes most of
 page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from service.catalogue.movie import TYPES, Movie
@@ -17,9 +18,12 @@ from service.catalogue.paging import (
     Range,
     SortKey,
 )
+from service.context import RequestContext
 from service.database.queries import Expected
 from service.database.statements import Row, Statements
 from service.errors import Contended, Failure, WrongParameters
+
+Fetch = Callable[..., Awaitable[list[Row]]]  # `Statements.fetch`
 
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
 UNLIMITED_MATCHES = 2**31
@@ -67,19 +71,29 @@ class Listing:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
 
-    async def fetch_page(self, wanted: Filter, sort: str, place: Place, size: int) -> Page:
+    async def fetch_page(
+        self,
+        wanted: Filter,
+        sort: str,
+        place: Place,
+        size: int,
+        context: RequestContext | None = None,
+    ) -> Page:
         """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
 
-        Raises `WrongParameters` if the page number is too high for so many matches.
+        `context`: of the request, for logs. Raises `WrongParameters` if the page number is too high
+        for so many matches.
         """
+        waiting = [context] if context else []
+        fetch = partial(self._statements.fetch, retry=True, waiting=waiting)
         filters = wanted.parameters()
         order = _reverse_sort(sort) if place.backwards else sort
         total, rows = place.total, list[Row]()
         if total is not None:
-            rows = await self._fetch_by_walking(total, filters, order, place, size + 1)
+            rows = await self._fetch_by_walking(fetch, total, filters, order, place, size + 1)
         # Count again if the page contradicts the total: movies were deleted or added since.
         if total is None or not 0 < len(rows) <= total:
-            total, rows = await self._count_and_fetch(filters, order, place, size + 1)
+            total, rows = await self._count_and_fetch(fetch, filters, order, place, size + 1)
         movies = [Movie._make(row) for row in rows[:size]]
         has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
@@ -93,22 +107,22 @@ class Listing:
         )
 
     async def _count_and_fetch(
-        self, filters: dict[str, Any], order: str, place: Place, size: int
+        self, fetch: Fetch, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> tuple[int, list[Row]]:
         """Count the matches; return the total and the page."""
-        total, rows = await self._fetch_sorted(EXACT_TOTAL, filters, order, place, size)
+        total, rows = await _fetch_sorted(fetch, EXACT_TOTAL, filters, order, place, size)
         if total <= EXACT_TOTAL:
             return total, rows
         if place.skip + size - 1 > NUMBERED_MOVIES:
             last = NUMBERED_MOVIES // (size - 1)
             detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
             raise WrongParameters([Failure("page", detail)])
-        ((estimate,),) = await self._statements.fetch("estimate_movies", retry=True, **filters)
+        ((estimate,),) = await fetch("estimate_movies", **filters)
         total = max(EXACT_TOTAL + 1, estimate)
-        return total, await self._fetch_by_walking(total, filters, order, place, size)
+        return total, await self._fetch_by_walking(fetch, total, filters, order, place, size)
 
     async def _fetch_by_walking(
-        self, total: int, filters: dict[str, Any], order: str, place: Place, size: int
+        self, fetch: Fetch, total: int, filters: dict[str, Any], order: str, place: Place, size: int
     ) -> list[Row]:
         """Return the page by walking the index of the sort order.
 
@@ -118,9 +132,8 @@ class Listing:
         filters, key = choose_start(filters, order, place.key)
         place = Place(place.skip, key)
         try:
-            return await self._statements.fetch(
+            return await fetch(
                 "walk_movies",
-                retry=True,
                 timeout=None if total <= MAX_SORTED_MATCHES else self._statements.timeout,
                 **filters,
                 **place_parameters(order, place, size),
@@ -128,16 +141,17 @@ class Listing:
         except Contended:
             if total > MAX_SORTED_MATCHES:
                 raise
-        _, rows = await self._fetch_sorted(UNLIMITED_MATCHES, filters, order, place, size)
+        _, rows = await _fetch_sorted(fetch, UNLIMITED_MATCHES, filters, order, place, size)
         return rows
 
-    async def _fetch_sorted(
-        self, most: int, filters: dict[str, Any], order: str, place: Place, size: int
-    ) -> tuple[int, list[Row]]:
-        """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
-        parameters = {**filters, **place_parameters(order, place, size)}
-        rows = await self._statements.fetch("sort_movies", retry=True, most=most, **parameters)
-        return rows[0][0], [row[1:] for row in rows if row[1] is not None]
+
+async def _fetch_sorted(
+    fetch: Fetch, most: int, filters: dict[str, Any], order: str, place: Place, size: int
+) -> tuple[int, list[Row]]:
+    """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
+    parameters = {**filters, **place_parameters(order, place, size)}
+    rows = await fetch("sort_movies", most=most, **parameters)
+    return rows[0][0], [row[1:] for row in rows if row[1] is not None]
 
 
 def choose_start(

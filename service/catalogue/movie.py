@@ -26,4 +26,13 @@ TYPES: Mapping[str, Any] = get_type_hints(Movie)  # of the columns
 
 def movie_json(movie: Movie) -> dict[str, Any]:
     """Return the movie as clients see it: runtime as `<number> mins`, times in UTC."""
-    return movie._asdict() | {"runtime": f"{movie.runtime} mins"}
+    return {
+        "id": movie.id,
+        "title": movie.title,
+        "year": movie.year,
+        "runtime": f"{movie.runtime} mins",
+        "genres": movie.genres,
+        "version": movie.version,
+        "created_at": movie.created_at,
+        "updated_at": movie.updated_at,
+    }

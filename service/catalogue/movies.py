@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ import orjson
 
 from service.catalogue.movie import FIELDS, TYPES, Movie
 from service.config import Sharing
-from service.database.batching import Batcher, SharedRow
+from service.context import RequestContext
+from service.database.batching import Batcher, Rows, list_contexts
 from service.database.queries import Expected
-from service.database.statements import Statements
+from service.database.statements import Row, Statements
 from service.errors import (
     Contended,
     Failure,
@@ -22,6 +23,7 @@ from service.errors import (
     MovieNotFound,
     PreconditionFailed,
     RuleBroken,
+    StatementFailed,
     Unavailable,
 )
 
@@ -43,8 +45,6 @@ class Refused(Enum):
     BY_CONDITION = auto()
     BY_LOCK = auto()  # another session holds the row's lock; try again
 
-
-Rows = list[SharedRow[Movie | Refused]]
 
 CHANGED = {"locked": bool, "held": bool, **TYPES}
 QUERIES: Mapping[str, Expected] = {
@@ -80,96 +80,135 @@ class Catalogue:
             self._delete, sharing, exclusive=True, rows_metric=rows("delete_movies")
         )
 
-    async def get(self, movie_id: int) -> Movie:
-        """Return the movie; raises `MovieNotFound`."""
-        return await _movie_or_error(self._gets.submit(movie_id))
+    async def get(self, movie_id: int, context: RequestContext | None = None) -> Movie:
+        """Return the movie; raises `MovieNotFound`. `context`: of the request, for logs."""
+        movie = await self._gets.submit(movie_id, context=context)
+        if movie is None:
+            raise MovieNotFound
+        return movie
 
-    async def create(self, fields: Mapping[str, Any]) -> Movie:
+    async def create(
+        self, fields: Mapping[str, Any], context: RequestContext | None = None
+    ) -> Movie:
         """Create a movie from all of `FIELDS`; raises `Invalid` if the database refuses it."""
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
-        return await _movie_or_error(self._creates.submit(position, payload))
+        try:
+            movie = await self._creates.submit(position, payload, context)
+        except RuleBroken as error:
+            raise to_invalid(error) from error
+        if movie is None:
+            raise StatementFailed("create_movies returned no row", for_every_row=True)
+        return movie
 
     async def update(
-        self, movie_id: int, changes: Mapping[str, Any], condition: Condition = ALWAYS
+        self,
+        movie_id: int,
+        changes: Mapping[str, Any],
+        condition: Condition = ALWAYS,
+        context: RequestContext | None = None,
     ) -> Movie:
         """Change those of `FIELDS` that are given, in one atomic statement.
 
         Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
         """
-        payload = orjson.dumps({"id": movie_id, **changes, **condition._asdict()})
-        return await _movie_or_error(self._submit_until_unlocked(self._updates, movie_id, payload))
+        row = {"id": movie_id, **changes}
+        if condition is not ALWAYS:
+            row |= condition._asdict()
+        return await self._change(self._updates, movie_id, orjson.dumps(row), context)
 
-    async def delete(self, movie_id: int, condition: Condition = ALWAYS) -> Movie:
+    async def delete(
+        self, movie_id: int, condition: Condition = ALWAYS, context: RequestContext | None = None
+    ) -> Movie:
         """Delete the movie and return it.
 
         Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
         """
         payload = orjson.dumps({"id": movie_id, **condition._asdict()})
-        return await _movie_or_error(self._submit_until_unlocked(self._deletes, movie_id, payload))
+        return await self._change(self._deletes, movie_id, payload, context)
 
-    async def _submit_until_unlocked(
-        self, batcher: Batcher[Movie | Refused], movie_id: int, payload: bytes
-    ) -> Movie | Refused | None:
+    async def _change(
+        self,
+        batcher: Batcher[Movie | Refused],
+        movie_id: int,
+        payload: bytes,
+        context: RequestContext | None,
+    ) -> Movie:
         """Submit the row, and again while another session holds the movie's lock."""
+        try:
+            result = await batcher.submit(movie_id, payload, context)
+            if result is Refused.BY_LOCK:
+                result = await self._retry_until_unlocked(batcher, movie_id, payload, context)
+        except RuleBroken as error:
+            raise to_invalid(error) from error
+        if result is None:
+            raise MovieNotFound
+        if isinstance(result, Refused):
+            raise PreconditionFailed
+        return result
+
+    async def _retry_until_unlocked(
+        self,
+        batcher: Batcher[Movie | Refused],
+        movie_id: int,
+        payload: bytes,
+        context: RequestContext | None,
+    ) -> Movie | Refused | None:
         started = time.monotonic()
         delay = LOCK_RETRY_MIN_S
-        while (result := await batcher.submit(movie_id, payload)) is Refused.BY_LOCK:
+        result: Movie | Refused | None = Refused.BY_LOCK
+        while result is Refused.BY_LOCK:
             if time.monotonic() > started + self._timeout:
                 raise Contended(f"movie {movie_id} is locked")
             await asyncio.sleep(delay)
             delay = min(2 * delay, LOCK_RETRY_MAX_S)
+            result = await batcher.submit(movie_id, payload, context)
         return result
 
-    async def _get(self, rows: Rows) -> dict[int, Movie | Refused]:
+    async def _get(self, rows: Rows[Movie]) -> dict[int, Movie]:
         try:
             # An array literal; the server parses it faster than `array[...]`.
             ids = "{" + ",".join([str(row.key) for row in rows]) + "}"
-            fetched = await self._fetch("get_movies", retry=True, ids=ids)
-            return {row[0]: Movie._make(row) for row in fetched}
+            fetched = await self._fetch(
+                "get_movies", retry=True, waiting=list_contexts(rows), ids=ids
+            )
+            return {row[0]: Movie(*row) for row in fetched}
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
 
-    async def _create(self, rows: Rows) -> dict[int, Movie | Refused]:
+    async def _create(self, rows: Rows[Movie]) -> dict[int, Movie]:
         created = await self._write("create_movies", rows, movies=_to_json(rows))
-        return {position: Movie._make(movie) for position, *movie in created}
+        return {row[0]: Movie(*row[1:]) for row in created}
 
-    async def _update(self, rows: Rows) -> dict[int, Movie | Refused]:
+    async def _update(self, rows: Rows[Movie | Refused]) -> dict[int, Movie | Refused]:
         return _by_id(await self._write("update_movies", rows, changes=_to_json(rows)))
 
-    async def _delete(self, rows: Rows) -> dict[int, Movie | Refused]:
+    async def _delete(self, rows: Rows[Movie | Refused]) -> dict[int, Movie | Refused]:
         return _by_id(await self._write("delete_movies", rows, deletions=_to_json(rows)))
 
-    async def _write(self, name: str, rows: Rows, **parameters: Any) -> list[tuple[Any, ...]]:
-        shared = len(rows) > 1
-        return await self._fetch(name, shared=shared, max_affected=len(rows), **parameters)
+    async def _write(self, name: str, rows: Rows[Any], **parameters: Any) -> list[Row]:
+        return await self._fetch(
+            name,
+            shared=len(rows) > 1,
+            max_affected=len(rows),
+            waiting=list_contexts(rows),
+            **parameters,
+        )
 
 
-def _to_json(rows: Rows) -> str:
+def _to_json(rows: Rows[Any]) -> str:
     return "[" + b",".join([row.payload for row in rows]).decode() + "]"
 
 
-def _by_id(fetched: list[tuple[Any, ...]]) -> dict[int, Movie | Refused]:
+def _by_id(fetched: list[Row]) -> dict[int, Movie | Refused]:
     results: dict[int, Movie | Refused] = {}
     for is_locked, is_held, *movie in fetched:
         if is_locked:
             results[movie[0]] = Refused.BY_LOCK
         else:
-            results[movie[0]] = Movie._make(movie) if is_held else Refused.BY_CONDITION
+            results[movie[0]] = Movie(*movie) if is_held else Refused.BY_CONDITION
     return results
-
-
-async def _movie_or_error(submitted: Awaitable[Movie | Refused | None]) -> Movie:
-    try:
-        result = await submitted
-    except RuleBroken as error:
-        raise to_invalid(error) from error
-    if result is None:
-        raise MovieNotFound
-    if isinstance(result, Refused):
-        raise PreconditionFailed
-    return result
 
 
 def to_invalid(broken: RuleBroken) -> Invalid:

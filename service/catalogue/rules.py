@@ -23,6 +23,7 @@ MAX_GENRE_BYTES = 100
 MAX_RUNTIME_MINUTES = 2**31 - 1  # an integer of PostgreSQL
 RUNTIME_RANGE = Range(1, MAX_RUNTIME_MINUTES, error="must be more than 0 and at most {max} mins")
 RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
+READ_ONLY = tuple(name for name in COLUMNS if name not in FIELDS)
 MAX_DIGITS = 18  # a number with more may not fit a bigint
 
 
@@ -41,12 +42,24 @@ class JSONField(Field[Any]):
         shape: Mapping[str, Any],
         convert: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(required=True, validate=rule, error_messages={**MESSAGES}, metadata=shape)
+        super().__init__(required=True, error_messages={**MESSAGES}, metadata=shape)
+        self._rule = rule
         self._kind = kind
         self._expected = expected
         self._convert = convert
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - marshmallow's signature
+    def deserialize(
+        self,
+        value: Any,
+        attr: str | None = None,
+        data: Any = None,  # noqa: ARG002 - marshmallow's signature
+        **_: Any,
+    ) -> Any:
+        """Return the value that is loaded; marshmallow's own way takes six calls more."""
+        if value is missing:
+            raise self.make_error("required")
+        if value is None:
+            raise self.make_error("null")
         if type(value) is not self._kind:
             raise Malformed(f'"{attr}" must be {self._expected}, found {_type_name(value)}')
         try:
@@ -55,6 +68,8 @@ class JSONField(Field[Any]):
             raise Malformed(f'"{attr}" {error}') from error
         if isinstance(loaded, int) and abs(loaded) >= 10**MAX_DIGITS:
             raise Malformed(f'the number in "{attr}" is too big')
+        if self._rule:
+            self._rule(loaded)
         return loaded
 
 
@@ -63,7 +78,8 @@ def read_movie(body: Mapping[str, Any], *, partial: bool = False) -> dict[str, A
 
     Raises `Malformed` or `Invalid`.
     """
-    if read_only := next((name for name in COLUMNS if name in body and name not in FIELDS), None):
+    if not body.keys().isdisjoint(READ_ONLY):
+        read_only = next(name for name in READ_ONLY if name in body)
         raise Malformed(f'the field "{read_only}" is read-only; clients send {", ".join(FIELDS)}')
     return load_fields(MOVIE, body, partial=partial)
 
@@ -155,10 +171,11 @@ def _find_text_errors(text: str, max_bytes: int) -> list[str]:
     if "\0" in text:
         errors.append("must not contain a NUL character")
     try:
-        text.encode("utf-8")
+        size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
         errors.append("must not contain a lone surrogate")
-    if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
+        size = len(text.encode("utf-8", "surrogatepass"))
+    if size > max_bytes:
         errors.append(f"must be at most {max_bytes} bytes of UTF-8")
     return errors
 

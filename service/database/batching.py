@@ -1,32 +1,25 @@
 """Requests that arrive together share one statement: docs/decisions/0001-share-statements.md.
 
-While a statement runs, rows of new requests wait for the next one, which carries all of them. On an
-idle service, a statement is sent at the end of the event loop's current turn.
+While a statement runs, rows of new requests wait for the next one, which carries all of them, first
+in, first out. On an idle service, a statement is sent at the end of the event loop's current turn.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from math import inf
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from service.config import Sharing
+from service.context import RequestContext
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 from service.metrics import OFF, Observer
-from service.tracing import WAITING, WAITING_CLIENTS
-
-if TYPE_CHECKING:
-    from service.spans import RequestSpan
 
 Result = TypeVar("Result")
 
-# Rows wait so long for a running statement before another one is sent beside it. The service
-# counts as quiet when so long no statement has ended.
-WAIT_FOR_STATEMENT_S = 0.02
-# Up to so many rows each get a statement of their own: with two connections, a fourth faster.
-UNSHARED_ROWS = 2
+MAX_RUNNING = 2  # statements of one kind
+SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
+MAX_BYTES = 1_048_576  # of the bodies of one statement, or one larger body
 # Rows with the same exclusive key run one after the other. They may take this share of
 # `max_waiting`; otherwise changes of one movie would fill it, and other movies would be refused.
 MAX_SHARE_OF_KEY = 0.1
@@ -38,12 +31,17 @@ class SharedRow(Generic[Result]):
 
     key: int
     payload: bytes
+    context: RequestContext | None  # of the request
     result: asyncio.Future[Result | None]
-    spans: tuple["RequestSpan", ...] = ()  # of the request, if it is traced
-    clients: tuple[str, ...] = ()  # of the request, for the log
 
 
-Run = Callable[[list[SharedRow[Result]]], Awaitable[Mapping[int, Result]]]
+Rows = Sequence[SharedRow[Result]]
+Run = Callable[[Rows[Result]], Awaitable[Mapping[int, Result]]]
+
+
+def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
+    """Return the contexts of the requests that wait for these rows."""
+    return [row.context for row in rows if row.context]
 
 
 class Batcher(Generic[Result]):
@@ -64,101 +62,94 @@ class Batcher(Generic[Result]):
         rows_metric: Observer = OFF,
     ) -> None:
         self._run = run
-        self._settings = settings
         self._exclusive = exclusive
         self._idempotent = idempotent
         self._rows_metric = rows_metric
+        self._max_rows = settings.max_rows if settings.enabled else 1
+        self._max_running = MAX_RUNNING if settings.enabled else settings.max_waiting
+        self._max_waiting = settings.max_waiting
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[SharedRow[Result]] = deque()  # of an exclusive key only one
         # By exclusive key, while one of its rows waits or runs: the rows after that one.
         self._queues: dict[int, deque[SharedRow[Result]]] = {}
         self._queued = 0  # rows in all queues
-        self._running: dict[asyncio.Task[None], float] = {}  # since when; the youngest is last
+        self._running: set[asyncio.Task[None]] = set()
         self._is_starting = False  # a statement is sent at the end of this turn
-        self._timer: asyncio.TimerHandle | None = None  # for the next statement
+        self._second: asyncio.TimerHandle | None = None  # starts a second statement
         self._last_rows = 0  # of the last statement
-        self._last_end = -inf  # of a statement
-        self._slots = asyncio.Semaphore(settings.max_under_way)  # for rows that are sent alone
-        # Of a row that was sent alone: when, and why.
-        self._last_failure = (-inf, Unavailable("no failure", Refusal.STATEMENT_LOST))
 
-    async def submit(self, key: int, payload: bytes = b"") -> Result | None:
-        """Send this row with a statement and return its result.
+    def submit(
+        self, key: int, payload: bytes = b"", context: RequestContext | None = None
+    ) -> Awaitable[Result | None]:
+        """Send this row with a statement; return its result, to be awaited.
 
         Raises what `run` raises for it, or `Unavailable` if too many are waiting, in all or with
         this key, if it is exclusive.
         """
-        result = asyncio.get_running_loop().create_future()
-        row: SharedRow[Result] = SharedRow(
-            key, payload, result, WAITING.get(), WAITING_CLIENTS.get()
-        )
-        if not self._settings.enabled:
-            return (await self._run([row])).get(key)
-        if (waiting := len(self._waiting) + self._queued) >= self._settings.max_waiting:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        row: SharedRow[Result] = SharedRow(key, payload, context, self._loop.create_future())
+        if (waiting := len(self._waiting) + self._queued) >= self._max_waiting:
             raise Unavailable(f"{waiting} requests are waiting already", Refusal.QUEUE_FULL)
-        if self._exclusive:
-            self._queue(row)
-        else:
+        if not self._exclusive or self._takes_turn(row):
             self._waiting.append(row)
-        if not self._is_starting and self._timer is None:
-            self._start_or_wait()
-        return await row.result
+        if not self._is_starting and self._second is None:
+            self._start()
+        return row.result
 
-    def _queue(self, row: SharedRow[Result]) -> None:
-        """Let the row wait, after other rows with its key if there are any."""
+    def _takes_turn(self, row: SharedRow[Result]) -> bool:
+        """Whether no other row has this key; otherwise let the row wait after those."""
         if (queue := self._queues.get(row.key)) is None:
             self._queues[row.key] = deque()
-            self._waiting.append(row)
-            return
-        if len(queue) >= max(1, MAX_SHARE_OF_KEY * self._settings.max_waiting):
+            return True
+        if len(queue) >= max(1, MAX_SHARE_OF_KEY * self._max_waiting):
             raise Unavailable(
                 f"{len(queue)} requests with the key {row.key} are waiting already",
                 Refusal.QUEUE_FULL,
             )
         queue.append(row)
         self._queued += 1
+        return False
 
-    def _let_next_wait(self, key: int) -> None:
-        """Move the next row with this exclusive key from its queue to the waiting rows."""
-        if queue := self._queues[key]:
-            self._waiting.append(queue.popleft())
-            self._queued -= 1
-        else:
-            del self._queues[key]
+    def _end_turns(self, rows: Iterable[SharedRow[Result]]) -> None:
+        """Let the next rows with the exclusive keys of these rows wait for a statement."""
+        for row in rows:
+            if queue := self._queues[row.key]:
+                self._waiting.append(queue.popleft())
+                self._queued -= 1
+            else:
+                del self._queues[row.key]
 
-    def _start_or_wait(self) -> None:
-        """Start a statement, unless one is young enough to be waited for."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        if not self._waiting or self._is_starting:
+    def _start(self, *, is_slow: bool = False) -> None:
+        """Start a statement if rows wait and none is running; or only one, which `is_slow`."""
+        if not self._waiting or self._is_starting or len(self._running) >= self._max_running:
             return
         loop = asyncio.get_running_loop()
-        running = len(self._running)
-        if running and not (running == 1 and self._last_rows + len(self._waiting) <= UNSHARED_ROWS):
-            if running >= self._settings.max_under_way:
-                return
-            waited = next(reversed(self._running.values())) + WAIT_FOR_STATEMENT_S
-            if waited > loop.time():
-                self._timer = loop.call_at(waited, self._start_or_wait)
-                return
+        if self._running and not is_slow and self._max_running == MAX_RUNNING:
+            self._second = self._second or loop.call_later(SLOW_S, self._start_second)
+            return
         self._is_starting = True
-        self._running[loop.create_task(self._execute())] = loop.time()
+        task = loop.create_task(self._execute())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def _start_second(self) -> None:
+        self._second = None
+        self._start(is_slow=True)
 
     async def _execute(self) -> None:
         """Take rows, run a statement for them, and give each its result or error."""
         self._is_starting = False
         rows = self._take_rows()
-        if not rows:  # all of them are cancelled
-            self._forget_task()
-            return
-        self._start_or_wait()  # rows that did not fit must not wait for this statement alone
+        self._start()  # rows that did not fit must not wait for this statement alone
         results: Mapping[int, Result] = {}
         failure: Exception | None = Unavailable(
             "the statement was given up", Refusal.STATEMENT_LOST
         )
-        self._rows_metric.observe(len(rows))
         try:
-            results = await self._run_traced(rows)
+            if rows:
+                self._rows_metric.observe(len(rows))
+                results = await self._run(rows)
             failure = None
         except Exception as error:  # noqa: BLE001 - the requests must learn it, whatever it is
             failure = error
@@ -166,49 +157,37 @@ class Batcher(Generic[Result]):
                 await self._send_alone(rows)
         finally:
             if self._exclusive:
-                for row in rows:
-                    self._let_next_wait(row.key)
-            self._forget_task()
-            self._last_end = asyncio.get_running_loop().time()
-            self._start_or_wait()  # before the results are returned
+                self._end_turns(rows)
+            self._end_statement()  # the next one starts before the results are returned
             _set_results(rows, results, failure)
 
-    def _run_traced(self, rows: list[SharedRow[Result]]) -> Awaitable[Mapping[int, Result]]:
-        """Run a statement; the task has the context of one request, but all of them wait for it."""
-        WAITING.set(tuple(chain.from_iterable([row.spans for row in rows])))
-        WAITING_CLIENTS.set(tuple(chain.from_iterable([row.clients for row in rows])))
-        return self._run(rows)
-
-    def _forget_task(self) -> None:
-        del self._running[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
+    def _end_statement(self) -> None:
+        self._running.discard(asyncio.current_task())
+        if self._second:
+            self._second.cancel()
+            self._second = None
+        self._start()
 
     def _take_rows(self) -> list[SharedRow[Result]]:
-        """Take half of the known rows, in their order, up to the limits of the settings.
+        """Take half of the known rows, in their order, up to the limits.
 
         Known are the rows that wait, and those of the last statement, whose clients will soon send
         the next request. The database works on one half while the service responds to the other.
-
-        After a quiet time, no such client is left: take all. Record half the size, so that clients
-        split into two alternating batches.
         """
         rows: list[SharedRow[Result]] = []
         size = 0
-        quiet_since = self._last_end + WAIT_FOR_STATEMENT_S
-        is_quiet = len(self._running) == 1 and asyncio.get_running_loop().time() > quiet_since
-        half = (len(self._waiting) + self._last_rows + 1) // 2
-        most = min(len(self._waiting) if is_quiet else half, self._settings.max_rows)
+        most = min((len(self._waiting) + self._last_rows + 1) // 2, self._max_rows)
         while self._waiting and len(rows) < most:
-            row = self._waiting.popleft()
-            if row.result.done():  # its request was cancelled
-                if self._exclusive:
-                    self._let_next_wait(row.key)
-                continue
+            row = self._waiting[0]
             size += len(row.payload)
-            if rows and size > self._settings.max_bytes:
-                self._waiting.appendleft(row)
+            if rows and size > MAX_BYTES:
                 break
-            rows.append(row)
-        self._last_rows = len(rows) // 2 if is_quiet else len(rows)
+            self._waiting.popleft()
+            if not row.result.done():
+                rows.append(row)
+            elif self._exclusive:  # its request was cancelled
+                self._end_turns([row])
+        self._last_rows = len(rows)
         return rows
 
     def _may_be_sent_again(self, error: Exception) -> bool:
@@ -219,33 +198,26 @@ class Batcher(Generic[Result]):
             return False  # the database is away, for example
         return self._idempotent or isinstance(error, RuleBroken | Contended)
 
-    async def _send_alone(self, rows: list[SharedRow[Result]]) -> None:
-        """Send each row alone, some at a time.
+    async def _send_alone(self, rows: Rows[Result]) -> None:
+        """Send each row alone, once.
 
-        Once one has failed as `Unavailable`, of whichever statement, those that came here before
-        are not tried any more: no request waits for more than one round of timeouts.
+        After the first one that is `Unavailable`, no further row is sent: no request waits for more
+        than one timeout.
         """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-
-        async def send(row: SharedRow[Result]) -> None:
-            async with self._slots:
-                failed_at, failure = self._last_failure
-                if began < failed_at:
-                    _set_results([row], {}, failure)
-                elif not row.result.done():
-                    try:
-                        _set_results([row], await self._run_traced([row]))
-                    except Exception as error:  # noqa: BLE001 - as in `_execute`
-                        if isinstance(error, Unavailable):
-                            self._last_failure = (loop.time(), error)
-                        _set_results([row], {}, error)
-
-        await asyncio.gather(*(send(row) for row in rows))
+        failure: Exception | None = None
+        for row in rows:
+            if failure is None and not row.result.done():
+                try:
+                    _set_results([row], await self._run([row]))
+                except Exception as error:  # noqa: BLE001 - as in `_execute`
+                    _set_results([row], {}, error)
+                    failure = error if isinstance(error, Unavailable) else None
+            elif failure:
+                _set_results([row], {}, failure)
 
 
 def _set_results(
-    rows: list[SharedRow[Result]], results: Mapping[int, Result], error: Exception | None = None
+    rows: Rows[Result], results: Mapping[int, Result], error: Exception | None = None
 ) -> None:
     for row in rows:
         if row.result.done():

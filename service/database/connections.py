@@ -8,10 +8,7 @@ address is an attempt of its own, with its own timeout.
 import asyncio
 import os
 import select
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
 from math import inf
 from time import monotonic
 from typing import Any
@@ -67,7 +64,6 @@ class Connector:
     def __init__(self, settings: Database) -> None:
         self._settings = settings
         self._last: Server = {}
-        self._lookup: asyncio.Future[list[Server]] | None = None  # under way
         aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
     async def connect(self) -> aiopg.Connection:
@@ -75,18 +71,26 @@ class Connector:
 
         Raises `OperatorError` for a wrong URL, otherwise psycopg2.Error.
         """
+        timeout = self._settings.connect_timeout
         given = (
             KEEPALIVES | {"application_name": application_name()} | parse_url(self._settings.url)
         )
         try:
-            async with asyncio.timeout(self._settings.connect_timeout):
-                addresses = await self._look_up(given)
+            async with asyncio.timeout(timeout):
+                addresses = await asyncio.to_thread(list_addresses, given)
         except TimeoutError as error:
             raise psycopg2.OperationalError("looking up the hosts: timeout expired") from error
         failures: list[psycopg2.Error] = []
         for address in sorted(addresses, key=lambda address: address != self._last):
             try:
-                connection = await self._connect({**given, **address, "client_encoding": "UTF8"})
+                # Without the queries that aiopg's support of types would send.
+                connection: aiopg.Connection = await aiopg.connect(
+                    timeout=timeout,
+                    enable_json=False,
+                    enable_hstore=False,
+                    enable_uuid=False,
+                    **{**given, **address, "client_encoding": "UTF8"},
+                )
             except TimeoutError:
                 failures.append(_make_timeout_error(address))
             except psycopg2.Error as error:
@@ -95,40 +99,6 @@ class Connector:
                 self._last = address
                 return connection
         raise _join_failures(failures)
-
-    async def _look_up(self, given: Mapping[str, Any]) -> list[Server]:
-        """Look the hosts up; all connects wait for one lookup.
-
-        In a thread of its own: neither later lookups nor a stop wait for a resolver that does not
-        respond.
-        """
-        if self._lookup is None or self._lookup.done():
-            self._lookup = future = asyncio.get_running_loop().create_future()
-            future.add_done_callback(asyncio.Future.exception)  # nobody may wait for it any more
-            threading.Thread(target=_report_addresses, args=(given, future), daemon=True).start()
-        return await asyncio.shield(self._lookup)
-
-    async def _connect(self, parameters: Mapping[str, Any]) -> aiopg.Connection:
-        """Connect without the queries that aiopg's support of types would send."""
-        connection: aiopg.Connection = await aiopg.connect(
-            timeout=self._settings.connect_timeout,
-            enable_json=False,
-            enable_hstore=False,
-            enable_uuid=False,
-            **parameters,
-        )
-        return connection
-
-
-def _report_addresses(given: Mapping[str, Any], future: "asyncio.Future[list[Server]]") -> None:
-    """Set the future to the addresses, or to the error."""
-    try:
-        addresses = list_addresses(given)
-        report = partial(future.set_result, addresses)
-    except Exception as error:  # noqa: BLE001 - whoever waits raises it
-        report = partial(future.set_exception, error)
-    with suppress(RuntimeError):  # the loop has been closed
-        future.get_loop().call_soon_threadsafe(report)
 
 
 def open_session(url: str, **options: Any) -> Session:

@@ -4,29 +4,21 @@ The semantics are those of Go's database/sql (https://pkg.go.dev/database/sql#DB
 connects run in tasks of their own, and whatever becomes free first, a new connection or a returned
 one, goes to the waiter that has waited longest. docs/decisions/0002-own-connection-pool.md: why not
 aiopg's own pool.
-
-A backend counts toward `max_open` until it has ended: closing its connection does not stop its
-statement, and no timeout ends a commit that waits for a lost synchronous standby.
 """
 
 import asyncio
-import os
-import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from math import inf
-from typing import NamedTuple
 
 import aiopg
-import psycopg2
 import structlog
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from service.config import Database
 from service.database.connections import Connector
 from service.database.driver_errors import describe_error
-from service.database.shares import Share
 from service.errors import OperatorError, Refusal, Unavailable
 from service.metrics import Metrics
 
@@ -36,19 +28,44 @@ log = structlog.get_logger()
 # costs a few connects and one line in the log.
 REFUSE_S = 0.25
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
-# A closed connection counts for at most so long. Keepalives notice a machine that has disappeared,
-# but not a server that hangs, or a proxy that keeps connections to a dead server.
-ABANDONED_MAX_S = 300.0
-READ_BYTES = 65536
-# The settings of a server that refused a write are not asked for again before this.
+# The place of a connection that was given up stays taken for so long: its backend goes on until its
+# statement times out, or PostgreSQL notices that the connection is closed.
+GIVEN_UP_S = 4.0
+# Connections that are younger are not closed because of what their server's settings were before.
 RENEW_MIN_S = 1.0
+# Statements that may wait for a place of a share. A place that is free again after 6 ms serves so
+# many within `acquire_timeout` (2 s).
+MAX_WAITING_PER_PLACE = 300
 
 
-class Backend(NamedTuple):
-    """What may still run on the server after its connection was closed."""
+class Share:
+    """The connections that one kind of statements may use at once, and a bounded queue for them."""
 
-    server: object  # its address
-    forget: Callable[[], None]
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._max_waiting = places * MAX_WAITING_PER_PLACE
+        self.waiting = 0  # statements, for a place
+
+    async def take_place(self, give_up_at: float) -> None:
+        """Wait for a place; `Unavailable` at once if too many wait, or at `give_up_at`."""
+        if self.waiting >= self._max_waiting:
+            raise Unavailable(
+                f"{self.waiting} statements of this kind are waiting already", Refusal.QUEUE_FULL
+            )
+        self.waiting += 1
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise Unavailable(
+                "no connection for this kind of statements became free", Refusal.POOL_TIMEOUT
+            ) from error
+        finally:
+            self.waiting -= 1
+
+    def free_place(self) -> None:
+        """Let the next one have the place."""
+        self._places.release()
 
 
 class Pool:
@@ -79,7 +96,7 @@ class Pool:
         self.writes = Share(max(1, settings.max_open * 4 // 10))
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._connecting: dict[asyncio.Task[aiopg.Connection], float] = {}
-        self._backends: dict[socket.socket, Backend] = {}  # of closed connections
+        self._given_up = 0  # places of connections that were given up
         self._trusted_since = -inf  # older connections may have broken
         self._pause: asyncio.TimerHandle | None = None  # before the next connect
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
@@ -89,8 +106,8 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Connections that are open or being opened, or whose backend has not ended yet."""
-        return len(self._opened) + len(self._connecting) + len(self._backends)
+        """Connections that are open or being opened, and places of those that were given up."""
+        return len(self._opened) + len(self._connecting) + self._given_up
 
     @property
     def idle(self) -> int:
@@ -104,7 +121,7 @@ class Pool:
         connections.labels("open").set(self.size)
         connections.labels("idle").set(idle)
         connections.labels("in_use").set(opened - idle)
-        connections.labels("closing").set(len(self._backends))
+        connections.labels("closing").set(self._given_up)
         waiting = len(self._waiters) + self.lists.waiting + self.writes.waiting
         self.metrics.pool_waiting.set(waiting)
         self.metrics.pool_max_open.set(self._settings.max_open)
@@ -114,18 +131,20 @@ class Pool:
         """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`.
 
         aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection and
-        its place in `share` count until the server has closed the connection, too.
+        its place in `share` count for `GIVEN_UP_S` more.
         """
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        free_place = share.free_place if share else lambda: None
+        give_up_at = asked_at + self._settings.acquire_timeout
+        free_place = share.free_place if share else None
         try:
             if share:
-                await share.take_place(self._settings.acquire_timeout)
+                await share.take_place(give_up_at)
             try:
-                connection, duplicate = await self._lend(asked_at + self._settings.acquire_timeout)
+                connection = await self._acquire(give_up_at)
             except BaseException:
-                free_place()
+                if free_place:
+                    free_place()
                 raise
         finally:
             self.metrics.pool_wait.observe(loop.time() - asked_at)
@@ -133,60 +152,18 @@ class Pool:
             yield connection
         finally:
             if connection.raw.closed == CLOSED_HERE and not self._is_closing:
-                del self._opened[connection]
-                self._watch_backend(duplicate, free_place)
-            else:
-                duplicate.close()
+                self._given_up += 1
+                loop.call_later(GIVEN_UP_S, self._end_given_up, free_place)
+            elif free_place:
                 free_place()
             self._release(connection)
 
-    async def _lend(self, give_up_at: float) -> tuple[aiopg.Connection, socket.socket]:
-        """Acquire a connection, and duplicate its socket, which stays when aiopg closes its own.
-
-        Not of an idle one: when that breaks, epoll would report the duplicate again and again.
-        """
-        while True:
-            connection = await self._acquire(give_up_at)
-            try:
-                return connection, _duplicate_socket(connection)
-            except psycopg2.Error:  # it broke just now
-                self._release(connection)
-            except OSError as error:  # too many files are open
-                self._release(connection)
-                raise Unavailable(
-                    f"no database connection can be used: {error}", Refusal.POOL_TIMEOUT
-                ) from error
-
-    def _watch_backend(self, connected: socket.socket, free_place: Callable[[], None]) -> None:
-        """Count a backend until it has closed its end of the connection."""
-        loop = asyncio.get_running_loop()
-        server = _find_server(connected)
-        # A part of the statement may not have been sent: the backend must not wait for the rest.
-        with suppress(OSError):
-            connected.shutdown(socket.SHUT_WR)
-
-        def forget() -> None:
-            self._backends.pop(connected)
-            loop.remove_reader(connected)
-            timer.cancel()
-            connected.close()
+    def _end_given_up(self, free_place: Callable[[], None] | None) -> None:
+        self._given_up -= 1
+        if free_place:
             free_place()
-            self._emptied.set()
-            self._open_more()
-
-        def read() -> None:
-            try:
-                is_open = bool(connected.recv(READ_BYTES))
-            except BlockingIOError:
-                return
-            except OSError:
-                is_open = False
-            if not is_open:
-                forget()
-
-        self._backends[connected] = Backend(server, forget)
-        timer = loop.call_later(ABANDONED_MAX_S, forget)
-        loop.add_reader(connected, read)
+        self._emptied.set()
+        self._open_more()
 
     def distrust(self) -> None:
         """Lend no connection that was opened before now: if one has broken, others may have too."""
@@ -194,14 +171,14 @@ class Pool:
         self.close_idle()
 
     def renew(self, connection: aiopg.Connection) -> None:
-        """Close a connection whose settings or cached plans may be out of date, and the idle ones.
+        """Close a connection whose settings or cached plans may be out of date, and older ones.
 
         Only itself if it is new: then the others would not be any better.
         """
         age = asyncio.get_running_loop().time() - self._opened[connection]
-        connection.close()
+        self._opened[connection] = -inf
         if age > RENEW_MIN_S:
-            self.close_idle()
+            self.distrust()
 
     def close_idle(self) -> None:
         """Close all idle connections."""
@@ -220,14 +197,12 @@ class Pool:
         self.close_idle()
         try:
             async with asyncio.timeout(timeout):
-                while self.size:
+                while self._opened or self._connecting:
                     self._emptied.clear()
                     await self._emptied.wait()
         except TimeoutError:
             for connection in list(self._opened):
                 self._discard(connection)
-            for backend in list(self._backends.values()):
-                backend.forget()
 
     async def _acquire(self, give_up_at: float) -> aiopg.Connection:
         while self._idle:
@@ -317,30 +292,15 @@ class Pool:
             if self._refusal:
                 log.info("database reached again")
                 self._refusal = None
-            connection = task.result()
-            self._opened[connection] = began
-            self._forget_other_servers(connection)
-            self._release(connection)
-
-    def _forget_other_servers(self, connection: aiopg.Connection) -> None:
-        """Count no backends of another server than this connection's: `max_open` is for one server.
-
-        After a failover, the backends of a server that hangs would keep their places for minutes.
-        """
-        if not self._backends:
-            return
-        with suppress(OSError, psycopg2.Error), _duplicate_socket(connection) as connected:
-            server = _find_server(connected)
-            for backend in list(self._backends.values()):
-                if backend.server != server:
-                    backend.forget()
+            self._opened[task.result()] = began
+            self._release(task.result())
 
     def _refuse_or_pause(self, error: BaseException) -> None:
         """Refuse requests for a while, unless another connection may still serve the waiters."""
         if self._is_closing:
             return
         loop = asyncio.get_running_loop()
-        if self.size:  # PostgreSQL may be full, for example
+        if self._opened or self._connecting:  # PostgreSQL may be full, for example
             self._pause = self._pause or loop.call_later(REFUSE_S, self._resume)
             return
         if not self._refusal:
@@ -369,18 +329,6 @@ class Pool:
         while self._idle and self._idle[0][1] <= expired:
             self._discard(self._idle.popleft()[0])
         self._schedule_reaper()
-
-
-def _duplicate_socket(connection: aiopg.Connection) -> socket.socket:
-    return socket.socket(fileno=os.dup(connection.raw.fileno()))
-
-
-def _find_server(connected: socket.socket) -> object:
-    """Return the address of the server; None if the connection has ended."""
-    try:
-        return connected.getpeername()
-    except OSError:
-        return None
 
 
 STOPPING = RuntimeError("the service is stopping")

@@ -1,13 +1,14 @@
 """A named query: its SQL and settings, what the service expects of it, and how aiopg runs it."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiopg
-from aiosql.adapters.apyformat import AsyncPyFormatAdapter
+from aiosql.adapters.pyformat import PyFormatAdapter
 
 from service.database.sql_files import locate
 from service.errors import OperatorError
@@ -57,7 +58,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a file: `run(execution, **parameters)` iterates over its rows."""
+    """One query of a file; `function` is aiosql's."""
 
     name: str
     parameters: tuple[str, ...]
@@ -66,20 +67,29 @@ class Query:
     settings: tuple[Setting, ...]
     sql: str  # as it is written, with %(name)s for its parameters, and `comment`
     first_line: int  # where `sql` begins
-    run: Callable[..., AsyncIterator[tuple[Any, ...]]] = field(compare=False)
+    function: Callable[..., Awaitable[list[tuple[Any, ...]]]] = field(compare=False)
 
-    @property
+    async def run(
+        self, connection: aiopg.Connection, execution: "Execution", parameters: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """Run it and return its rows; `connection.notices` then has the warnings of a write."""
+        rows = await self.function((connection, execution), **parameters)
+        if not self.is_read_only:
+            connection.raw.poll()  # psycopg2 may not have looked at the last notices yet
+        return rows
+
+    @cached_property
     def location(self) -> str:
         """The file and line, as logs and comments show them: `queries/movies.sql:9`."""
         return locate(self.path, self.line)
 
-    @property
+    @cached_property
     def timeout(self) -> float | None:
         """Its own `statement_timeout` in seconds (0: none); None: it has no setting of its own."""
         own = [s for s in self.settings if s.name == TIMEOUT_SETTING]
         return (own[0].milliseconds or 0) / 1000 if own else None
 
-    @property
+    @cached_property
     def is_read_only(self) -> bool:
         """Whether it runs in a read-only transaction."""
         return any((s.name, s.value) == ("transaction_read_only", "on") for s in self.settings)
@@ -89,11 +99,16 @@ class Query:
 
         `defaults`: SQL in front of the settings of the file.
         """
-        comment = f"/* {self.name} {self.location} */".replace("%", "%%")
-        settings = "".join([s.sql for s in self.settings if s.name != TIMEOUT_SETTING])
-        timezone = "set local timezone = 'UTC'; "
         limit = f"set local {TIMEOUT_SETTING} = {round(timeout * 1000)}; "
-        return f"{comment}; {timezone}{defaults}{settings}{limit}"
+        return f"{self._comment}; set local timezone = 'UTC'; {defaults}{self._settings}{limit}"
+
+    @cached_property
+    def _comment(self) -> str:
+        return f"/* {self.name} {self.location} */".replace("%", "%%")
+
+    @cached_property
+    def _settings(self) -> str:
+        return "".join([s.sql for s in self.settings if s.name != TIMEOUT_SETTING])
 
     def make_error(self, what: str, line: int | None = None) -> OperatorError:
         """Return an error that names the file and line of this query."""
@@ -101,37 +116,41 @@ class Query:
 
 
 class Execution(NamedTuple):
-    """A connection, the SQL in front of a statement, and the driver's time limit in seconds.
+    """The SQL in front of a statement, and the driver's time limit in seconds.
 
     The driver's limit is for a server that no longer responds, not even with a timeout.
     """
 
-    connection: aiopg.Connection
     preamble: str
     driver_timeout: float
 
 
-class AiopgAdapter(AsyncPyFormatAdapter):
-    """Runs one statement of aiosql's as an `Execution`; `sql` is what the driver gets."""
+class AiopgAdapter(PyFormatAdapter):
+    """Runs one statement of aiosql's; `sql` is what the driver gets.
+
+    For aiosql it is a synchronous adapter, whose `select` returns a coroutine: with an asynchronous
+    one, each row would pass through two generators.
+    """
 
     def __init__(self, sql: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._sql = sql
 
     def process_sql(self, query_name: str, op_type: Any, sql: str) -> str:  # noqa: ARG002 - aiosql's protocol
         """Ours, as aiosql takes text in dollar quotes, comments and slices for parameters."""
         return self._sql
 
-    async def select(
+    async def select(  # type: ignore[override] # see above
         self,
-        conn: Execution,
+        conn: tuple[aiopg.Connection, Execution],
         query_name: str,  # noqa: ARG002 - aiosql's protocol
         sql: str,
         parameters: Any,
         record_class: Any = None,  # noqa: ARG002 - aiosql's protocol
-    ) -> AsyncGenerator[Any, None]:
-        """Run it and yield its rows, as tuples."""
-        async with conn.connection.cursor(timeout=conn.driver_timeout) as cursor:
-            await cursor.execute(conn.preamble + sql, parameters)
-            for row in await cursor.fetchall():
-                yield row
+    ) -> list[tuple[Any, ...]]:
+        """Run it and return its rows."""
+        connection, execution = conn
+        async with connection.cursor(timeout=execution.driver_timeout) as cursor:
+            await cursor.execute(execution.preamble + sql, parameters)
+            rows: list[tuple[Any, ...]] = await cursor.fetchall()
+            return rows

@@ -5,43 +5,37 @@ client's doing) or `StatementFailed` (anything else), and is logged once per sta
 """
 
 import asyncio
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from time import monotonic
 from typing import Any
 
-import aiopg
 import psycopg2
 import structlog
 from psycopg2 import errors as postgres
 
+from service.context import RequestContext
 from service.database.driver_errors import (
     OUTDATED,
     describe_error,
     is_statement_timeout,
     translate_error,
 )
-from service.database.pool import Pool
+from service.database.pool import Pool, Share
 from service.database.queries import Execution, Query
-from service.database.shares import Share
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
-from service.tracing import WAITING_CLIENTS, trace_statement
 
 Row = tuple[Any, ...]
 
-SHARED_LOCK_TIMEOUT_MS = 250  # of a statement that many wait for; its rows are then sent apart
-STRAY_CANCEL_MAX_S = 0.02  # a cancellation that comes sooner was meant for the statement before
+SHARED_LOCK_TIMEOUT_MS = 250  # of a statement that many wait for; its rows are then sent alone
 # PostgreSQL has so long to report a timeout. It does not while a commit waits for a standby.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
 # What a role or a database may set otherwise: each statement sees what was committed before it, and
-# PostgreSQL says if a commit was not replicated.
+# PostgreSQL warns if a commit was not replicated.
 DEFAULTS = "set local transaction_isolation = 'read committed'; "
 WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
-# "canceling wait for synchronous replication due to user request", in PostgreSQL's languages.
-# https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION
-NOT_REPLICATED = re.compile("r[eé]pli[ck]|репл|რეპლ|レプリ|복제|复制|複製", re.IGNORECASE)
 
 log = structlog.get_logger()
 
@@ -72,7 +66,6 @@ class Statements:
         self._slow = slow
         self._share = share
 
-    @trace_statement
     async def fetch(
         self,
         name: str,
@@ -81,6 +74,7 @@ class Statements:
         shared: bool = False,
         max_affected: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
+        waiting: Sequence[RequestContext] = (),
         **parameters: Any,
     ) -> list[Row]:
         """Run the query `name` and return its rows.
@@ -91,6 +85,7 @@ class Statements:
         `SHARED_LOCK_TIMEOUT_MS`.
         `max_affected`: a statement that changes more movies is refused.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
+        `waiting`: the requests that wait for it, for logs and traces.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self._queries[name]
@@ -101,88 +96,83 @@ class Statements:
             preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
         if max_affected is not None:
             preamble += limit_affected(max_affected)
-        limit = timeout + SILENCE_MAX_S if timeout else UNLIMITED_S
-        share = self._share if query.is_read_only else self._pool.writes
-        started = monotonic()
-        try:
-            async with self._pool.connection(share) as connection:
-                execution = Execution(connection, preamble, limit)
-                return await self._execute(query, execution, timeout, parameters)
-        except TimeoutError as error:
-            self._pool.distrust()
-            raise self._log_unavailable(query, "PostgreSQL does not respond", started) from error
-        except psycopg2.Error as error:
-            self._pool.distrust()
-            if not retry:
-                reason = f"the connection broke: {describe_error(error)}"
-                raise self._log_unavailable(query, reason, started) from error
-        return await self.fetch(
-            name, shared=shared, max_affected=max_affected, timeout=timeout, **parameters
-        )
+        execution = Execution(preamble, timeout + SILENCE_MAX_S if timeout else UNLIMITED_S)
+        spans = [context.span for context in waiting if context.span]
+        with spans[0].trace_statement(name, spans) if spans else nullcontext() as report_rows:
+            try:
+                rows = await self._run(query, execution, parameters, waiting)
+            except psycopg2.Error as error:  # the connection broke
+                if not retry:
+                    raise self._lose(query, describe_error(error)) from error
+                try:
+                    rows = await self._run(query, execution, parameters, waiting)
+                except psycopg2.Error as again:
+                    raise self._lose(query, describe_error(again)) from again
+            if report_rows:
+                report_rows(len(rows))
+        return rows
 
-    async def _execute(
+    async def _run(
         self,
         query: Query,
         execution: Execution,
-        timeout: float,  # noqa: ASYNC109 - the server's
         parameters: dict[str, Any],
+        waiting: Sequence[RequestContext],
     ) -> list[Row]:
-        """Execute the statement; TimeoutError or psycopg2.Error if the connection is lost."""
-        connection = execution.connection
-        started = monotonic()
-        try:
-            rows = await _send(query, execution, timeout, parameters)
-            if not query.is_read_only:
-                connection.raw.poll()  # psycopg2 may not have looked at the last notices yet
-        except asyncio.CancelledError as error:
-            if not is_statement_timeout(error):
-                raise
-            raise self._log_failure(query, error.__context__, started) from error
-        except psycopg2.Error as error:
-            if connection.closed:
-                raise
-            if isinstance(error, OUTDATED):
-                self._pool.renew(connection)
-            raise self._log_failure(query, error, started) from error
-        finally:
-            self.metrics.get_statement(query.name).duration.observe(monotonic() - started)
-        if connection.notices:
-            self._require_replication(query, connection, started)
+        """Run it on a connection; psycopg2.Error if that breaks."""
+        share = self._share if query.is_read_only else self._pool.writes
+        async with self._pool.connection(share) as connection:
+            started = monotonic()
+            try:
+                rows = await query.run(connection, execution, parameters)
+            except asyncio.CancelledError as error:
+                if not is_statement_timeout(error):
+                    raise
+                raise self._fail(query, error.__context__, started, waiting) from error
+            except TimeoutError as error:
+                self._pool.distrust()
+                raise self._lose(query, "PostgreSQL does not respond") from error
+            except psycopg2.Error as error:
+                if connection.closed:
+                    self._pool.distrust()
+                    raise
+                if isinstance(error, OUTDATED):
+                    self._pool.renew(connection)
+                raise self._fail(query, error, started, waiting) from error
+            finally:
+                seconds = monotonic() - started
+                self.metrics.get_statement(query.name).duration.observe(seconds)
+            if connection.notices:
+                notices = " ".join(connection.notices)
+                connection.notices.clear()
+                # A warning about a write: it may not be on the standby, if somebody has cancelled
+                # the commit's wait for it.
+                if not query.is_read_only:
+                    raise self._lose(query, notices)
         self.metrics.get_statement(query.name).rows.inc(len(rows))
-        self._log_if_slow(query, started, len(rows))
+        if self._slow and seconds > self._slow:
+            log.warning("slow statement", **_describe(query, started, waiting), rows=len(rows))
         return rows
 
-    def _log_if_slow(self, query: Query, started: float, rows: int) -> None:
-        if self._slow and monotonic() - started > self._slow:
-            log.warning("slow statement", **_describe(query, started), rows=rows)
-
-    def _require_replication(
-        self, query: Query, connection: aiopg.Connection, started: float
-    ) -> None:
-        """Raise `Unavailable` if somebody cancelled the commit's wait for a synchronous standby."""
-        notices = " ".join(connection.notices)
-        connection.notices.clear()
-        if NOT_REPLICATED.search(notices):
-            raise self._log_unavailable(query, notices, started)
-
-    def _log_unavailable(self, query: Query, reason: str, started: float) -> Unavailable:
+    def _lose(self, query: Query, reason: str) -> Unavailable:
         """Log why it is unknown whether a statement was executed, and return the error."""
         reason = " ".join(reason.split())
-        log.warning("statement failed", **_describe(query, started), reason=reason)
+        log.warning("statement lost", query=query.name, file=query.location, reason=reason)
         self.metrics.get_statement(query.name).failures.inc()
-        unavailable = Unavailable(f"{query.name}: {reason}", Refusal.STATEMENT_LOST)
-        unavailable.query = query.name
-        return unavailable
+        return Unavailable(f"{query.name}: {reason}", Refusal.STATEMENT_LOST)
 
-    def _log_failure(
-        self, query: Query, error: BaseException | None, started: float
+    def _fail(
+        self,
+        query: Query,
+        error: BaseException | None,
+        started: float,
+        waiting: Sequence[RequestContext],
     ) -> CatalogueError:
         """Log why a statement failed, unless a named rule refused it, and translate the error."""
         error = error or RuntimeError()
         translated = translate_error(query, error)
-        details = {**_describe(query, started), "reason": describe_error(error)}
+        details = {**_describe(query, started, waiting), "reason": describe_error(error)}
         if isinstance(translated, Unavailable | StatementFailed):
-            translated.query = query.name
             self.metrics.get_statement(query.name).failures.inc()
             log.warning("statement failed", **details)
         elif isinstance(translated, RuleBroken) and not translated.rule:
@@ -190,25 +180,15 @@ class Statements:
         return translated
 
 
-async def _send(
-    query: Query,
-    execution: Execution,
-    timeout: float,  # noqa: ASYNC109 - the server's
-    parameters: dict[str, Any],
-) -> list[Row]:
-    """Send the statement, once more if it was cancelled before it had begun.
-
-    PostgreSQL does that if the statement before it on this connection ended in the instant of its
-    timeout (seen in 3 % of those that took about as long as their timeout, in versions 15 and 18).
-    """
-    started = monotonic()
-    try:
-        return [row async for row in query.run(execution, **parameters)]
-    except asyncio.CancelledError as error:
-        is_stray = monotonic() - started <= min(STRAY_CANCEL_MAX_S, timeout / 2)
-        if not is_statement_timeout(error) or not is_stray:
-            raise
-    return [row async for row in query.run(execution, **parameters)]
+def _describe(query: Query, started: float, waiting: Sequence[RequestContext]) -> dict[str, Any]:
+    """Return the fields of a line about a statement in the log."""
+    clients = list(dict.fromkeys(context.client for context in waiting))[:MAX_LOGGED_CLIENTS]
+    return {
+        "query": query.name,
+        "file": query.location,
+        "duration_ms": round((monotonic() - started) * 1000, 1),
+        **({"clients": clients} if clients else {}),
+    }
 
 
 def limit_affected(movies: int) -> str:
@@ -231,14 +211,3 @@ def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
             loop.default_exception_handler(context)
 
     loop.set_exception_handler(report)
-
-
-def _describe(query: Query, started: float) -> dict[str, Any]:
-    duration_ms = round((monotonic() - started) * 1000, 1)
-    clients = list(dict.fromkeys(WAITING_CLIENTS.get()))[:MAX_LOGGED_CLIENTS]
-    return {
-        "query": query.name,
-        "file": query.location,
-        "duration_ms": duration_ms,
-        **({"clients": clients} if clients else {}),
-    }

@@ -4,11 +4,12 @@ import asyncio
 import zlib
 from typing import Any
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
 from service.catalogue.rules import quote
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable
+from service.web.request_cycle.context import CONTEXT
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
 # without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.
@@ -43,12 +44,15 @@ class BodyReader:
 
         Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` if others send too much.
         """
+        content = request.content
         try:
-            if request.content.is_eof() and "Expect" not in request.headers:
-                body = await self._read(request)  # it came with the head, as most do: no timer
+            if content.is_eof() and content.total_bytes <= FREE_BYTES:
+                body = content.read_nowait()  # it came with the head, as most do
             else:
                 async with asyncio.timeout(self._timeout):
                     body = await self._read(request)
+        except web.RequestPayloadError as error:
+            raise Malformed(UNREADABLE) from error
         except TimeoutError as error:
             raise BodyTimedOut from error
         except ConnectionError as error:
@@ -60,8 +64,9 @@ class BodyReader:
     async def _read(self, request: web.Request) -> bytes:
         if (request.content_length or 0) > MAX_BYTES:
             raise Malformed(TOO_LARGE)
-        if "Expect" in request.headers:
-            await _send_continue(request)
+        if request[CONTEXT].expects_continue:  # RFC 9110, 10.1.1
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # the response itself has not begun
         body = bytearray()
         counted = 0
         try:
@@ -74,15 +79,9 @@ class BodyReader:
                     counted = len(body)
                     if self._large_bytes > MAX_LARGE_BYTES:
                         raise Unavailable("too many large bodies", Refusal.QUEUE_FULL)
-        except web.RequestPayloadError as error:
-            raise Malformed(UNREADABLE) from error
         finally:
             self._large_bytes -= counted
         return bytes(body)
-
-
-async def hold_continue(_: web.Request) -> None:
-    """Send no `100 Continue` yet: `BodyReader` does, when a handler reads the body."""
 
 
 def _decompress(body: bytes, coding: str) -> bytes:
@@ -103,10 +102,3 @@ def _decompress(body: bytes, coding: str) -> bytes:
     if not decompressor.eof or decompressor.unused_data:  # cut short, or followed by more
         raise Malformed(UNREADABLE)
     return decompressed
-
-
-async def _send_continue(request: web.Request) -> None:
-    # https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
-    if request.version >= HttpVersion11:
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # the response itself has not begun

@@ -13,7 +13,7 @@ class Genres:
     def __init__(self, genres: GenreCounts) -> None:
         self._genres = genres
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: web.Request) -> web.StreamResponse:
         """200, every genre with its number of movies, and the time of the count."""
         reject_query_string(request)
         counts = await self._genres.get()

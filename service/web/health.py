@@ -9,7 +9,7 @@ from aiohttp import web
 
 from service import __version__
 from service.errors import Refusal, Unavailable
-from service.web.request_cycle.in_flight import InFlight
+from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import json_response
 
 
@@ -20,22 +20,22 @@ class Health:
         self,
         environment: str,
         require_database: Callable[[], Awaitable[None]],
-        in_flight: InFlight,
+        cycle: RequestCycle,
     ) -> None:
+        self._cycle = cycle
         self._report = {
             "status": "available",
             "system_info": {"environment": environment, "version": __version__},
         }
         self._require_database = require_database
-        self._in_flight = in_flight
 
-    async def show(self, _: web.Request) -> web.Response:
+    async def show(self, _: web.Request) -> web.StreamResponse:
         """200 while the process can respond; does not use the database."""
         return json_response(self._report)
 
-    async def ready(self, _: web.Request) -> web.Response:
+    async def ready(self, _: web.Request) -> web.StreamResponse:
         """200; 503 while the database is unreachable or lacks migrations, or the process stops."""
-        if self._in_flight.is_draining:
+        if self._cycle.is_draining:
             raise Unavailable("draining", Refusal.STOPPING)
         await self._require_database()
         return json_response({"status": "ready"})

@@ -1,22 +1,14 @@
-"""Whom a request counts for, and how many units it takes of the rate limit."""
+"""How many units a request takes of the rate limit."""
 
 from aiohttp import web
 
-from service.access.limits import identify
 from service.catalogue.strict_json import MAX_BYTES
-from service.web.request_cycle.access_log import CLIENT_ID
-from service.web.request_cycle.client_address import CLIENT
 
 UNIT_BYTES = 65_536  # a body takes a unit for as many bytes, or fewer
 MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
 # By their CPU time: a movie by id takes 0.1 ms, a page of 20 movies 1.1 ms, 1,000 genres 0.3 ms.
 LIST_UNITS = 10
 GENRES_UNITS = 3
-
-
-def identify_requester(request: web.Request) -> str:
-    """Return its client, or else its address; see `identify`."""
-    return identify(request.get(CLIENT_ID), request[CLIENT])
 
 
 def count_units(request: web.Request, cost: int) -> int:

@@ -12,14 +12,7 @@ from service.metrics import CONTENT_TYPE, Metrics
 from service.web import problems
 from service.web.health import Health
 from service.web.request_cycle.compression import LargeResponse
-from service.web.request_cycle.error_responses import respond_to_errors
-from service.web.request_cycle.headers import COMMON_HEADERS, CommonHeaders
-from service.web.request_cycle.in_flight import IN_FLIGHT, InFlight
-from service.web.request_cycle.server import (
-    MAX_CONNECTIONS,
-    MAX_OPERATORS_CONNECTIONS,
-    METRICS,
-)
+from service.web.request_cycle.cycle import Route
 
 
 class MetricsPage:
@@ -30,7 +23,7 @@ class MetricsPage:
         self._credentials = f"bearer {token}".encode()
         self._rendering = asyncio.Lock()
 
-    async def show(self, _: web.Request) -> web.Response:
+    async def show(self, _: web.Request) -> web.StreamResponse:
         """200, in Prometheus' text format."""
         # In a thread, as the files of four busy workers take up to 100 ms. One at a time: several
         # threads would leave less of the processor to the event loop.
@@ -39,7 +32,7 @@ class MetricsPage:
             body = await asyncio.to_thread(self._metrics.render)
         return LargeResponse(body=body, headers={"Content-Type": CONTENT_TYPE})
 
-    async def show_with_token(self, request: web.Request) -> web.Response:
+    async def show_with_token(self, request: web.Request) -> web.StreamResponse:
         """200, or 401 without the token (RFC 6750, 3)."""
         sent = ", ".join(request.headers.getall("Authorization", ()))  # two are not one of them
         scheme, _, token = sent.partition(" ")
@@ -54,21 +47,10 @@ class MetricsPage:
         )
 
 
-def make_operations(
-    health: Health, metrics: Metrics, headers: CommonHeaders, request_timeout: float
-) -> web.Application:
-    """Build the application of the operations port."""
-    in_flight = InFlight(request_timeout)
-    # Each response ends its connection, so a stop has none to wait for.
-    in_flight.is_draining = True
-    app = web.Application(middlewares=[in_flight.limit_time, respond_to_errors])
-    app.router.add_get("/live", health.show)
-    app.router.add_get("/ready", health.ready)
-    app.router.add_get("/metrics", MetricsPage(metrics).show)
-    app.on_response_prepare.append(headers.on_response_prepare)
-    app.cleanup_ctx.append(in_flight.check_deadlines)
-    app[COMMON_HEADERS] = headers
-    app[IN_FLIGHT] = in_flight
-    app[MAX_CONNECTIONS] = MAX_OPERATORS_CONNECTIONS
-    app[METRICS] = metrics
-    return app
+def make_operations_routes(health: Health, metrics: Metrics) -> list[Route]:
+    """Return the routes of the operations port."""
+    return [
+        Route("GET", "/live", health.show),
+        Route("GET", "/ready", health.ready),
+        Route("GET", "/metrics", MetricsPage(metrics).show),
+    ]

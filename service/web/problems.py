@@ -22,14 +22,14 @@ from service.errors import (
     MovieNotFound,
     PreconditionFailed,
     PreconditionRequired,
-    Refusal,
     StatementFailed,
     Unauthorized,
     Unavailable,
     WrongKey,
     WrongParameters,
 )
-from service.web.request_cycle.request_ids import REQUEST_ID
+from service.web.request_cycle.context import CONTEXT
+from service.web.request_cycle.direct_response import DirectResponse
 from service.web.responses import json_response
 
 # Of the request line and all headers. aiohttp limits each line to 8,190 bytes and allows 128 lines.
@@ -37,7 +37,6 @@ MAX_HEAD_BYTES = 65_536
 REFERENCE = "/v1/docs"  # the page has a section for every slug below
 REALM = "movie catalogue"  # what the tokens are for (RFC 9110, 11.5)
 CONTENT_TYPE = "application/problem+json"
-REFUSAL = web.RequestKey("refusal", Refusal)  # of a 503, for the metrics
 
 
 class Problem(NamedTuple):
@@ -145,7 +144,7 @@ BY_SLUG: Mapping[str, Problem] = {
 }
 
 
-def respond(request: web.BaseRequest, error: Exception) -> web.Response:
+def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     """Build the response to an error whose type, or a base class of it, is in `PROBLEMS`."""
     problem = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     headers = {}
@@ -156,11 +155,11 @@ def respond(request: web.BaseRequest, error: Exception) -> web.Response:
     if isinstance(error, LimitReached):
         headers |= _describe_limit(error)
     if isinstance(error, Unavailable):
-        request[REFUSAL] = error.refusal
+        request[CONTEXT].refusal = error.refusal
     return _response(request, problem, error, headers)
 
 
-def respond_internal(request: web.BaseRequest) -> web.Response:
+def respond_internal(request: web.BaseRequest) -> DirectResponse:
     """Build the response to an unexpected error."""
     return _response(request, INTERNAL)
 
@@ -170,7 +169,7 @@ def respond_http(
     status: int,
     headers: Mapping[str, str] | None = None,
     reason: str | None = None,
-) -> web.Response:
+) -> DirectResponse:
     """Build the response to an error of HTTP itself; `reason` comes from aiohttp's parser."""
     phrase = HTTPStatus(status).phrase
     problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase)
@@ -202,9 +201,9 @@ def _response(
     problem: Problem,
     error: Exception | None = None,
     headers: Mapping[str, str] | None = None,
-) -> web.Response:
-    body = problem_json(problem, error, request.rel_url.raw_path, request[REQUEST_ID])
-    return json_response(body, status=problem.status, headers=headers, content_type=CONTENT_TYPE)
+) -> DirectResponse:
+    body = problem_json(problem, error, request.rel_url.raw_path, request[CONTEXT].id)
+    return json_response(body, {"Content-Type": CONTENT_TYPE, **(headers or {})}, problem.status)
 
 
 def _challenge(error: Unauthorized | Forbidden) -> str:

@@ -11,28 +11,26 @@ from service.web.conditions import content_headers, is_not_modified, not_modifie
 from service.web.request_cycle.compression import LargeResponse
 from service.web.request_cycle.direct_response import DirectResponse
 
+JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
+JSON_TYPE = {"Content-Type": "application/json"}
+
 
 def encode_json(payload: Mapping[str, Any]) -> bytes:
     """Encode with two spaces of indentation and a final newline; datetimes as RFC 3339."""
-    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
-    return orjson.dumps(payload, option=options)
+    return orjson.dumps(payload, option=JSON_OPTIONS)
 
 
 def json_response(
-    payload: Mapping[str, Any],
-    *,
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
-    content_type: str = "application/json",
-) -> web.Response:
-    """Return a response with `payload` as JSON."""
-    body = encode_json(payload)
-    return DirectResponse(body=body, status=status, headers=headers, content_type=content_type)
+    payload: Mapping[str, Any], headers: Mapping[str, str] = JSON_TYPE, status: int = 200
+) -> DirectResponse:
+    """Return a response with `payload` as JSON; `headers` have its Content-Type."""
+    return DirectResponse(encode_json(payload), headers, status)
 
 
-def movie_response(movie: Movie, *, status: int = 200, headers: Mapping[str, str]) -> web.Response:
+def movie_response(movie: Movie, headers: Mapping[str, str], status: int = 200) -> DirectResponse:
     """Return a response with `{"movie": {...}}`."""
-    return json_response({"movie": movie_json(movie)}, status=status, headers=headers)
+    body = orjson.dumps({"movie": movie_json(movie)}, option=JSON_OPTIONS)
+    return DirectResponse(body, {**JSON_TYPE, **headers}, status)
 
 
 def cacheable_response(

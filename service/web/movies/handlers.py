@@ -1,11 +1,10 @@
 """The handlers of /v1/movies: each parses the request, calls the catalogue and responds.
 
-They raise the errors of the catalogue; the middlewares turn these into responses.
+They raise the errors of the catalogue; the middleware turns these into responses.
 """
 
 from aiohttp import web
 
-from service.access.quotas import Quotas, Share
 from service.catalogue.idempotency import OnceOnly
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
@@ -13,13 +12,12 @@ from service.catalogue.rules import read_movie
 from service.errors import MovieNotFound
 from service.web.bodies import BodyReader
 from service.web.conditions import is_not_modified, not_modified_headers
-from service.web.limits import identify_requester
 from service.web.movies.cursors import MAX_ID
 from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
 from service.web.movies.pages import page_response
 from service.web.movies.parameters import parse_list_query, reject_query_string
 from service.web.movies.preconditions import movie_headers, parse_preconditions
-from service.web.request_cycle.access_log import CLIENT_ID
+from service.web.request_cycle.context import CONTEXT
 from service.web.responses import movie_response
 
 NO_STORE = {"Cache-Control": "no-store"}
@@ -28,13 +26,12 @@ NO_STORE = {"Cache-Control": "no-store"}
 class Movies:
     """List, create, show, update, replace and delete movies."""
 
-    def __init__(  # noqa: PLR0913 - the parts that it uses
+    def __init__(
         self,
         catalogue: Catalogue,
         once_only: OnceOnly,
         listing: Listing,
         bodies: BodyReader,
-        quotas: Quotas,
         *,
         require_if_match: bool,
     ) -> None:
@@ -42,75 +39,71 @@ class Movies:
         self._once_only = once_only
         self._listing = listing
         self._bodies = bodies
-        self._quotas = quotas
         self._require_if_match = require_if_match
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: web.Request) -> web.StreamResponse:
         """200 and a page of the movies that match the query string."""
         query = parse_list_query(request)
         page = await self._listing.fetch_page(
-            query.filter, query.sort, query.place, query.page_size
+            query.filter, query.sort, query.place, query.page_size, request[CONTEXT]
         )
         return page_response(request, query, page)
 
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request) -> web.StreamResponse:
         """201 and the new movie; the first response again for a key that was sent before."""
-        has_key = HEADER_NAME in request.headers
-        async with self._quotas.take(identify_requester(request), has_key=has_key) as share:
-            return await self._create(request, share)
-
-    async def _create(self, request: web.Request, share: Share) -> web.Response:
-        reject_query_string(request)
-        key = parse_key(request)
+        if request.rel_url.raw_query_string:
+            reject_query_string(request)
+        key = parse_key(request) if HEADER_NAME in request.headers else None
         fields = read_movie(await self._bodies.read_object(request))
         replayed = False
         if key is None:
-            movie = await self._catalogue.create(fields)
+            movie = await self._catalogue.create(fields, request[CONTEXT])
         else:
-            owner = request.get(CLIENT_ID)
-            movie, replayed = await self._once_only.create(key, fields, owner, share.error)
-        share.was_used = not replayed
-        headers = {"Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
+            movie, replayed = await self._once_only.create(key, fields, request[CONTEXT])
+        headers = movie_headers(movie)
+        headers["Location"] = f"/v1/movies/{movie.id}"
         if replayed:
             headers["Idempotency-Replayed"] = "true"
-        return movie_response(movie, status=201, headers=headers)
+        return movie_response(movie, headers, status=201)
 
-    async def show(self, request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.StreamResponse:
         """200 and the movie, or 304."""
-        reject_query_string(request)
-        movie = await self._catalogue.get(_parse_id(request))
+        movie = await self._catalogue.get(_parse_target(request), request[CONTEXT])
         headers = movie_headers(movie)
         if is_not_modified(request, headers):
             return web.Response(status=304, headers=not_modified_headers(headers))
-        return movie_response(movie, headers=headers)
+        return movie_response(movie, headers)
 
-    async def update(self, request: web.Request) -> web.Response:
+    async def update(self, request: web.Request) -> web.StreamResponse:
         """200 and the movie; only the fields that were sent have changed (RFC 7396)."""
         return await self._change(request, partial=True)
 
-    async def replace(self, request: web.Request) -> web.Response:
+    async def replace(self, request: web.Request) -> web.StreamResponse:
         """200 and the movie; all of its fields were replaced."""
         return await self._change(request, partial=False)
 
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, request: web.Request) -> web.StreamResponse:
         """200 and the deleted movie."""
-        movie_id = _parse_id(request)
-        reject_query_string(request)
+        movie_id = _parse_target(request)
         condition = parse_preconditions(request, movie_id, if_match_required=self._require_if_match)
-        return movie_response(await self._catalogue.delete(movie_id, condition), headers=NO_STORE)
+        movie = await self._catalogue.delete(movie_id, condition, request[CONTEXT])
+        return movie_response(movie, NO_STORE)
 
-    async def _change(self, request: web.Request, *, partial: bool) -> web.Response:
-        movie_id = _parse_id(request)
-        reject_query_string(request)
+    async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
+        movie_id = _parse_target(request)
         fields = read_movie(await self._bodies.read_object(request), partial=partial)
         condition = parse_preconditions(request, movie_id, if_match_required=self._require_if_match)
-        movie = await self._catalogue.update(movie_id, fields, condition)
+        movie = await self._catalogue.update(movie_id, fields, condition, request[CONTEXT])
+        headers = movie_headers(movie)
         # The response is the current state of this path (RFC 9110, 8.7).
-        headers = {"Content-Location": f"/v1/movies/{movie.id}", **movie_headers(movie)}
-        return movie_response(movie, headers=headers)
+        headers["Content-Location"] = f"/v1/movies/{movie.id}"
+        return movie_response(movie, headers)
 
 
-def _parse_id(request: web.Request) -> int:
+def _parse_target(request: web.Request) -> int:
+    """Return the movie's id; `MovieNotFound`, or `WrongParameters` for a query string."""
+    if request.rel_url.raw_query_string:
+        reject_query_string(request)
     movie_id = int(request.match_info["id"])
     if movie_id > MAX_ID:
         raise MovieNotFound

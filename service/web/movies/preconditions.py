@@ -5,14 +5,13 @@ format of the response must also change the format of the tag.
 """
 
 import re
-from email.utils import format_datetime
 
 from aiohttp import hdrs, web
 
 from service.catalogue.movie import Movie
-from service.catalogue.movies import Condition
+from service.catalogue.movies import ALWAYS, Condition
 from service.errors import PreconditionRequired
-from service.web.conditions import Tag, parse_date, parse_tags
+from service.web.conditions import Tag, format_date, parse_date, parse_tags
 from service.web.movies.cursors import MAX_INTEGER
 
 MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
@@ -22,7 +21,7 @@ def movie_headers(movie: Movie) -> dict[str, str]:
     """Return the headers of a response with this movie; caches must revalidate it."""
     return {
         "ETag": f'"{movie.id}-{movie.version}"',
-        "Last-Modified": format_datetime(movie.updated_at, usegmt=True),
+        "Last-Modified": format_date(movie.updated_at),
         "Cache-Control": "no-cache",
     }
 
@@ -34,8 +33,15 @@ def parse_preconditions(
 
     Raises `MalformedHeader`, or `PreconditionRequired` if a required If-Match is missing.
     """
-    if if_match_required and hdrs.IF_MATCH not in request.headers:
+    headers = request.headers
+    if if_match_required and hdrs.IF_MATCH not in headers:
         raise PreconditionRequired
+    if (
+        hdrs.IF_MATCH not in headers
+        and hdrs.IF_NONE_MATCH not in headers
+        and hdrs.IF_UNMODIFIED_SINCE not in headers
+    ):
+        return ALWAYS
     match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
     since = None
     if match is None:  # If-Match takes precedence (13.2.2)

@@ -20,7 +20,7 @@ from service.access.clients import Scope
 from service.web.problems import BY_SLUG, CONTENT_TYPE, Problem
 from service.web.reference.problem_texts import example_json
 from service.web.reference.schemas import MOVIE_PATCH, PROBLEM
-from service.web.request_cycle.request_ids import WELL_FORMED
+from service.web.request_cycle.context import WELL_FORMED_ID
 
 Json = dict[str, Any]
 
@@ -108,13 +108,13 @@ def _header(description: str, schema: Mapping[str, Any] = STRING, *, required: b
 REQUEST_ID = parameter(
     "X-Request-Id",
     "header",
-    f"Returned in the response and written to the log if it matches `{WELL_FORMED.pattern}`."
+    f"Returned in the response and written to the log if it matches `{WELL_FORMED_ID.pattern}`."
     " Otherwise the service makes a new one.",
 )
 # Every response header that clients may need.
 HEADERS: Mapping[str, Json] = {
     "X-Request-Id": _header(
-        "The id of this request in the log.", {**STRING, "pattern": f"^{WELL_FORMED.pattern}$"}
+        "The id of this request in the log.", {**STRING, "pattern": f"^{WELL_FORMED_ID.pattern}$"}
     ),
     "Location": _header("The path of the new movie.", URI),
     "Idempotency-Replayed": _header(

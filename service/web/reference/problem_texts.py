@@ -10,7 +10,6 @@ from service.errors import (
     Failure,
     Forbidden,
     Invalid,
-    Limit,
     LimitReached,
     Malformed,
     MalformedHeader,
@@ -149,7 +148,7 @@ PROBLEM_TEXTS: Mapping[str, ProblemText] = {
         LimitReached(
             "the limit is 10 units per second, and 100 at once; this request takes 1: try again in"
             " 3 s",
-            Policy(Limit.RATE, 100, 10),
+            Policy("rate", 100, 10),
             remaining=0,
             retry_after=3,
         ),

@@ -1,13 +1,30 @@
-"""The headers of every response."""
+"""The headers of every response, and those that let pages of other origins use the API (CORS).
+
+https://fetch.spec.whatwg.org/#http-cors-protocol. Before most requests a browser sends a preflight,
+an OPTIONS request. It shows a page only the response headers that are exposed here. A page
+sends a token itself, in `Authorization`; there are no cookies, so
+`Access-Control-Allow-Credentials` is never sent, and `*` is no risk.
+"""
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 from service.config import Server as Settings
-from service.web.request_cycle.cors import CORS
-from service.web.request_cycle.request_ids import HEADER, REQUEST_ID
+from service.web.request_cycle.context import CONTEXT
 
+ANY_ORIGIN = "*"
+# Request headers that a page may set, beside those that every page may set.
+ALLOWED_HEADERS = (
+    "Authorization, Content-Type, Idempotency-Key, If-Match, If-Modified-Since, If-None-Match,"
+    " If-Unmodified-Since, X-Request-Id, traceparent, tracestate"
+)
+# Response headers that a page may read, beside Cache-Control, Content-Type, Last-Modified and such.
+EXPOSED_HEADERS = (
+    "Allow, Content-Location, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit,"
+    " RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, X-Request-Id"
+)
+PREFLIGHT_MAX_AGE_S = 7200  # Chromium keeps a preflight no longer
 CONSTANT_HEADERS = {
+    "Server": "movie-catalogue",  # aiohttp's own default names versions
     # A browser that opens a response as a page runs and loads nothing of it, and frames it nowhere.
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -19,30 +36,36 @@ CONSTANT_HEADERS = {
 
 
 class CommonHeaders:
-    """Adds the headers, with the settings of section [server]."""
+    """The headers of all responses (`constant`), and those for pages of other `origins`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._constant = CIMultiDict(CONSTANT_HEADERS)
+        self.constant = dict(CONSTANT_HEADERS)
         if settings.hsts:  # RFC 6797
-            self._constant["Strict-Transport-Security"] = f"max-age={settings.hsts}"
-        self._cors = CORS(settings.cors_origins) if settings.cors_origins else None
+            self.constant["Strict-Transport-Security"] = f"max-age={settings.hsts}"
+        self.origins = frozenset(settings.cors_origins)
 
-    async def on_response_prepare(
-        self, request: web.BaseRequest, response: web.StreamResponse
-    ) -> None:
-        """Add the headers to a response of the application."""
-        self.add(request, response)
-
-    def add(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Add the headers that the response does not have."""
-        headers = response.headers
-        if HEADER in headers:  # the server has added them
-            return
-        headers["Server"] = "movie-catalogue"  # aiohttp's own default names versions
-        headers[HEADER] = request[REQUEST_ID]
-        headers.merge(self._constant)
-        if self._cors:
-            self._cors.add(request, headers)
+    def choose_cors(self, request: web.BaseRequest) -> dict[str, str]:
+        """Return the headers of CORS; without them, a browser hides the response from the page."""
+        headers = {"Vary": "Origin"}  # also without Origin: a cache may keep that response, too
+        origin = request.headers.get("Origin")
+        allowed = ANY_ORIGIN if ANY_ORIGIN in self.origins else origin
+        if not origin or allowed not in self.origins:
+            return headers
+        headers["Access-Control-Allow-Origin"] = allowed
+        if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+            headers["Access-Control-Allow-Headers"] = ALLOWED_HEADERS
+            headers["Access-Control-Max-Age"] = str(PREFLIGHT_MAX_AGE_S)
+        else:
+            headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS
+        return headers
 
 
-COMMON_HEADERS = web.AppKey("common_headers", CommonHeaders)
+async def add_common_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Add those that the response does not have, before aiohttp sends it."""
+    headers = response.headers
+    headers.popall("Server", None)  # aiohttp's
+    for name, value in request[CONTEXT].headers.items():
+        if name not in headers or (name == "Vary" and value not in headers.getall(name)):
+            headers.add(name, value)
+    if "Access-Control-Max-Age" in headers and "Allow" in headers:
+        headers["Access-Control-Allow-Methods"] = headers["Allow"]

@@ -1,0 +1,42 @@
+"""The context of a request: how logs and traces name it, and whom it is from."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from service.errors import Refusal
+
+if TYPE_CHECKING:
+    from service.spans import RequestSpan
+
+
+@dataclass(slots=True, eq=False)
+class RequestContext:
+    """One object for each request; each part is set where it becomes known."""
+
+    id: str
+    address: str  # of the client, as trusted proxies report it
+    headers: dict[str, str]  # of its response, whatever that is
+    is_usual: bool = True  # HTTP/1.1, not HEAD, and the connection stays open
+    trace_id: str | None = None
+    span: "RequestSpan | None" = None  # if the request is traced
+    client_id: int | None = None  # if it has a valid token
+    route: str | None = None  # its path in the table of routes
+    expects_continue: bool = False  # the client waits for `100 Continue` before it sends the body
+    sent_bytes: int = 0  # of a response that aiohttp has not sent
+    refused_status: int | None = None  # of a head that is too large, or of an unknown `Expect`
+    parser_error: str | None = None  # the request is not valid HTTP: method and path are unknown
+    refusal: Refusal | None = None  # why the response is a 503
+    reason: str | None = None  # of a 5xx, for the log
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The fields that every log line about the request has."""
+        ids = {"request_id": self.id}
+        if self.trace_id:
+            ids["trace_id"] = self.trace_id
+        return ids
+
+    @property
+    def client(self) -> str:
+        """The id of a client with a valid token, the address of any other."""
+        return self.address if self.client_id is None else str(self.client_id)
