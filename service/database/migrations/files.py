@@ -7,7 +7,7 @@ same files. A process that only serves needs `list_versions`, but neither alembi
 import hashlib
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -17,27 +17,17 @@ from service.errors import OperatorError
 
 Report = Callable[[str], None]  # takes one line for the operator
 
-TIMESTAMP = "%Y%m%d%H%M%S"
-FILE_NAME = re.compile(r"([0-9]{14})_[a-z0-9]+(?:_[a-z0-9]+)*\.sql")
-NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
-MARKER = re.compile(r"--\s*migrate:(up|down)((?:\s+\S+)*)\s*")
+FILE_NAME = re.compile(r"[0-9]{14}_[a-z0-9]+(?:_[a-z0-9]+)*\.sql")
+MARKER = re.compile(r"--\s*migrate:(up|down)(?:\s+transaction:(true|false))?\s*")
 # Looser on purpose: PostgreSQL takes a misspelt or indented marker for a comment, and would run
 # the down section as a part of the up section.
-LIKE_A_MARKER = re.compile(r"\s*--\s*migrate\s*:", re.IGNORECASE)
+LIKE_A_MARKER = re.compile(r"^([ \t]*--[ \t]*migrate[ \t]*:.*)$", re.IGNORECASE | re.MULTILINE)
+MARKERS_FORM = (
+    'expected "-- migrate:up", then at most one "-- migrate:down", each at the start of a line, '
+    "with no other option than transaction:false"
+)
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-TRANSACTION = {(): True, ("transaction:true",): True, ("transaction:false",): False}
-TEMPLATE = """\
--- What this changes, and why.
---
--- Each section runs in one transaction. What PostgreSQL refuses in one (create index concurrently)
--- is the only statement of its file, and transaction:false follows the marker.
-
--- migrate:up
-
-
--- migrate:down
-
-"""
+TEMPLATE = "-- What this changes, and why.\n\n-- migrate:up\n\n\n-- migrate:down\n\n"
 
 
 class Section(NamedTuple):
@@ -54,22 +44,22 @@ class Section(NamedTuple):
 
 
 class Migration(NamedTuple):
-    """One file; `version` is its 14 digits, `name` the words after them.
+    """One file; `before` is the version of the file before it."""
 
-    `checksum` is the SHA-256 of its text in hex, the same for any line ends.
-    """
-
-    version: str
-    name: str
+    version: str  # 14 digits
+    before: str | None
+    name: str  # the words after the digits
     path: Path
-    checksum: str
+    checksum: str  # SHA-256 of the text in hex, the same for any line ends
     up: Section
     down: Section | None
 
 
 def read(folder: Path) -> list[Migration]:
     """Read all migrations in their order; raise `OperatorError` for the first fault."""
-    return [_parse_file(path) for path in _list_files(folder)]
+    paths = _list_files(folder)
+    before = [None, *(path.name[:14] for path in paths)]
+    return [_parse_file(*pair) for pair in zip(paths, before, strict=False)]
 
 
 def list_versions(folder: Path) -> list[str]:
@@ -79,21 +69,15 @@ def list_versions(folder: Path) -> list[str]:
 
 def create(folder: Path, name: str) -> Path:
     """Write an empty migration, newer than all others; `name` is like add_index_on_titles."""
-    if not NAME.fullmatch(name):
+    now = f"{datetime.now(UTC):%Y%m%d%H%M%S}"
+    following = [str(int(version) + 1) for version in list_versions(folder)]
+    file_name = f"{max([now, *following])}_{name}.sql"
+    if not FILE_NAME.fullmatch(file_name):
         raise OperatorError(
-            f"{name!r} is not a name of a migration: expected lower-case words joined by _, "
-            "like add_index_on_titles"
+            f"{name!r}: expected lower-case words joined by _, like add_genre_index"
         )
-    moment = datetime.now(UTC)
-    if existing := list_versions(folder):
-        newest = datetime.strptime(existing[-1], TIMESTAMP).replace(tzinfo=UTC)
-        moment = max(moment, newest + timedelta(seconds=1))
-    path = folder / f"{moment.strftime(TIMESTAMP)}_{name}.sql"
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE)
-    except OSError as error:
-        raise OperatorError(f"{locate(path)}: cannot be written: {error.strerror}") from error
+    path = folder / file_name
+    path.write_text(TEMPLATE, "utf-8")
     return path
 
 
@@ -108,7 +92,7 @@ def _list_files(folder: Path) -> list[Path]:
     except OSError as error:
         raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
     for path in paths:
-        if not _is_well_named(path.name):
+        if not FILE_NAME.fullmatch(path.name):
             form = "<14 digits: UTC timestamp>_<lower-case words joined by _>.sql"
             _refuse(path, 1, f"expected the name {form}")
     for earlier, path in pairwise(paths):
@@ -117,55 +101,26 @@ def _list_files(folder: Path) -> list[Path]:
     return paths
 
 
-def _is_well_named(name: str) -> bool:
-    match = FILE_NAME.fullmatch(name)
-    try:
-        return bool(match and datetime.strptime(match[1], TIMESTAMP).replace(tzinfo=UTC))
-    except ValueError:
-        return False
-
-
-def _parse_file(path: Path) -> Migration:
+def _parse_file(path: Path, before: str | None) -> Migration:
     text = read_sql_file(path, _refuse)
-    lines = text.split("\n")
-    markers: dict[str, tuple[int, bool]] = {}  # by direction: the line, and whether a transaction
-    for number, line in enumerate(lines, 1):
-        if LIKE_A_MARKER.match(line):
-            direction, transaction = _parse_marker(path, number, line)
-            if direction in markers:
-                _refuse(path, number, f'a second "-- migrate:{direction}": expected one per file')
-            if direction == "down" and not markers:
-                _refuse(path, number, 'expected "-- migrate:up" before "-- migrate:down"')
-            markers[direction] = (number, transaction)
-        elif not markers and line.strip() and not line.lstrip().startswith("--"):
+    comments, *marked = LIKE_A_MARKER.split(text)
+    for number, line in enumerate(comments.split("\n"), 1):
+        if line.strip() and not line.lstrip().startswith("--"):
             _refuse(path, number, 'only -- comments are allowed before "-- migrate:up"')
-    if not markers:
-        _refuse(path, 1, 'expected a line "-- migrate:up" before the SQL')
-    ends = [number - 1 for number, _ in [*markers.values()][1:]] + [len(lines)]
-    up, *down = (
-        _cut_section(lines, *marker, end)
-        for marker, end in zip(markers.values(), ends, strict=True)
-    )
+    sections: list[Section] = []
+    number = comments.count("\n") + 1
+    for found, sql in zip(marked[::2], marked[1::2], strict=True):
+        marker = MARKER.fullmatch(found)
+        if not marker or marker[1] != ("up", "down", None)[len(sections)]:
+            _refuse(path, number, MARKERS_FORM)
+        start = number + sql[: len(sql) - len(sql.lstrip())].count("\n")
+        sections.append(Section(sql.strip(), start, marker[2] != "false"))
+        number += sql.count("\n")
+    if not sections:
+        _refuse(path, 1, MARKERS_FORM)
+    down = sections[1] if sections[1:] else None
     checksum = hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
-    return Migration(path.name[:14], path.stem[15:], path, checksum, up, down[0] if down else None)
-
-
-def _parse_marker(path: Path, number: int, line: str) -> tuple[str, bool]:
-    match = MARKER.fullmatch(line)
-    if match is None:
-        _refuse(
-            path, number, 'expected "-- migrate:up" or "-- migrate:down" at the start of a line'
-        )
-    options = tuple(match[2].split())
-    if options not in TRANSACTION:
-        _refuse(path, number, f'unknown option "{match[2].strip()}": expected transaction:false')
-    return match[1], TRANSACTION[options]
-
-
-def _cut_section(lines: list[str], start: int, transaction: bool, end: int) -> Section:  # noqa: FBT001 - of a tuple
-    while start < end and not lines[start].strip():
-        start += 1
-    return Section("\n".join(lines[start:end]).rstrip(), start + 1, transaction)
+    return Migration(path.name[:14], before, path.stem[15:], path, checksum, sections[0], down)
 
 
 def _refuse(path: Path, line: int, expected: str) -> NoReturn:

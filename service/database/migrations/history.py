@@ -1,37 +1,34 @@
 """The ledger of applied migrations, and what it allows to run or to revert.
 
 `schema_migrations` alone says what is applied. dbmate also writes it, with the column `version`
-only. `alembic_version`, which alembic reads, holds the newest version and follows it.
+only. `alembic_version` follows it: before each file, it is stamped with the newest version.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from psycopg2 import errors as postgres
+
 from service.database.connections import Session
 from service.database.migrations.files import Migration, Report
 from service.database.sql_files import locate
 from service.errors import OperatorError
 
-# dbmate inserts a version and nothing else: the time is the default's.
-CREATE_LEDGER = """\
-create table if not exists schema_migrations (
-  version    text primary key,
-  applied_at timestamptz default now(),
-  checksum   text
-)"""
-# The default comes after the column: the time of the rows that are there already is unknown.
-EXTEND_LEDGER = """\
+# dbmate creates the table with the first column, and inserts nothing else: the time is the
+# default's. The default comes after the column: the time of the rows that are there is unknown.
+PREPARE_LEDGER = """\
+create table if not exists schema_migrations (version text primary key);
 alter table schema_migrations
   add column if not exists applied_at timestamptz,
   alter column applied_at set default now(),
   add column if not exists checksum text"""
-# As alembic creates it.
-CREATE_ALEMBIC_VERSION = """\
-create table if not exists alembic_version (
-  version_num varchar(32) not null,
-  constraint alembic_version_pkc primary key (version_num)
-)"""
+# to_jsonb: the table of dbmate lacks the last two columns.
+READ_LEDGER = """\
+select schema_migrations.version::text,
+       (to_jsonb(schema_migrations) ->> 'applied_at')::timestamptz,
+       to_jsonb(schema_migrations) ->> 'checksum'
+  from schema_migrations"""
 
 
 class Applied(NamedTuple):
@@ -45,17 +42,14 @@ Ledger = Mapping[str, Applied]
 
 
 def read_ledger(session: Session) -> Ledger:
-    """Return what is applied, in the order of the versions; only `version` must be a column."""
-    columns = _read_columns(session, "schema_migrations")
-    if columns and "version" not in columns:
+    """Return what is applied, in the order of the versions; refuse a ledger that was lost."""
+    rows = _fetch(session, READ_LEDGER)
+    if rows is None and (current := _fetch(session, "select version_num from alembic_version")):
         raise OperatorError(
-            "the table schema_migrations has no column version: it is not dbmate's nor this "
-            "service's; rename it, or choose another schema (search_path in the URL's options)"
+            f"alembic_version says {current[0][0]}, but the table schema_migrations is missing: "
+            "restore it, or drop alembic_version if nothing is applied"
         )
-    others = [column if column in columns else "null" for column in Applied._fields]
-    sql = f"select version::text, {', '.join(others)} from schema_migrations"
-    found = _fetch(session, sql) if columns else []
-    return {version: Applied(*rest) for version, *rest in sorted(found)}
+    return {version: Applied(*rest) for version, *rest in sorted(rows or [])}
 
 
 def complete_ledger(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
@@ -63,28 +57,14 @@ def complete_ledger(session: Session, migrations: list[Migration], ledger: Ledge
 
     Writes nothing if nothing is missing: `alter table` waits for each reader of the table.
     """
-    columns = _read_columns(session, "schema_migrations")
-    has_current = _read_columns(session, "alembic_version")
-    found = _fetch(session, "select version_num from alembic_version") if has_current else []
-    current = [version for (version,) in found]
-    if current and not columns:
-        raise OperatorError(
-            f"alembic_version says {', '.join(current)}, but the table schema_migrations is "
-            "missing: restore it, or drop alembic_version if nothing is applied"
-        )
-    with session, session.cursor() as cursor:
-        if columns and not columns >= {*Applied._fields}:
-            cursor.execute(EXTEND_LEDGER)
-        for migration in migrations:
-            if migration.version in ledger and ledger[migration.version].checksum is None:
-                cursor.execute(
-                    "update schema_migrations set checksum = %s where version = %s",
-                    (migration.checksum, migration.version),
-                )
-        if current != (newest := list(ledger)[-1:]):
-            cursor.execute(CREATE_ALEMBIC_VERSION)
-            cursor.execute("delete from alembic_version")
-            cursor.execute("insert into alembic_version select unnest(%s::text[])", (newest,))
+    if any(applied.checksum is None for applied in ledger.values()):
+        with session, session.cursor() as cursor:
+            cursor.execute(PREPARE_LEDGER)
+            cursor.executemany(
+                "update schema_migrations set checksum = %s"
+                " where version = %s and checksum is null",
+                [(migration.checksum, migration.version) for migration in migrations],
+            )
 
 
 def report_edits(migrations: list[Migration], ledger: Ledger, report: Report) -> None:
@@ -101,55 +81,44 @@ def report_edits(migrations: list[Migration], ledger: Ledger, report: Report) ->
 
 def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]:
     """Return what is to run; refuse what would leave a hole in the history."""
-    known = [migration.version for migration in migrations]
+    files = {migration.version for migration in migrations}
+    newest = max(ledger, default="")
     for version in ledger:
-        if version not in known and version < max(known, default=""):
-            raise _make_missing_error(version)
-    pending = [migration for migration in migrations if migration.version not in ledger]
-    for migration in pending:
-        if ledger and migration.version < max(ledger):
+        if version not in files and version < max(files, default=""):
+            raise OperatorError(f"migration {version} is applied but its file is missing")
+    for migration in migrations:
+        if migration.version not in ledger and migration.version < newest:
             raise OperatorError(
-                f"{locate(migration.path)}: older than {max(ledger)}, which is applied already: "
+                f"{locate(migration.path)}: older than {newest}, which is applied already: "
                 "give it a new timestamp"
             )
-    return pending
+    return [migration for migration in migrations if migration.version > newest]
 
 
-def find_newest_applied(migrations: list[Migration], ledger: Ledger) -> Migration:
+def find_newest_applied(migrations: list[Migration], ledger: Ledger) -> list[Migration]:
     """Return the newest applied migration; refuse if it cannot be reverted."""
     find_pending(migrations, ledger)  # refuses a hole in the history here too
     if not ledger:
         raise OperatorError("no migration is applied: there is nothing to revert")
-    for migration in migrations:
-        if migration.version == max(ledger):
-            if migration.down is None:
-                raise OperatorError(f'{locate(migration.path)}: has no "-- migrate:down"')
-            return migration
-    raise _make_missing_error(max(ledger))
+    newest = [migration for migration in migrations if migration.version == max(ledger)]
+    if not newest or not newest[0].down:
+        raise OperatorError(f'migration {max(ledger)}: its file or "-- migrate:down" is missing')
+    return newest
 
 
 def explain_nothing_to_do(migrations: list[Migration], ledger: Ledger) -> str:
     """Say why nothing was applied."""
     newest = migrations[-1].version if migrations else "none"
-    if not ledger or max(ledger) == newest:
+    if max(ledger, default=newest) == newest:
         return f"nothing to do: the newest migration is {newest}"
     return f"nothing to do: the database is ahead, at {max(ledger)}; the newest file is {newest}"
 
 
-def _make_missing_error(version: str) -> OperatorError:
-    return OperatorError(f"migration {version} is applied but its file is missing: restore it")
-
-
-def _read_columns(session: Session, table: str) -> set[str]:
-    """Return the names of a table's columns; none if there is no table."""
-    sql = (
-        "select attname from pg_attribute"
-        " where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped"
-    )
-    return {name for (name,) in _fetch(session, sql, table)}
-
-
-def _fetch(session: Session, sql: str, *parameters: str) -> list[tuple[Any, ...]]:
-    with session.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall()
+def _fetch(session: Session, sql: str) -> list[tuple[Any, ...]] | None:
+    """Return the rows of a query; None if its table is missing."""
+    try:
+        with session.cursor() as cursor:
+            cursor.execute(sql)
+            return cursor.fetchall()
+    except postgres.UndefinedTable:
+        return None

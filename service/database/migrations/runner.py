@@ -1,46 +1,32 @@
 """migrations/*.sql, run by alembic: up to the newest, one step back, or written out as one script.
 
-Each .sql file becomes a `Script` that follows the one before it; alembic decides on transactions
-and keeps `alembic_version` (docs/decisions/0003-alembic-with-sql-files.md). Every version that ran
-is also recorded in `schema_migrations`, in the same transaction: `history` has the rules.
+Each .sql file becomes a step of alembic's `MigrationContext`, which decides on transactions and
+keeps `alembic_version` (docs/decisions/0003-alembic-with-sql-files.md). In the same transaction,
+the step records itself in `schema_migrations`: `history` has the rules.
 https://alembic.sqlalchemy.org/en/latest/api/runtime.html
 """
 
 import io
 import re
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext, MigrationInfo, MigrationStep
-from alembic.script import Script
-from alembic.script.revision import RevisionMap
+import psycopg2
+from alembic.runtime.migration import MigrationContext, StampStep
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
-from sqlalchemy import Connection
+from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.migrations.files import Migration, Report, Section, read
-from service.database.migrations.history import (
-    CREATE_LEDGER,
-    Applied,
-    complete_ledger,
-    explain_nothing_to_do,
-    find_newest_applied,
-    find_pending,
-    read_ledger,
-    report_edits,
-)
-from service.database.migrations.lock import locked_session
-from service.database.migrations.session import (
-    alembic_connection,
-    connect,
-    describe_failure,
-    locate_failure,
-)
+from service.database.driver_errors import describe_error
+from service.database.migrations import history
+from service.database.migrations.files import Migration, Report, read
+from service.database.migrations.session import Watch, connect, find_driver_error, lock, retry
 from service.database.sql_files import locate
 from service.database.verification import require_utf8
 from service.errors import OperatorError
+
+DIALECT = "postgresql+psycopg2"  # for SQLAlchemy, postgresql alone is another driver
 
 
 class Status(NamedTuple):
@@ -48,45 +34,25 @@ class Status(NamedTuple):
 
     version: str
     name: str | None
-    applied: Applied | None
+    applied: history.Applied | None
 
 
 def upgrade(url: str, folder: Path, report: Report) -> None:
     """Apply all that is pending, each file in its own transaction; stop at the first failure."""
-    migrations = read(folder)
-    with locked_session(url, report) as session:
-        require_utf8(session)
-        ledger = read_ledger(session)
-        pending = find_pending(migrations, ledger)
-        complete_ledger(session, migrations, ledger)
-        report_edits(migrations, ledger, report)
-        with alembic_connection(session) as connection:
-            for migration in pending:
-                _run_step(connection, migrations, migration, up=True)
-                report(f"applied {migration.path.name}")
-        if not pending:
-            report(explain_nothing_to_do(migrations, ledger))
+    _migrate(url, folder, report, up=True)
 
 
 def downgrade(url: str, folder: Path, report: Report) -> None:
     """Revert the newest applied migration, by the `-- migrate:down` of its file."""
-    migrations = read(folder)
-    with locked_session(url, report) as session:
-        ledger = read_ledger(session)
-        migration = find_newest_applied(migrations, ledger)
-        complete_ledger(session, migrations, ledger)
-        report_edits(migrations, ledger, report)
-        with alembic_connection(session) as connection:
-            _run_step(connection, migrations, migration, up=False)
-        report(f"reverted {migration.path.name}")
+    _migrate(url, folder, report, up=False)
 
 
 def status(url: str, folder: Path, report: Report) -> list[Status]:
     """Return all migrations with a file or applied, in order; write nothing, and need no lock."""
     migrations = read(folder)
     with connect(url, report) as session:
-        ledger = read_ledger(session)
-    report_edits(migrations, ledger, report)
+        ledger = history.read_ledger(session)
+    history.report_edits(migrations, ledger, report)
     names = {migration.version: migration.name for migration in migrations}
     versions = sorted(names.keys() | ledger.keys())
     return [Status(version, names.get(version), ledger.get(version)) for version in versions]
@@ -94,119 +60,122 @@ def status(url: str, folder: Path, report: Report) -> list[Status]:
 
 def render_offline_sql(folder: Path) -> str:
     """Write out what `upgrade` does to an empty database, for `psql -v ON_ERROR_STOP=1 -f`."""
-    migrations = read(folder)
     output = io.StringIO()
-    context = MigrationContext.configure(
-        dialect_name="postgresql+psycopg2",
-        opts=_make_options(_make_steps(migrations, up=True).values())
-        | {"as_sql": True, "output_buffer": output},
-    )
-    context.run_migrations(context=context)
+    steps: list[StampStep] = [_Step(migration, up=True) for migration in read(folder)]
+    _execute(steps, as_sql=True, output_buffer=output)
     return output.getvalue()
 
 
-def _run_step(
-    connection: Connection, migrations: list[Migration], migration: Migration, *, up: bool
-) -> None:
-    step = _make_steps(migrations, up=up)[migration.version]
-    context = MigrationContext.configure(connection, opts=_make_options([step]))
-    try:
-        context.run_migrations(context=context)
-    except SQLAlchemyError as error:  # at the commit, or of the bookkeeping's tables
-        section = migration.up if up or not migration.down else migration.down
-        raise OperatorError(
-            f"{locate(migration.path, section.line)}: {describe_failure(error)}"
-        ) from error
+def _migrate(url: str, folder: Path, report: Report, *, up: bool) -> None:
+    migrations = read(folder)
+    with connect(url, report) as session:
+        retry(partial(lock, url, session), report)
+        require_utf8(session)
+        ledger = history.read_ledger(session)
+        choose = history.find_pending if up else history.find_newest_applied
+        chosen = choose(migrations, ledger)
+        complete = partial(history.complete_ledger, session, migrations, ledger)
+        retry(Watch(url, session, report, complete).run, report)
+        history.report_edits(migrations, ledger, report)
+        session.autocommit = False  # SQLAlchemy begins and ends the transactions from here on
+        engine = create_engine(f"{DIALECT}://", creator=lambda: session, poolclass=NullPool)
+        with engine.connect() as connection:
+            for migration in chosen:
+                run = partial(_run, _Step(migration, up=up), connection)
+                retry(Watch(url, session, report, run).run, report)
+                report(f"{'applied' if up else 'reverted'} {migration.path.name}")
+        if not chosen:
+            report(history.explain_nothing_to_do(migrations, ledger))
 
 
-def _make_steps(migrations: list[Migration], *, up: bool) -> dict[str, MigrationStep]:
-    scripts = [
-        Script(_make_module(migration, before), migration.version, migration.path)
-        for before, migration in zip([None, *migrations], migrations, strict=False)
-    ]
-    chain = RevisionMap(lambda: scripts)
-    chain.get_revisions("heads")  # the first question makes a map link its scripts
-    step = MigrationStep.upgrade_from_script if up else MigrationStep.downgrade_from_script
-    return {script.revision: step(chain, script) for script in scripts}
+class _Step(StampStep):
+    """One section of a file; alembic calls `migrate`, and then changes `alembic_version`."""
 
+    def __init__(self, migration: Migration, *, up: bool) -> None:
+        from_, to = migration.before, migration.version
+        if not up:
+            from_, to = to, from_
+        super().__init__(from_, to, is_upgrade=up, branch_move=migration.before is None)
+        self.migration_fn = self.migrate
+        self.migration = migration
+        self.section = migration.down if migration.down and not up else migration.up
 
-def _make_module(migration: Migration, before: Migration | None) -> ModuleType:
-    """Make the module that alembic would load from a Python file."""
-
-    def upgrade(context: MigrationContext) -> None:
-        _run_section(context, migration, migration.up)
-
-    def downgrade(context: MigrationContext) -> None:
-        _run_section(context, migration, migration.down)
-
-    module = ModuleType(migration.version, migration.name)
-    vars(module).update(
-        down_revision=before.version if before else None,
-        upgrade=upgrade,
-        downgrade=downgrade,
-        checksum=migration.checksum,
-    )
-    return module
-
-
-def _make_options(steps: Any) -> dict[str, Any]:
-    return {
-        "fn": lambda *_: steps,
-        "transaction_per_migration": True,
-        "on_version_apply": (_record,),
-    }
-
-
-def _record(ctx: MigrationContext, step: MigrationInfo, **_: Any) -> None:
-    """Write the ledger, in the transaction in which alembic has just written its own table."""
-    if not step.down_revision_ids:
-        ctx.execute(CREATE_LEDGER)
-    version = step.up_revision_id
-    if step.is_upgrade:
-        checksum = cast("Script", step.up_revision).module.checksum
-        ctx.execute(
+    def migrate(self, context: MigrationContext) -> None:
+        """Run the section, and record it in the ledger."""
+        self._run_section(context)
+        if self.is_upgrade and not self.migration.before:
+            context.execute(history.PREPARE_LEDGER)
+        version, checksum = self.migration.version, self.migration.checksum
+        context.execute(
             f"insert into schema_migrations (version, checksum) values ('{version}', '{checksum}')"
+            if self.is_upgrade
+            else f"delete from schema_migrations where version = '{version}'"
         )
-    else:
-        ctx.execute(f"delete from schema_migrations where version = '{version}'")
 
-
-def _run_section(context: MigrationContext, migration: Migration, section: Section | None) -> None:
-    if not section or section.is_empty:
-        return
-    try:
-        if section.is_transactional:
-            _send(context, section.sql)
+    def _run_section(self, context: MigrationContext) -> None:
+        if self.section.is_empty:
+            return
+        if self.section.is_transactional:
+            self._send(context)
         else:
             with context.autocommit_block():
                 # Such a statement blocks no other while it waits for older transactions, and
                 # leaves an invalid index when it is cancelled: it may wait.
-                if re.search(r"\bconcurrently\b", section.sql, re.IGNORECASE):
+                if re.search(r"\bconcurrently\b", self.section.sql, re.IGNORECASE):
                     context.execute("set lock_timeout = 0")
-                _send(context, section.sql)
-    except SQLAlchemyError as error:
-        raise OperatorError(locate_failure(migration.path, section, error)) from error
-    if section.is_transactional and not context.as_sql and _has_ended_transaction(context):
-        raise OperatorError(
-            f"{locate(migration.path, section.line)}: ends its transaction itself (commit or "
-            "rollback), so it is not recorded: check what it changed, and remove that statement"
-        )
-    # Settings of a file (search_path, role, as in pg_dump's output) end with it: the bookkeeping's
-    # tables and the next file need the defaults.
-    context.execute("reset all")
-    context.execute("reset role")
+                self._send(context)
+        # Settings of a file (search_path, role, as in pg_dump's output) end with it: the
+        # bookkeeping's tables and the next file need the defaults.
+        context.execute("reset all")
+        context.execute("reset role")
 
-
-def _send(context: MigrationContext, sql: str) -> None:
-    """Send the SQL unchanged: `%s`, `:name` and tabs have no special meaning."""
-    if context.as_sql:
-        # A semicolon on its own line ends a statement that has none, or ends with a comment.
-        context.output_buffer.write(f"{sql}\n;\n\n")
-    else:
-        connection = Operations(context).get_bind()
+    def _send(self, context: MigrationContext) -> None:
+        """Send the SQL unchanged: `%s`, `:name` and tabs have no special meaning."""
+        sql, connection = self.section.sql, context.bind
+        if context.as_sql or not connection:
+            # A semicolon on its own line ends a statement that has none, or ends with a comment.
+            context.output_buffer.write(f"{sql}\n;\n\n")
+            return
         connection.exec_driver_sql(sql, execution_options={"no_parameters": True}).close()
+        driver = connection.connection.driver_connection
+        has_ended = driver and driver.info.transaction_status == TRANSACTION_STATUS_IDLE
+        if self.section.is_transactional and has_ended:
+            raise OperatorError(
+                f"{locate(self.migration.path, self.section.line)}: ends its transaction itself, so"
+                " it is not recorded: check what it changed, and remove commit or rollback"
+            )
 
 
-def _has_ended_transaction(context: MigrationContext) -> bool:
-    driver = Operations(context).get_bind().connection.driver_connection
-    return bool(driver and driver.info.transaction_status == TRANSACTION_STATUS_IDLE)
+def _run(step: _Step, connection: Connection) -> None:
+    """Run a step; `OperatorError` with file and line if it fails.
+
+    If PostgreSQL names no line, as at the commit, it is the first one of the section. A position
+    counts characters of all that was sent, also of several statements:
+    https://www.postgresql.org/docs/current/protocol-error-fields.html
+    """
+    section, line = step.section, step.section.line
+    # alembic_version may be outdated. It is replaced first, as `alembic stamp --purge` does.
+    stamps = [
+        StampStep((), version, is_upgrade=True, branch_move=True) for version in step.from_revisions
+    ]
+    try:
+        _execute([*stamps, step], connection, purge=True)
+    except SQLAlchemyError as failure:
+        error = find_driver_error(failure)
+        said = describe_error(error, details=True)
+        position = error.diag.statement_position if isinstance(error, psycopg2.Error) else None
+        if position:
+            line += section.sql.count("\n", 0, int(position) - 1)
+        else:
+            said = f"in this section: {said}"
+        if not section.is_transactional:
+            said += "; a transaction:false section holds one statement; "
+            said += "drop the invalid index that a failed create index concurrently leaves"
+        raise OperatorError(f"{locate(step.migration.path, line)}: {said}") from failure
+
+
+def _execute(steps: list[StampStep], connection: Connection | None = None, **options: Any) -> None:
+    """Give the steps to alembic."""
+    options |= {"fn": lambda *_: steps, "transaction_per_migration": True}
+    context = MigrationContext.configure(connection, dialect_name=DIALECT, opts=options)
+    context.run_migrations(context=context)

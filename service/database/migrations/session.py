@@ -1,33 +1,48 @@
-"""The connection that migrates a database; its errors, each in one line."""
+"""The session that migrates a database; it waits for a connection, other migrations and locks."""
 
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import psycopg2
-from psycopg2 import errorcodes
-from sqlalchemy import Connection, NullPool, create_engine
+from psycopg2 import errors as postgres
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.connections import Session, application_name, open_session
 from service.database.driver_errors import describe_error
-from service.database.migrations.files import Report, Section
-from service.database.sql_files import locate
+from service.database.migrations.files import Report
 from service.database.urls import parse_url
 from service.errors import OperatorError
 
-# While a migration waits for a table, all requests queue behind it, so it must not wait long; its
-# work may take as long as it needs. These are options of the connection because `reset all` returns
-# to them, and because PgBouncer, which may hand the session's lock to another client, refuses them
-# by default: migrations need PostgreSQL itself.
+# While a migration waits for a table, all requests queue behind it, and fail after 3 s
+# (statement_timeout in config.toml). So it gives up before, and pauses while they go on. Its work
+# may take as long as it needs. These are options of the connection because `reset all` returns to
+# them, and because PgBouncer, which may hand the session's lock to another client, refuses them by
+# default: migrations need PostgreSQL itself.
 # https://www.postgresql.org/docs/current/runtime-config-client.html
-OPTIONS = "-c lock_timeout=5s -c statement_timeout=0"
+OPTIONS = "-c lock_timeout=1s -c statement_timeout=0"
+RETRY_PAUSE_S = 1.0
+GIVE_UP_S = 60.0  # a failed deployment is better than one that hangs
+WATCH_S = 0.5  # less than lock_timeout: the session that holds the lock is still found
 
-# The running service may have all connections of a small database, and closes idle ones soon.
-CONNECT_WAIT_S = 60.0
-CONNECT_POLL_S = 0.5
+# Advisory locks are numbers; this one spells "movies".
+LOCK_KEY = int.from_bytes(b"movies")
+# The sessions that block the session `pid`, and that of another migration. pg_locks shows a key as
+# two halves: https://www.postgresql.org/docs/current/view-pg-locks.html
+HOLDERS = r"""
+select pid, format('pid %%s, application "%%s", %%s, query: %%s', pid, application_name, state,
+                   left(regexp_replace(query, '\s+', ' ', 'g'), 200))
+  from pg_stat_activity
+ where pid = any (pg_blocking_pids(%(pid)s))
+    or pid <> %(pid)s and datname = current_database() and pid in (
+         select pid from pg_locks
+          where locktype = 'advisory' and (classid::bigint << 32) | objid::bigint = %(key)s
+       )"""
 # PostgreSQL's refusals that pass (53300, 57P03). For a failed connection, the driver has only their
 # text; in another language (`lc_messages`), they are reported at once.
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -35,87 +50,72 @@ PASSING_REFUSAL = re.compile(
     "too many (clients|connections)|connection slots are reserved|the database system is"
 )
 
+Result = TypeVar("Result")
+
+
+class Busy(OperatorError):
+    """A try that changed nothing, and may succeed later."""
+
 
 @contextmanager
 def connect(url: str, report: Report) -> Iterator[Session]:
-    """Connect, under autocommit: no other session waits for a transaction of this one.
-
-    Waits for up to `CONNECT_WAIT_S` while the database has no connection left or starts.
-    """
-    session = _open_session(url, report)
+    """Connect; wait while the database has no connection left or starts."""
+    session = retry(partial(_open, url), report)
     try:
-        session.autocommit = True
+        session.autocommit = True  # no other session waits for a transaction of this one
         yield session
     except (psycopg2.Error, SQLAlchemyError) as error:
-        raise OperatorError(f"the database refused: {describe_failure(error)}") from error
+        refusal = describe_error(find_driver_error(error), details=True)
+        raise OperatorError(f"the database refused: {refusal}") from error
     finally:
         session.close()
 
 
-def _open_session(url: str, report: Report) -> Session:
-    give_up = time.monotonic() + CONNECT_WAIT_S
-    has_reported = False
-    while True:
-        try:
-            return open_session(
-                url,
-                options=f"{parse_url(url).get('options', '')} {OPTIONS}",
-                fallback_application_name=f"{application_name()} migrate",
-            )
-        except OperatorError as error:
-            if not PASSING_REFUSAL.search(str(error)):
-                raise
-            if time.monotonic() >= give_up:
-                raise OperatorError(f"{error}; tried for {CONNECT_WAIT_S:g} s") from error
-            if not has_reported:
-                report(f"{error}; trying for up to {CONNECT_WAIT_S:g} s")
-                has_reported = True
-        time.sleep(CONNECT_POLL_S)
+def lock(url: str, session: Session) -> None:
+    """Make this the only migration of the database, until the session ends; `Busy` if another is.
 
-
-@contextmanager
-def alembic_connection(session: Session) -> Iterator[Connection]:
-    """Give the session to SQLAlchemy, which begins and ends the transactions from here on."""
-    session.autocommit = False
-    engine = create_engine("postgresql+psycopg2://", creator=lambda: session, poolclass=NullPool)
-    with engine.connect() as connection:
-        yield connection
-
-
-def locate_failure(path: Path, section: Section, error: BaseException) -> str:
-    """Name the file and the line; if PostgreSQL names none, the first line of the section.
-
-    The position counts characters of all that was sent, also of several statements:
-    https://www.postgresql.org/docs/current/protocol-error-fields.html
+    Waiting in `pg_advisory_lock` would deadlock with `create index concurrently`.
+    https://www.postgresql.org/docs/current/sql-createindex.html#SQL-CREATEINDEX-CONCURRENTLY
     """
-    error = find_driver_error(error)
-    line, said = section.line, describe_failure(error)
-    position = error.diag.statement_position if isinstance(error, psycopg2.Error) else None
-    if position:
-        line += section.sql.count("\n", 0, int(position) - 1)
-    else:
-        said = f"in this section: {said}"
-    if not section.is_transactional:
-        said += (
-            "; a transaction:false section holds one statement; a failed create index concurrently "
-            "leaves an invalid index: drop it before the next try"
-        )
-    elif is_lock_timeout(error):
-        said += (
-            "; nothing of this file was changed: run migrate again when the transaction that "
-            "holds the lock has ended"
-        )
-    return f"{locate(path, line)}: {said}"
+    with session.cursor() as cursor:
+        cursor.execute("select pg_try_advisory_lock(%s)", (LOCK_KEY,))
+        if cursor.fetchone() != (True,):
+            holders = _find_holders(url, session).values()
+            raise Busy("; ".join(["another migration is running", *holders]))
 
 
-def is_lock_timeout(error: BaseException) -> bool:
-    """Whether a statement gave up after `lock_timeout`."""
-    return getattr(find_driver_error(error), "pgcode", None) == errorcodes.LOCK_NOT_AVAILABLE
+@dataclass
+class Watch:
+    """Runs a step of a migration in `session`, and reports who holds a lock that it waits for."""
 
+    url: str
+    session: Session
+    report: Report
+    step: Callable[[], None]  # changes all or nothing
+    holders: dict[int, str] = field(default_factory=dict)  # by pid
 
-def describe_failure(error: BaseException) -> str:
-    """Say in one line what PostgreSQL or the driver said, with its details."""
-    return describe_error(find_driver_error(error), details=True)
+    def run(self) -> None:
+        """Run the step; `Busy` if it waited too long for a lock. Ctrl-C cancels its statement."""
+        # In a thread, because libpq blocks until PostgreSQL responds, Ctrl-C or not.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            work = thread.submit(self.step)
+            try:
+                while not wait([work], WATCH_S).done:
+                    found = _find_holders(self.url, self.session)
+                    for pid in found.keys() - self.holders.keys():
+                        self.report(f"waiting for a lock that is held by {found[pid]}")
+                    self.holders |= found
+            except BaseException:
+                self.session.cancel()
+                raise
+        try:
+            work.result()
+        except Exception as error:
+            if not isinstance(find_driver_error(error), postgres.LockNotAvailable):
+                raise
+            held = [f"the lock was held by {holder}" for holder in self.holders.values()]
+            reason = [describe_error(error), "nothing of this file was changed", *held]
+            raise Busy("; ".join(reason)) from error
 
 
 def find_driver_error(error: BaseException) -> BaseException:
@@ -123,3 +123,44 @@ def find_driver_error(error: BaseException) -> BaseException:
     while not isinstance(error, psycopg2.Error) and (inner := error.__cause__ or error.__context__):
         error = inner
     return error
+
+
+def retry(attempt: Callable[[], Result], report: Report) -> Result:
+    """Try until it is not `Busy`, for up to `GIVE_UP_S`; report the reason once."""
+    give_up = time.monotonic() + GIVE_UP_S
+    failed = 0
+    while True:
+        try:
+            return attempt()
+        except Busy as error:
+            if time.monotonic() >= give_up:
+                raise OperatorError(f"{error}; tried for {GIVE_UP_S:g} s") from error
+            if failed == 1:  # the first may be due to a session that is just ending
+                report(f"{error}; trying for up to {GIVE_UP_S:g} s")
+            failed += 1
+        time.sleep(RETRY_PAUSE_S)
+
+
+def _find_holders(url: str, session: Session) -> dict[int, str]:
+    """Describe, by pid, who blocks the session; nobody if a second one cannot be opened."""
+    info = session.info  # the URL may list several hosts
+    server = {"host": info.host, "port": str(info.port), "connect_timeout": 2}
+    try:
+        with closing(open_session(url, **server)) as second, second.cursor() as cursor:
+            cursor.execute(HOLDERS, {"pid": info.backend_pid, "key": LOCK_KEY})
+            return dict(cursor.fetchall())
+    except (OperatorError, psycopg2.Error):
+        return {}
+
+
+def _open(url: str) -> Session:
+    try:
+        return open_session(
+            url,
+            options=f"{parse_url(url).get('options', '')} {OPTIONS}",
+            fallback_application_name=f"{application_name()} migrate",
+        )
+    except OperatorError as error:
+        if PASSING_REFUSAL.search(str(error)):
+            raise Busy(str(error)) from error
+        raise
