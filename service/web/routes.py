@@ -3,7 +3,6 @@
 HEAD works wherever GET does; the middlewares respond to OPTIONS and wrong methods.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 from aiohttp import web
@@ -57,7 +56,7 @@ def routes(
         Route("GET", "/v1/docs/{file}", reference.file, operations.SHOW_FILE),
     ]
     described = [(route.method, route.path, route.operation, route.scope) for route in table]
-    reference.publish(partial(build_document, described, access.anonymous))
+    reference.publish(build_document(described, access.anonymous))
     heads = [route._replace(method="HEAD") for route in table if route.method == "GET"]
     return [
         web.route(
