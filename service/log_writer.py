@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from marshmallow import Schema, ValidationError, missing
 from marshmallow.fields import Field
-from marshmallow.validate import Range
 
 from service.catalogue.movie import COLUMNS, FIELDS
 from service.errors import Failure, Invalid, Malformed
@@ -21,14 +20,14 @@ MAX_TITLE_BYTES = 500
 MAX_GENRES = 5
 MAX_GENRE_BYTES = 100
 MAX_RUNTIME_MINUTES = 2**31 - 1  # an integer of PostgreSQL
-RUNTIME_RANGE = Range(1, MAX_RUNTIME_MINUTES, error="must be more than 0 and at most {max} mins")
 RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
 READ_ONLY = tuple(name for name in COLUMNS if name not in FIELDS)
 MAX_DIGITS = 18  # a number with more may not fit a bigint
+JSON_TYPES = {str: "string", int: "integer", list: "array"}
 
 
 class JSONField(Field[Any]):
-    """A value of exactly one JSON type; `shape` describes it in JSON Schema for the reference.
+    """A value of exactly one JSON type; `shape` is the rest of its JSON Schema, for the reference.
 
     `convert` turns it into the value that is loaded, or raises a `ValueError` that says what the
     value must be.
@@ -42,7 +41,8 @@ class JSONField(Field[Any]):
         shape: Mapping[str, Any],
         convert: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(required=True, error_messages={**MESSAGES}, metadata=shape)
+        metadata = {"type": JSON_TYPES[kind], **shape}
+        super().__init__(required=True, error_messages={**MESSAGES}, metadata=metadata)
         self._rule = rule
         self._kind = kind
         self._expected = expected
@@ -149,6 +149,11 @@ def _check_year(year: int) -> None:
         raise ValidationError("must not be in the future")
 
 
+def _check_runtime(minutes: int) -> None:
+    if not 1 <= minutes <= MAX_RUNTIME_MINUTES:
+        raise ValidationError(f"must be more than 0 and at most {MAX_RUNTIME_MINUTES} mins")
+
+
 def _check_genres(genres: list[str]) -> None:
     if not 1 <= len(genres) <= MAX_GENRES:
         raise ValidationError(f"must be 1 to {MAX_GENRES} genres")
@@ -192,7 +197,6 @@ def _type_name(value: Any) -> str:
 MESSAGES = {"required": "is required", "null": "must not be null"}
 # The rules above in JSON Schema, which counts characters where the rules count bytes.
 TITLE_SHAPE = {
-    "type": "string",
     "minLength": 1,
     "maxLength": MAX_TITLE_BYTES,
     "pattern": r"\S",
@@ -200,19 +204,16 @@ TITLE_SHAPE = {
     "examples": ["Casablanca"],
 }
 YEAR_SHAPE = {
-    "type": "integer",
     "minimum": MIN_YEAR,
     "description": f"{MIN_YEAR} to this year (UTC)",
     "examples": [1942],
 }
 RUNTIME_SHAPE = {
-    "type": "string",
     "pattern": rf"^[1-9][0-9]{{0,{len(str(MAX_RUNTIME_MINUTES)) - 1}}} mins$",
     "description": f"`<number> mins`; more than 0 and at most {MAX_RUNTIME_MINUTES}",
     "examples": ["102 mins"],
 }
 GENRES_SHAPE = {
-    "type": "array",
     "items": {"type": "string", "minLength": 1, "maxLength": MAX_GENRE_BYTES},
     "minItems": 1,
     "maxItems": MAX_GENRES,
@@ -226,7 +227,7 @@ MOVIE = Schema.from_dict(
         "title": JSONField(str, "a string", _check_title, TITLE_SHAPE),
         "year": JSONField(int, "an integer", _check_year, YEAR_SHAPE),
         "runtime": JSONField(
-            str, 'a string like "102 mins"', RUNTIME_RANGE, RUNTIME_SHAPE, _parse_runtime
+            str, 'a string like "102 mins"', _check_runtime, RUNTIME_SHAPE, _parse_runtime
         ),
         "genres": JSONField(
             list, "an array of strings", _check_genres, GENRES_SHAPE, _require_strings

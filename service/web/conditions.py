@@ -18,7 +18,7 @@ TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\U0010ffff]*)"')
 TAGS = re.compile(rf"[ \t,]*+{TAG.pattern}(?:[ \t]*+,[ \t]*+(?:{TAG.pattern})?+)*+[ \t]*+")
 MAX_TAGS_LENGTH = 8190  # characters in all lines of a header; aiohttp's limit for one line
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 KEPT_IN_304 = ("ETag", "Cache-Control", "Content-Security-Policy")  # RFC 9110, 15.4.5
 
 

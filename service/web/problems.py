@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from service.catalogue.movie import FIELDS
+from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.errors import (
     BodyTimedOut,
+    CatalogueError,
+    Failure,
     Forbidden,
     Invalid,
     KeyInUse,
@@ -28,6 +32,8 @@ from service.errors import (
     WrongKey,
     WrongParameters,
 )
+from service.web.access import EXPECTED_HEADER
+from service.web.movies.idempotency_keys import EXPECTED_KEY
 from service.web.request_cycle.context import CONTEXT
 from service.web.request_cycle.direct_response import DirectResponse
 from service.web.responses import json_response
@@ -40,103 +46,235 @@ CONTENT_TYPE = "application/problem+json"
 
 
 class Problem(NamedTuple):
-    """A kind of error. Without a `detail`, clients get the text of the error itself."""
+    """A kind of error, and what the reference says about it, with code in backticks."""
 
     slug: str  # the fragment of `type`, which clients rely on
     title: str
     status: int
-    detail: str = ""
+    detail: str  # for clients; empty: they get the text of the error itself
+    what_happened: str
+    how_to_fix: str
+    example: CatalogueError | None = None  # if the detail or the failures vary
 
 
-NOT_FOUND = Problem("not-found", "Not found", 404, "there is no movie with this id")
+NOT_FOUND = Problem(
+    "not-found",
+    "Not found",
+    404,
+    "there is no movie with this id",
+    "No movie has this id, or nothing exists at this path. The detail says which.",
+    "Check the path and the id: 1 to 2^63-1 in digits, without leading zeros. Deleted movies"
+    " do not come back, and their ids are not used again.",
+)
 INTERNAL = Problem(
     "internal-error",
     "Internal server error",
     500,
     "unexpected error; the log has the details",
+    "An unexpected error occurred in the service.",
+    "The request is not the cause. Send the `request_id` to the operators of the service: their"
+    " log has the details under it.",
 )
 PROBLEMS: Mapping[type[Exception], Problem] = {
-    Malformed: Problem("malformed-body", "Malformed request body", 400),
-    MalformedHeader: Problem("malformed-header", "Malformed header", 400),
-    WrongKey: Problem("wrong-idempotency-key", "Wrong Idempotency-Key", 400),
-    Unauthorized: Problem("unauthorized", "Unauthorized", 401),
-    Forbidden: Problem("forbidden", "Forbidden", 403),
+    Malformed: Problem(
+        "malformed-body",
+        "Malformed request body",
+        400,
+        "",
+        "The body cannot be read as a movie. It is not exactly one JSON object in UTF-8, it has an"
+        " unknown, repeated or read-only field or a field of the wrong JSON type, or it has more"
+        f" than {MAX_BYTES:,} bytes, {MAX_COLONS_AND_BRACKETS:,} colons and brackets or"
+        f" {MAX_COMMAS:,} commas.",
+        "The detail names the field or the character. Send numbers as numbers (`1942`, not"
+        ' `"1942"`) and the runtime as `"102 mins"`. Do not send read-only fields such as `id`.',
+        Malformed(f'unknown field "titel"; a movie has {", ".join(FIELDS)}'),
+    ),
+    MalformedHeader: Problem(
+        "malformed-header",
+        "Malformed header",
+        400,
+        "",
+        "A header of the request cannot be read. Nothing was changed.",
+        "The detail names the header and the expected form. Send entity tags exactly as you"
+        " received them, with their quotes, and only one `Authorization` header.",
+        MalformedHeader('If-Match must be * or tags like "7-1", found "7-1 without quotes"'),
+    ),
+    WrongKey: Problem(
+        "wrong-idempotency-key",
+        "Wrong Idempotency-Key",
+        400,
+        "",
+        "The `Idempotency-Key` is empty, longer than 255 characters, not printable ASCII, or sent"
+        " twice.",
+        "Create a new key, such as a UUID, for every movie that you add. Send the same key when"
+        " you retry.",
+        WrongKey(EXPECTED_KEY),
+    ),
+    Unauthorized: Problem(
+        "unauthorized",
+        "Unauthorized",
+        401,
+        "",
+        "The request has no token but needs one, or its token is malformed, unknown, expired,"
+        " revoked or replaced. The detail says which. Nothing was changed.",
+        "Send `Authorization: Bearer` and your token, complete and unchanged. If the token is no"
+        " longer valid, or if you have none, ask the operator of the service for a new one. The"
+        " same request without a valid token will fail again.",
+        Unauthorized(EXPECTED_HEADER, is_token_sent=False),
+    ),
+    Forbidden: Problem(
+        "forbidden",
+        "Forbidden",
+        403,
+        "",
+        "The token is valid, but it does not have the scope that the request needs. Nothing was"
+        " changed.",
+        "The detail names the scope: `write` for every change. Ask the operator of the service to"
+        " add it to your token, or for another token.",
+        Forbidden("write"),
+    ),
     MovieNotFound: NOT_FOUND,
     BodyTimedOut: Problem(
-        "body-timeout", "Request timeout", 408, "the request body did not arrive in time"
+        "body-timeout",
+        "Request timeout",
+        408,
+        "the request body did not arrive in time",
+        "The headers of the request arrived, but its body did not arrive in time.",
+        "Send as many bytes as `Content-Length` says, without a pause, and try again.",
     ),
     KeyInUse: Problem(
         "idempotency-key-in-use",
         "Idempotency-Key in use",
         409,
         "another request with this Idempotency-Key is still running",
+        "An earlier request with the same `Idempotency-Key` is still running. This request did"
+        " nothing.",
+        "Wait for the number of seconds in `Retry-After` and send the same request again. It gets"
+        " the response of the first request.",
     ),
     PreconditionFailed: Problem(
         "precondition-failed",
         "Precondition failed",
         412,
         "the movie does not match the conditions of the request; compare its ETag",
+        "The movie exists, but it does not match `If-Match`, `If-None-Match` or"
+        " `If-Unmodified-Since`: somebody else has changed it. It was not changed by this request.",
+        "Get the movie, look at the changes, and send your request again with the new `ETag`.",
     ),
     Invalid: Problem(
         "validation-failed",
         "Validation failed",
         422,
         "the movie breaks a rule of the catalogue; see errors",
+        "The request could be read, but the movie breaks rules. `errors` lists all failures, each"
+        " with a JSON Pointer to the field and with what is expected.",
+        "Correct the fields that `errors` lists, and send the request again.",
+        Invalid(
+            [
+                Failure("year", "must not be in the future"),
+                Failure("genres/1", "must not be repeated"),
+            ]
+        ),
     ),
     WrongParameters: Problem(
         "wrong-parameters",
         "Wrong query parameters",
         422,
         "a query parameter is wrong; see errors",
+        "The query string has an unknown or repeated parameter, or a wrong value. `errors` lists"
+        " all failures, each with what is expected.",
+        "Correct the parameters that `errors` lists. A cursor is only valid with the filters and"
+        " the sort order that it was made for; without a cursor, the list starts at the beginning.",
+        WrongParameters([Failure("year", "must be years like 1990, 1990..1999, 1990.. or ..1999")]),
     ),
     KeyReused: Problem(
         "idempotency-key-reused",
         "Idempotency-Key already used",
         422,
         "this Idempotency-Key was already sent with another movie",
+        "The `Idempotency-Key` was sent with another movie in the last 24 hours.",
+        "Use a new key for another movie. To retry, send the same fields as the first time;"
+        " whitespace and the order of the fields do not matter.",
     ),
     PreconditionRequired: Problem(
         "precondition-required",
         "Precondition required",
         428,
         "updates and deletes require If-Match with the ETag of the movie",
+        "This deployment requires `If-Match` for updates and deletes.",
+        "Send `If-Match` with the `ETag` of the movie that you want to change.",
     ),
-    LimitReached: Problem("limit-reached", "Too many requests", 429),
+    LimitReached: Problem(
+        "limit-reached",
+        "Too many requests",
+        429,
+        "",
+        "The client, or its address if it sends no token, has used up a limit of this service: its"
+        " rate, for which a list or a large body counts more than a movie by id, its new movies per"
+        " day, or its new `Idempotency-Key`s per day. Nothing was changed.",
+        "Wait for the number of seconds in `Retry-After`, which may be hours for a limit per day,"
+        " and try again. The detail and the header `RateLimit-Policy` say what the limit is.",
+        CatalogueError(
+            "the limit is 10 units per second, and 100 at once; this request takes 1: try again in"
+            " 3 s"
+        ),
+    ),
     StatementFailed: INTERNAL,
     Unavailable: Problem(
         "unavailable",
         "Service unavailable",
         503,
         "the service is temporarily unavailable; try again later",
+        "The database is unreachable, overloaded or too slow, or this process is shutting down.",
+        "Wait for the number of seconds in `Retry-After` and try again; wait longer after each"
+        " attempt. You can repeat any request that only reads, and a POST with an"
+        " `Idempotency-Key`. Any other request may have succeeded: check before you repeat it.",
     ),
 }
 # Errors of HTTP itself, raised by aiohttp, by status.
 HTTP_PROBLEMS: Mapping[int, Problem] = {
-    400: Problem("bad-request", "Bad request", 400, "the request is not valid HTTP"),
+    400: Problem(
+        "bad-request",
+        "Bad request",
+        400,
+        "the request is not valid HTTP",
+        "The request is not valid HTTP. No part of it was processed.",
+        "Use a common HTTP client. If you use your own, the detail says which part of the request"
+        " line or of the headers could not be read. Each line must be shorter than 8 kB.",
+    ),
     404: NOT_FOUND._replace(detail="nothing exists at this path"),
     405: Problem(
         "method-not-allowed",
         "Method not allowed",
         405,
         "this path does not support the method; see the Allow header",
+        "The path exists, but it does not support this method.",
+        "Use one of the methods in the `Allow` header.",
     ),
     408: Problem(
         "head-timeout",
         "Request timeout",
         408,
         "the head of the request, its request line and headers, did not arrive in time",
+        "The request line and the headers did not arrive in time. The connection ends.",
+        "Send the head of a request at once, when it is complete.",
     ),
     417: Problem(
         "expectation-failed",
         "Expectation failed",
         417,
         'only the expectation "100-continue" is supported',
+        "The `Expect` header of the request asks for something unknown.",
+        "Send `Expect: 100-continue` or omit the header.",
     ),
     431: Problem(
         "head-too-large",
         "Request header fields too large",
         431,
         f"the request line and all headers must be at most {MAX_HEAD_BYTES} bytes together",
+        f"The request line and the headers have more than {MAX_HEAD_BYTES:,} bytes together. The"
+        " connection ends.",
+        "Send fewer or smaller headers; no header of this API needs more than 8 kB.",
     ),
 }
 BY_SLUG: Mapping[str, Problem] = {
@@ -172,17 +310,21 @@ def respond_http(
 ) -> DirectResponse:
     """Build the response to an error of HTTP itself; `reason` comes from aiohttp's parser."""
     phrase = HTTPStatus(status).phrase
-    problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase)
+    problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase, "", "")
     if reason:
         detail = f"{problem.detail}: {reason[:1].lower()}{reason[1:]}"
         problem = problem._replace(detail=detail)
     return _response(request, problem, headers=headers)
 
 
-def problem_json(
+def example_json(problem: Problem) -> dict[str, Any]:
+    """Return an example of the body of an error response."""
+    return _problem_json(problem, problem.example, "/v1/movies/7", "5a1d8b0a7c9e4f21-5")
+
+
+def _problem_json(
     problem: Problem, error: Exception | None, instance: str, request_id: str
 ) -> dict[str, Any]:
-    """Return the body of an error response."""
     errors = _failures_json(error)
     return {
         # RFC 9457, 4.2.1: about:blank means "no more than its status says".
@@ -202,7 +344,7 @@ def _response(
     error: Exception | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> DirectResponse:
-    body = problem_json(problem, error, request.rel_url.raw_path, request[CONTEXT].id)
+    body = _problem_json(problem, error, request.rel_url.raw_path, request[CONTEXT].id)
     return json_response(body, {"Content-Type": CONTENT_TYPE, **(headers or {})}, problem.status)
 
 

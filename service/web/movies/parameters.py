@@ -27,6 +27,7 @@ MAX_PAGE_SIZE = 100
 MAX_PARAMETER_BYTES = 8000  # of cursors: about what fits in a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
+RANGE = re.compile(rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})")
 
 
 class ListQuery(NamedTuple):
@@ -90,7 +91,7 @@ def _range(unit: str, low: int, high: int) -> QueryParameter:
         f"{unit} like {low}, {low}..{high}, {low}.. or ..{high}",
         _parse_range,
         type="string",
-        pattern=rf"^({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})$",
+        pattern=f"^{RANGE.pattern}$",
         examples=[f"{low}..{high}"],
     )
 
@@ -102,13 +103,13 @@ def _parse_number(text: str, minimum: int = 0, maximum: int = MAX_INTEGER) -> in
 
 
 def _parse_range(text: str) -> Range:
+    if not RANGE.fullmatch(text):
+        raise ValueError("not a range")
     low_text, dots, high_text = text.partition("..")
     low = _parse_number(low_text) if low_text else None
     high = _parse_number(high_text) if high_text else None
     if not dots:
         high = low
-    if low is None and high is None:
-        raise ValueError("no number")
     if low is not None and high is not None and low > high:
         raise ValueError("an empty range")
     return Range(low, high)

@@ -6,7 +6,7 @@ schemas and names of components into references.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -17,12 +17,13 @@ from marshmallow import Schema
 
 from service import __version__
 from service.access.clients import Scope
-from service.web.problems import BY_SLUG, CONTENT_TYPE, Problem
-from service.web.reference.problem_texts import example_json
-from service.web.reference.schemas import MOVIE_PATCH, PROBLEM
+from service.web.problems import BY_SLUG, CONTENT_TYPE, Problem, example_json
+from service.web.reference.schemas import MOVIE_PATCH, PROBLEM, make_example
 from service.web.request_cycle.context import WELL_FORMED_ID
 
 Json = dict[str, Any]
+
+STRING = {"type": "string"}
 
 DESCRIPTION = """\
 A catalogue of movies over JSON and HTTP. Request and response bodies are JSON in UTF-8. Every \
@@ -34,7 +35,7 @@ method is answered 405, also with `Allow`.
 Clients that have a token send it as `Authorization: Bearer mc_...`. Each operation says which \
 scope the token needs, and whether this service allows the operation without a token."""
 TOKEN = "token"  # noqa: S105 - the name of the security scheme
-SECURITY_SCHEME: Mapping[str, Any] = {
+SECURITY_SCHEME = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "mc_<id>_<secret>",
@@ -47,8 +48,6 @@ TAGS = {  # in the order of the page
     "Health": "Checks for probes and load balancers.",
     "Reference": "The description of this API.",
 }
-STRING: Mapping[str, Any] = {"type": "string"}
-URI: Mapping[str, Any] = {"type": "string", "format": "uri-reference"}
 
 
 class Operation(NamedTuple):
@@ -61,73 +60,50 @@ class Operation(NamedTuple):
     response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
-    problems: tuple[str, ...] = ()  # slugs, without those that follow from the scope or are common
+    problems: tuple[str, ...] = ()  # slugs of those that do not follow from the rest
     status: int = 200  # of `response`
 
 
-def parameter(
-    name: str, location: str, description: str, schema: Mapping[str, Any] = STRING
-) -> Json:
-    """Describe what a request can have besides its body; `location` is path, query or header."""
+def parameter(name: str, location: str, description: str, **shape: Any) -> Json:
+    """Describe a path, query or header parameter: a string, or its JSON Schema is `shape`."""
+    schema = STRING | shape
     return {"name": name, "in": location, "description": description, "schema": schema}
 
 
-def request_body(
-    schema: Schema,
-    examples: Mapping[str, Any],
-    media_types: tuple[str, ...] = ("application/json",),
+def response(description: str, headers: tuple[str, ...] = (), content: Json | None = None) -> Json:
+    """Describe a response with these of `HEADERS`; `content` is by media type."""
+    names = (*headers, "Cache-Control", "X-Request-Id")
+    described: Json = {"description": description, "headers": {name: name for name in names}}
+    return described | ({"content": content} if content else {})
+
+
+def json_response(
+    description: str, schema: type[Schema], headers: tuple[str, ...] = (), **changes: Any
 ) -> Json:
-    """Describe a required body, with examples by name."""
-    named = {name: {"value": example} for name, example in examples.items()}
-    content = {"schema": schema, "examples": named}
-    return {"required": True, "content": dict.fromkeys(media_types, content)}
+    """Describe a response whose example is made of those of the fields, with these changes."""
+    content = {"schema": schema, "example": make_example(schema()) | changes}
+    return response(description, headers, {"application/json": content})
 
 
-def response(
-    description: str,
-    schema: type[Schema] | Mapping[str, Any] | None = None,
-    example: Any = None,
-    headers: tuple[str, ...] = (),
-    media_type: str = "application/json",
-) -> Json:
-    """Describe a response with these of `HEADERS`."""
-    described: Json = {
-        "description": description,
-        "headers": {name: name for name in (*headers, *COMMON_HEADERS)},
-    }
-    if schema is not None:
-        shown = {} if example is None else {"example": example}
-        described["content"] = {media_type: {"schema": schema, **shown}}
-    return described
+def _header(description: str, *, required: bool = True, **shape: Any) -> Json:
+    return {"description": description, "required": required, "schema": STRING | shape}
 
 
-def _header(description: str, schema: Mapping[str, Any] = STRING, *, required: bool = True) -> Json:
-    return {"description": description, "required": required, "schema": schema}
-
-
-REQUEST_ID = parameter(
-    "X-Request-Id",
-    "header",
-    f"Returned in the response and written to the log if it matches `{WELL_FORMED_ID.pattern}`."
-    " Otherwise the service makes a new one.",
-)
 # Every response header that clients may need.
-HEADERS: Mapping[str, Json] = {
+HEADERS = {
     "X-Request-Id": _header(
-        "The id of this request in the log.", {**STRING, "pattern": f"^{WELL_FORMED_ID.pattern}$"}
+        "The id of this request in the log.", pattern=f"^{WELL_FORMED_ID.pattern}$"
     ),
-    "Location": _header("The path of the new movie.", URI),
+    "Location": _header("The path of the new movie.", format="uri-reference"),
     "Idempotency-Replayed": _header(
         "`true` if this repeats the response to an earlier request with the same"
         " `Idempotency-Key`.",
-        {**STRING, "enum": ["true"]},
         required=False,
+        enum=["true"],
     ),
     "Link": _header("Links to the `first`, `prev` and `next` pages that exist (RFC 8288)."),
     "Allow": _header("The methods of this path."),
-    "Retry-After": _header(
-        "Seconds to wait before the next attempt.", {"type": "integer", "minimum": 0}
-    ),
+    "Retry-After": _header("Seconds to wait before the next attempt.", type="integer", minimum=0),
     "ETag": _header("The entity tag; it changes whenever the response changes."),
     "Last-Modified": _header("The time of the last change, to the second."),
     "RateLimit-Policy": _header(
@@ -140,13 +116,9 @@ HEADERS: Mapping[str, Json] = {
         "`Bearer` (RFC 6750), with an `error` if a token was sent, and the missing `scope` if the"
         " token is valid."
     ),
-    "Content-Location": _header("The path of the movie in the response.", URI),
+    "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep the response."),
 }
-IF_NONE_MATCH = parameter(
-    "If-None-Match", "header", "The `ETag` of the response that you have; 304 if it is unchanged."
-)
-COMMON_HEADERS = ("Cache-Control", "X-Request-Id")  # of every response
 PROBLEM_HEADERS = {
     401: ("WWW-Authenticate",),
     403: ("WWW-Authenticate",),
@@ -155,6 +127,15 @@ PROBLEM_HEADERS = {
     429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
     503: ("Retry-After",),
 }
+REQUEST_ID = parameter(
+    "X-Request-Id",
+    "header",
+    f"Returned in the response and written to the log if it matches `{WELL_FORMED.pattern}`."
+    " Otherwise the service makes a new one.",
+)
+IF_NONE_MATCH = parameter(
+    "If-None-Match", "header", "The `ETag` of the response that you have; 304 if it is unchanged."
+)
 # Of every operation with a scope; two Authorization headers are a malformed one.
 ACCESS_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached")
 COMMON_PROBLEMS = ("bad-request", "expectation-failed", "internal-error", "unavailable")
@@ -178,13 +159,13 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
         tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         plugins=[MarshmallowPlugin()],
     )
-    spec.components.security_scheme(TOKEN, dict(SECURITY_SCHEME))
+    spec.components.security_scheme(TOKEN, SECURITY_SCHEME)
     spec.components.schema("MoviePatch", schema=MOVIE_PATCH)
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
     for slug, problem in BY_SLUG.items():
-        spec.components.example(slug, {"summary": problem.title, "value": example_json(slug)})
+        spec.components.example(slug, {"summary": problem.title, "value": example_json(problem)})
         spec.components.response(slug, _problem_response([problem]))
     for method, path, operation, scope in table:
         operations = {
@@ -192,24 +173,39 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
             "options": _describe(_options(operation), Scope.NONE, anonymous),
         }
         if method == "GET":
-            operations["head"] = _describe(_head(operation), scope, anonymous)
+            head = operation._replace(
+                name="",
+                summary=f"{operation.summary} (headers only)",
+                description="As `GET`, without the body.",
+            )
+            operations["head"] = _describe(head, scope, anonymous)
         spec.path(re.sub(r"\{(\w+):[^/]*\}", r"{\1}", path), operations=operations)
     return spec.to_dict()
 
 
 def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
     responses: dict[int, Json | str] = {operation.status: operation.response}
+    problems = operation.problems
+    security: list[Json] = []
     if IF_NONE_MATCH in operation.parameters:
-        responses[304] = response("The response that the client has is current.", headers=("ETag",))
-    problems = (*operation.problems, *_scope_problems(scope), *COMMON_PROBLEMS)
-    responses |= _problem_responses(dict.fromkeys(problems))
+        responses[304] = response("The response that the client has is current.", ("ETag",))
+        problems += ("malformed-header",)
+    if any(each["in"] == "path" for each in operation.parameters):
+        problems += ("not-found",)
+    if scope:
+        token = {TOKEN: [scope.name.lower()]}
+        # Alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or none.
+        security = [token, {}] if scope <= anonymous else [token]
+        problems += ACCESS_PROBLEMS
+    if scope > Scope.READ:  # every client may read
+        problems += ("forbidden",)
     described: Json = {
         "tags": [operation.tag],
         "summary": operation.summary,
         "description": operation.description,
         "parameters": [*operation.parameters, REQUEST_ID["name"]],
-        "security": _security(scope, anonymous),
-        "responses": responses,
+        "security": security,
+        "responses": responses | _problem_responses(problems + COMMON_PROBLEMS),
     }
     if operation.name:
         described["operationId"] = operation.name
@@ -218,46 +214,24 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
     return described
 
 
-def _security(scope: Scope, anonymous: Scope) -> list[Json]:
-    """Return the alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or `{}`: none."""
-    if scope is Scope.NONE:
-        return []
-    token = {TOKEN: [scope.name.lower()]}
-    return [token, {}] if scope <= anonymous else [token]
-
-
-def _scope_problems(scope: Scope) -> tuple[str, ...]:
-    if scope is Scope.NONE:
-        return ()
-    # Every client may read.
-    return ACCESS_PROBLEMS if scope is Scope.READ else (*ACCESS_PROBLEMS, "forbidden")
-
-
-def _head(get: Operation) -> Operation:
-    return get._replace(
-        name="", summary=f"{get.summary} (headers only)", description="As `GET`, without the body."
-    )
-
-
 def _options(other: Operation) -> Operation:
     """Any id is accepted: whether the movie exists is not checked."""
     path = tuple({**p, "schema": STRING} for p in other.parameters if p["in"] == "path")
     return Operation(
-        "",
-        other.tag,
-        "List the methods of this path",
-        "Does not use the database.",
-        response("The methods, in `Allow`.", headers=("Allow",)),
-        path,
-        problems=("not-found",) if path else (),
+        name="",
+        tag=other.tag,
+        summary="List the methods of this path",
+        description="Does not use the database.",
+        response=response("The methods, in `Allow`.", ("Allow",)),
+        parameters=path,
         status=204,
     )
 
 
-def _problem_responses(slugs: Iterable[str]) -> Mapping[int, Json | str]:
+def _problem_responses(slugs: Iterable[str]) -> dict[int, Json | str]:
     """Group by status; a single problem of a status is a component, which has its name."""
     by_status = attrgetter("status")
-    problems = sorted((BY_SLUG[slug] for slug in slugs), key=by_status)
+    problems = sorted((BY_SLUG[slug] for slug in dict.fromkeys(slugs)), key=by_status)
     groups = {status: list(same) for status, same in groupby(problems, by_status)}
     return {
         status: _problem_response(same) if len(same) > 1 else same[0].slug
@@ -267,9 +241,9 @@ def _problem_responses(slugs: Iterable[str]) -> Mapping[int, Json | str]:
 
 def _problem_response(problems: list[Problem]) -> Json:
     """Describe the response for problems of one status."""
-    title = ", or ".join(problem.title for problem in problems)
-    headers = PROBLEM_HEADERS.get(problems[0].status, ())
-    described = response(title, PROBLEM, headers=headers, media_type=CONTENT_TYPE)
     examples = {problem.slug: problem.slug for problem in problems}
-    described["content"][CONTENT_TYPE]["examples"] = examples
-    return described
+    return response(
+        ", or ".join(problem.title for problem in problems),
+        PROBLEM_HEADERS.get(problems[0].status, ()),
+        {CONTENT_TYPE: {"schema": PROBLEM, "examples": examples}},
+    )

@@ -1,22 +1,20 @@
 """Serves the OpenAPI document and the page that shows it.
 
-The page loads nothing from other hosts, and its
-Content-Security-Policy allows no inline scripts or styles.
+The page loads nothing from other hosts, and its Content-Security-Policy allows no inline scripts or
+styles.
 """
 
 import html
 import json
 import re
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from aiohttp import web
 
-from service.web.problems import BY_SLUG, Problem
-from service.web.reference.problem_texts import PROBLEM_TEXTS, example_json
+from service.web.problems import BY_SLUG, Problem, example_json
 from service.web.responses import cacheable_response, encode_json
 
 FOLDER = Path(__file__).parent / "page"
@@ -26,6 +24,10 @@ FILES = {
     "reference.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml; charset=utf-8",
 }
+LINK = Template(
+    '        <li><a href="#$slug"><span class="status s$class">$status</span>'
+    " <span>$title</span></a></li>"
+)
 PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
@@ -40,15 +42,11 @@ class Reference:
     def __init__(self) -> None:
         self._files = {name: (FOLDER / name).read_bytes() for name in FILES}
         self._page = _render_page()
-        self._build_document: Callable[[], Mapping[str, Any]] = dict
+        self._document = b""
 
-    def publish(self, build_document: Callable[[], Mapping[str, Any]]) -> None:
-        """Serve the OpenAPI document that `build_document` returns; it is called when needed."""
-        self._build_document = build_document
-
-    @cached_property
-    def _document(self) -> bytes:
-        return encode_json(self._build_document())
+    def publish(self, document: Mapping[str, Any]) -> None:
+        """Serve this OpenAPI document."""
+        self._document = encode_json(document)
 
     async def document(self, request: web.Request) -> web.Response:
         """200 and the OpenAPI document."""
@@ -68,45 +66,22 @@ class Reference:
 
 def _render_page() -> bytes:
     """Return the page with a section for every kind of problem; these need no JavaScript."""
-    problems = sorted(BY_SLUG.values(), key=lambda problem: problem.status)
-    page = Template((FOLDER / "reference.html").read_text("utf-8"))
+    page, section = (
+        Template((FOLDER / name).read_text("utf-8")) for name in ("reference.html", "problem.html")
+    )
+    by_status = sorted(BY_SLUG.values(), key=lambda problem: problem.status)
+    problems = [_render_texts(problem) for problem in by_status]
     return page.substitute(
-        links="\n".join(_render_link(problem) for problem in problems),
-        problems="\n".join(_render_section(problem) for problem in problems),
+        links="\n".join(LINK.substitute(problem) for problem in problems),
+        problems="".join(section.substitute(problem) for problem in problems).rstrip(),
     ).encode()
 
 
-def _render_link(problem: Problem) -> str:
-    return (
-        f'        <li><a href="#{problem.slug}">{_render_status(problem)}'
-        f" <span>{html.escape(problem.title)}</span></a></li>"
-    )
-
-
-def _render_status(problem: Problem) -> str:
-    return f'<span class="status s{problem.status // 100}">{problem.status}</span>'
-
-
-def _render_section(problem: Problem) -> str:
-    slug = problem.slug
-    text = PROBLEM_TEXTS[slug]
-    example = json.dumps(example_json(slug), indent=2, ensure_ascii=False)
-    return f"""\
-      <section class="problem" id="{slug}" aria-labelledby="{slug}-title">
-        <h3 id="{slug}-title">
-          {_render_status(problem)} {html.escape(problem.title)}
-          <a class="anchor" href="#{slug}" aria-label="Link to {slug}">#</a>
-        </h3>
-        <dl>
-          <dt>What happened</dt><dd>{_render_text(text.what_happened)}</dd>
-          <dt>How to fix it</dt><dd>{_render_text(text.how_to_fix)}</dd>
-        </dl>
-        <details>
-          <summary>Example</summary>
-          <pre tabindex="0" role="group" aria-label="Example">{html.escape(example)}</pre>
-        </details>
-      </section>"""
-
-
-def _render_text(text: str) -> str:
-    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
+def _render_texts(problem: Problem) -> dict[str, str]:
+    """Return what the templates show of a problem, in HTML."""
+    example = json.dumps(example_json(problem), indent=2, ensure_ascii=False)
+    texts = {**problem._asdict(), "example": example, "class": problem.status // 100}
+    return {
+        name: re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(str(text)))
+        for name, text in texts.items()
+    }

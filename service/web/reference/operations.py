@@ -3,13 +3,12 @@
 A new parameter or header of a request is added here, a new header of responses in `document.py`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from service import __version__
+from marshmallow import Schema
+
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MOVIE
-from service.web.index import INDEX
 from service.web.movies.cursors import MAX_ID
 from service.web.movies.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.movies.parameters import PARAMETERS
@@ -19,34 +18,25 @@ from service.web.reference.document import (
     STRING,
     Json,
     Operation,
+    json_response,
     parameter,
-    request_body,
     response,
 )
 from service.web.reference.handlers import FILES
 
-CASABLANCA: Mapping[str, Any] = {
-    "title": "Casablanca",
-    "year": 1942,
-    "runtime": "102 mins",
-    "genres": ["drama", "romance", "war"],
-}
-STORED: Mapping[str, Any] = {
-    "id": 7,
-    **CASABLANCA,
-    "version": 1,
-    "created_at": "2026-01-05T09:00:00.000000Z",
-    "updated_at": "2026-01-05T09:00:00.000000Z",
-}
 ID = parameter(
     "id",
     "path",
     "The movie's id, in digits.",
-    {"type": "integer", "format": "int64", "minimum": 1, "maximum": MAX_ID, "examples": [7]},
+    type="integer",
+    format="int64",
+    minimum=1,
+    maximum=MAX_ID,
+    examples=[7],
 )
-FILE = parameter("file", "path", "The name of the file.", {"type": "string", "enum": sorted(FILES)})
+FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
 QUERY = tuple(
-    parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", field.schema)
+    parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", **field.schema)
     for name, field in PARAMETERS.items()
 )
 IDEMPOTENCY_KEY = parameter(
@@ -55,11 +45,8 @@ IDEMPOTENCY_KEY = parameter(
     "Makes retries safe. Any text that you choose, such as a UUID. Double quotes around it are"
     " optional and not part of the key. The key belongs to the client whose token is sent; all"
     " clients without a token share theirs.",
-    {
-        "type": "string",
-        "pattern": f"^({KEY_PATTERN.pattern})$",
-        "examples": ["8e03978e-40d5-43dd-bc93-6894a57f9324"],
-    },
+    pattern=f"^({KEY_PATTERN.pattern})$",
+    examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
 )
 IF_MODIFIED_SINCE = parameter(
     "If-Modified-Since",
@@ -85,28 +72,36 @@ PRECONDITIONS = (
         " One-second precision; ignored when `If-Match` is sent.",
     ),
 )
-WHOLE_MOVIE = request_body(MOVIE, {"a movie": CASABLANCA})
-PATCH = request_body(
+
+BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
+KEY_PROBLEMS = ("wrong-idempotency-key", "idempotency-key-in-use", "idempotency-key-reused")
+PRECONDITION_PROBLEMS = ("malformed-header", "precondition-failed", "precondition-required")
+
+
+def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
+    movie = schemas.make_example(schemas.MOVIE_OUTPUT()) | changes
+    return json_response(description, schemas.MOVIE_RESPONSE, headers, movie=movie)
+
+
+def _body(schema: Schema, examples: Json, *media_types: str) -> Json:
+    """Describe a required body, with examples by name."""
+    named = {name: {"value": example} for name, example in examples.items()}
+    content = {"schema": schema, "examples": named}
+    return {"required": True, "content": dict.fromkeys(media_types, content)}
+
+
+WHOLE_MOVIE = _body(MOVIE, {"a movie": schemas.make_example(MOVIE)}, "application/json")
+PATCH = _body(
     schemas.MOVIE_PATCH,
     {
         "another title": {"title": "Casablanca (restored)"},
         "two fields": {"year": 1943, "genres": ["war"]},
     },
-    ("application/json", "application/merge-patch+json"),
+    "application/json",
+    "application/merge-patch+json",
 )
-
-MOVIE_HEADERS = ("ETag", "Last-Modified")
-
-BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
-KEY_PROBLEMS = ("wrong-idempotency-key", "idempotency-key-in-use", "idempotency-key-reused")
-MOVIE_PROBLEMS = ("not-found", "wrong-parameters")
-PRECONDITION_PROBLEMS = ("malformed-header", "precondition-failed", "precondition-required")
-
-
-def _movie(description: str, *, headers: tuple[str, ...] = (), **fields: Any) -> Json:
-    return response(description, schemas.MOVIE_RESPONSE, {"movie": {**STORED, **fields}}, headers)
-
-
+DOCUMENT = {"type": "object", "required": ["openapi", "info", "paths"]}
+VALIDATORS = ("ETag", "Last-Modified")  # RFC 9110, 8.8
 LIST_MOVIES = Operation(
     "list_movies",
     "Movies",
@@ -120,23 +115,9 @@ LIST_MOVIES = Operation(
     f" {EXACT_TOTAL:,} movies match; otherwise they reach the first {NUMBERED_MOVIES:,} movies.\n\n"
     f"The total is exact up to {EXACT_TOTAL:,} and an estimate beyond that. A cursor keeps the"
     " total of its first page.",
-    response(
-        "The page.",
-        schemas.MOVIE_LIST,
-        {
-            "movies": [STORED],
-            "metadata": {
-                "page_size": 20,
-                "total_records": 1,
-                "total_is_estimate": False,
-                "next_cursor": None,
-                "previous_cursor": None,
-            },
-        },
-        ("Link", "ETag"),
-    ),
+    json_response("The page.", schemas.MOVIE_LIST, ("Link", "ETag")),
     (*QUERY, IF_NONE_MATCH),
-    problems=("wrong-parameters", "malformed-header"),
+    problems=("wrong-parameters",),
 )
 LIST_GENRES = Operation(
     "list_genres",
@@ -146,17 +127,14 @@ LIST_GENRES = Operation(
     " process counts them on request and reuses the result for 100 times as long as the count"
     " took, but for at least 1 s: about a minute for 2 million movies. `as_of` is the time of the"
     " count.",
-    response(
+    json_response(
         "The genres.",
         schemas.GENRE_LIST,
-        {
-            "genres": [{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
-            "metadata": {"total_records": 2, "as_of": "2026-01-05T09:00:00.000000Z"},
-        },
         ("ETag",),
+        genres=[{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
     ),
     (IF_NONE_MATCH,),
-    problems=("wrong-parameters", "malformed-header"),
+    problems=("wrong-parameters",),
 )
 CREATE_MOVIE = Operation(
     "create_movie",
@@ -166,7 +144,7 @@ CREATE_MOVIE = Operation(
     " required. If you send an `Idempotency-Key`, you can repeat the request when a response is"
     " lost: for 24 hours, the same key gets the first response and adds no second movie. Error"
     " responses are not stored.",
-    _movie("The new movie.", headers=("Location", "Idempotency-Replayed", *MOVIE_HEADERS)),
+    _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
     (IDEMPOTENCY_KEY,),
     WHOLE_MOVIE,
     (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
@@ -177,9 +155,9 @@ SHOW_MOVIE = Operation(
     "Movies",
     "Show a movie",
     "Returns the movie with every change that was acknowledged before this request arrived.",
-    _movie("The movie.", headers=MOVIE_HEADERS),
+    _movie_response("The movie.", *VALIDATORS),
     (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
-    problems=(*MOVIE_PROBLEMS, "malformed-header"),
+    problems=("wrong-parameters",),
 )
 UPDATE_MOVIE = Operation(
     "update_movie",
@@ -188,34 +166,35 @@ UPDATE_MOVIE = Operation(
     "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once. `null` is"
     " refused, because no field of a movie can be removed. A patch that changes nothing does not"
     " increase the version.",
-    _movie(
+    _movie_response(
         "The changed movie.",
-        headers=("Content-Location", *MOVIE_HEADERS),
+        "Content-Location",
+        *VALIDATORS,
         title="Casablanca (restored)",
         version=2,
     ),
     (ID, *PRECONDITIONS),
     PATCH,
-    (*MOVIE_PROBLEMS, *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
+    ("wrong-parameters", *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
 )
 REPLACE_MOVIE = Operation(
     "replace_movie",
     "Movies",
     "Replace a movie",
     "Replaces all fields of an existing movie. It does not create movies.",
-    _movie("The changed movie.", headers=("Content-Location", *MOVIE_HEADERS), version=2),
+    _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
     (ID, *PRECONDITIONS),
     WHOLE_MOVIE,
-    (*MOVIE_PROBLEMS, *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
+    ("wrong-parameters", *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
 )
 DELETE_MOVIE = Operation(
     "delete_movie",
     "Movies",
     "Delete a movie",
     "Deletes the movie and returns it. Deleting it again is answered 404.",
-    _movie("The deleted movie."),
+    _movie_response("The deleted movie."),
     (ID, *PRECONDITIONS),
-    problems=(*MOVIE_PROBLEMS, "validation-failed", *PRECONDITION_PROBLEMS),
+    problems=("wrong-parameters", "validation-failed", *PRECONDITION_PROBLEMS),
 )
 SHOW_HEALTH = Operation(
     "show_health",
@@ -223,14 +202,7 @@ SHOW_HEALTH = Operation(
     "Check that the process is alive",
     "For liveness probes. Does not use the database, so that a process is not restarted because"
     " its database is unreachable.",
-    response(
-        "The process is alive.",
-        schemas.HEALTH,
-        {
-            "status": "available",
-            "system_info": {"environment": "production", "version": __version__},
-        },
-    ),
+    json_response("The process is alive.", schemas.HEALTH),
 )
 SHOW_READINESS = Operation(
     "show_readiness",
@@ -238,14 +210,14 @@ SHOW_READINESS = Operation(
     "Check that the process can serve requests",
     "For readiness probes. 503 while the database is unreachable, migrations are missing, or the"
     " process is shutting down.",
-    response("The process can serve requests.", schemas.READINESS, {"status": "ready"}),
+    json_response("The process can serve requests.", schemas.READINESS),
 )
 SHOW_INDEX = Operation(
     "show_index",
     "Reference",
     "Find the API and its reference",
     "Returns the paths of the movies, the reference page and the OpenAPI document.",
-    response("The paths.", schemas.INDEX, INDEX),
+    json_response("The paths.", schemas.INDEX),
 )
 SHOW_ROOT_INDEX = SHOW_INDEX._replace(name="show_root_index")
 SHOW_DOCUMENT = Operation(
@@ -253,29 +225,22 @@ SHOW_DOCUMENT = Operation(
     "Reference",
     "Get this API in OpenAPI 3.1",
     "For tools such as client generators, gateways and tests.",
-    response(
-        "The document.",
-        {"type": "object", "required": ["openapi", "info", "paths"]},
-        headers=("ETag",),
-    ),
+    response("The document.", ("ETag",), {"application/json": {"schema": DOCUMENT}}),
     (IF_NONE_MATCH,),
-    problems=("malformed-header",),
 )
 SHOW_PAGE = Operation(
     "show_page",
     "Reference",
     "Show the reference page",
     "Shows the document to people, with a form to send each request.",
-    response("The page.", STRING, headers=("ETag",), media_type="text/html"),
+    response("The page.", ("ETag",), {"text/html": {"schema": STRING}}),
     (IF_NONE_MATCH,),
-    problems=("malformed-header",),
 )
 SHOW_FILE = Operation(
     "show_file",
     "Reference",
     "Get a file of the reference page",
     "Its style sheet, script or icon.",
-    response("The file.", STRING, headers=("ETag",), media_type="*/*"),
+    response("The file.", ("ETag",), {"*/*": {"schema": STRING}}),
     (FILE, IF_NONE_MATCH),
-    problems=("not-found", "malformed-header"),
 )

@@ -48,8 +48,11 @@ class RequestCycle:
         self._overdue: set[asyncio.Task[object]] = set()
 
     def add_routes(self, app: web.Application, routes: Iterable[Route]) -> None:
-        """Add the routes to the application; HEAD works wherever GET does."""
-        for route in routes:
+        """Add the routes to the application; HEAD works wherever GET does.
+
+        aiohttp tries them in this order: first the paths of single movies, as most requests have.
+        """
+        for route in sorted(routes, key=lambda route: "{" not in route.path):
             resource = app.router.add_route(route.method, route.path, route.handler).resource
             self._routes[route.handler] = route._replace(
                 path=resource.canonical if resource else route.path,

@@ -16,7 +16,6 @@ from aiohttp.abc import AbstractStreamWriter
 from service.web.request_cycle.context import CONTEXT
 from service.web.request_cycle.headers import add_common_headers
 
-
 STATUS_LINES = {
     int(status): f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }

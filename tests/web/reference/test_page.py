@@ -1,5 +1,6 @@
 """Tests the reference page in a real browser."""
 
+import json
 from collections.abc import AsyncIterator, Iterator
 
 import chromium
@@ -11,9 +12,6 @@ from support import Execute, add_client
 pytestmark = pytest.mark.skipif(
     not chromium.EXECUTABLE, reason="needs Chromium (apt-get install chromium)"
 )
-
-SEND = "#create_movie .send"
-OUTCOME = "#create_movie .outcome"
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +32,29 @@ async def show(
     page: Page, client: Client, fragment: str = "", *, width: int = 1440, scheme: str = "light"
 ) -> None:
     """Load the reference and wait until the document is rendered."""
+    await page.send("Page.navigate", url="about:blank")
     url = str(client.make_url("/v1/docs")) + fragment
     await page.show(url, width=width, height=900, scheme=scheme)
     await page.until("document.documentElement.dataset.rendered")
 
 
-async def count(page: Page, selector: str) -> int:
-    """Count the elements."""
-    return int(await page.evaluate(f"document.querySelectorAll({selector!r}).length"))
+async def read(page: Page, selector: str, attribute: str = "innerText") -> str:
+    """Return the text, or another property, of an element."""
+    return str(await page.evaluate(f"document.querySelector({selector!r}).{attribute}"))
+
+
+async def fill(page: Page, selector: str, text: str) -> None:
+    """Enter a text as the keyboard would, in place of what is there."""
+    await page.evaluate(f"document.querySelector({selector!r}).select()")
+    await page.send("Input.insertText", text=text)
+
+
+async def send_form(page: Page, operation: str) -> str:
+    """Send the form of an operation, and return the response that it shows."""
+    await page.evaluate(f"document.querySelector('#{operation} .output').replaceChildren()")
+    await page.evaluate(f"document.querySelector('#{operation} .send').click()")
+    await page.until(f"document.querySelector('#{operation} .outcome')")
+    return await read(page, f"#{operation} .output")
 
 
 async def test_the_page_renders_every_operation_without_complaint(
@@ -53,62 +66,31 @@ async def test_the_page_renders_every_operation_without_complaint(
     expected = sum(len(item.keys() & shown) for item in document["paths"].values())
 
     for width, scheme in ((1440, "light"), (360, "dark")):
-        await page.send("Page.navigate", url="about:blank")
         await show(page, client, width=width, scheme=scheme)
 
-        assert await count(page, "article.operation") == expected
-        assert await count(page, "article.operation form") == expected
-        assert (
-            await page.evaluate(
-                "[...document.querySelectorAll('main *:not(pre *)')]"
-                ".filter((each) => each.getBoundingClientRect().right > innerWidth).length"
-            )
-            == 0
+        forms = await page.evaluate("document.querySelectorAll('article.operation form').length")
+        cut_off = await page.evaluate(
+            "[...document.querySelectorAll('main *:not(pre *)')]"
+            ".filter((each) => each.getBoundingClientRect().right > innerWidth).length"
         )
+        assert (forms, cut_off) == (expected, 0)
     assert page.complaints == []
-
-
-async def test_the_policy_refuses_inline_scripts(page: Page, client: Client) -> None:
-    """The browser does not run an injected script, and reports it, which these tests check."""
-    await show(page, client)
-
-    await page.evaluate("document.body.setAttribute('onclick', 'window.ran = true')")
-    await page.evaluate("document.body.click()")
-
-    assert await page.evaluate("window.ran === undefined")
-    assert "Content Security Policy" in "".join(page.complaints)
 
 
 async def test_try_it_creates_a_movie(page: Page, client: Client) -> None:
     """The form sends its text and shows the response; the other forms get the new movie's id."""
     await show(page, client)
-    await page.evaluate(
-        "(body => { body.value = body.value.replace('Casablanca', 'Moana’s'); "
-        "body.dispatchEvent(new Event('input', { bubbles: true })); })"
-        "(document.querySelector('#create_movie textarea'))"
-    )
+    movie = {"title": "Moana’s", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}
+    await fill(page, "#create_movie textarea", json.dumps(movie))
 
-    await page.evaluate(f"document.querySelector('{SEND}').click()")
-    await page.until(f"document.querySelector('{OUTCOME}')")
+    output = await send_form(page, "create_movie")
 
-    output = await page.evaluate("document.querySelector('#create_movie .output').innerText")
-    assert "201" in output
+    assert output.startswith("201")
     assert "location" in output
     assert '"title": "Moana’s"' in output
-    assert await page.evaluate("document.querySelector('#show_movie input').value") == "1"
-    line = await page.evaluate("document.querySelector('#show_movie-curl').textContent")
-    assert line.endswith(f"'{client.make_url('/v1/movies/1')}'")
-    movie = (await (await client.get("/v1/movies/1")).json())["movie"]
-    assert (movie["title"], movie["year"]) == ("Moana’s", 1942)
+    assert await read(page, "#show_movie input", "value") == "1"
+    assert (await (await client.get("/v1/movies/1")).json())["movie"].items() >= movie.items()
     assert page.complaints == []
-
-
-async def send_form(page: Page, operation: str) -> str:
-    """Send the form of an operation, and return the status and the headers that it shows."""
-    await page.evaluate(f"document.querySelector('#{operation} .output').replaceChildren()")
-    await page.evaluate(f"document.querySelector('#{operation} .send').click()")
-    await page.until(f"document.querySelector('#{operation} .outcome')")
-    return str(await page.evaluate(f"document.querySelector('#{operation} .output').innerText"))
 
 
 async def test_the_forms_send_the_token(page: Page, start: Start, execute: Execute) -> None:
@@ -122,37 +104,32 @@ async def test_the_forms_send_the_token(page: Page, start: Start, execute: Execu
     )
 
     refused = await send_form(page, "create_movie")
-    await enter_token(page, token)
+    await fill(page, "#token", token)
     created = await send_form(page, "create_movie")
     await send_form(page, "show_health")
 
     assert refused.startswith("401")
-    assert 'Bearer realm="movie catalogue"' in refused
     assert created.startswith("201")
     assert await page.evaluate("tokens") == [None, f"Bearer {token}", None]
-    line = await page.evaluate("document.querySelector('#create_movie-curl').textContent")
-    assert '-H "Authorization: Bearer $TOKEN"' in line
+    assert '-H "Authorization: Bearer $TOKEN"' in await read(page, "#create_movie-curl")
 
 
 async def test_the_token_is_in_memory_only(page: Page, start: Start, execute: Execute) -> None:
-    """It is in no storage, cookie, address or text, and gone after a reload or a way back."""
-    client = await start(access__anonymous="none")
+    """It is in no storage, cookie, address or text, and gone when the page is left."""
+    await show(page, await start(access__anonymous="none"))
     token = add_client(execute, "read")
-    await show(page, client)
-    await enter_token(page, token)
+    await fill(page, "#token", token)
     await send_form(page, "list_movies")
 
-    for place in (
-        "JSON.stringify([{...localStorage}, {...sessionStorage}, history.state])",
-        "document.cookie + location.href + document.documentElement.outerHTML",
-    ):
-        assert token not in await page.evaluate(place)
-    assert await page.evaluate("document.getElementById('token').autocomplete") == "off"
+    stored = await page.evaluate(
+        "JSON.stringify([{...localStorage}, {...sessionStorage}, history.state])"
+        " + document.cookie + location.href + document.documentElement.outerHTML"
+    )
     await page.evaluate("dispatchEvent(new Event('pagehide'))")
-    assert await page.evaluate("document.getElementById('token').value") == ""
-    await enter_token(page, token)
-    await show(page, client)
-    assert await page.evaluate("document.getElementById('token').value") == ""
+
+    assert token not in stored
+    assert await read(page, "#token", "autocomplete") == "off"
+    assert await read(page, "#token", "value") == ""
 
 
 @pytest.mark.parametrize(("anonymous", "is_required"), [("none", True), ("write", False)])
@@ -165,33 +142,22 @@ async def test_each_operation_shows_whether_it_needs_a_token(
     """Also the curl line, before a token was entered."""
     await show(page, await start(access__anonymous=anonymous))
 
-    row = await page.evaluate("document.querySelector('#delete_movie .field').innerText")
-    line = await page.evaluate("document.querySelector('#delete_movie-curl').textContent")
+    row = await read(page, "#delete_movie .field")
 
     assert "token with the scope write" in row
     assert ("required" in row) == is_required
     assert ("allows it without a token" in row) == (not is_required)
-    assert ("$TOKEN" in line) == is_required
-    assert await page.evaluate("!document.querySelector('#show_health').innerText.match('token')")
-
-
-async def enter_token(page: Page, token: str) -> None:
-    """Enter a token as the keyboard would."""
-    await page.evaluate("document.getElementById('token').focus()")
-    await page.send("Input.insertText", text=token)
+    assert ("$TOKEN" in await read(page, "#delete_movie-curl")) == is_required
+    assert "token" not in await read(page, "#show_health")
 
 
 async def test_the_curl_line_is_the_request_of_the_form(page: Page, client: Client) -> None:
     """The line changes with the form, and is quoted for the shell."""
     await show(page, client)
 
-    await page.evaluate(
-        "(input => { input.value = 'it\\'s'; "
-        "input.dispatchEvent(new Event('input', { bubbles: true })); })"
-        "(document.querySelector('#show_movie input[name=X-Request-Id]'))"
-    )
+    await fill(page, "#show_movie input[name=X-Request-Id]", "it's")
 
-    line = await page.evaluate("document.querySelector('#show_movie-curl').textContent")
+    line = await read(page, "#show_movie-curl")
     assert line.splitlines()[0] == "curl -i \\"
     assert "-H 'X-Request-Id: it'\\''s'" in line
     assert line.endswith(f"'{client.make_url('/v1/movies/7')}'")
@@ -201,16 +167,24 @@ async def test_the_keyboard_is_enough(page: Page, client: Client) -> None:
     """Tab reaches first the skip link, and later the button that sends."""
     await show(page, client)
 
-    await press(page, "Tab")
+    await press(page, "Tab", 9)
     assert await page.evaluate("document.activeElement.className") == "skip"
     for _ in range(120):
-        await press(page, "Tab")
-        if await page.evaluate(f"document.activeElement.matches('{SEND}')"):
+        await press(page, "Tab", 9)
+        if await page.evaluate("document.activeElement.matches('#create_movie .send')"):
             break
-    await press(page, "Enter")
-    await page.until(f"document.querySelector('{OUTCOME}')")
+    await press(page, "Enter", 13, text="\r")
+    await page.until("document.querySelector('#create_movie .outcome')")
 
     assert (await client.get("/v1/movies/1")).status == 200
+
+
+async def press(page: Page, key: str, code: int, **text: str) -> None:
+    """Press and release a key."""
+    for kind in ("keyDown", "keyUp"):
+        await page.send(
+            "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text
+        )
 
 
 async def test_every_control_has_a_name(page: Page, client: Client) -> None:
@@ -227,19 +201,11 @@ async def test_every_control_has_a_name(page: Page, client: Client) -> None:
 
 @pytest.mark.parametrize("section", ["validation-failed", "delete_movie"])
 async def test_the_target_of_a_link_is_visible(page: Page, client: Client, section: str) -> None:
-    """The fragment of a URL works, although operations are rendered after the page has loaded."""
+    """The fragment of a URL works, and the table of contents marks it, on a narrow screen, too."""
     await show(page, client, f"#{section}", width=360)
 
     top = await page.evaluate(f"document.getElementById('{section}').getBoundingClientRect().top")
 
     assert 0 <= top < 450
-
-
-async def press(page: Page, key: str) -> None:
-    """Press and release a key."""
-    text = {"text": "\r"} if key == "Enter" else {}
-    code = {"Tab": 9, "Enter": 13}[key]
-    for kind in ("keyDown", "keyUp"):
-        await page.send(
-            "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text
-        )
+    await page.until("document.querySelector('.contents [aria-current=true]')")
+    assert (await read(page, ".contents [aria-current=true]", "hash")) == f"#{section}"

@@ -2,7 +2,7 @@
 // Text from the document becomes text nodes, never markup.
 "use strict";
 
-const METHODS = ["get", "post", "patch", "put", "delete"]; // HEAD and OPTIONS: see the description
+const byId = (id) => document.getElementById(id);
 let spec;
 
 // Makes an element; attributes that start with "on" are event handlers.
@@ -10,16 +10,15 @@ function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value !== undefined) element.setAttribute(name, value);
+    else if (value !== false && value !== undefined) element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== undefined && child !== null));
+  element.append(...children.flat(Infinity).filter(Boolean));
   return element;
 }
 
 function resolve(thing) {
-  if (!thing || !thing.$ref) return thing;
-  return resolve(thing.$ref.slice(2).split("/").reduce((found, key) => found[key], spec));
+  if (!thing?.$ref) return thing;
+  return thing.$ref.slice(2).split("/").reduce((found, key) => found[key], spec);
 }
 
 // Empty lines separate paragraphs; code is in backticks.
@@ -32,78 +31,65 @@ function renderCode(text) {
 }
 
 // JSON with a span around each key and value, for the colours.
-function highlightJson(value) {
-  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
-  const token = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
-  const parts = [];
-  let end = 0;
-  for (const match of text.matchAll(token)) {
-    const kind = match[2] ? "key" : match[1] ? "string" : "literal";
-    const shown = match[1] ?? match[0];
-    parts.push(text.slice(end, match.index), make("span", { class: kind }, shown));
-    end = match.index + shown.length;
-  }
-  return [...parts, text.slice(end)];
+function highlightJson(text) {
+  const parts = text.split(/("(?:[^"\\]|\\.)*"|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/);
+  return parts.map((part, index) => {
+    if (index % 2 === 0) return part;
+    const kind = !part.startsWith('"') ? "literal" : /^\s*:/.test(parts[index + 1]) ? "key" : "string";
+    return make("span", { class: kind }, part);
+  });
 }
 
 function makeCodeBlock(label, ...children) {
   return make("pre", { tabindex: 0, role: "group", "aria-label": label }, make("code", {}, children));
 }
 
+function makeDetails(summary, content) {
+  return make("details", {}, make("summary", {}, summary), content);
+}
+
 // The type of a schema: "string", "array of string", "integer".
 function describeType(schema) {
-  if (schema.type !== "array") return [schema.type ?? "any"].flat().join(" or ");
-  return `array of ${describeType(resolve(schema.items ?? {}))}`;
+  if (schema.type === "array") return `array of ${describeType(schema.items)}`;
+  return [schema.type].flat().join(" or ");
 }
 
 function describeRange(minimum, maximum, unit = "") {
-  // Omit limits that JavaScript cannot represent exactly.
-  const limit = maximum > Number.MAX_SAFE_INTEGER ? undefined : maximum;
-  if (minimum === undefined && limit === undefined) return [];
-  if (limit === undefined) return [`${minimum} or more${unit}`];
-  return [minimum === undefined ? `at most ${limit}${unit}` : `${minimum} to ${limit}${unit}`];
+  if (minimum === undefined) return [];
+  // JavaScript does not represent larger limits exactly.
+  return [`${minimum} ${maximum <= Number.MAX_SAFE_INTEGER ? `to ${maximum}` : "or more"}${unit}`];
 }
 
 // The rules of a schema besides its type.
 function renderLimits(schema) {
-  const words = [
+  const limits = [
     ...describeRange(schema.minimum, schema.maximum),
     ...describeRange(schema.minLength, schema.maxLength, " characters"),
     ...describeRange(schema.minItems, schema.maxItems, " items"),
-    ...(schema.uniqueItems ? ["all different"] : []),
-    ...(schema.format ? [schema.format] : []),
-    ...(schema.enum ? [schema.enum.join(", ")] : []),
-    ...(schema.pattern ? [["matches ", make("code", {}, schema.pattern)]] : []),
+    schema.uniqueItems && "all different",
+    schema.format,
+    schema.enum?.join(", "),
+    schema.pattern && ["matches ", make("code", {}, schema.pattern)],
   ];
-  return words.map((text) => make("span", { class: "limit" }, text));
+  return limits.filter(Boolean).map((limit) => make("span", { class: "limit" }, limit));
 }
 
-function renderField(name, schema, required) {
-  return make(
-    "div",
-    { class: "field" },
-    make("dt", {}, make("code", {}, name), make("span", { class: "type" }, describeType(schema)),
-      required ? make("span", { class: "required" }, "required") : null),
-    make("dd", {}, renderCode(schema.description ?? ""), make("div", { class: "limits" }, renderLimits(schema))),
-  );
+function renderField(name, schema, required, place) {
+  return make("div", { class: "field" },
+    make("dt", {}, make("code", {}, name),
+      make("span", { class: "type" }, describeType(schema), place && `, in ${place}`),
+      required && make("span", { class: "required" }, "required")),
+    make("dd", {}, renderCode(schema.description ?? ""), make("div", { class: "limits" }, renderLimits(schema))));
 }
 
 // The fields of an object; nested fields are shown by their path.
 function renderFields(schema, prefix = "") {
-  return Object.entries(schema.properties ?? {}).flatMap(([name, inner]) => {
-    const found = resolve(inner);
-    const items = found.type === "array" ? resolve(found.items ?? {}) : found;
-    const path = prefix + name + (found.type === "array" && items.properties ? "[]" : "");
-    const own = (schema.required ?? []).includes(name);
-    if (items.properties) return renderFields(items, `${path}.`);
-    return [renderField(path, found, own)];
+  return Object.entries(schema.properties).flatMap(([name, reference]) => {
+    const field = resolve(reference);
+    const inner = resolve(field.items) ?? field;
+    if (inner.properties) return renderFields(inner, `${prefix}${name}${field.items ? "[]" : ""}.`);
+    return renderField(prefix + name, field, schema.required?.includes(name));
   });
-}
-
-function findExample(content) {
-  if (!content) return undefined;
-  if ("example" in content) return content.example;
-  return resolve(Object.values(content.examples ?? {})[0])?.value;
 }
 
 function makeStatusBadge(status) {
@@ -114,51 +100,34 @@ function makeMethodBadge(method) {
   return make("span", { class: `method ${method}` }, method.toUpperCase());
 }
 
-// The responses of an operation, one line per status; problems link to their sections. The headers of every
-// response are left out.
-function renderResponses(operation) {
-  return Object.entries(operation.responses).map(([status, given]) => {
-    const response = resolve(given);
-    const problem = response.content?.["application/problem+json"];
-    const kinds = Object.keys(problem?.examples ?? {});
-    const headers = Object.keys(response.headers ?? {}).filter((name) => !["Cache-Control", "X-Request-Id"].includes(name));
-    const links = kinds.flatMap((slug, index) => [
-      index ? ", " : "", make("a", { href: `#${slug}` }, resolve(problem.examples[slug]).summary),
-    ]);
-    return make("li", {}, makeStatusBadge(status),
-      make("span", {}, kinds.length ? links : renderCode(response.description),
-        headers.map((name, index) =>
-          make("span", { class: "with" }, index ? ", " : " with ", make("code", {}, name)))));
-  });
+// One line per status; problems link to their sections. The headers of every response are left out.
+function renderResponse(status, response) {
+  const problems = Object.entries(response.content?.["application/problem+json"]?.examples ?? {});
+  const links = problems.flatMap(([slug, example], index) =>
+    [index && ", ", make("a", { href: `#${slug}` }, resolve(example).summary)]);
+  const headers = Object.keys(response.headers).filter((name) => !["Cache-Control", "X-Request-Id"].includes(name));
+  return make("li", {}, makeStatusBadge(status),
+    make("span", {}, links.length ? links : renderCode(response.description),
+      headers.map((name, index) => make("span", { class: "with" }, index ? ", " : " with ", make("code", {}, name)))));
 }
 
 function renderParameters(operation) {
-  const parameters = [...describeToken(operation), ...operation.parameters.map(resolve)];
-  return make("dl", { class: "fields" }, parameters.map((parameter) => {
-    const schema = { ...parameter.schema, description: parameter.description };
-    const row = renderField(parameter.name, schema, parameter.required);
-    row.querySelector(".type").append(`, in ${parameter.in}`);
-    return row;
-  }));
+  const parameters = [...describeToken(operation), ...operation.parameters];
+  return make("dl", { class: "fields" }, parameters.map(({ name, description, schema, required, in: place }) =>
+    renderField(name, { ...schema, description }, required, place)));
 }
 
 // The header for the token as a parameter; none for an operation that ignores it.
-function describeToken({ security }) {
-  if (!security.length) return [];
-  const [scope] = security.flatMap((way) => Object.values(way)[0] ?? []);
-  const required = needsToken({ security });
+function describeToken({ scope, needsToken: required }) {
+  if (!scope) return [];
   const description = `\`Bearer\` and a token with the scope \`${scope}\`.` +
     (required ? "" : " This service also allows it without a token.");
   return [{ name: "Authorization", in: "header", required, description, schema: { type: "string" } }];
 }
 
-function needsToken({ security }) {
-  return security.length > 0 && security.every((way) => Object.keys(way).length);
-}
-
 // The token is only in its field; nothing stores it.
-function readToken(operation) {
-  return operation.security.length ? document.getElementById("token").value.trim() : "";
+function readToken({ scope }) {
+  return scope ? byId("token").value.trim() : "";
 }
 
 function makeTokenControl() {
@@ -173,19 +142,18 @@ function makeTokenControl() {
 }
 
 function makeInput(id, parameter) {
-  const { schema } = parameter;
-  const shown = { id, name: parameter.name, "data-in": parameter.in, required: parameter.required };
+  const { schema, required } = parameter;
+  const shared = { id, name: parameter.name, "data-in": parameter.in, required };
   if (schema.enum) {
-    const none = parameter.required ? [] : [make("option", { value: "" }, "")];
-    return make("select", shown, none, schema.enum.map((value) => make("option", {}, String(value))));
+    const values = required ? schema.enum : ["", ...schema.enum];
+    return make("select", shared, values.map((value) => make("option", {}, value)));
   }
-  const value = parameter.required ? schema.examples?.[0] : undefined;
-  const digits = schema.type === "integer" ? "numeric" : undefined;
-  return make("input", { ...shown, value, inputmode: digits, autocomplete: "off", spellcheck: "false" });
+  return make("input", { ...shared, value: required ? schema.examples[0] : undefined, autocomplete: "off", spellcheck: "false",
+    inputmode: schema.type === "integer" ? "numeric" : undefined });
 }
 
 // The request that the form describes: URL, method, headers and body.
-function readForm(form, path, method) {
+function readForm(form, { path, method }) {
   const query = new URLSearchParams();
   const headers = {};
   let url = path;
@@ -205,13 +173,13 @@ function quoteForShell(text) {
 }
 
 // The command has $TOKEN in place of the token, to keep it off the screen and out of the shell's history.
-function formatCurl(request, hasToken) {
+function formatCurl({ url, method, headers, body }, hasToken) {
   const words = ["curl -i"];
   if (hasToken) words.push('-H "Authorization: Bearer $TOKEN"');
-  if (request.method !== "GET" && !(request.method === "POST" && request.body)) words.push(`-X ${request.method}`);
-  for (const [name, value] of Object.entries(request.headers)) words.push(`-H ${quoteForShell(`${name}: ${value}`)}`);
-  if (request.body !== undefined) words.push(`-d ${quoteForShell(request.body)}`);
-  words.push(quoteForShell(new URL(request.url, location.href).href));
+  if (method !== "GET" && !(method === "POST" && body)) words.push(`-X ${method}`);
+  for (const [name, value] of Object.entries(headers)) words.push(`-H ${quoteForShell(`${name}: ${value}`)}`);
+  if (body !== undefined) words.push(`-d ${quoteForShell(body)}`);
+  words.push(quoteForShell(new URL(url, location.href).href));
   return words.join(" \\\n  ");
 }
 
@@ -223,7 +191,7 @@ async function send(request, token, output) {
     const response = await fetch(request.url, { ...request, headers, cache: "no-store" });
     const text = await response.text();
     const milliseconds = Math.round(performance.now() - started);
-    const isJSON = /[/+]json\b/.test(response.headers.get("Content-Type") ?? "");
+    const isJSON = /[/+]json\b/.test(response.headers.get("Content-Type"));
     output.replaceChildren(
       make("p", { class: "outcome" }, makeStatusBadge(response.status),
         make("strong", {}, response.statusText), make("span", { class: "took" }, `${milliseconds} ms`)),
@@ -240,38 +208,35 @@ async function send(request, token, output) {
 
 // After a movie was created, fill its id into the other forms.
 function fillInId(location) {
-  const id = location?.split("/").pop();
-  for (const input of id ? document.querySelectorAll('input[data-in="path"][name="id"]') : []) {
-    input.value = id;
-    input.dispatchEvent(new Event("input", { bubbles: true }));
-  }
+  if (!location) return;
+  for (const input of document.querySelectorAll('input[data-in="path"][name="id"]')) setValue(input, location.split("/").pop());
 }
 
-function makeBodyControls(name, operation) {
-  const content = resolve(operation.requestBody)?.content;
-  if (!content) return [];
-  const examples = Object.entries(Object.values(content)[0].examples ?? {});
-  const text = JSON.stringify(examples[0]?.[1].value ?? {}, null, 2);
+function setValue(input, value) {
+  input.value = value;
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+function makeBodyControls(name, content) {
+  const examples = Object.entries(Object.values(content)[0].examples)
+    .map(([what, { value }]) => [what, JSON.stringify(value, null, 2)]);
+  const [[, text]] = examples;
   const body = make("textarea", { id: `${name}-body`, name: "body", rows: text.split("\n").length, spellcheck: "false" }, text);
-  const choose = make("select", { id: `${name}-example`, onchange: (event) => {
-    body.value = JSON.stringify(examples[event.target.selectedIndex][1].value, null, 2);
-    body.dispatchEvent(new Event("input", { bubbles: true }));
-  } }, examples.map(([what]) => make("option", {}, what)));
+  const choose = make("select", { id: `${name}-example`, onchange: () => setValue(body, examples[choose.selectedIndex][1]) },
+    examples.map(([what]) => make("option", {}, what)));
   const kinds = make("select", { id: `${name}-kind`, name: "kind" },
     Object.keys(content).map((kind) => make("option", {}, kind)));
-  return [
-    makeLabelled("Body", body),
-    make("div", { class: "pair" },
-      examples.length > 1 ? makeLabelled("Example", choose) : null, makeLabelled("Content-Type", kinds)),
-  ];
+  return [makeLabelled("Body", body), make("div", { class: "pair" },
+    examples.length > 1 && makeLabelled("Example", choose), makeLabelled("Content-Type", kinds))];
 }
 
 function makeLabelled(text, input, note) {
   return make("div", { class: "control" },
-    make("label", { for: input.id }, text, note ? make("span", { class: "type" }, ` ${note}`) : null), input);
+    make("label", { for: input.id }, text, note && make("span", { class: "type" }, ` ${note}`)), input);
 }
 
-function makeForm(name, path, method, operation) {
+function makeForm(operation) {
+  const { operationId: name, summary, method, parameters, requestBody, scope, needsToken } = operation;
   const output = make("div", { class: "output", "aria-live": "polite" });
   const line = make("code", { id: `${name}-curl` });
   const copy = make("button", { type: "button", class: "copy", hidden: !navigator.clipboard, onclick: async () => {
@@ -279,109 +244,95 @@ function makeForm(name, path, method, operation) {
     copy.textContent = "Copied";
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   } }, "Copy");
-  const controls = operation.parameters.map(resolve).map((parameter) =>
+  const controls = parameters.map((parameter) =>
     makeLabelled(parameter.name, makeInput(`${name}-parameter-${parameter.name}`, parameter),
       parameter.required ? parameter.in : `${parameter.in}, optional`));
-  const form = make("form", { "aria-label": `Try: ${operation.summary}`, oninput: refresh, onsubmit: (event) => {
+  const refresh = () => {
+    line.textContent = formatCurl(readForm(form, operation), needsToken || readToken(operation));
+  };
+  const form = make("form", { "aria-label": `Try: ${summary}`, oninput: refresh, onsubmit: (event) => {
     event.preventDefault();
-    send(readForm(form, path, method), readToken(operation), output);
-  } }, controls, makeBodyControls(name, operation),
+    send(readForm(form, operation), readToken(operation), output);
+  } }, controls, requestBody && makeBodyControls(name, requestBody.content),
     make("button", { type: "submit", class: "send" }, `Send ${method.toUpperCase()}`));
-  function refresh() {
-    const hasToken = needsToken(operation) || readToken(operation) !== "";
-    line.textContent = formatCurl(readForm(form, path, method), hasToken);
-  }
   refresh();
+  const token = [", with ", make("a", { href: "#token" }, "your token"), !needsToken && " if you enter one"];
   return make("div", { class: "panel" },
     make("div", { class: "panel-head" }, make("h4", {}, "curl"), copy),
     make("pre", { tabindex: 0, role: "group", "aria-label": "curl command" }, line),
-    make("h4", {}, "Try it"), make("p", { class: "note" }, "Sends a real request to this service",
-      operation.security.length ? [", with ", make("a", { href: "#token" }, "your token"), needsToken(operation) ? "" : " if you enter one"] : "", "."),
+    make("h4", {}, "Try it"), make("p", { class: "note" }, "Sends a real request to this service", scope && token, "."),
     form, output);
 }
 
-function renderOperation(path, method, operation) {
-  const name = operation.operationId;
-  const success = Object.entries(operation.responses).find(([status]) => status.startsWith("2"));
-  const [kind, content] = Object.entries(resolve(success[1]).content ?? {})[0] ?? [];
-  const shown = findExample(content);
-  const body = resolve(operation.requestBody);
-  const sent = body && resolve(Object.values(body.content)[0].schema);
-  const responseSchema = content && resolve(content.schema);
+function renderOperation(operation) {
+  const { operationId: name, summary, path, method, description, requestBody, responses } = operation;
+  const sent = requestBody && resolve(Object.values(requestBody.content)[0].schema);
+  const status = Object.keys(responses).find((each) => each.startsWith("2"));
+  const [[kind, { schema, example }]] = Object.entries(responses[status].content);
+  const fields = resolve(schema);
   return make("article", { class: "operation", id: name, "aria-labelledby": `${name}-title` },
     make("header", {},
-      make("h3", { id: `${name}-title` }, operation.summary,
-        make("a", { class: "anchor", href: `#${name}`, "aria-label": `Link to ${operation.summary}` }, "#")),
+      make("h3", { id: `${name}-title` }, summary,
+        make("a", { class: "anchor", href: `#${name}`, "aria-label": `Link to ${summary}` }, "#")),
       make("p", { class: "route" }, makeMethodBadge(method),
         make("code", {}, path.split(/(\{[^}]+\})/).map((part) =>
           part.startsWith("{") ? make("em", {}, part) : part.replaceAll("/", "/\u200b"))))),
     make("div", { class: "about" },
-      renderParagraphs(operation.description),
+      renderParagraphs(description),
       make("h4", {}, "Parameters"), renderParameters(operation),
-      sent ? [make("h4", {}, "Body"), make("dl", { class: "fields" }, renderFields(sent))] : null,
-      make("h4", {}, "Responses"), make("ul", { class: "responses" }, renderResponses(operation)),
-      responseSchema?.properties
-        ? make("details", {}, make("summary", {}, `Fields of the ${success[0]} response`), make("dl", { class: "fields" }, renderFields(responseSchema)))
-        : null,
-      shown === undefined ? null
-        : make("details", {}, make("summary", {}, `Example of the ${success[0]} response, ${kind}`), makeCodeBlock("Example response", highlightJson(shown)))),
-    makeForm(name, path, method, operation));
+      sent && [make("h4", {}, "Body"), make("dl", { class: "fields" }, renderFields(sent))],
+      make("h4", {}, "Responses"),
+      make("ul", { class: "responses" }, Object.entries(responses).map(([each, response]) => renderResponse(each, resolve(response)))),
+      fields.properties && makeDetails(`Fields of the ${status} response`, make("dl", { class: "fields" }, renderFields(fields))),
+      example && makeDetails(`Example of the ${status} response, ${kind}`,
+        makeCodeBlock("Example response", highlightJson(JSON.stringify(example, null, 2))))),
+    makeForm(operation));
+}
+
+// Adds what the functions above need; `scope` is undefined if the operation ignores tokens.
+function describeOperation(path, method, operation) {
+  const { parameters, security: [way, alternative] } = operation;
+  return { ...operation, path, method, parameters: parameters.map(resolve), scope: way?.token[0], needsToken: way && !alternative };
 }
 
 function render() {
-  document.getElementById("version").textContent = `v${spec.info.version}`;
-  document.getElementById("description").replaceChildren(...renderParagraphs(spec.info.description), makeTokenControl());
-  const groups = new Map();
-  for (const [path, item] of Object.entries(spec.paths)) {
-    for (const method of METHODS.filter((each) => item[each])) {
-      const [tag] = item[method].tags;
-      groups.set(tag, [...(groups.get(tag) ?? []), [path, method, item[method]]]);
-    }
-  }
-  const names = [...new Set([...(spec.tags ?? []).map((tag) => tag.name), ...groups.keys()])];
-  const links = document.getElementById("operation-links");
-  const sections = document.getElementById("operations");
-  for (const tag of names.filter((each) => groups.has(each))) {
-    const id = `tag-${tag.toLowerCase().replaceAll(" ", "-")}`;
-    links.append(make("h2", {}, make("a", { href: `#${id}` }, tag)),
-      make("ul", {}, groups.get(tag).map(([, method, operation]) => make("li", {},
-        make("a", { href: `#${operation.operationId}` }, makeMethodBadge(method),
-          make("span", {}, operation.summary))))));
-    sections.append(make("section", { id, "aria-labelledby": `${id}-title` },
-      make("h2", { id: `${id}-title` }, tag), groups.get(tag).map((each) => renderOperation(...each))));
+  byId("version").textContent = `v${spec.info.version}`;
+  byId("description").replaceChildren(...renderParagraphs(spec.info.description), makeTokenControl());
+  const operations = Object.entries(spec.paths).flatMap(([path, item]) => Object.entries(item)
+    .filter(([, operation]) => operation.operationId) // HEAD and OPTIONS have none: see the description
+    .map(([method, operation]) => describeOperation(path, method, operation)));
+  for (const { name } of spec.tags) {
+    const id = `tag-${name.toLowerCase()}`;
+    const tagged = operations.filter((operation) => operation.tags.includes(name));
+    byId("operation-links").append(make("h2", {}, make("a", { href: `#${id}` }, name)),
+      make("ul", {}, tagged.map(({ operationId, method, summary }) => make("li", {},
+        make("a", { href: `#${operationId}` }, makeMethodBadge(method), make("span", {}, summary))))));
+    byId("operations").append(make("section", { id, "aria-labelledby": `${id}-title` },
+      make("h2", { id: `${id}-title` }, name), tagged.map(renderOperation)));
   }
 }
 
 // Marks the link of the visible section: the one in the address, else the uppermost.
 function markCurrentLink() {
   const links = [...document.querySelectorAll(".contents li a")];
-  const visible = new Set();
   const mark = () => {
-    const shown = links.filter((link) => visible.has(link.hash));
-    const current = shown.find((link) => link.hash === location.hash) ?? shown[0];
-    for (const link of current ? links : []) {
-      if (link === current) link.setAttribute("aria-current", "true");
-      else link.removeAttribute("aria-current");
-    }
+    const visible = links.filter((link) => {
+      const { top, bottom } = byId(link.hash.slice(1)).getBoundingClientRect();
+      return top < innerHeight * 0.3 && bottom > innerHeight * 0.1;
+    });
+    const current = visible.find((link) => link.hash === location.hash) ?? visible[0];
+    for (const link of links) link.setAttribute("aria-current", String(link === current));
   };
-  const seen = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting) visible.add(`#${target.id}`);
-      else visible.delete(`#${target.id}`);
-    }
-    mark();
-  }, { rootMargin: "-10% 0px -70% 0px" });
-  for (const target of document.querySelectorAll(".operation, .problem")) seen.observe(target);
-  addEventListener("hashchange", mark);
+  for (const event of ["scroll", "resize", "hashchange"]) addEventListener(event, mark);
+  mark();
 }
 
 function setUpMenu() {
-  const menu = document.getElementById("menu");
-  const contents = document.getElementById("contents");
+  const menu = byId("menu");
+  const contents = byId("contents");
   const unfold = (open) => {
     menu.setAttribute("aria-expanded", String(open));
-    contents.classList.toggle("folded", !open);
-    contents.classList.toggle("unfolded", open);
+    contents.className = `contents ${open ? "unfolded" : "folded"}`;
   };
   menu.hidden = false;
   unfold(false);
@@ -396,15 +347,14 @@ async function start() {
     spec = await (await fetch("openapi.json")).json();
     render();
   } catch (error) {
-    const failed = document.getElementById("failed");
-    failed.textContent = `openapi.json could not be loaded: ${error.message}`;
-    failed.hidden = false;
+    byId("failed").textContent = `openapi.json could not be loaded: ${error.message}`;
+    byId("failed").hidden = false;
     return;
   }
   markCurrentLink();
   document.documentElement.dataset.rendered = "true";
   // The section in the address did not exist before rendering, or it has moved.
-  if (location.hash) document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
+  if (location.hash) byId(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
 }
 
 start();
