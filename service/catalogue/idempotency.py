@@ -86,9 +86,9 @@ class OnceOnly:
         """Create a movie, or return the movie that the key created before, and True.
 
         That movie is as it was created; it may have been changed or deleted since. `context`: of
-        the request; each client has its own keys, those without a token share theirs. Raises `KeyReused` if the key was used
-        with other fields, `KeyInUse` while another request uses it, and `Invalid` if the database
-        refuses the movie; the key then stays unused.
+        the request; each client has its own keys, those without a token share theirs. Raises
+        `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it,
+        and `Invalid` if the database refuses the movie; the key then stays unused.
         """
         if context and context.client_id is not None:
             key = f"{context.client_id}\t{key}"  # nobody can send a key with a tab

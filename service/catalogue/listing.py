@@ -4,7 +4,7 @@ A page begins at a key: the sort value and id of a movie. Counting takes most of
 page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,6 @@ from service.context import RequestContext
 from service.database.queries import Expected
 from service.database.statements import Row, Statements
 from service.errors import Contended, Failure, WrongParameters
-
-Fetch = Callable[..., Awaitable[list[Row]]]  # `Statements.fetch`
 
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
 UNLIMITED_MATCHES = 2**31
@@ -84,16 +82,14 @@ class Listing:
         `context`: of the request, for logs. Raises `WrongParameters` if the page number is too high
         for so many matches.
         """
-        waiting = [context] if context else []
-        fetch = partial(self._statements.fetch, retry=True, waiting=waiting)
-        filters = wanted.parameters()
         order = _reverse_sort(sort) if place.backwards else sort
+        pages = _Pages(self._statements, wanted.parameters(), order, size + 1, context)
         total, rows = place.total, list[Row]()
         if total is not None:
-            rows = await self._fetch_by_walking(fetch, total, filters, order, place, size + 1)
+            rows = await pages.walk(total, place)
         # Count again if the page contradicts the total: movies were deleted or added since.
         if total is None or not 0 < len(rows) <= total:
-            total, rows = await self._count_and_fetch(fetch, filters, order, place, size + 1)
+            total, rows = await pages.count_and_fetch(place)
         movies = [Movie._make(row) for row in rows[:size]]
         has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
@@ -106,52 +102,69 @@ class Listing:
             total=total,
         )
 
-    async def _count_and_fetch(
-        self, fetch: Fetch, filters: dict[str, Any], order: str, place: Place, size: int
-    ) -> tuple[int, list[Row]]:
+
+class _Pages:
+    """Fetches a page for one request, of `size` rows."""
+
+    def __init__(
+        self,
+        statements: Statements,
+        filters: dict[str, Any],
+        order: str,
+        size: int,
+        context: RequestContext | None,
+    ) -> None:
+        waiting = [context] if context else []
+        self._fetch = partial(statements.fetch, retry=True, waiting=waiting)
+        self._timeout = statements.timeout
+        self._filters = filters
+        self._order = order
+        self._size = size
+
+    async def count_and_fetch(self, place: Place) -> tuple[int, list[Row]]:
         """Count the matches; return the total and the page."""
-        total, rows = await _fetch_sorted(fetch, EXACT_TOTAL, filters, order, place, size)
+        total, rows = await self._sort(EXACT_TOTAL, place)
         if total <= EXACT_TOTAL:
             return total, rows
-        if place.skip + size - 1 > NUMBERED_MOVIES:
-            last = NUMBERED_MOVIES // (size - 1)
+        if place.skip + self._size - 1 > NUMBERED_MOVIES:
+            last = NUMBERED_MOVIES // (self._size - 1)
             detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
             raise WrongParameters([Failure("page", detail)])
-        ((estimate,),) = await fetch("estimate_movies", **filters)
+        ((estimate,),) = await self._fetch("estimate_movies", **self._filters)
         total = max(EXACT_TOTAL + 1, estimate)
-        return total, await self._fetch_by_walking(fetch, total, filters, order, place, size)
+        return total, await self.walk(total, place)
 
-    async def _fetch_by_walking(
-        self, fetch: Fetch, total: int, filters: dict[str, Any], order: str, place: Place, size: int
-    ) -> list[Row]:
+    async def walk(self, total: int, place: Place) -> list[Row]:
         """Return the page by walking the index of the sort order.
 
         If the index walk times out, fetch the matches and sort them: matches that are clustered
         make the walk long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters, key = choose_start(filters, order, place.key)
+        filters, key = choose_start(self._filters, self._order, place.key)
         place = Place(place.skip, key)
         try:
-            return await fetch(
+            return await self._fetch(
                 "walk_movies",
-                timeout=None if total <= MAX_SORTED_MATCHES else self._statements.timeout,
+                timeout=None if total <= MAX_SORTED_MATCHES else self._timeout,
                 **filters,
-                **place_parameters(order, place, size),
+                **place_parameters(self._order, place, self._size),
             )
         except Contended:
             if total > MAX_SORTED_MATCHES:
                 raise
-        _, rows = await _fetch_sorted(fetch, UNLIMITED_MATCHES, filters, order, place, size)
+        _, rows = await self._sort(UNLIMITED_MATCHES, place, filters)
         return rows
 
-
-async def _fetch_sorted(
-    fetch: Fetch, most: int, filters: dict[str, Any], order: str, place: Place, size: int
-) -> tuple[int, list[Row]]:
-    """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
-    parameters = {**filters, **place_parameters(order, place, size)}
-    rows = await fetch("sort_movies", most=most, **parameters)
-    return rows[0][0], [row[1:] for row in rows if row[1] is not None]
+    async def _sort(
+        self, most: int, place: Place, filters: dict[str, Any] | None = None
+    ) -> tuple[int, list[Row]]:
+        """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
+        parameters = {
+            **(filters or self._filters),
+            **place_parameters(self._order, place, self._size),
+        }
+        rows = await self._fetch("sort_movies", most=most, **parameters)
+        return rows[0][0], [row[1:] for row in rows if row[1] is not None]
 
 
 def choose_start(

@@ -66,7 +66,7 @@ class Statements:
         self._slow = slow
         self._share = share
 
-    async def fetch(
+    async def fetch(  # noqa: PLR0913 - each is a keyword that most callers leave out
         self,
         name: str,
         *,

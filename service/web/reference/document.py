@@ -130,7 +130,7 @@ PROBLEM_HEADERS = {
 REQUEST_ID = parameter(
     "X-Request-Id",
     "header",
-    f"Returned in the response and written to the log if it matches `{WELL_FORMED.pattern}`."
+    f"Returned in the response and written to the log if it matches `{WELL_FORMED_ID.pattern}`."
     " Otherwise the service makes a new one.",
 )
 IF_NONE_MATCH = parameter(

@@ -12,12 +12,12 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractAccessLogger
 from aiohttp.http_exceptions import InvalidHeader, InvalidURLError, LineTooLong
 
-from service.context import RequestContext
 from service.web import problems
 from service.web.request_cycle.client_address import UNIX
 from service.web.request_cycle.context import CONTEXT
 
 if TYPE_CHECKING:
+    from service.context import RequestContext
     from service.web.request_cycle.server import Server
 
 log = structlog.get_logger()

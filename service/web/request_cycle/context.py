@@ -24,8 +24,8 @@ NUMBERS = itertools.count(1)
 
 TRACEPARENT = istr("traceparent")
 _TRACESTATE = istr("tracestate")
-# version-trace_id-parent_id-flags: https://www.w3.org/TR/trace-context/. Later versions may have more
-# fields, but no version is ff.
+# version-trace_id-parent_id-flags. Later versions may have more fields, but no version is ff.
+# https://www.w3.org/TR/trace-context/
 _WELL_FORMED_TRACE = re.compile(
     r"(?!ff)(?!00.{53}.)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )

@@ -212,7 +212,7 @@ def _count_bytes(message: RawRequestMessage) -> int:
 
 
 def choose_max_connections(config: Config) -> int:
-    """Return the most connections of a process: the setting, or fewer if it may open fewer files."""
+    """Return the most connections of a process: the setting, or what its files allow."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return config.server.max_connections
