@@ -19,7 +19,7 @@ import psycopg2
 import pytest
 from support import wait_until, with_user
 
-from service.database.embedded.place import find_installed_programs
+from service.database.embedded import find_programs
 from service.database.migrations import files as migration_files
 from service.database.migrations import lock as migration_lock
 from service.database.migrations import runner as migrations
@@ -1045,7 +1045,7 @@ def test_a_ledger_of_another_tool_is_refused(project: Project) -> None:
 
 def psql(project: Project, script: str) -> None:
     """Run a script as a DBA does."""
-    program = str(find_installed_programs() / "psql")
+    program = str(find_programs() / "psql")
     command = [program, "-X", "-q", "-v", "ON_ERROR_STOP=1", project.url]
     subprocess.run(command, input=script.encode(), check=True, capture_output=True, timeout=60)
 
