@@ -150,8 +150,9 @@ def _start(home: Path, options: str) -> None:
         create = "create database catalogue"
         run_program(home, "postgres", "--single", "-D", new, "postgres", sql=create)
         new.rename(data)
-    # If its number belongs to another process by now, PostgreSQL would not start.
-    (data / "postmaster.pid").unlink(missing_ok=True)
+    # If the number in them belongs to another process by now, PostgreSQL would not start.
+    for stale in (data / "postmaster.pid", home / ".s.PGSQL.5432.lock"):
+        stale.unlink(missing_ok=True)
     run_program(home, "pg_ctl", "start", "-s", "-D", data, "-o", options)
 
 

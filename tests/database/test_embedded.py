@@ -176,14 +176,15 @@ def test_the_server_of_a_killed_command_is_used(checkout: Path, folder: Path) ->
     assert not is_running(folder)
 
 
-def test_a_stale_pid_file_harms_no_other_process(folder: Path) -> None:
-    """If the pid belongs to another process now, that process stays, and the server starts."""
+def test_stale_pid_files_harm_no_other_process(folder: Path) -> None:
+    """If their pid belongs to another process now, that process stays, and the server starts."""
+    names = ("data/postmaster.pid", ".s.PGSQL.5432.lock")
     with embedded.running(folder, FAST):
-        pid_file = (folder / "data" / "postmaster.pid").read_text()
+        files = {name: (folder / name).read_text() for name in names}
     owner = folder.stat().st_uid  # PostgreSQL checks only processes of its own account
     with subprocess.Popen(["sleep", "60"], user=owner) as innocent:
-        lines = [str(innocent.pid), *pid_file.splitlines()[1:]]
-        (folder / "data" / "postmaster.pid").write_text("\n".join(lines))
+        for name, text in files.items():
+            (folder / name).write_text("\n".join([str(innocent.pid), *text.splitlines()[1:]]))
 
         assert_starts(folder)
 
