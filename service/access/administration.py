@@ -100,7 +100,7 @@ def add_client(  # noqa: PLR0913 - its columns
         if not transaction.run("add_clients", clients=orjson.dumps([client]).decode()):
             raise OperatorError(f'the name "{name}" is taken: choose another one; see {LIST}')
         show(token)
-        transaction.commit(f'whether "{name}" was added is unknown; see {LIST}')
+        transaction.commit()
     return int(client_id)
 
 
@@ -140,7 +140,7 @@ def rotate_token(
             "rotate_client", id=client.id, token_hash=hash_token(token), grace=grace
         )
         show(token)
-        transaction.commit(f'whether "{name}" has the new token or the former one is unknown')
+        transaction.commit()
     return str(former_token_until) if former_token_until else None
 
 
@@ -150,7 +150,7 @@ def revoke_client(url: str, queries: Mapping[str, Query], name: str) -> str | No
         client = _lock(transaction, name)
         if not client.revoked_at:
             transaction.run("revoke_client", id=client.id)
-            transaction.commit(f'whether "{name}" was revoked is unknown; repeat the command')
+            transaction.commit()
         return client.revoked_at
 
 
