@@ -162,7 +162,6 @@ class Pool:
         self._given_up -= 1
         if free_place:
             free_place()
-        self._emptied.set()
         self._open_more()
 
     def distrust(self) -> None:
