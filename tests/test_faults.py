@@ -14,6 +14,7 @@ from typing import Any
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
+from link import opened
 from support import Execute, add_movies, make_folder, set_for_database, until
 
 from service.app import POOL
@@ -177,6 +178,93 @@ async def test_a_stuck_table(start: Start, database: str, caplog: pytest.LogCapt
     assert not [record for record in caplog.records if record.name == "asyncio"]
     assert (await client.get(path)).status == 200
     await assert_whole(client, 10)
+
+
+async def test_a_network_that_loses_everything(start: Start, database: str) -> None:
+    """Requests get 503 in time; within 10 s after the network is back, all of them succeed.
+
+    Whatever the old connections do: a proxy may keep them open for ever.
+    """
+    async with opened(database) as link:
+        client = await start(database__url=link.url)
+        path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+
+        async def request_all() -> set[int]:
+            """Send 20 requests of each kind at once; return their statuses."""
+            requests = [
+                request
+                for number in range(20)
+                for request in (
+                    client.get(path),
+                    client.get(f"/v1/movies?year={1900 + number}"),
+                    client.patch(path, json={"year": 2000 + number}),
+                    client.post("/v1/movies", json=MOANA),
+                )
+            ]
+            return {response.status for response in await asyncio.gather(*requests)}
+
+        before = await request_all()
+        link.stall()
+        async with asyncio.timeout(10):
+            during = await request_all()
+        await link.open()
+
+        async def is_back() -> bool:
+            return await request_all() <= {200, 201}
+
+        async with asyncio.timeout(10):
+            await until(is_back)
+        await client.close()
+
+    assert before == {200, 201}
+    assert during == {503}
+
+
+async def test_a_server_that_stops_for_a_while(start: Start, execute: Execute) -> None:
+    """Every backend stops, as on a machine that hangs: new connections serve within 10 s."""
+    client = await start()
+    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
+    await assert_whole(client, 10)
+    backends = execute(
+        "select pid from pg_stat_activity where datname = current_database()"
+        " and application_name like 'movie-catalogue%'"
+    )
+
+    async def is_served() -> bool:
+        statuses = [
+            (await client.get(path)).status,
+            (await client.get("/v1/movies")).status,
+            (await client.post("/v1/movies", json=MOANA)).status,
+        ]
+        return statuses == [200, 200, 201]
+
+    for (pid,) in backends:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(10):
+            await until(is_served)
+            await until(lambda: pool_of(client).size == pool_of(client).idle)
+        await assert_whole(client, 10)
+    finally:
+        for (pid,) in backends:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_warning_about_a_write(
+    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As if it was not replicated: 503, and the log says why; it may have been executed."""
+    execute(
+        "create function warn() returns trigger language plpgsql as"
+        " $$ begin raise warning 'an odd movie'; return new; end $$;"
+        "create trigger warn before insert on movies for each row execute function warn()"
+    )
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert (response.status, response.headers["Retry-After"]) == (503, "1")
+    assert "an odd movie" not in await response.text()
+    assert "WARNING: an odd movie" in capsys.readouterr().out
 
 
 async def test_a_full_pool(start: Start) -> None:

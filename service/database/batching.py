@@ -65,6 +65,7 @@ class Batcher(Generic[Result]):
         self._exclusive = exclusive
         self._idempotent = idempotent
         self._rows_metric = rows_metric
+        self._is_sharing = settings.enabled  # otherwise each row is sent alone, at once
         self._max_rows = settings.max_rows if settings.enabled else 1
         self._max_running = MAX_RUNNING if settings.enabled else settings.max_waiting
         self._max_waiting = settings.max_waiting
@@ -73,7 +74,7 @@ class Batcher(Generic[Result]):
         # By exclusive key, while one of its rows waits or runs: the rows after that one.
         self._queues: dict[int, deque[SharedRow[Result]]] = {}
         self._queued = 0  # rows in all queues
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], float] = {}  # since when; the oldest first
         self._is_starting = False  # a statement is sent at the end of this turn
         self._second: asyncio.TimerHandle | None = None  # starts a second statement
         self._last_rows = 0  # of the last statement
@@ -120,22 +121,21 @@ class Batcher(Generic[Result]):
             else:
                 del self._queues[row.key]
 
-    def _start(self, *, is_slow: bool = False) -> None:
-        """Start a statement if rows wait and none is running; or only one, which `is_slow`."""
+    def _start(self) -> None:
+        """Start a statement if rows wait and none is running; or beside only one that is slow."""
+        if self._second:
+            self._second.cancel()
+            self._second = None
         if not self._waiting or self._is_starting or len(self._running) >= self._max_running:
             return
         loop = asyncio.get_running_loop()
-        if self._running and not is_slow and self._max_running == MAX_RUNNING:
-            self._second = self._second or loop.call_later(SLOW_S, self._start_second)
-            return
+        if self._running and self._is_sharing:
+            slow_at = next(iter(self._running.values())) + SLOW_S
+            if slow_at > loop.time():
+                self._second = loop.call_at(slow_at, self._start)
+                return
         self._is_starting = True
-        task = loop.create_task(self._execute())
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    def _start_second(self) -> None:
-        self._second = None
-        self._start(is_slow=True)
+        self._running[loop.create_task(self._execute())] = loop.time()
 
     async def _execute(self) -> None:
         """Take rows, run a statement for them, and give each its result or error."""
@@ -152,21 +152,15 @@ class Batcher(Generic[Result]):
                 results = await self._run(rows)
             failure = None
         except Exception as error:  # noqa: BLE001 - the requests must learn it, whatever it is
-            failure = error
             if len(rows) > 1 and self._may_be_sent_again(error):
                 await self._send_alone(rows)
+            failure = error
         finally:
             if self._exclusive:
                 self._end_turns(rows)
-            self._end_statement()  # the next one starts before the results are returned
+            del self._running[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
+            self._start()  # before the results are returned
             _set_results(rows, results, failure)
-
-    def _end_statement(self) -> None:
-        self._running.discard(asyncio.current_task())
-        if self._second:
-            self._second.cancel()
-            self._second = None
-        self._start()
 
     def _take_rows(self) -> list[SharedRow[Result]]:
         """Take half of the known rows, in their order, up to the limits.

@@ -97,7 +97,7 @@ class Pool:
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._connecting: dict[asyncio.Task[aiopg.Connection], float] = {}
         self._given_up = 0  # places of connections that were given up
-        self._trusted_since = -inf  # older connections may have broken
+        self._trusted_since = 0.0  # by the loop's clock; older connections may have broken
         self._pause: asyncio.TimerHandle | None = None  # before the next connect
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
@@ -162,7 +162,6 @@ class Pool:
         self._given_up -= 1
         if free_place:
             free_place()
-        self._emptied.set()
         self._open_more()
 
     def distrust(self) -> None:

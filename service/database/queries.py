@@ -73,9 +73,14 @@ class Query:
         self, connection: aiopg.Connection, execution: "Execution", parameters: Mapping[str, Any]
     ) -> list[tuple[Any, ...]]:
         """Run it and return its rows; `connection.notices` then has the warnings of a write."""
+        if self.is_read_only:
+            return await self.function((connection, execution), **parameters)
+        # Each poll makes psycopg2 list the notices that have arrived. The earlier ones are of the
+        # connect, of reads and of failed statements.
+        connection.raw.poll()
+        connection.notices.clear()
         rows = await self.function((connection, execution), **parameters)
-        if not self.is_read_only:
-            connection.raw.poll()  # psycopg2 may not have looked at the last notices yet
+        connection.raw.poll()
         return rows
 
     @cached_property

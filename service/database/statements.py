@@ -142,13 +142,10 @@ class Statements:
             finally:
                 seconds = monotonic() - started
                 self.metrics.get_statement(query.name).duration.observe(seconds)
-            if connection.notices:
-                notices = " ".join(connection.notices)
-                connection.notices.clear()
-                # A warning about a write: it may not be on the standby, if somebody has cancelled
-                # the commit's wait for it.
-                if not query.is_read_only:
-                    raise self._lose(query, notices)
+            # A warning about a write: it may not be on the standby, if somebody has cancelled the
+            # commit's wait for it.
+            if connection.notices and not query.is_read_only:
+                raise self._lose(query, " ".join(connection.notices))
         self.metrics.get_statement(query.name).rows.inc(len(rows))
         if self._slow and seconds > self._slow:
             log.warning("slow statement", **_describe(query, started, waiting), rows=len(rows))

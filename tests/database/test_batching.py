@@ -2,19 +2,21 @@
 
 import asyncio
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from support import until
 
 from service.config import Sharing
-from service.database.batching import WAIT_FOR_STATEMENT_S, Batcher, SharedRow
-from service.errors import Contended, Refusal, RuleBroken, Unavailable
+from service.database import batching
+from service.database.batching import SLOW_S, Batcher, Rows
+from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SETTINGS = Sharing(enabled=True, max_rows=10, max_bytes=100, max_under_way=3, max_waiting=50)
+SETTINGS = Sharing(enabled=True, max_rows=10, max_waiting=50)
+NOT_SHARED = Sharing(enabled=False, max_rows=10, max_waiting=50)
 
 
 class Statements:
@@ -22,19 +24,19 @@ class Statements:
 
     def __init__(self) -> None:
         self.sent: list[list[int]] = []
-        self.running = 0
+        self.running: list[asyncio.Task[object] | None] = []
         self.max_running = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
         self.stuck_keys: set[int] = set()
         self.find_error: Callable[[list[int]], Exception | None] = lambda _: None
 
-    async def run(self, rows: list[SharedRow[str]]) -> dict[int, str]:
+    async def run(self, rows: Rows[str]) -> dict[int, str]:
         """Run a statement; keys from 0 on have a result."""
         keys = [row.key for row in rows]
         self.sent.append(keys)
-        self.running += 1
-        self.max_running = max(self.max_running, self.running)
+        self.running.append(asyncio.current_task())
+        self.max_running = max(self.max_running, len(self.running))
         try:
             await asyncio.sleep(0)
             await self.may_end.wait()
@@ -44,7 +46,7 @@ class Statements:
                 raise error
             return {key: f"result {key}" for key in keys if key >= 0}
         finally:
-            self.running -= 1
+            self.running.remove(asyncio.current_task())
 
 
 @pytest.fixture
@@ -53,26 +55,44 @@ def statements() -> Statements:
     return Statements()
 
 
-def submit_all(batcher: Batcher[str], *keys: int) -> list[asyncio.Task[str | None]]:
-    """Submit requests that arrive in the same turn of the event loop."""
-    return [asyncio.create_task(batcher.submit(key)) for key in keys]
+async def send(batcher: Batcher[str], key: int, payload: bytes = b"") -> str | None:
+    """Submit a row and wait for its result, as a request does."""
+    return await batcher.submit(key, payload)
+
+
+def send_all(batcher: Batcher[str], *keys: int) -> list[asyncio.Task[str | None]]:
+    """Send requests that arrive in the same turn of the event loop."""
+    return [asyncio.create_task(send(batcher, key)) for key in keys]
+
+
+async def hold(
+    batcher: Batcher[str], statements: Statements, key: int = 0
+) -> list[asyncio.Task[str | None]]:
+    """Send a request whose statement runs until the statements may end."""
+    statements.may_end.clear()
+    request = send_all(batcher, key)
+    await until(lambda: statements.running)
+    return request
+
+
+# What a statement carries.
 
 
 async def test_each_request_gets_its_own_result(statements: Statements) -> None:
     """Results are returned by key; a key without a result gives None."""
     batcher = Batcher(statements.run, SETTINGS)
 
-    results = await asyncio.gather(*submit_all(batcher, 3, -1, 1, 3))
+    results = await asyncio.gather(*send_all(batcher, 3, -1, 1, 3))
 
     assert results == ["result 3", None, "result 1", "result 3"]
-    assert statements.sent == [[3, -1, 1, 3]]
+    assert [*chain(*statements.sent)] == [3, -1, 1, 3]
 
 
 async def test_a_lone_request_is_sent_at_once(statements: Statements) -> None:
     """If no statement runs, a request is sent within two turns of the loop, without a timer."""
     batcher = Batcher(statements.run, SETTINGS)
 
-    request = asyncio.create_task(batcher.submit(1))
+    (request,) = send_all(batcher, 1)
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -83,16 +103,16 @@ async def test_a_lone_request_is_sent_at_once(statements: Statements) -> None:
 async def test_requests_that_wait_share_the_next_statement(statements: Statements) -> None:
     """Requests that arrive while a statement runs are sent with one statement when it ends."""
     batcher = Batcher(statements.run, SETTINGS)
-    statements.may_end.clear()
-    first = submit_all(batcher, 1, 2)
-    await until(lambda: statements.running)
-    rest = submit_all(batcher, 3) + submit_all(batcher, 4)
+    first = await hold(batcher, statements, 1)
+    rest = send_all(batcher, 2)
+    await asyncio.sleep(0)
+    rest += send_all(batcher, 3)
     await asyncio.sleep(0)
 
     statements.may_end.set()
     await asyncio.gather(*first, *rest)
 
-    assert statements.sent == [[1, 2], [3, 4]]
+    assert statements.sent == [[1], [2, 3]]
 
 
 async def test_clients_split_into_two_halves(statements: Statements) -> None:
@@ -117,156 +137,130 @@ async def test_the_next_statement_is_sent_before_results_return(statements: Stat
         await batcher.submit(key)
         sent_at_result.append(len(statements.sent))
 
-    statements.may_end.clear()
-    clients = [asyncio.create_task(client(key)) for key in range(4)]
-    await until(lambda: statements.running)
-    clients += [asyncio.create_task(client(key)) for key in range(4, 8)]
-    await asyncio.sleep(0)
-    statements.may_end.set()
-    await asyncio.gather(*clients)
+    await asyncio.gather(*(client(key) for key in range(8)))
 
     assert sent_at_result[:4] == [2, 2, 2, 2]
-
-
-async def test_one_of_two_clients_does_not_wait_for_the_other(statements: Statements) -> None:
-    """Two rows get a statement each (`UNSHARED_ROWS`)."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.may_end.clear()
-    first = submit_all(batcher, 1)
-    await until(lambda: statements.running)
-
-    second = submit_all(batcher, 2)
-    for _ in range(3):
-        await asyncio.sleep(0)
-
-    assert statements.running == 2
-    statements.may_end.set()
-    await asyncio.gather(*first, *second)
-    assert statements.sent == [[1], [2]]
-
-
-async def test_a_stuck_statement_delays_others_only_briefly(statements: Statements) -> None:
-    """After WAIT_FOR_STATEMENT_S, other statements are sent, and later ones without delay."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.stuck_keys = {1}
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    stuck = submit_all(batcher, 1, -1, -2, -3, -4)
-    await until(lambda: statements.running)
-
-    second = await asyncio.wait_for(batcher.submit(3), 20)
-    waited = loop.time() - started
-    statements.may_end.clear()
-    rest = submit_all(batcher, 4)
-    await until(lambda: statements.running == 2)
-    rest += submit_all(batcher, 5, 6)  # these wait for the statement with key 4, until it has ended
-    await asyncio.sleep(0)
-    statements.may_end.set()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    rest += submit_all(batcher, 7)
-    for _ in range(6):
-        await asyncio.sleep(0)
-
-    assert second == "result 3"
-    assert waited >= WAIT_FOR_STATEMENT_S * 0.9
-    assert all(request.done() for request in rest)
-    assert not stuck[0].done()
-    for request in stuck:
-        request.cancel()
-
-
-async def test_rows_that_do_not_fit_pass_a_stuck_statement(statements: Statements) -> None:
-    """Rows beyond the limit of a stuck statement are sent, even if no more requests arrive."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.stuck_keys = {0}
-
-    requests = submit_all(batcher, *range(15))
-    results = await asyncio.wait_for(asyncio.gather(*requests[10:]), WAIT_FOR_STATEMENT_S * 20)
-
-    assert results == [f"result {key}" for key in range(10, 15)]
-    for request in requests[:10]:
-        request.cancel()
-
-
-async def test_an_unexpected_error_fails_only_its_row(statements: Statements) -> None:
-    """If the rows are idempotent, each is sent again alone, whatever the error."""
-    batcher = Batcher(statements.run, SETTINGS, idempotent=True)
-    statements.find_error = lambda keys: ValueError("odd") if 2 in keys else None
-
-    results = await asyncio.gather(*submit_all(batcher, 1, 2, 3), return_exceptions=True)
-
-    assert [type(result) for result in results] == [str, ValueError, str]
-    assert statements.sent[0] == [1, 2, 3]
-
-
-async def test_rows_that_may_be_stored_are_not_sent_again(statements: Statements) -> None:
-    """For example, if the driver cannot parse the result of an insert that was committed."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.find_error = lambda _: ValueError("year 20000 is out of range")
-
-    results = await asyncio.gather(*submit_all(batcher, 1, 2, 3), return_exceptions=True)
-
-    assert [type(result) for result in results] == [ValueError] * 3
-    assert statements.sent == [[1, 2, 3]]
-
-
-async def test_a_cancelled_statement_fails_its_requests() -> None:
-    """They get `Unavailable`, and do not wait for ever."""
-
-    async def run(_: list[SharedRow[str]]) -> dict[int, str]:
-        raise asyncio.CancelledError
-
-    batcher: Batcher[str] = Batcher(run, SETTINGS)
-
-    with pytest.raises(Unavailable):
-        await asyncio.wait_for(batcher.submit(1), 20)
-
-
-async def test_running_statements_are_limited(statements: Statements) -> None:
-    """At most max_under_way statements run at the same time, however long they take."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.may_end.clear()
-    requests = []
-    for key in range(6):
-        requests += submit_all(batcher, key)
-        await asyncio.sleep(WAIT_FOR_STATEMENT_S * 1.5)
-
-    statements.may_end.set()
-    await asyncio.gather(*requests)
-
-    assert statements.max_running == 3
-    assert [*chain(*statements.sent)] == [0, 1, 2, 3, 4, 5]
 
 
 async def test_rows_of_a_statement_are_limited(statements: Statements) -> None:
     """A statement has at most max_rows rows; the others are sent with the next, in order."""
     batcher = Batcher(statements.run, SETTINGS)
 
-    await asyncio.gather(*submit_all(batcher, *range(25)))
+    await asyncio.gather(*send_all(batcher, *range(40)))
 
-    assert [len(keys) for keys in statements.sent] == [10, 10, 5]
-    assert [*chain(*statements.sent)] == list(range(25))
+    assert max(len(keys) for keys in statements.sent) == SETTINGS.max_rows
+    assert [*chain(*statements.sent)] == list(range(40))
 
 
-async def test_bytes_of_a_statement_are_limited(statements: Statements) -> None:
-    """A statement has at most max_bytes, but always at least one row."""
+async def test_bytes_of_a_statement_are_limited(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement has at most MAX_BYTES, but always at least one row."""
+    monkeypatch.setattr(batching, "MAX_BYTES", 100)
     batcher = Batcher(statements.run, SETTINGS)
+    first = await hold(batcher, statements)
+    sizes = (60, 40, 1, 500, 1, 1)
 
-    await asyncio.gather(
-        *(batcher.submit(key, b"x" * size) for key, size in enumerate((60, 40, 1, 500, 1)))
-    )
+    rest = [asyncio.create_task(send(batcher, key, b"x" * sizes[key])) for key in range(6)]
+    await asyncio.sleep(0)
+    statements.may_end.set()
+    await asyncio.gather(*first, *rest)
 
-    assert statements.sent == [[0, 1], [2], [3], [4]]
+    assert statements.sent[1:] == [[0, 1], [2], [3], [4, 5]]
+
+
+async def test_without_sharing_each_request_has_a_statement(statements: Statements) -> None:
+    """`enabled = false` sends each request alone, at once."""
+    batcher = Batcher(statements.run, NOT_SHARED)
+    statements.may_end.clear()
+
+    requests = send_all(batcher, 1, 2, -3, 4)
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+    assert len(statements.running) == 4
+    statements.may_end.set()
+    assert await asyncio.gather(*requests) == ["result 1", "result 2", None, "result 4"]
+    assert statements.sent == [[1], [2], [-3], [4]]
+
+
+async def test_without_sharing_requests_are_limited_too(statements: Statements) -> None:
+    """At most max_waiting run, and as many wait; a failed one affects no other."""
+    batcher = Batcher(statements.run, NOT_SHARED)
+    statements.may_end.clear()
+    statements.find_error = lambda keys: RuleBroken("no_ones") if 1 in keys else None
+    requests = send_all(batcher, *range(50))
+    await until(lambda: len(statements.running) == 50)
+    requests += send_all(batcher, *range(50, 100))
+    await asyncio.sleep(0)
+
+    with pytest.raises(Unavailable):
+        await batcher.submit(100)
+
+    statements.may_end.set()
+    results = await asyncio.gather(*requests, return_exceptions=True)
+    assert statements.max_running == 50
+    assert [n for n, result in enumerate(results) if result != f"result {n}"] == [1]
+
+
+# Slow and stuck statements.
+
+
+async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> None:
+    """Requests wait SLOW_S for it, those after that not at all."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.stuck_keys = {1}
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    (stuck,) = send_all(batcher, 1)
+    await until(lambda: statements.running)
+
+    second = await asyncio.wait_for(send(batcher, 2), 20)
+    waited = loop.time() - started
+    (third,) = send_all(batcher, 3)
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+    assert second == "result 2"
+    assert waited >= SLOW_S * 0.9
+    assert third.done()
+    assert not stuck.done()
+    stuck.cancel()
+
+
+async def test_rows_that_do_not_fit_pass_a_stuck_statement(statements: Statements) -> None:
+    """Rows that a stuck statement did not take are sent, even if no more requests arrive."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.stuck_keys = {0}
+
+    requests = send_all(batcher, *range(20))
+    results = await asyncio.wait_for(asyncio.gather(*requests[10:]), 20)
+
+    assert results == [f"result {key}" for key in range(10, 20)]
+    for request in requests[:10]:
+        request.cancel()
+
+
+async def test_running_statements_are_limited(statements: Statements) -> None:
+    """At most two run at the same time, however long they take; the others wait in order."""
+    batcher = Batcher(statements.run, SETTINGS)
+    requests = await hold(batcher, statements)
+    for key in range(1, 5):
+        requests += send_all(batcher, key)
+        await asyncio.sleep(SLOW_S * 1.5)
+
+    statements.may_end.set()
+    await asyncio.gather(*requests)
+
+    assert statements.max_running == batching.MAX_RUNNING == 2
+    assert [*chain(*statements.sent)] == [0, 1, 2, 3, 4]
 
 
 async def test_waiting_requests_are_limited(statements: Statements) -> None:
     """A request beyond max_waiting is refused at once; the others get their results."""
     batcher = Batcher(statements.run, SETTINGS)
-    statements.may_end.clear()
-    served = submit_all(batcher, 0)
-    await until(lambda: statements.running)
-    served += submit_all(batcher, *range(1, 51))
+    served = await hold(batcher, statements)
+    served += send_all(batcher, *range(1, 51))
     await asyncio.sleep(0)
 
     with pytest.raises(Unavailable):
@@ -276,14 +270,217 @@ async def test_waiting_requests_are_limited(statements: Statements) -> None:
     assert len(await asyncio.gather(*served)) == 51
 
 
+async def test_a_statement_whose_task_is_cancelled_fails_its_requests(
+    statements: Statements,
+) -> None:
+    """They get `Unavailable`, and do not wait for ever; the next ones are served."""
+    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+    statements.stuck_keys = {1}
+    requests = send_all(batcher, 1, 1)
+    await until(lambda: statements.running)
+
+    statements.stuck_keys = set()
+    assert statements.running[0]
+    statements.running[0].cancel()
+
+    with pytest.raises(Unavailable, match="given up"):
+        await asyncio.wait_for(requests[0], 20)
+    assert await asyncio.wait_for(requests[1], 20) == "result 1"
+
+
+# Statements that fail. The first one has 10 of the 20 rows.
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuleBroken("no_twos"),
+        Contended("locked"),
+        StatementFailed("out of range", for_every_row=False),
+    ],
+)
+async def test_a_row_that_breaks_a_statement_fails_alone(
+    statements: Statements, error: Exception
+) -> None:
+    """Each row is sent again alone, and only this one gets the error."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.find_error = lambda keys: error if 9 in keys else None
+
+    results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
+
+    assert results == [error if key == 9 else f"result {key}" for key in range(20)]
+    assert statements.sent[0] == [*range(10)]
+
+
+async def test_an_unexpected_error_fails_only_its_row(statements: Statements) -> None:
+    """If the rows are idempotent, each is sent again alone, whatever the error."""
+    batcher = Batcher(statements.run, SETTINGS, idempotent=True)
+    statements.find_error = lambda keys: ValueError("odd") if 2 in keys else None
+
+    results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
+
+    assert [type(result) for result in results] == [str, str, ValueError] + [str] * 17
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("year 20000 is out of range"),  # of the driver, after the commit
+        Unavailable("gone", Refusal.NO_DATABASE),
+        StatementFailed("no such column", for_every_row=True),
+    ],
+)
+async def test_rows_that_may_be_stored_are_not_sent_again(
+    statements: Statements, error: Exception
+) -> None:
+    """Nor those that would fail again: all requests of the statement get the error."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.find_error = lambda keys: error if 1 in keys else None
+
+    results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
+
+    assert results == [error] * 10 + [f"result {key}" for key in range(10, 20)]
+    assert statements.sent == [[*range(10)], [*range(10, 20)]]
+
+
+@pytest.mark.parametrize(
+    "error", [Contended("the table is locked"), Unavailable("gone by now", Refusal.NO_DATABASE)]
+)
+async def test_rows_are_not_sent_alone_after_a_timeout(
+    statements: Statements, error: Unavailable
+) -> None:
+    """If the table is locked, no request waits for more than one round of timeouts."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.find_error = lambda keys: RuleBroken("odd") if len(keys) > 1 else error
+
+    results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
+
+    assert results == [error] * 20
+    assert statements.sent == [[*range(10)], [0], [*range(10, 20)], [10]]
+
+
+# Requests that are cancelled.
+
+
+async def test_a_cancelled_request_does_not_cancel_its_statement(statements: Statements) -> None:
+    """The other requests of the statement get their results."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.may_end.clear()
+    request, other, *_ = send_all(batcher, 1, 2, 3, 4)
+    await until(lambda: statements.sent == [[1, 2]])
+
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    statements.may_end.set()
+
+    assert await other == "result 2"
+    assert request.cancelled()
+
+
+async def test_a_request_cancelled_while_it_waits_is_not_sent(statements: Statements) -> None:
+    """So its write is not executed."""
+    batcher = Batcher(statements.run, SETTINGS)
+    first = await hold(batcher, statements, 1)
+    request, other = send_all(batcher, 2, 3)
+    await asyncio.sleep(0)
+
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    statements.may_end.set()
+    await asyncio.gather(*first, other)
+
+    assert statements.sent == [[1], [3]]
+
+
+async def test_cancelled_requests_leave_no_statement_behind(statements: Statements) -> None:
+    """However many have left before their statement began, the next request is served."""
+    batcher = Batcher(statements.run, SETTINGS)
+    for key in range(3):
+        (request,) = send_all(batcher, key)
+        await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.sleep(SLOW_S * 1.5)
+
+    assert await asyncio.wait_for(send(batcher, 100), 20) == "result 100"
+    assert statements.sent == [[100]]
+
+
+async def test_a_cancelled_request_is_not_sent_again(statements: Statements) -> None:
+    """After a failed statement, only rows whose requests still wait are sent alone."""
+    batcher = Batcher(statements.run, SETTINGS)
+    statements.find_error = lambda keys: RuleBroken("no_ones") if 1 in keys else None
+    statements.may_end.clear()
+    requests = send_all(batcher, *range(6))
+    await until(lambda: statements.sent == [[0, 1, 2]])
+
+    requests[2].cancel()
+    await asyncio.gather(requests[2], return_exceptions=True)
+    statements.may_end.set()
+    await asyncio.gather(*requests, return_exceptions=True)
+
+    assert statements.sent == [[0, 1, 2], [0], [1], [3, 4, 5]]
+
+
+# Exclusive keys.
+
+
+async def test_an_exclusive_key_is_once_in_a_statement(statements: Statements) -> None:
+    """Two writes of one movie are sent in two statements; other movies do not wait for that."""
+    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+    first = await hold(batcher, statements)
+
+    requests = send_all(batcher, 1, 1, 2, 1)
+    await asyncio.sleep(0)
+    statements.may_end.set()
+    await asyncio.gather(*first, *requests)
+
+    assert statements.sent == [[0], [1, 2], [1], [1]]
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, NOT_SHARED])
+async def test_an_exclusive_key_is_in_one_statement_at_a_time(
+    statements: Statements, settings: Sharing
+) -> None:
+    """If a write of a movie is stuck, the next write of this movie delays no other movie."""
+    batcher = Batcher(statements.run, settings, exclusive=True)
+    statements.stuck_keys = {1}
+    (stuck,) = send_all(batcher, 1)
+    await until(lambda: statements.running)
+
+    again, other = send_all(batcher, 1, 2)
+    result = await asyncio.wait_for(other, 20)
+
+    assert result == "result 2"
+    assert statements.sent == [[1], [2]]
+    again.cancel()
+    stuck.cancel()
+
+
+async def test_requests_for_a_busy_key_keep_their_order(statements: Statements) -> None:
+    """Changes of one movie are executed in the order of their requests."""
+    order: list[bytes] = []
+
+    async def run(rows: Rows[str]) -> dict[int, str]:
+        order.extend(row.payload for row in rows if row.key == 1)
+        return await statements.run(rows)
+
+    batcher = Batcher(run, SETTINGS, exclusive=True)
+
+    await asyncio.gather(
+        *(batcher.submit(1, payload) for payload in (b"a", b"b", b"c")),
+        *(batcher.submit(key) for key in range(2, SETTINGS.max_rows + 1)),
+        *(batcher.submit(1, payload) for payload in (b"d", b"e")),
+    )
+
+    assert order == [b"a", b"b", b"c", b"d", b"e"]
+
+
 async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Statements) -> None:
     """Further rows with it are refused at once, and those with other keys go through."""
     batcher = Batcher(statements.run, SETTINGS, exclusive=True)
-    statements.may_end.clear()
-    busy = submit_all(batcher, 1)
-    await until(lambda: statements.running)
-    busy += submit_all(batcher, *[1] * 100)
-    others = submit_all(batcher, *range(2, 40))
+    busy = await hold(batcher, statements, 1)
+    busy += send_all(batcher, *[1] * 100)
+    others = send_all(batcher, *range(2, 40))
     await asyncio.sleep(0)
     refused = [request for request in busy if request.done()]
 
@@ -298,10 +495,8 @@ async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Stateme
 async def test_a_cancelled_request_frees_its_exclusive_key(statements: Statements) -> None:
     """The next row with the key is sent, wherever the others were when they left."""
     batcher = Batcher(statements.run, SETTINGS, exclusive=True)
-    statements.may_end.clear()
-    first = submit_all(batcher, 1)
-    await until(lambda: statements.running)
-    leavers, stayers = submit_all(batcher, 2, 2, 1), submit_all(batcher, 2, 1)
+    first = await hold(batcher, statements, 1)
+    leavers, stayers = send_all(batcher, 2, 2, 1), send_all(batcher, 2, 1)
     await asyncio.sleep(0)
 
     for leaver in leavers:
@@ -313,190 +508,38 @@ async def test_a_cancelled_request_frees_its_exclusive_key(statements: Statement
     assert sorted(chain(*statements.sent)) == [1, 1, 2]
 
 
-async def test_an_error_of_the_database_fails_all_requests(statements: Statements) -> None:
-    """`Unavailable` is no row's fault: all requests of the statement get it, and no later one."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.find_error = lambda keys: (
-        Unavailable("gone", Refusal.NO_DATABASE) if 1 in keys else None
-    )
-
-    results = await asyncio.gather(*submit_all(batcher, 1, 2), return_exceptions=True)
-    after = await batcher.submit(3)
-
-    assert [type(result) for result in results] == [Unavailable, Unavailable]
-    assert statements.sent == [[1, 2], [3]]
-    assert after == "result 3"
-
-
-@pytest.mark.parametrize("error", [RuleBroken("no_twos"), Contended("locked")])
-async def test_a_row_that_breaks_a_statement_fails_alone(
-    statements: Statements, error: Exception
+@pytest.mark.parametrize("settings", [SETTINGS, NOT_SHARED])
+@pytest.mark.parametrize("exclusive", [False, True])
+async def test_every_row_is_executed_once(
+    statements: Statements, settings: Sharing, *, exclusive: bool
 ) -> None:
-    """Each row is sent again alone, and only this one gets the error."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.find_error = lambda keys: error if 2 in keys else None
+    """Also among statements that fail and requests that leave; nobody waits for ever."""
+    executed: list[bytes] = []
 
-    results = await asyncio.gather(*submit_all(batcher, 1, 2, 3), return_exceptions=True)
+    async def run(rows: Rows[str]) -> dict[int, str]:
+        result = await statements.run(rows)
+        executed.extend(row.payload for row in rows)
+        return result
 
-    assert results == ["result 1", error, "result 3"]
-    assert statements.sent[0] == [1, 2, 3]
+    batcher = Batcher(run, settings, exclusive=exclusive)
+    statements.find_error = lambda keys: RuleBroken("no") if 7 in keys else None
+    served: list[bytes] = []
 
+    async def client(number: int) -> None:
+        for turn in range(20):
+            payload = f"{number} {turn}".encode()
+            request = asyncio.create_task(send(batcher, (number + turn) % 12, payload))
+            for _ in range((number * turn) % 5):
+                await asyncio.sleep(0)
+            if (number + turn) % 3 == 0:
+                request.cancel()
+            (result,) = await asyncio.gather(request, return_exceptions=True)
+            if isinstance(result, str):
+                served.append(payload)
 
-@pytest.mark.parametrize(
-    "error", [Contended("the table is locked"), Unavailable("gone by now", Refusal.NO_DATABASE)]
-)
-async def test_rows_are_not_sent_alone_after_a_timeout(
-    statements: Statements, error: Unavailable
-) -> None:
-    """If the table is locked, no request waits for more than one round of timeouts."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.find_error = lambda keys: RuleBroken("odd") if len(keys) > 1 else error
+    await asyncio.wait_for(asyncio.gather(*(client(number) for number in range(20))), 20)
 
-    results = await asyncio.gather(*submit_all(batcher, *range(20)), return_exceptions=True)
-
-    assert results == [error] * 20
-    shared = [keys for keys in statements.sent if len(keys) > 1]
-    assert len(shared[0]) == 10
-    assert len(statements.sent) <= len(shared) * (1 + SETTINGS.max_under_way)
-
-
-async def test_a_timeout_counts_for_the_rows_of_all_statements() -> None:
-    """If the table is locked, rows of another statement fail without a timeout of their own."""
-    sent = []
-    unlocked = asyncio.Event()
-
-    async def run(rows: list[SharedRow[str]]) -> dict[int, str]:
-        sent.append([row.key for row in rows])
-        if len(rows) == 1:
-            await unlocked.wait()
-        raise Contended("locked")
-
-    batcher = Batcher(run, SETTINGS)
-    requests = submit_all(batcher, *range(10))
-    await until(lambda: len(sent) == 1 + SETTINGS.max_under_way)
-    requests += submit_all(batcher, 11, 12, 13)
-    await until(lambda: sent[-1] == [11, 12, 13])
-    unlocked.set()
-    results = await asyncio.gather(*requests, return_exceptions=True)
-
-    assert {type(result) for result in results} == {Contended}
-    assert sent == [[*range(10)], [0], [1], [2], [11, 12, 13]]
-
-
-async def test_a_cancelled_request_does_not_cancel_its_statement(statements: Statements) -> None:
-    """The other requests of the statement get their results."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.may_end.clear()
-    request, other = submit_all(batcher, 1, 2)
-    await until(lambda: statements.running)
-    assert statements.sent == [[1, 2]]
-
-    request.cancel()
-    await asyncio.gather(request, return_exceptions=True)
-    statements.may_end.set()
-
-    assert await other == "result 2"
-    assert request.cancelled()
-
-
-async def test_a_request_cancelled_while_it_waits_is_not_sent(statements: Statements) -> None:
-    """So its write is not executed."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.may_end.clear()
-    first = submit_all(batcher, 1)
-    await until(lambda: statements.running)
-    request, other = submit_all(batcher, 2, 3)
-    await asyncio.sleep(0)
-
-    request.cancel()
-    await asyncio.gather(request, return_exceptions=True)
-    statements.may_end.set()
-    await asyncio.gather(*first, other)
-
-    assert statements.sent == [[1], [3]]
-
-
-async def test_a_batch_of_cancelled_requests_uses_no_slot(statements: Statements) -> None:
-    """After max_under_way such batches, the next request still gets its result."""
-    batcher = Batcher(statements.run, SETTINGS)
-    for key in range(SETTINGS.max_under_way):
-        request = asyncio.create_task(batcher.submit(key))
-        await asyncio.sleep(0)
-        request.cancel()
-        await asyncio.sleep(WAIT_FOR_STATEMENT_S * 1.5)
-
-    assert await asyncio.wait_for(batcher.submit(100), 20) == "result 100"
-    assert statements.sent == [[100]]
-
-
-async def test_a_cancelled_request_is_not_sent_again(statements: Statements) -> None:
-    """After a failed statement, only rows whose requests still wait are sent alone."""
-    batcher = Batcher(statements.run, SETTINGS)
-    statements.find_error = lambda keys: RuleBroken("no_ones") if 1 in keys else None
-    statements.may_end.clear()
-    requests = submit_all(batcher, 1, 2, 3)
-    await until(lambda: statements.running)
-
-    requests[1].cancel()
-    await asyncio.gather(requests[1], return_exceptions=True)
-    statements.may_end.set()
-    await asyncio.gather(*requests, return_exceptions=True)
-
-    assert statements.sent == [[1, 2, 3], [1], [3]]
-
-
-async def test_requests_for_a_busy_key_keep_their_order(statements: Statements) -> None:
-    """Changes of one movie are executed in the order of their requests."""
-    order: list[bytes] = []
-
-    async def run(rows: list[SharedRow[str]]) -> dict[int, str]:
-        order.extend(row.payload for row in rows if row.key == 1)
-        return await statements.run(rows)
-
-    batcher = Batcher(run, SETTINGS, exclusive=True)
-
-    others = [batcher.submit(key) for key in range(2, SETTINGS.max_rows + 1)]
-    await asyncio.gather(
-        batcher.submit(1, b"a"),
-        *(batcher.submit(1, payload) for payload in (b"b", b"c")),
-        *others,
-        *(batcher.submit(1, payload) for payload in (b"d", b"e")),
-    )
-
-    assert order == [b"a", b"b", b"c", b"d", b"e"]
-
-
-async def test_an_exclusive_key_is_once_in_a_statement(statements: Statements) -> None:
-    """Two writes of one movie are sent in two statements; other movies do not wait for that."""
-    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
-
-    await asyncio.gather(*submit_all(batcher, 1, 1, 2, 1))
-
-    assert statements.sent == [[1, 2], [1], [1]]
-
-
-async def test_an_exclusive_key_is_in_one_statement_at_a_time(statements: Statements) -> None:
-    """If a write of a movie is stuck, the next write of this movie delays no other movie."""
-    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
-    statements.stuck_keys = {1}
-    stuck = submit_all(batcher, 1)
-    await until(lambda: statements.running)
-
-    again, other = submit_all(batcher, 1, 2)
-    result = await asyncio.wait_for(other, 20)
-
-    assert result == "result 2"
-    assert statements.sent == [[1], [2]]
-    again.cancel()
-    stuck[0].cancel()
-
-
-async def test_without_sharing_each_request_has_a_statement(statements: Statements) -> None:
-    """`enabled = false` sends each request alone."""
-    settings = Sharing(enabled=False, max_rows=10, max_bytes=100, max_under_way=3, max_waiting=1)
-    batcher = Batcher(statements.run, settings)
-
-    results: list[Any] = await asyncio.gather(*submit_all(batcher, 1, 2, -3))
-
-    assert results == ["result 1", "result 2", None]
-    assert statements.sent == [[1], [2], [-3]]
+    assert len(executed) == len(set(executed))
+    assert set(served) <= set(executed)
+    assert len(served) > 200
+    assert await asyncio.wait_for(send(batcher, 1), 20) == "result 1"

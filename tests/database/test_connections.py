@@ -1,0 +1,192 @@
+"""Tests how a connection is opened: the addresses of a URL, and their timeouts."""
+
+import asyncio
+import os
+import resource
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from typing import Any
+
+import aiopg
+import psycopg2
+import pytest
+from link import Link, opened
+from support import Execute, until
+
+from service.config import Config
+from service.database.connections import Connector
+
+MakeConnector = Callable[..., Connector]
+
+
+@pytest.fixture
+def make_connector(settings: Callable[..., Config]) -> MakeConnector:
+    """Make a connector for a URL, with this timeout in seconds."""
+
+    def make(url: str, connect_timeout: float = 10) -> Connector:
+        changed = settings(database__url=url, database__connect_timeout=connect_timeout)
+        return Connector(changed.database)
+
+    return make
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    """A network to the test's database."""
+    async with opened(database) as link:
+        yield link
+
+
+@pytest.fixture
+async def other(database: str) -> AsyncIterator[Link]:
+    """A second network to the test's database."""
+    async with opened(database) as other:
+        yield other
+
+
+def url_of_both(link: Link, other: Link) -> str:
+    """Return a URL with two hosts."""
+    return link.url_through("127.0.0.1,127.0.0.1", f"{link.port},{other.port}")
+
+
+async def fetch_value(connection: aiopg.Connection, sql: str = "select 1") -> Any:
+    """Run one statement and return the first value of its result."""
+    async with connection.cursor() as cursor:
+        await cursor.execute(sql)
+        return (await cursor.fetchone())[0]
+
+
+@pytest.mark.parametrize("option", ["client_encoding=latin1", "connect_timeout=5", "keepalives=1"])
+async def test_the_url_may_have_options_of_libpq(
+    make_connector: MakeConnector, database: str, option: str
+) -> None:
+    """A URL may have options, such as the name that `pg_stat_activity` shows; text is UTF-8."""
+    connector = make_connector(f"{database}&{option}&application_name=mine")
+
+    async with await connector.connect() as connection:
+        text = await fetch_value(connection, "select '🎬' || current_setting('application_name')")
+
+    assert text == "🎬mine"
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_the_next_host_is_tried_when_one_cannot_be_reached(
+    make_connector: MakeConnector, link: Link, other: Link, *, refuses: bool
+) -> None:
+    """It refuses, or is silent for `connect_timeout`; later connects do not wait for it again."""
+    connector = make_connector(url_of_both(link, other), connect_timeout=0.5)
+    await link.cut() if refuses else link.stall()
+
+    async with await connector.connect(), await connector.connect() as connection:
+        assert await fetch_value(connection) == 1
+
+    assert link.connects == (0 if refuses else 1)
+    assert other.connects == 2
+
+
+@pytest.mark.parametrize("first", ["::1", "127.0.0.2"])
+async def test_the_next_address_of_a_name_is_tried(
+    make_connector: MakeConnector, link: Link, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """As of `localhost`, if PostgreSQL listens on 127.0.0.1 only and ::1 comes first."""
+    addresses = [(0, 0, 0, "", (address, 0)) for address in (first, "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+
+    async with await make_connector(link.url_through("database.example", str(link.port))).connect():
+        assert link.connects == 1
+
+
+async def test_a_name_without_an_address_is_passed_over(
+    make_connector: MakeConnector, link: Link
+) -> None:
+    """If no other host is left, the message has the name."""
+    both = make_connector(link.url_through("no-such-host.invalid,127.0.0.1", str(link.port)))
+    none = make_connector(link.url_through("no-such-host.invalid", str(link.port)))
+
+    async with await both.connect():
+        pass
+    with pytest.raises(psycopg2.Error, match=r"the name no-such-host\.invalid has no address"):
+        await none.connect()
+
+
+async def test_a_silent_resolver_delays_nothing_once_it_responds(
+    make_connector: MakeConnector, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking up has a timeout, too; lookups that go on do not fill the pool of threads."""
+    getaddrinfo = socket.getaddrinfo
+    responds = threading.Event()
+
+    def look_up(*arguments: Any, **options: Any) -> Any:
+        responds.wait(30)
+        return getaddrinfo(*arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    connector = make_connector(link.url_through("localhost", str(link.port)), connect_timeout=0.05)
+    for _ in range(20):
+        with pytest.raises(psycopg2.Error, match="looking up the hosts: timeout expired"):
+            await connector.connect()
+
+    responds.set()
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    async with asyncio.timeout(5), await make_connector(link.url).connect() as connection:
+        value = await fetch_value(connection)
+
+    assert value == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "connects"),
+    [
+        ("any", [1, 0]),
+        ("primary", [1, 0]),
+        ("read-write", [1, 0]),
+        ("prefer-standby", [2, 1]),  # first as standbys, then as any
+    ],
+)
+async def test_target_session_attrs_holds_for_each_host(
+    make_connector: MakeConnector, link: Link, other: Link, wanted: str, connects: list[int]
+) -> None:
+    """All hosts are tried before a server of another kind is taken."""
+    url = f"{url_of_both(link, other)}&target_session_attrs={wanted}"
+
+    async with await make_connector(url).connect():
+        assert [link.connects, other.connects] == connects
+
+
+async def test_the_error_has_the_reason_of_each_host(
+    make_connector: MakeConnector, link: Link, other: Link
+) -> None:
+    """If no host has the wanted attributes, for example."""
+    url = f"{url_of_both(link, other)}&target_session_attrs=standby"
+
+    with pytest.raises(
+        psycopg2.Error, match=r"not in hot standby mode.*; .*not in hot standby mode"
+    ):
+        await make_connector(url).connect()
+
+    assert [link.connects, other.connects] == [1, 1]
+
+
+async def test_a_connection_with_a_high_file_descriptor_may_break(
+    make_connector: MakeConnector, database: str, execute: Execute
+) -> None:
+    """Although select(), which aiopg asks, refuses descriptors from 1,024 on."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    with ExitStack() as placeholders:
+        while (placeholder := os.dup(0)) < 1024:
+            placeholders.callback(os.close, placeholder)
+        os.close(placeholder)
+
+        async with await make_connector(database).connect() as connection:
+            descriptor = connection.raw.fileno()
+            execute("select pg_terminate_backend(%s, 5000)", connection.raw.info.backend_pid)
+            await until(lambda: connection.closed)
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert descriptor >= 1024
+    assert failures == []
