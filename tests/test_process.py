@@ -30,7 +30,7 @@ from support import (
 
 BIN = Path(sys.executable).parent
 SERVE = [sys.executable, "-m", "service", "serve"]
-GUNICORN = [str(BIN / "gunicorn"), "service.app:gunicorn"]
+GUNICORN = [str(BIN / "gunicorn"), "service.worker:make_worker"]
 WEB = [sys.executable, "-m", "service", "web"]
 
 
