@@ -19,7 +19,7 @@ import psycopg2
 import pytest
 from support import SERVICE, wait_until, with_user
 
-from service.database.embedded.place import find_installed_programs
+from service.database.embedded import find_programs
 from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
 from service.database.migrations import session as migration_session
@@ -153,7 +153,7 @@ def project(folder: Path, empty_database: str) -> Project:
 
 def psql(project: Project, script: str) -> None:
     """Run a script as a DBA does."""
-    program = str(find_installed_programs() / "psql")
+    program = str(find_programs() / "psql")
     command = [program, "-X", "-q", "-v", "ON_ERROR_STOP=1", project.url]
     subprocess.run(command, input=script.encode(), check=True, capture_output=True, timeout=60)
 
