@@ -51,8 +51,8 @@ PROTECTIONS = {
     "connection-cap": Protection(
         "file-descriptors",
         "service/web/request_cycle/server.py",
-        "        if self._open <= self._max_connections:\n",
-        "        if True:\n",
+        "        if self._open > self.parts.max_connections:\n",
+        "        if False:\n",
     ),
     # A client whose token was verified is looked up again after 30 s.
     "known-clients-expire": Protection(

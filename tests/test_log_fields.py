@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from conftest import ROOT
 
-LOGGERS = {"log", "logs.access", "structlog.get_logger()"}
+LOGGERS = {"log", "structlog.get_logger()"}
 IN_EVERY_LINE = {"event", "level", "timestamp"}
 SOURCES = [*sorted((ROOT / "service").rglob("*.py")), ROOT / "gunicorn.conf.py"]
 MODULE_OF = {

@@ -23,7 +23,6 @@ class AccessLog:
     """
 
     def __init__(self, settings: Log) -> None:
-        self.is_enabled = settings.level in ("debug", "info")
         is_json = structlog.is_configured() and not is_as_text(settings)
         self._writer = get_writer() if is_json else None
 
@@ -70,3 +69,8 @@ class AccessLog:
         except TypeError:  # a path that is not UTF-8
             text = encode_line(line) + b"\n"
         self._writer.write_line(text)
+
+
+def make_access_log(settings: Log) -> AccessLog | None:
+    """Return None if the lines, which have the level info, are not to be written."""
+    return AccessLog(settings) if settings.level in ("debug", "info") else None
