@@ -59,7 +59,6 @@ accesslog = None  # the service writes it
 control_socket_disable = True
 
 
-
 def when_ready(server: Arbiter) -> None:
     """Refuse mistakes before any worker starts, and make what the workers share.
 
@@ -98,7 +97,7 @@ def _make_metrics_folder() -> Path:
 
 
 def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
-    """Let our runner have the sockets: aiohttp's worker would listen again, with a backlog of 128."""
+    """Give the sockets to our runner: aiohttp's worker would listen with a backlog of 128."""
     atexit.unregister(shutil.rmtree)
     sockets, worker.sockets = [each.sock for each in worker.sockets], []
     worker.app.callable = partial(server.make_worker, sockets)

@@ -37,14 +37,14 @@ PROTECTIONS = {
     "cancelled-error": Protection(
         "locked-table",
         "service/database/statements.py",
-        "            if not is_statement_timeout(error):\n                raise\n",
-        "            raise\n",
+        "                if not is_statement_timeout(error):\n                    raise\n",
+        "                raise\n",
     ),
     # At the end, a process waits for requests in flight, and tells clients that connections end.
     "draining": Protection(
         "sigterm",
         "service/web/request_cycle/server.py",
-        "                await self.server.drain(self._settings.shutdown_timeout)\n",
+        "            await self.server.drain(self._settings.shutdown_timeout)\n",
         "",
     ),
     # A process accepts fewer connections than it may open files.

@@ -31,7 +31,7 @@ from service.web.health import Health
 from service.web.movies.handlers import Movies
 from service.web.operators import MetricsPage, make_operations_routes
 from service.web.reference.handlers import Reference
-from service.web.request_cycle.access_log import make_access_log
+from service.web.request_cycle.access_log import AccessLog
 from service.web.request_cycle.cycle import CYCLE, RequestCycle, Route
 from service.web.request_cycle.headers import CommonHeaders, add_common_headers
 from service.web.request_cycle.server import PARTS, Parts, choose_max_connections
@@ -87,7 +87,7 @@ def create_app(
         CommonHeaders(config.server),
         metrics,
         tracing,
-        make_access_log(config.log),
+        AccessLog(config.log),
     )
     app = _make_application(cycle, routes, parts)
     app.cleanup_ctx.append(tracing.run)

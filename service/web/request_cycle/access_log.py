@@ -23,6 +23,7 @@ class AccessLog:
     """
 
     def __init__(self, settings: Log) -> None:
+        self._is_enabled = settings.level in ("debug", "info")
         is_json = structlog.is_configured() and not is_as_text(settings)
         self._writer = get_writer() if is_json else None
 
@@ -34,6 +35,8 @@ class AccessLog:
         seconds: float,
     ) -> None:
         """Write the line of a response, which was sent `seconds` after the request had begun."""
+        if not self._is_enabled:
+            return
         line: dict[str, object] = {"request_id": context.id}
         if context.trace_id:
             line["trace_id"] = context.trace_id
@@ -69,8 +72,3 @@ class AccessLog:
         except TypeError:  # a path that is not UTF-8
             text = encode_line(line) + b"\n"
         self._writer.write_line(text)
-
-
-def make_access_log(settings: Log) -> AccessLog | None:
-    """Return None if the lines, which have the level info, are not to be written."""
-    return AccessLog(settings) if settings.level in ("debug", "info") else None
