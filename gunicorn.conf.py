@@ -4,10 +4,10 @@ The address and the number of workers come from config.toml and the environment.
 """
 
 import asyncio
+import atexit
 import os
 import shutil
 import signal
-import socket
 import tempfile
 from functools import partial
 from math import ceil
@@ -58,68 +58,54 @@ accesslog = None  # the service writes it
 # gunicorn would create a control socket in the home folder.
 control_socket_disable = True
 
-_metrics_folder: Path | None = None
-_operations_sockets: list[socket.socket] = []
+
+def when_ready(server: Arbiter) -> None:
+    """Refuse mistakes before any worker starts, and make what the workers share.
+
+    SIGHUP reloads queries/*.sql in the workers; gunicorn's default is to replace them.
+    """
+    server.handle_hup = lambda: server.kill_workers(signal.SIGHUP)
+    server.metrics_folder = _make_metrics_folder() if _config.operations.are_metrics_on else None
+
+    from service.app import check_start  # noqa: PLC0415 - after the folder was made
+    from service.web.request_cycle.server import bind as make_sockets  # noqa: PLC0415 - as above
+    from service.worker import make_worker  # noqa: PLC0415 - as above
+
+    operations_sockets = []
+    try:
+        asyncio.run(check_start(_config))
+        if _config.operations.port:
+            operations_sockets = make_sockets(_config.operations, "[operations] host and port")
+    except OperatorError as error:
+        logs.log_start_failure(error)
+        raise SystemExit(1) from error
+    warn_if_anyone_can_write(_config.access, [each.sock.getsockname() for each in server.LISTENERS])
+    server.make_worker = partial(make_worker, _config, operations_sockets, server.metrics_folder)
 
 
-def on_starting(_: Arbiter) -> None:
-    """Refuse mistakes, before any worker starts; make the folder in which the workers count.
+def _make_metrics_folder() -> Path:
+    """Make the folder in which the workers count, until the master ends.
 
     https://prometheus.github.io/client_python/multiprocess/: its variable must be set before
     prometheus_client is imported. In memory where possible: writing to a file on a disk may wait.
     """
-    global _metrics_folder, _operations_sockets  # noqa: PLW0603 - hooks share nothing else
-    if _config.operations.are_metrics_on:
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - private
-        _metrics_folder = Path(tempfile.mkdtemp(prefix="movie-catalogue-metrics-", dir=memory))
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(_metrics_folder)
-
-    from service.app import check_start  # noqa: PLC0415 - see above
-    from service.web.request_cycle.server import bind as make_sockets  # noqa: PLC0415 - see above
-
-    try:
-        asyncio.run(check_start(_config))
-        if _config.operations.port:
-            setting = "[operations] host and port"
-            _operations_sockets = make_sockets(_config.operations, setting)
-    except OperatorError as error:
-        logs.log_start_failure(error)
-        _remove_metrics()
-        raise SystemExit(1) from error
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - private
+    folder = tempfile.mkdtemp(prefix="movie-catalogue-metrics-", dir=memory)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    return Path(folder)
 
 
-def when_ready(server: Arbiter) -> None:
-    """Let SIGHUP reload queries/*.sql in the workers; gunicorn's default is to replace them."""
-    warn_if_anyone_can_write(_config.access, [server.LISTENERS[0].sock.getsockname()])
-    signal.signal(signal.SIGHUP, lambda *_: server.kill_workers(signal.SIGHUP))
-
-
-def post_fork(_: Arbiter, worker: GunicornWebWorker) -> None:
-    """Give a worker its settings and sockets.
-
-    aiohttp's worker would listen on the sockets again, with a backlog of 128.
-    """
-    from service.worker import make_worker  # noqa: PLC0415 - after `on_starting`
-
+def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
+    """Give the sockets to our runner: aiohttp's worker would listen with a backlog of 128."""
+    atexit.unregister(shutil.rmtree)
     sockets, worker.sockets = [each.sock for each in worker.sockets], []
-    worker.app.callable = partial(
-        make_worker, _config, sockets, _operations_sockets, _metrics_folder
-    )
+    worker.app.callable = partial(server.make_worker, sockets)
 
 
-def child_exit(_: Arbiter, worker: GunicornWebWorker) -> None:
+def child_exit(server: Arbiter, worker: GunicornWebWorker) -> None:
     """Forget the gauges of a worker that has ended; its counters remain."""
-    if _metrics_folder:
-        from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - see above
+    if server.metrics_folder:
+        from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - as above
 
         mark_process_dead(worker.pid)
-
-
-def on_exit(_: Arbiter) -> None:
-    """Remove the folder of the metrics."""
-    _remove_metrics()
-
-
-def _remove_metrics() -> None:
-    if _metrics_folder:
-        shutil.rmtree(_metrics_folder, ignore_errors=True)

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import click
+import psycopg2
 
 from bench.database import ROOT, create_database
 from bench.targets import build_environment, find_free_port, wait_for_response
+from service.access.tokens import hash_token, make_token
 
 CONNECTIONS = 64
 FEW, MANY = 2_000, 12_000
@@ -25,14 +27,17 @@ MOVIES = 10_000
 BODY = b'{"title": "The Return", "year": 1999, "runtime": "102 mins", "genres": ["drama", "war"]}'
 PATCH = b'{"runtime": "%d mins"}'
 SERVICE, AIOHTTP = "service", "aiohttp"
+# So high that no request is refused.
+LIMITS = {"CATALOGUE_LIMITS_RATE": "1000000", "CATALOGUE_LIMITS_BURST": "10000000"}
 PROGRAMS = {SERVICE: ("service", "serve"), AIOHTTP: ("bench.peer_aiohttp",)}
 
 
 class Connection(asyncio.Protocol):
     """Sends its next request when it has the response."""
 
-    def __init__(self, method: str, first: int, requests: int) -> None:
+    def __init__(self, method: str, headers: str, first: int, requests: int) -> None:
         self._method = method
+        self._headers = headers
         self._next = first
         self._left = requests
         self._received = b""
@@ -68,12 +73,12 @@ class Connection(asyncio.Protocol):
             path, body = "/v1/movies", BODY
         elif self._method == "PATCH":
             body = PATCH % (1 + self._left)
-        head = f"{self._method} {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: calls\r\n"
+        head = f"{self._method} {path} HTTP/1.1\r\n{self._headers}"
         length = f"Content-Length: {len(body)}\r\n" if body else ""
         self._transport.write(f"{head}{length}\r\n".encode() + body)
 
 
-async def send(port: int, method: str, requests: int) -> None:
+async def send(port: int, method: str, headers: str, requests: int) -> None:
     """Send so many requests over `CONNECTIONS` connections."""
     loop = asyncio.get_running_loop()
     each = requests // CONNECTIONS
@@ -81,7 +86,7 @@ async def send(port: int, method: str, requests: int) -> None:
     connections = []
     for number in range(CONNECTIONS):
         made = await loop.create_connection(
-            lambda number=number: Connection(method, number * step, each),  # type: ignore[misc]
+            lambda number=number: Connection(method, headers, number * step, each),  # type: ignore[misc]
             "127.0.0.1",
             port,
         )
@@ -89,25 +94,38 @@ async def send(port: int, method: str, requests: int) -> None:
     await asyncio.gather(*(connection.ended for connection in connections))
 
 
+def add_client(database_url: str) -> str:
+    """Add a client that may write; return the header that sends its token."""
+    with closing(psycopg2.connect(database_url)) as connection, connection.cursor() as cursor:
+        token = make_token(1)
+        sql = "insert into clients (name, token_hash, scopes) values ('calls', %s, '{write}')"
+        cursor.execute(sql, [hash_token(token)])
+        connection.commit()
+    return f"Authorization: Bearer {token}\r\n"
+
+
 def count_calls(
-    program: str, method: str, requests: int, database_url: str, settings: dict[str, str]
+    program: str,
+    method: str,
+    headers: str,
+    requests: int,
+    environment: dict[str, str],
 ) -> Counter[tuple[str, str]]:
     """Return the calls of each function, by its file and name, of a process with these requests."""
     port = find_free_port()
     with tempfile.TemporaryDirectory() as folder:
         profile = f"{folder}/profile"
-        environment = build_environment({"PORT": str(port), "HOST": "127.0.0.1", **settings})
         process = subprocess.Popen(  # noqa: S603 - one of PROGRAMS
             [sys.executable, "-m", "cProfile", "-o", profile, "-m", *PROGRAMS[program]],
             cwd=ROOT,
-            env={**environment, "DATABASE_URL": database_url},
+            env=build_environment({"PORT": str(port), "HOST": "127.0.0.1", **environment}),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
             if not wait_for_response(process, f"http://127.0.0.1:{port}/v1/movies/1"):
                 raise click.ClickException(f"{program} did not start")
-            asyncio.run(send(port, method, requests))
+            asyncio.run(send(port, method, headers, requests))
         finally:
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
@@ -123,15 +141,21 @@ def count_calls(
 @click.option("--details", is_flag=True, help="Also list the functions, the most called first.")
 @click.option("--only", multiple=True, help="One of aiohttp, GET, POST, PATCH.")
 @click.option("--set", "given", multiple=True, help="A setting, such as CATALOGUE_X_Y=1.")
-def main(only: tuple[str, ...], given: tuple[str, ...], *, details: bool) -> None:
+@click.option("--token", "with_token", is_flag=True, help="With a client's token, and limits.")
+def main(only: tuple[str, ...], given: tuple[str, ...], *, details: bool, with_token: bool) -> None:
     """Print the calls, and the functions and files of service/, of each kind of request."""
-    settings = dict(setting.split("=", 1) for setting in given)
     with create_database(None, MOVIES) as database:
+        environment = {"DATABASE_URL": database.url}
+        headers = "Host: localhost\r\nUser-Agent: calls\r\n"
+        if with_token:
+            environment |= LIMITS
+            headers += add_client(database.url)
+        environment |= dict(setting.split("=", 1) for setting in given)
         for label in only or (AIOHTTP, "GET", "POST", "PATCH"):
             program = AIOHTTP if label == AIOHTTP else SERVICE
             method = "GET" if label == AIOHTTP else label
             few, many = (
-                count_calls(program, method, requests, database.url, settings)
+                count_calls(program, method, headers, requests, environment)
                 for requests in (FEW, MANY)
             )
             requests = (MANY // CONNECTIONS - FEW // CONNECTIONS) * CONNECTIONS

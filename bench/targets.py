@@ -48,7 +48,7 @@ class Target:
         return workload in self.workloads
 
 
-GUNICORN = ("gunicorn", "service.app:gunicorn")
+GUNICORN = ("gunicorn", "service.worker:make_worker")
 UVICORN = ("uvicorn", "bench.peer_fastapi:app", "--no-access-log", "--log-level", "warning")
 
 TARGETS = (

@@ -37,22 +37,22 @@ PROTECTIONS = {
     "cancelled-error": Protection(
         "locked-table",
         "service/database/statements.py",
-        "            if not is_statement_timeout(error):\n                raise\n",
-        "            raise\n",
+        "                if not is_statement_timeout(error):\n                    raise\n",
+        "                raise\n",
     ),
     # At the end, a process waits for requests in flight, and tells clients that connections end.
     "draining": Protection(
         "sigterm",
         "service/web/request_cycle/server.py",
-        "                await self.server.drain(self._settings.shutdown_timeout)\n",
+        "            await self.server.drain(self._settings.shutdown_timeout)\n",
         "",
     ),
     # A process accepts fewer connections than it may open files.
     "connection-cap": Protection(
         "file-descriptors",
         "service/web/request_cycle/server.py",
-        "        if self._open <= self._max_connections:\n",
-        "        if True:\n",
+        "        if self._open > self.parts.max_connections:\n",
+        "        if False:\n",
     ),
     # A client whose token was verified is looked up again after 30 s.
     "known-clients-expire": Protection(

@@ -117,7 +117,7 @@ def web_(ctx: click.Context) -> None:
     environ.pop("WEB_CONCURRENCY", None)  # gunicorn's import of a wrong value is a traceback
     program = str(Path(sys.executable).with_name("gunicorn"))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until gunicorn handles it
-    os.execve(program, [program, "service.worker:gunicorn"], environ)  # noqa: S606 - no shell
+    os.execve(program, [program, "service.worker:make_worker"], environ)  # noqa: S606 - no shell
 
 
 async def _serve(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -125,7 +126,9 @@ async def check_start(config: Config) -> None:
 
     The database need not be reachable: the service starts without it, and is not ready.
     """
-    create_app(config)
+    # Without metrics: the sums of the workers must not include the gauges of their master.
+    operations = replace(config.operations, port=0, token="")
+    create_app(replace(config, operations=operations))
     await refuse_mistakes(config)
 
 

@@ -17,9 +17,9 @@ class Worker(Runner):
     def __init__(
         self,
         config: Config,
-        sockets: Sequence[socket.socket],
         operations_sockets: Sequence[socket.socket],
         metrics_folder: Path | None,
+        sockets: Sequence[socket.socket],
     ) -> None:
         # The master has refused mistakes. A worker that replaces another one must not stop it.
         super().__init__(create_app(config, refuse_mistakes=False, metrics_folder=metrics_folder))
@@ -36,9 +36,9 @@ class Worker(Runner):
 
 async def make_worker(
     config: Config,
-    sockets: Sequence[socket.socket],
     operations_sockets: Sequence[socket.socket],
     metrics_folder: Path | None,
+    sockets: Sequence[socket.socket],
 ) -> Worker:
     """Make a worker. SIGHUP reloads its queries."""
     worker: Worker
@@ -48,5 +48,5 @@ async def make_worker(
 
     # Before the files are read, to miss no change; the loop calls it when there is an app.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    worker = Worker(config, sockets, operations_sockets, metrics_folder)
+    worker = Worker(config, operations_sockets, metrics_folder, sockets)
     return worker

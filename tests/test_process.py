@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -30,7 +31,7 @@ from support import (
 
 BIN = Path(sys.executable).parent
 SERVE = [sys.executable, "-m", "service", "serve"]
-GUNICORN = [str(BIN / "gunicorn"), "service.app:gunicorn"]
+GUNICORN = [str(BIN / "gunicorn"), "service.worker:make_worker"]
 WEB = [sys.executable, "-m", "service", "web"]
 
 
@@ -63,6 +64,17 @@ def get(url: str) -> int:
             return error.code
     except (URLError, TimeoutError):
         return 0
+
+
+def find_processes(base: str) -> set[str]:
+    """Return the part of the request id that each process that serves requests has."""
+
+    def find(_: int) -> str:
+        with urllib.request.urlopen(f"{base}/v1/healthcheck/ready", timeout=5) as response:  # noqa: S310 - ours
+            return str(response.headers["X-Request-Id"]).partition("-")[0]
+
+    with ThreadPoolExecutor(8) as threads:
+        return set(threads.map(find, range(32)))
 
 
 @contextmanager
@@ -205,14 +217,13 @@ def connect(base: str) -> socket.socket:
 
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
 def test_clients_wait_in_the_backlog(environment: Environment, command: list[str]) -> None:
-    """As many as the setting says connect while no process accepts them; SIGTERM loses none."""
+    """More than the system's usual 128 connect while no process accepts them."""
     environment["LOG_LEVEL"] = "warning"  # nobody reads its stdout
     with serving(command, environment) as (base, process):
         os.killpg(process.pid, signal.SIGSTOP)
         clients = [connect(base) for _ in range(300)]
         for client in clients:
             client.sendall(b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n")
-        process.terminate()
         os.killpg(process.pid, signal.SIGCONT)
         statuses = set()
         for client in clients:
@@ -353,8 +364,17 @@ def read_metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
+def find_workers(process: subprocess.Popen[str]) -> list[int]:
+    """Return the pids of gunicorn's workers."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [*map(int, children.read_text().split())]
+
+
 def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment) -> None:
-    """Its requests still count; its gauges are gone; its replacement goes on counting."""
+    """Its requests still count; its gauges are gone; its replacement goes on counting.
+
+    The folder in which they count is removed at the end.
+    """
     port = free_port()
     environment |= {"WEB_CONCURRENCY": "2", "CATALOGUE_OPERATIONS_PORT": str(port)}
     labels = 'method="GET",route="/v1/movies/{id}",status="404"'
@@ -362,13 +382,15 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
     with serving(GUNICORN, environment) as (base, process):
         wait_until(lambda: read_metrics(port).get("catalogue_processes") == 2)
         before = read_metrics(port)
+        killed, _ = find_workers(process)
+        files = Path(f"/proc/{killed}/maps").read_text()
+        folder = Path(re.findall(r"(/\S+/movie-catalogue-metrics-\w+)/counter_", files)[0])
         statuses = [get(f"{base}/v1/movies/1") for _ in range(50)]
         wait_until(lambda: read_metrics(port).get(requests) == 50)  # counted after they are sent
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(children[0]), signal.SIGKILL)
+        os.kill(killed, signal.SIGKILL)
         wait_until(
             lambda: (
-                read_metrics(port)["catalogue_start_time_seconds"]
+                read_metrics(port).get("catalogue_start_time_seconds", 0)
                 > before["catalogue_start_time_seconds"]
             )
         )
@@ -377,13 +399,23 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
         statuses += [get(f"{base}/v1/movies/1") for _ in range(50)]
         wait_until(lambda: read_metrics(port).get(requests, 0) >= 100)
         after = read_metrics(port)
+        is_counted_there = folder.is_dir()
         process.terminate()
         process.communicate(timeout=60)
 
     assert statuses == [404] * 100
     assert (replaced[requests], after[requests]) == (50, 100)
     assert after["catalogue_processes"] == 2
+    assert after["catalogue_max_files"] > after["catalogue_open_files"] > 0
     assert process.returncode == 0
+    assert (is_counted_there, folder.exists()) == (True, False)
+
+
+def test_request_ids_of_two_workers_differ(environment: Environment) -> None:
+    """A log has the lines of all workers, and a request is found by its id."""
+    environment |= {"WEB_CONCURRENCY": "2"}
+    with serving(GUNICORN, environment) as (base, _):
+        wait_until(lambda: len(find_processes(base)) == 2)
 
 
 def test_a_wrong_setting_stops_the_start(environment: Environment) -> None:

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import pty
-import resource
-import shutil
 import signal
 import subprocess
 import urllib.request
@@ -17,17 +15,20 @@ from typing import Any
 
 import pytest
 from support import Environment, Execute, add_movies, until, wait_until
-from test_process import GUNICORN, SERVE, checkout, get, serving
+from test_process import (
+    GUNICORN,
+    SERVE,
+    checkout,
+    find_processes,
+    find_workers,
+    get,
+    serving,
+)
 
 from service.database.reloading import make_reloader
 
 __all__ = ["checkout"]  # a fixture
 
-WORKERS = """
-select count(distinct application_name)
-from pg_stat_activity
-where datname = current_database() and application_name like 'movie-catalogue %'
-"""
 COMMANDS = [
     pytest.param(SERVE, {}, id="serve"),
     pytest.param(GUNICORN, {"WEB_CONCURRENCY": "2"}, id="gunicorn with two workers"),
@@ -68,7 +69,7 @@ def titles(base: str) -> set[str]:
 
 @contextmanager
 def logging(
-    command: list[str], environment: Environment, changes: Environment, execute: Execute
+    command: list[str], environment: Environment, changes: Environment
 ) -> Iterator[tuple[str, subprocess.Popen[str], Callable[..., dict[str, Any]]]]:
     """Start a service; yield its address, its process, and a function that waits for a log line."""
     with serving(command, environment, **changes) as (base, process), ThreadPoolExecutor(1) as one:
@@ -93,7 +94,7 @@ def logging(
 
         one.submit(read)
         workers = int(changes.get("WEB_CONCURRENCY", "1"))
-        wait_until(lambda: execute(WORKERS) == [(workers,)])  # each has read the files by then
+        wait_until(lambda: len(find_processes(base)) == workers)  # each has read the files by then
         try:
             yield base, process, wait_for
         finally:
@@ -104,13 +105,12 @@ def logging(
 @pytest.mark.parametrize(("command", "changes"), COMMANDS)
 def test_sighup_reloads_changed_queries(
     environment: Environment,
-    execute: Execute,
     queries: Path,
     command: list[str],
     changes: Environment,
 ) -> None:
     """Every process uses the new queries, without a failed request."""
-    with logging(command, environment, changes, execute) as (base, process, wait_for):
+    with logging(command, environment, changes) as (base, process, wait_for):
         assert titles(base) == {"Moana"}
         change(queries, "select m.id, m.title,", "select m.id, upper(m.title) as title,")
         process.send_signal(signal.SIGHUP)
@@ -131,13 +131,12 @@ MISTAKES = [
 @pytest.mark.parametrize(("command", "changes"), COMMANDS)
 def test_wrong_queries_are_not_taken(
     environment: Environment,
-    execute: Execute,
     queries: Path,
     command: list[str],
     changes: Environment,
 ) -> None:
     """The old queries stay, the log has file and line, and the next reload works."""
-    with logging(command, environment, changes, execute) as (base, process, wait_for):
+    with logging(command, environment, changes) as (base, process, wait_for):
         for old, new, reason in MISTAKES:
             change(queries, old, new)
             process.send_signal(signal.SIGHUP)
@@ -153,12 +152,6 @@ def test_wrong_queries_are_not_taken(
         assert titles(base) == {"Moana"}
 
 
-def find_workers(process: subprocess.Popen[str]) -> list[int]:
-    """Return the pids of gunicorn's workers."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [*map(int, children.read_text().split())]
-
-
 def statuses(base: str) -> set[int]:
     """What all of its processes respond."""
     with ThreadPoolExecutor(8) as threads:
@@ -169,7 +162,6 @@ def statuses(base: str) -> set[int]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_that_starts_with_wrong_files_is_not_ready(
     environment: Environment,
-    execute: Execute,
     queries: Path,
     workers: int,
     mistake: tuple[str, str, str],
@@ -177,7 +169,7 @@ def test_a_worker_that_starts_with_wrong_files_is_not_ready(
     """It responds 503 until they are right, and stops no other; its settings are its master's."""
     old, new, reason = mistake
     changes = {"WEB_CONCURRENCY": str(workers)}
-    with logging(GUNICORN, environment, changes, execute) as (base, process, wait_for):
+    with logging(GUNICORN, environment, changes) as (base, process, wait_for):
         change(queries, old, new)
         (queries.parents[1] / "config.toml").write_text("nonsense")
         os.kill(find_workers(process)[0], signal.SIGKILL)
@@ -190,60 +182,6 @@ def test_a_worker_that_starts_with_wrong_files_is_not_ready(
         wait_until(lambda: statuses(base) == {200})
 
         assert find_workers(process) == meanwhile
-
-
-@pytest.mark.usefixtures("queries")
-def test_a_worker_that_ends_at_its_start_stops_no_other(
-    environment: Environment, execute: Execute, tmp_path: Path
-) -> None:
-    """Whatever the error is; gunicorn tries again until it starts."""
-    changes = {"WEB_CONCURRENCY": "2", "PYTHONPATH": str(tmp_path)}
-    broken = tmp_path / "aiopg.py"
-    with logging(GUNICORN, environment, changes, execute) as (base, process, wait_for):
-        broken.write_text("raise RuntimeError('broken')")
-        os.kill(find_workers(process)[0], signal.SIGKILL)
-        wait_for("Exception in worker process")
-        meanwhile = statuses(base)
-        broken.unlink()
-        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
-
-        wait_until(lambda: execute(WORKERS) == [(2,)])
-        assert process.poll() is None
-    assert meanwhile == {200}
-
-
-@pytest.mark.usefixtures("queries")
-def test_a_master_that_cannot_start_a_worker_goes_on(
-    environment: Environment, execute: Execute
-) -> None:
-    """If it has no file descriptors left, it tries again; the other worker serves meanwhile."""
-    changes = {"WEB_CONCURRENCY": "2"}
-    with logging(GUNICORN, environment, changes, execute) as (base, process, wait_for):
-        limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-        os.kill(find_workers(process)[0], signal.SIGKILL)
-        wait_for("worker not started", "Too many open files")
-        meanwhile = (len(find_workers(process)), statuses(base))
-
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
-        wait_until(lambda: len(find_workers(process)) == 2)
-
-    assert meanwhile == (1, {200})
-
-
-@pytest.mark.usefixtures("queries")
-def test_a_worker_that_is_starting_delays_no_stop(
-    environment: Environment, execute: Execute
-) -> None:
-    """It ends at SIGTERM, not after gunicorn's `graceful_timeout` of 15 s."""
-    with logging(GUNICORN, environment, {"WEB_CONCURRENCY": "2"}, execute) as (_, process, _):
-        killed, _ = workers = find_workers(process)
-        os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: set(find_workers(process)) - set(workers))
-
-        process.terminate()
-
-        assert process.wait(10) == 0
 
 
 def test_a_reload_under_load_fails_no_request(environment: Environment, queries: Path) -> None:

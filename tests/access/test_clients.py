@@ -53,7 +53,7 @@ class Process:
 
     async def find(self, token: str) -> access.Client:
         """Return the client with this token, as the service does."""
-        return self._clients.get_known(token) or await self._clients.look_up(token, token)
+        return self._clients.get_known(token) or await self._clients.look_up(token)
 
     async def verdict(self, token: str) -> str:
         """Return "valid", or why not."""

@@ -6,9 +6,9 @@ from support import StoppedClock
 from service.access import counts
 from service.access.counts import MemoryCounts, Refused
 from service.access.limits import identify
-from service.errors import Limit, Policy
+from service.errors import Policy
 
-TEN = Policy(Limit.RATE, 10, 5)
+TEN = Policy("rate", 10, 5)
 START = 1_000_000.0  # a window of five seconds begins
 
 
@@ -43,7 +43,7 @@ async def test_no_more_than_the_quota_is_taken_at_once() -> None:
 
 async def test_units_come_back_steadily(clock: StoppedClock) -> None:
     """In the long run, it is the quota per window."""
-    counter = MemoryCounts(Policy(Limit.RATE, 100, 5))
+    counter = MemoryCounts(Policy("rate", 100, 5))
     await take_all(counter)
     clock.now += 5  # the window of the first hundred is over
 

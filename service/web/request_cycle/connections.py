@@ -154,5 +154,5 @@ class EndOfRequest(AbstractAccessLogger):
             parts.access_log.write(request, context, response, time)
         if context.span:
             context.span.end(request.method, context.route, response.status)
-        if parts.metrics.is_enabled and not context.parser_error:
+        if parts.metrics.is_enabled:
             parts.metrics.count_response(request.method, context, response.status, time)

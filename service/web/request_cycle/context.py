@@ -1,8 +1,6 @@
 """Makes the context of each request: its id, its trace, and its client's address."""
 
-import itertools
 import re
-import secrets
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -17,10 +15,6 @@ CONTEXT = web.RequestKey("context", RequestContext)
 REQUEST_ID = istr("X-Request-Id")
 WELL_FORMED_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 MAX_LOGGED_LENGTH = 256  # characters of a path or a user agent; a request may have 8,190
-
-# An id of a request is unique among processes: PROCESS, which is random, and a number.
-PROCESS = secrets.token_hex(8)
-NUMBERS = itertools.count(1)
 
 TRACEPARENT = istr("traceparent")
 _TRACESTATE = istr("tracestate")

@@ -4,7 +4,9 @@
 """
 
 import asyncio
+import itertools
 import resource
+import secrets
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,8 +32,6 @@ from service.web.request_cycle.client_address import ClientAddresses
 from service.web.request_cycle.connections import Connection, EndOfRequest
 from service.web.request_cycle.context import (
     CONTEXT,
-    NUMBERS,
-    PROCESS,
     REQUEST_ID,
     TRACEPARENT,
     WELL_FORMED_ID,
@@ -94,6 +94,9 @@ class Server(web.Server):
         self._clients = ClientAddresses(trusted) if trusted else None
         self.idle: dict[Connection, None] = {}  # the one that is idle for longest is first
         self._open = 0
+        # In the ids of requests; each process has another one.
+        self._id = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
         self._crowded_until = 0.0
 
     def __call__(self) -> Connection:
@@ -149,7 +152,7 @@ class Server(web.Server):
         headers, common = message.headers, self.parts.headers
         request_id = headers.get(REQUEST_ID)
         if request_id is None or not WELL_FORMED_ID.fullmatch(request_id):
-            request_id = f"{PROCESS}-{next(NUMBERS):x}"
+            request_id = f"{self._id}-{next(self._numbers):x}"
         connection.context = request[CONTEXT] = context = RequestContext(
             request_id,
             self._clients.find(connection.peer, headers) if self._clients else connection.peer,
