@@ -150,7 +150,7 @@ def test_serve_ends_on_sigint_and_sigterm(environment: Environment, number: sign
 
 def test_ctrl_c_during_the_imports(environment: Environment, tmp_path: Path) -> None:
     """Ctrl-C is one line, too: here the first import of `python -m service` hangs."""
-    (tmp_path / "click.py").write_text("print(flush=True)\nimport time\ntime.sleep(60)\n")
+    (tmp_path / "click.py").write_text("import time\nprint(flush=True)\ntime.sleep(60)\n")
     with subprocess.Popen(
         SERVE,
         cwd=ROOT,
