@@ -130,7 +130,8 @@ class Statements:
                     raise
                 raise self._fail(query, error.__context__, started, waiting) from error
             except TimeoutError as error:
-                self._pool.distrust()
+                if query.is_read_only:  # a write may only wait for a lost synchronous standby
+                    self._pool.distrust()
                 raise self._lose(query, "PostgreSQL does not respond") from error
             except psycopg2.Error as error:
                 if connection.closed:
