@@ -21,6 +21,7 @@ from urllib.parse import urlencode, urlsplit
 
 import psycopg2
 import pytest
+import structlog
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
 from pytest_aiohttp import AiohttpClient
@@ -45,6 +46,13 @@ class Start(Protocol):
     def __call__(self, **settings: Any) -> Awaitable[Client]:
         """Return its client."""
         ...
+
+
+@pytest.fixture(autouse=True)
+def unconfigured_logs() -> Iterator[None]:
+    """Leave the logs as an import does: `capture_logs` configures them."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
