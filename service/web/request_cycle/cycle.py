@@ -43,7 +43,7 @@ class RequestCycle:
         self.timeout = timeout
         self._routes: dict[Handler, Route] = {}
         self._access = access
-        self._now = 0.0  # of the last check; deadlines are no more exact
+        self._next_check = 0.0  # by the loop's clock; deadlines are no more exact
         self._started: dict[asyncio.Task[object], float] = {}  # the oldest first
         self._overdue: set[asyncio.Task[object]] = set()
 
@@ -71,7 +71,7 @@ class RequestCycle:
         """Respond in time, and to every error with a problem document."""
         context = request[CONTEXT]
         task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # in one
-        self._started[task] = self._now
+        self._started[task] = self._next_check
         try:
             if context.refused_status:
                 response: web.StreamResponse = problems.respond_http(
@@ -100,9 +100,12 @@ class RequestCycle:
             response.force_close()
         return response
 
-    def cancel_overdue(self, now: float) -> None:
-        """Cancel the requests that have started more than `timeout` ago; `now` in seconds."""
-        self._now = now
+    def cancel_overdue(self, now: float, next_check: float) -> None:
+        """Cancel the requests that take longer than `timeout`; both times by the loop's clock.
+
+        A request counts from the check after its start, so none is cancelled too early.
+        """
+        self._next_check = next_check
         for task, started in list(self._started.items()):
             if started > now - self.timeout:
                 break

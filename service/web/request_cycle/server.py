@@ -174,7 +174,7 @@ class Server(web.Server):
         interval = min(CHECK_INTERVAL_S, cycle.timeout / 2, settings.head_timeout / 2)
         while True:
             self.now = now = asyncio.get_running_loop().time()
-            cycle.cancel_overdue(now)
+            cycle.cancel_overdue(now, now + interval)
             unread = []
             for connection in self._list():
                 connection.check(now, settings.head_timeout, SEND_TIMEOUT_S)
