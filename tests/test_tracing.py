@@ -18,9 +18,9 @@ from test_process import GUNICORN, SERVE, get, serving
 
 import service
 from service.config import Config, Sharing, Tracing
-from service.database.batching import Batcher, SharedRow
+from service.context import RequestContext
+from service.database.batching import Batcher, Rows, list_contexts
 from service.errors import Contended, OperatorError
-from service.tracing import WAITING
 from service.tracing import Tracing as Traces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -163,23 +163,21 @@ async def test_every_request_finds_the_statement_that_it_shared(
 
 async def test_a_shared_statement_belongs_to_all_its_requests() -> None:
     """And one that is sent again for a single row belongs to its request only."""
-    runs: list[tuple[Any, ...]] = []
+    runs: list[list[str]] = []
 
-    async def run(rows: list[SharedRow[None]]) -> dict[int, None]:
-        runs.append(WAITING.get())
+    async def run(rows: Rows[None]) -> dict[int, None]:
+        runs.append([context.id for context in list_contexts(rows)])
         if len(rows) > 1:
             raise Contended("locked")
         return {}
 
-    async def submit(number: int) -> None:
-        WAITING.set((number,))  # type: ignore[arg-type] # any object
-        await batcher.submit(number)
+    batcher = Batcher(run, Sharing(enabled=True, max_rows=128, max_waiting=100))
+    contexts = [RequestContext(str(number), "192.0.2.1", {}) for number in (1, 2, 3)]
+    await asyncio.gather(
+        *(batcher.submit(int(context.id), context=context) for context in contexts)
+    )
 
-    sharing = Sharing(enabled=True, max_rows=128, max_bytes=1000, max_under_way=2, max_waiting=100)
-    batcher = Batcher(run, sharing)
-    await asyncio.gather(*(submit(number) for number in (1, 2, 3)))
-
-    assert runs == [(1, 2, 3), (1,), (2,), (3,)]
+    assert runs == [["1", "2"], ["1"], ["2"], ["3"]]  # half of the known rows; then each alone
 
 
 async def test_an_error_of_the_service_is_one_of_its_spans(
@@ -256,7 +254,7 @@ async def test_a_path_that_is_no_route_does_not_name_the_span(
 
     await until(lambda: collector.spans)
     assert collector.spans[0].name == "GET"
-    assert read_attributes(collector.spans[0])["url.path"] == f"{path[:256]}…"  # as in the log
+    assert read_attributes(collector.spans[0])["url.path"] == f"{path[:256]}"  # as in the log
 
 
 async def test_a_wrong_tracestate_is_ignored(

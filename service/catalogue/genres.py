@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from service.context import RequestContext
 from service.database.queries import Expected
 from service.database.statements import Statements
 from service.errors import Refusal, Unavailable
@@ -52,8 +53,8 @@ class GenreCounts:
         self._counts: Counts | None = None
         self._error: Exception | None = None  # of the last count
 
-    async def get(self) -> Counts:
-        """Return the counts; requests share one query.
+    async def get(self, context: RequestContext | None = None) -> Counts:
+        """Return the counts; requests share one query, which the first one's `context` names.
 
         While the query runs, or if it fails, they get the old counts. Without old counts, raises
         `Unavailable` or `StatementFailed`.
@@ -61,7 +62,7 @@ class GenreCounts:
         now = asyncio.get_running_loop().time()
         if not self._counting and now >= self._cached_until:
             self._started_at = now
-            self._counting = asyncio.create_task(self._count())
+            self._counting = asyncio.create_task(self._count([context] if context else []))
         if self._counting:
             wait = None if self._counts is None else max(0, self._started_at + MAX_WAIT_S - now)
             await asyncio.wait([self._counting], timeout=wait)
@@ -76,11 +77,11 @@ class GenreCounts:
         if self._counts is not None:
             self._age_metric.set((datetime.now(UTC) - self._counts.as_of).total_seconds())
 
-    async def _count(self) -> None:
+    async def _count(self, waiting: list[RequestContext]) -> None:
         """Count, and store the counts or the error."""
         loop = asyncio.get_running_loop()
         try:
-            rows = await self._fetch("count_genres", retry=True)
+            rows = await self._fetch("count_genres", retry=True, waiting=waiting)
             *_, total, as_of, seconds = rows[0]
             genres = [(genre, movies) for genre, movies, *_ in rows if genre is not None]
             self._counts = Counts(genres, total, as_of.astimezone(UTC))

@@ -4,6 +4,7 @@ from aiohttp import web
 
 from service.catalogue.genres import GenreCounts
 from service.web.movies.parameters import reject_query_string
+from service.web.request_cycle.context import CONTEXT
 from service.web.responses import cacheable_response, encode_json
 
 
@@ -16,7 +17,7 @@ class Genres:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200, every genre with its number of movies, and the time of the count."""
         reject_query_string(request)
-        counts = await self._genres.get()
+        counts = await self._genres.get(request[CONTEXT])
         payload = {
             "genres": [{"genre": genre, "movies": movies} for genre, movies in counts.genres],
             "metadata": {"total_records": counts.total, "as_of": counts.as_of},

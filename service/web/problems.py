@@ -209,11 +209,10 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Too many requests",
         429,
         "",
-        "The client, or its address if it sends no token, has used up a limit of this service: its"
-        " rate, for which a list or a large body counts more than a movie by id, its new movies per"
-        " day, or its new `Idempotency-Key`s per day. Nothing was changed.",
-        "Wait for the number of seconds in `Retry-After`, which may be hours for a limit per day,"
-        " and try again. The detail and the header `RateLimit-Policy` say what the limit is.",
+        "The client, or its address if it sends no token, has used up its limit of this service. A"
+        " list or a large body counts more than a movie by id. Nothing was changed.",
+        "Wait for the number of seconds in `Retry-After` and try again. The detail and the header"
+        " `RateLimit-Policy` say what the limit is.",
         CatalogueError(
             "the limit is 10 units per second, and 100 at once; this request takes 1: try again in"
             " 3 s"

@@ -5,7 +5,7 @@ from typing import Any
 from conftest import Client, Start
 
 from service import __version__
-from service.web.request_cycle.in_flight import IN_FLIGHT
+from service.web.request_cycle.cycle import CYCLE
 
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
 
@@ -67,7 +67,7 @@ async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute:
 
 async def test_not_ready_while_draining(client: Client) -> None:
     """A process that will stop is not ready, but still serves."""
-    client.server.app[IN_FLIGHT].is_draining = True  # type: ignore[attr-defined] # conftest's Service
+    client.server.app[CYCLE].is_draining = True  # type: ignore[attr-defined] # conftest's Service
 
     assert (await client.get("/v1/healthcheck/ready")).status == 503
     assert (await client.get("/v1/healthcheck")).status == 200

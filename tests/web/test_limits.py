@@ -1,21 +1,17 @@
-"""429: the rate of each client or address, and its quotas per day."""
+"""429: the rate limit of each client or address."""
 
-import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from aiohttp import ClientResponse
-from conftest import MOANA, Client, Start
+from conftest import Client, Start
 from support import Execute, StoppedClock, add_client, add_movies, bearer
 from wire import exchange
 
 from service import config
-from service.access import counts, quotas
-from service.errors import Limit, LimitReached, Policy
+from service.access import counts
 from service.web.limits import GENRES_UNITS, LIST_UNITS, MAX_BODY_UNITS
 
-NO_HEADERS: Mapping[str, str] = {}
 RATE = {"limits__rate": 1, "limits__burst": 20}  # a window of 20 s
 WRONG = bearer("mc_1_" + 43 * "A")
 NOON = 1_800_014_400.0  # 12:00 UTC; a window begins
@@ -26,7 +22,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     """The clock of limits, which stands still at noon."""
     clock = StoppedClock(NOON)
     monkeypatch.setattr(counts, "time", clock)
-    monkeypatch.setattr(quotas, "time", clock)
     return clock
 
 
@@ -197,128 +192,6 @@ async def test_public_paths_have_no_limit(start: Start) -> None:
 
     assert statuses == [200] * 6
     assert (options.status, unknown.status, wrong.status) == (204, 404, 405)
-
-
-# Quotas of a day.
-
-
-async def post(
-    client: Client,
-    key: str | None = None,
-    movie: Mapping[str, Any] = MOANA,
-    headers: Mapping[str, str] = NO_HEADERS,
-) -> ClientResponse:
-    """POST a movie."""
-    headers = {**headers, "Idempotency-Key": key} if key else headers
-    return await client.post("/v1/movies", json=movie, headers=headers)
-
-
-async def test_the_quota_of_movies_is_for_a_day(
-    start: Start, clock: StoppedClock, execute: Execute
-) -> None:
-    """It starts anew at midnight in UTC, and each client has its own."""
-    client = await start(limits__creates_per_day=2)
-    token = bearer(add_client(execute, "write"))
-
-    statuses = [(await post(client)).status for _ in range(3)]
-    refused = await post(client)
-    of_client = await post(client, headers=token)
-    clock.now += 43_200
-    next_day = await post(client)
-
-    assert statuses == [201, 201, 429]
-    assert await kind(refused) == (429, "limit-reached")
-    assert (await refused.json())["detail"] == (
-        "the limit is 2 new movies per day; the next day begins at 00:00 UTC, in 43201 s"
-    )
-    assert refused.headers["RateLimit-Policy"] == '"creates-per-day";q=2;w=86400'
-    assert refused.headers["RateLimit"] == '"creates-per-day";r=0;t=43201'
-    assert refused.headers["Retry-After"] == "43201"
-    assert (of_client.status, next_day.status) == (201, 201)
-
-
-async def test_only_movies_that_were_created_count(start: Start, execute: Execute) -> None:
-    """Neither wrong requests nor repeats do."""
-    client = await start(limits__creates_per_day=2, limits__keys_per_day=2)
-    execute("alter table movies add constraint movies_title_is_no_x check (title <> 'x')")
-    for key in (None, "k"):
-        for wrong in ({}, {**MOANA, "year": 1}, {**MOANA, "title": "x"}):
-            assert (await post(client, key, wrong)).status in (400, 422)
-    await client.post("/v1/movies?a=1", json=MOANA)
-
-    statuses = [(await post(client, "a")).status for _ in range(5)]
-
-    assert statuses == [201] * 5
-    assert (await post(client, "b")).status == 201
-    assert (await post(client)).status == 429
-
-
-async def test_a_repeat_is_free_when_the_quota_is_used_up(start: Start, execute: Execute) -> None:
-    """It gets its first response; a new key creates no movie, and works when there is quota."""
-    client = await start(limits__creates_per_day=1)
-    first = await post(client, "a")
-
-    again = await post(client, "a")
-    other = await post(client, "a", {**MOANA, "title": "Another"})
-    new = await post(client, "b")
-
-    assert (again.status, await again.read()) == (201, await first.read())
-    assert again.headers["Idempotency-Replayed"] == "true"
-    assert await kind(other) == (422, "idempotency-key-reused")
-    assert await kind(new) == (429, "limit-reached")
-    assert execute("select count(*) from movies") == [(1,)]
-    assert execute("select key from idempotency_keys") == [("a",)]
-
-
-async def test_keys_have_a_quota_of_their_own(start: Start) -> None:
-    """Movies without a key can still be created."""
-    client = await start(limits__keys_per_day=1)
-
-    statuses = [(await post(client, key)).status for key in ("a", "b", "a", None, None)]
-    refused = await post(client, "c")
-
-    assert statuses == [201, 429, 201, 201, 201]
-    assert refused.headers["RateLimit-Policy"] == '"keys-per-day";q=1;w=86400'
-
-
-@pytest.mark.parametrize("key", [None, "k{}"])
-async def test_requests_that_arrive_together_stay_within_the_quota(
-    start: Start, execute: Execute, key: str | None
-) -> None:
-    """Each takes its share before it starts."""
-    client = await start(limits__creates_per_day=5)
-
-    responses = await asyncio.gather(
-        *(post(client, key and key.format(number)) for number in range(40))
-    )
-
-    assert sorted(response.status for response in responses) == [201] * 5 + [429] * 35
-    assert execute("select count(*) from movies") == [(5,)]
-
-
-async def test_a_cancelled_request_uses_its_share() -> None:
-    """Its statement goes on without it, and may create the movie."""
-    policy = Policy(Limit.CREATES_PER_DAY, 1, 86_400)
-    shares = quotas.Quotas({policy: counts.MemoryCounts(policy)}, lambda _: None)
-
-    with pytest.raises(asyncio.CancelledError):
-        async with shares.take("client:1", has_key=False):
-            raise asyncio.CancelledError
-
-    with pytest.raises(LimitReached):
-        await shares.take("client:1", has_key=False).__aenter__()
-
-
-async def test_a_used_up_quota_is_told_before_the_body_is_read(start: Start) -> None:
-    """Without a key, as there is nothing to repeat."""
-    client = await start(limits__creates_per_day=1)
-    await post(client)
-
-    status, _, _ = await exchange(
-        client, b"POST /v1/movies?wrong HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
-    )
-
-    assert status == 429
 
 
 async def test_without_limits_there_is_none(client: Client, execute: Execute) -> None:

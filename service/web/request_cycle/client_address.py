@@ -35,9 +35,11 @@ class ClientAddresses:
         """
         is_trusted = self._trusts_unix if peer == UNIX else self._look_up(peer.partition("%")[0])[1]
         client = peer
-        hops = ",".join(headers.getall(_X_FORWARDED_FOR, ())).rsplit(",", MAX_HOPS)
+        hops = []
+        if is_trusted and _X_FORWARDED_FOR in headers:
+            hops = ",".join(headers.getall(_X_FORWARDED_FOR)).rsplit(",", MAX_HOPS)
         while is_trusted and hops:
-            address, is_trusted = self._look_up(hops.pop()[: MAX_HOP_LENGTH + 1])
+            address, is_trusted = self._look_up(hops.pop().strip(' \t"')[:MAX_HOP_LENGTH])
             client = address or client
         return client
 
@@ -46,7 +48,6 @@ class ClientAddresses:
 
         It may have a port, brackets or quotes around it (RFC 7239, 6).
         """
-        text = text.strip(' \t"')
         if text.startswith("["):
             text = text[1:].partition("]")[0]
         elif text.count(":") == 1:

@@ -44,7 +44,7 @@ class Connection(web.RequestHandler):
         self.context: RequestContext  # of the last request
         self.body: StreamReader | None = None  # of the last request
         self._socket: asyncio.Transport | None = None  # aiohttp forgets it before all is sent
-        self._unsent_since: float | None = None
+        self.unsent_since: float | None = None
         self._refusal: HTTPStatus | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -76,10 +76,10 @@ class Connection(web.RequestHandler):
             else:
                 self.force_close()
         if not self.unsent_bytes:
-            self._unsent_since = None
-        elif self._unsent_since is None:
-            self._unsent_since = now
-        elif now - self._unsent_since > send_timeout:
+            self.unsent_since = None
+        elif self.unsent_since is None:
+            self.unsent_since = now
+        elif now - self.unsent_since > send_timeout:
             self.abort()
 
     @property
@@ -148,7 +148,9 @@ class EndOfRequest(AbstractAccessLogger):
         connection.is_busy = False
         connection.head_since = None
         connection.received = 0
-        connection.server.idle[connection] = None
+        connection.unsent_since = None
+        if connection.transport:  # otherwise its client has gone
+            connection.server.idle[connection] = None
         context, parts = connection.context, connection.server.parts
         if parts.access_log:
             parts.access_log.write(request, context, response, time)

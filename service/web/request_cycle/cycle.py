@@ -96,7 +96,7 @@ class RequestCycle:
         finally:
             del self._started[task]
             self._overdue.discard(task)
-        if self.is_draining:
+        if self.is_draining or not request.content.is_eof():  # the rest of a body is not read
             response.force_close()
         return response
 
@@ -127,8 +127,6 @@ class RequestCycle:
             path = request.rel_url.raw_path[:MAX_LOGGED_LENGTH]
             log.error("request failed", **context.ids, path=path, exc_info=error)
             response = problems.respond_internal(request)
-        if not request.content.is_eof():  # the rest of a body that was refused
-            response.force_close()
         return response
 
 

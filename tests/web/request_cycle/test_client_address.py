@@ -34,10 +34,8 @@ async def find_client(client: Client, capsys: Capture, *headers: tuple[str, str]
 
 
 async def test_without_trusted_proxies_it_is_the_peer(client: Client, capsys: Capture) -> None:
-    """By default, anybody could send the headers."""
-    headers = (("X-Forwarded-For", "192.0.2.1"), ("Forwarded", "for=192.0.2.1"))
-
-    assert await find_client(client, capsys, *headers) == PEER
+    """By default, anybody could send the header."""
+    assert await find_client(client, capsys, ("X-Forwarded-For", "192.0.2.1")) == PEER
 
 
 async def test_the_headers_of_a_stranger_are_ignored(start: Start, capsys: Capture) -> None:
@@ -62,6 +60,7 @@ async def test_the_headers_of_a_stranger_are_ignored(start: Start, capsys: Captu
         ("192.0.2.1, unknown, 10.0.0.7", "10.0.0.7"),
         ("192.0.2.1, fe80::1%eth0", PEER),
         ("192.0.2.1, 192.0.2.256", PEER),
+        (' "192.0.2.1" ', "192.0.2.1"),
         (f"{'1' * 70}, 192.0.2.1{' ' * 70}x", PEER),
         ("", PEER),
         (",", PEER),
@@ -86,38 +85,11 @@ async def test_several_lines_of_a_header_are_one_list(start: Start, capsys: Capt
     assert await find_client(client, capsys, *lines) == "192.0.2.1"
 
 
-@pytest.mark.parametrize(
-    ("sent", "expected"),
-    [
-        ("for=192.0.2.1", "192.0.2.1"),
-        ("for=6.6.6.6;proto=http, proto=https;For=192.0.2.1 ; by=_me", "192.0.2.1"),
-        ('for="[2001:db8::1]:4711", for="10.0.0.7:_port"', "2001:db8::1"),
-        ("for=192.0.2.1, for=_hidden", PEER),
-        ("for=192.0.2.1, for=unknown, for=10.0.0.7", "10.0.0.7"),
-        ("for=192.0.2.1, proto=https", PEER),
-        # The proxy quotes the client's Host header.
-        ('host="a,for=6.6.6.6;for=6.6.6.6\\",for=6.6.6.6";for=192.0.2.1', "192.0.2.1"),
-        ('for=192.0.2.1;host="a, for=6.6.6.6"', "192.0.2.1"),
-        ('for="6.6.6.6, for=192.0.2.1', PEER),
-        ("garbage", PEER),
-        ('"\\' * 4000, PEER),
-    ],
-)
-async def test_forwarded_has_it_too(
-    start: Start, capsys: Capture, sent: str, expected: str
-) -> None:
-    """RFC 7239; a string in quotes may have separators."""
-    client = await start(server__trusted_proxies=TRUSTED)
-
-    assert await find_client(client, capsys, ("Forwarded", sent)) == expected
-
-
-async def test_x_forwarded_for_wins(start: Start, capsys: Capture) -> None:
+async def test_forwarded_is_ignored(start: Start, capsys: Capture) -> None:
     """Most proxies set X-Forwarded-For, and pass on whatever Forwarded the client has sent."""
     client = await start(server__trusted_proxies=TRUSTED)
-    headers = (("Forwarded", "for=6.6.6.6"), ("X-Forwarded-For", "192.0.2.1"))
 
-    assert await find_client(client, capsys, *headers) == "192.0.2.1"
+    assert await find_client(client, capsys, ("Forwarded", "for=6.6.6.6")) == PEER
 
 
 @pytest.mark.parametrize(
@@ -132,7 +104,7 @@ async def test_a_peer_on_a_unix_socket_is_trusted_by_name(
 ) -> None:
     """It has no address: `unix` in the settings trusts it, and is what the log shows."""
     config = settings(server__trusted_proxies=trusted)
-    runner = Runner(create_app(config), config.server)
+    runner = Runner(create_app(config))
     await runner.setup()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))

@@ -7,16 +7,16 @@ import pytest
 from conftest import MOANA, Client, Start
 from wire import Answer, send
 
-from service.web.request_cycle.in_flight import IN_FLIGHT
+from service.web.request_cycle.cycle import CYCLE
 
-GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\n"
+GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\nOrigin: https://pages.example\r\n"
 VARYING = ("connection", "date")
 
 
 @pytest.fixture
 async def client(start: Start) -> Client:
-    """Return a client of a service with one movie."""
-    client = await start()
+    """Return a client of a service with one movie, and with all kinds of headers."""
+    client = await start(server__cors_origins=("https://pages.example",), server__hsts=60)
     await client.post("/v1/movies", json=MOANA)
     return client
 
@@ -36,11 +36,15 @@ def said(answer: Answer) -> set[tuple[str, str]]:
         GET.replace(b"GET", b"HEAD") + b"Connection: close\r\n",
     ],
 )
-async def test_everyone_gets_the_same_headers(client: Client, asked: bytes) -> None:
+@pytest.mark.parametrize(("path", "status"), [(b"/1", "200 OK"), (b"/9", "404 Not Found")])
+async def test_everyone_gets_the_same_headers(
+    client: Client, asked: bytes, path: bytes, status: str
+) -> None:
     """Each header is there once, with the same value, and there is a date."""
-    usual, other = await send(client, GET + b"\r\n"), await send(client, asked + b"\r\n")
+    usual = await send(client, GET.replace(b"/1 ", path + b" ") + b"\r\n")
+    other = await send(client, asked.replace(b"/1 ", path + b" ") + b"\r\n")
 
-    assert other.status_line.split(" ", 1)[1] == usual.status_line.split(" ", 1)[1] == "200 OK"
+    assert other.status_line.split(" ", 1)[1] == usual.status_line.split(" ", 1)[1] == status
     assert said(other) == said(usual)
     for answer in (usual, other):
         names = [name.lower() for name, _ in answer.headers]
@@ -61,7 +65,7 @@ async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None
 async def test_a_connection_that_will_end_says_so(client: Client) -> None:
     """While the process drains, and if the rest of a body is not read (RFC 9112, 9.6)."""
     unfinished = await send(client, GET + b"Content-Length: 6\r\n\r\nabc")
-    client.server.app[IN_FLIGHT].is_draining = True  # type: ignore[attr-defined] # conftest's Service
+    client.server.app[CYCLE].is_draining = True  # type: ignore[attr-defined] # conftest's Service
     draining = await send(client, GET + b"\r\n")
 
     for answer in (unfinished, draining):

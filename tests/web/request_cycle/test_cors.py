@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from conftest import MOANA, Client, Start
-from wire import exchange
+from wire import exchange, send
 
 PAGE = "https://pages.example"
 OTHER = "http://localhost:3000"
@@ -124,6 +124,35 @@ async def test_caches_separate_responses_by_origin(open_client: Client) -> None:
     for response in responses:
         assert "Origin" in listed(", ".join(response.headers.getall("Vary")))
     assert responses[1].headers.getall("Vary") == ["Accept-Encoding", "Origin"]
+
+
+async def test_no_header_is_there_twice(open_client: Client) -> None:
+    """Whatever sends the response; `Vary` may have several lines, but each value once."""
+    await open_client.post("/v1/movies", json=MOANA)
+    list_tag = (await open_client.get("/v1/movies")).headers["ETag"]
+    movie_tag = (await open_client.get("/v1/movies/1")).headers["ETag"]
+    sent = [
+        ("GET", "/v1/movies", "Accept: a"),
+        ("GET", "/v1/movies", f"If-None-Match: {list_tag}"),
+        ("GET", "/v1/movies/1", f"If-None-Match: {movie_tag}"),
+        ("GET", "/v1/movies/1", "Connection: close"),
+        ("HEAD", "/v1/movies/1", "Accept: a"),
+        ("GET", "/v1/docs", "Accept-Encoding: gzip"),
+        ("GET", "/v1/movies/9", "Connection: close"),
+        ("GET", "/nowhere", "Expect: magic"),
+        ("OPTIONS", "/v1/movies", "Access-Control-Request-Method: POST"),
+        ("PUT", "/v1/movies", "Accept: a"),
+        ("GET", "/v1/movies", "Broken header"),
+    ]
+
+    for method, path, line in sent:
+        head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nOrigin: {PAGE}\r\n{line}\r\n\r\n"
+        answer = await send(open_client, head.encode())
+        names = [name for name, _ in answer.headers if name != "Vary"]
+        varying = [value for name, value in answer.headers if name == "Vary"]
+        assert len(names) == len(set(names)), head
+        assert len(varying) == len(set(varying)), head
+        assert "Origin" in varying, head
 
 
 async def test_a_request_that_fails_at_its_body_is_readable_too(open_client: Client) -> None:

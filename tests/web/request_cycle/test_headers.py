@@ -15,8 +15,8 @@ async def answers(client: Client) -> list[Mapping[str, str]]:
     """Return the headers of a success, of errors, and of an error of the parser."""
     responses = [
         await client.get("/v1/healthcheck"),
-        await client.get("/v1/movies"),
         await client.post("/v1/movies", json=MOANA),
+        await client.get("/v1/movies"),
         await client.get("/v1/movies/1"),
         await client.head("/v1/movies/1"),
         await client.post("/v1/movies", data=b"{"),
@@ -25,8 +25,18 @@ async def answers(client: Client) -> list[Mapping[str, str]]:
         await client.put("/v1/movies"),
         await client.options("/v1/movies"),
     ]
-    _, refused, _ = await exchange(client, b"NONSENSE\r\n\r\n")
-    return [*(response.headers for response in responses), refused]
+    for response in responses[2], responses[3]:
+        tag = {"If-None-Match": response.headers["ETag"]}
+        responses.append(await client.get(response.url.path, headers=tag))
+        assert responses[-1].status == 304
+    sent = [
+        b"NONSENSE\r\n\r\n",
+        b"GET /v1/movies/1 HTTP/1.0\r\n\r\n",
+        b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        b"GET /nowhere HTTP/1.1\r\nHost: a\r\nExpect: magic\r\n\r\n",
+    ]
+    others = [(await exchange(client, each))[1] for each in sent]
+    return [*(response.headers for response in responses), *others]
 
 
 async def test_every_response_is_safe_in_a_browser(client: Client) -> None:

@@ -17,10 +17,10 @@ from support import until
 from wire import exchange
 
 from service.web.request_cycle import server
-from service.web.request_cycle.server import RESERVED_CONNECTIONS, choose_max_connections
+from service.web.request_cycle.cycle import CYCLE
+from service.web.request_cycle.server import Server, choose_max_connections
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n"
-HEALTHCHECK = GET.replace(b"movies/1", b"healthcheck")
 HEAD_END = b"\r\n\r\n"
 PAGE_BYTES = 20_000_000  # sockets buffer less
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -47,6 +47,14 @@ async def connect() -> AsyncIterator[Connect]:
         writer.transport.abort()
         with suppress(ConnectionError):
             await writer.wait_closed()
+
+
+def get_server(client: Client) -> Server:
+    """Return the server of a client's service."""
+    runner = client.server.runner
+    assert runner
+    assert isinstance(runner.server, Server)
+    return runner.server
 
 
 async def request(stream: Stream, sent: bytes = GET) -> str:
@@ -131,23 +139,24 @@ async def test_a_slow_body_is_no_slow_head(start: Start, connect: Connect) -> No
 
 
 @pytest.mark.parametrize("part", [100_000, 5_000], ids=["at once", "in parts"])
-@pytest.mark.parametrize(
-    ("before", "end"), [(b"", HEAD_END), (b"", b""), (GET, HEAD_END)], ids=["one", "endless", "two"]
-)
+@pytest.mark.parametrize("end", [HEAD_END, b""], ids=["complete", "endless"])
+@pytest.mark.parametrize("is_used", [False, True], ids=["new", "used"])
 async def test_a_head_that_is_too_large_is_431(
-    client: Client, connect: Connect, part: int, before: bytes, end: bytes
+    client: Client, connect: Connect, part: int, end: bytes, *, is_used: bool
 ) -> None:
-    """Lines of a usual length, but too many; also if it comes right behind another request."""
+    """Lines of a usual length, but too many; also on a connection that was used before."""
     lines = b"".join(b"X-%d: %b\r\n" % (number, b"y" * 8000) for number in range(9))
-    sent = before + GET.removesuffix(b"\r\n") + lines + end.removeprefix(b"\r\n")
+    sent = GET.removesuffix(b"\r\n") + lines + end.removeprefix(b"\r\n")
     stream = await connect(client)
+    if is_used:
+        await request(stream)
 
     for start_ in range(0, len(sent), part):
         stream[1].write(sent[start_ : start_ + part])
         await asyncio.sleep(0)
     responses = await read_to_the_end(stream)
 
-    assert responses.count(b"HTTP/1.1 404 ") == (1 if before else 0)
+    assert b" 404 " not in responses
     assert responses.count(b" 431 Request Header Fields Too Large") == 1
     assert b"#head-too-large" in responses
 
@@ -156,8 +165,8 @@ async def test_a_head_that_is_too_large_is_431(
 async def test_the_start_of_a_head_behind_a_request_has_a_deadline(
     start: Start, connect: Connect, lines: int
 ) -> None:
-    """It is not taken for a part of the request's body."""
-    client = await start(server__head_timeout=0.2)
+    """That of an idle connection: how much of it has arrived is not known."""
+    client = await start(server__keepalive_timeout=0.2)
     stream = await connect(client)
     headers = b"".join(b"X-%d: %b\r\n" % (number, b"y" * 8000) for number in range(lines))
 
@@ -165,7 +174,7 @@ async def test_the_start_of_a_head_behind_a_request_has_a_deadline(
     responses = await read_to_the_end(stream)
 
     assert responses.startswith(b"HTTP/1.1 404 ")
-    assert responses.count(b"HTTP/1.0 4") == 1  # 408, or 431
+    assert responses.count(b"HTTP/1.") == 1
 
 
 @pytest.mark.parametrize(
@@ -266,12 +275,15 @@ async def count_bytes(connection: socket.socket) -> int:
     return count
 
 
-async def test_a_response_that_is_not_read_ends(with_pages: Any) -> None:
-    """After send_timeout, with its connection; other responses are not affected."""
-    client = await with_pages(server__send_timeout=0.2)
+async def test_a_response_that_is_not_read_ends(
+    with_pages: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a while, with its connection; other responses are not affected."""
+    monkeypatch.setattr(server, "SEND_TIMEOUT_S", 0.2)
+    client = await with_pages()
     unread = await request_without_reading(client)
 
-    await until(lambda: not client.server.runner.server.unread)
+    await until(lambda: not client.server.runner.server.connections)
     response = await client.get("/page")
 
     assert await count_bytes(unread) < PAGE_BYTES
@@ -279,7 +291,7 @@ async def test_a_response_that_is_not_read_ends(with_pages: Any) -> None:
 
 
 async def test_unsent_bytes_are_limited(with_pages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection that has not read for longest ends first."""
+    """The oldest connection ends first."""
     monkeypatch.setattr(server, "MAX_UNSENT_BYTES", 25_000_000)
     client = await with_pages()
 
@@ -298,85 +310,75 @@ async def fill(client: Client, connect: Connect, number: int) -> list[Stream]:
     return streams
 
 
-async def test_too_many_connections(
+async def begin_request(stream: Stream) -> None:
+    """Send the head of a request on an open connection; the service waits for its body."""
+    reader, writer = stream
+    writer.write(
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+    )
+    assert b" 100 " in await asyncio.wait_for(reader.readuntil(HEAD_END), 30)
+
+
+async def test_a_new_connection_ends_the_one_that_was_idle_for_longest(
     start: Start, capsys: pytest.CaptureFixture[str], connect: Connect
 ) -> None:
-    """Further clients get a 503, health checks are answered, and the log has one line."""
+    """A connection with a request is not idle; the log has one line."""
     client = await start(server__max_connections=3)
-    streams = [await connect(client) for _ in range(3)]
-    for _, writer in streams:
-        writer.write(GET[:10])  # a request is on its way, so they are not closed
+    busy = await connect(client)
+    first, second = await fill(client, connect, 2)
+    await begin_request(busy)
+    await request(first)
 
-    refused = [await request(await connect(client)) for _ in range(3)]
-    healthy = [await request(await connect(client), HEALTHCHECK) for _ in range(3)]
-    ready = await request(await connect(client), HEALTHCHECK.replace(b"check", b"check/ready"))
-    streams[0][1].write(GET[10:])
-    served = await streams[0][0].readline()
+    third = await connect(client)
+    ended = [await read_to_the_end(second)]
+    served = [await request(stream) for stream in (third, first)]
+    fourth = await connect(client)
+    ended.append(await read_to_the_end(third))
+    served += [await request(stream) for stream in (first, fourth)]
+    busy[1].write(b"{}")
 
-    assert {head.split("\r\n")[0] for head in refused} == {"HTTP/1.1 503 Service Unavailable"}
-    assert all("Retry-After: 1\r\n" in head for head in refused)
-    assert all("Connection: close\r\n" in head for head in [*refused, *healthy, ready])
-    assert {head.split("\r\n")[0] for head in [*healthy, ready]} == {"HTTP/1.1 200 OK"}
-    assert served == b"HTTP/1.1 404 Not Found\r\n"
+    assert ended == [b"", b""]
+    assert {head.split("\r\n")[0] for head in served} == {"HTTP/1.1 404 Not Found"}
+    assert (await busy[0].readline()).startswith(b"HTTP/1.1 422 ")
     assert capsys.readouterr().out.count("too many connections") == 1
 
 
-async def test_the_end_of_too_many_connections_is_logged(
-    start: Start,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    connect: Connect,
+async def test_while_all_connections_are_busy_a_new_one_ends(
+    start: Start, connect: Connect
 ) -> None:
-    """Once, with the number of connections beyond the limit."""
-    monkeypatch.setattr(server, "OUTAGE_END_S", 0.05)
-    client = await start(server__max_connections=1)
-    _, writer = await connect(client)
-    writer.write(GET[:10])
-    await request(await connect(client))
-    writer.close()
+    """The requests under way get their responses; then there is room."""
+    client = await start(server__max_connections=2)
+    busy = [await connect(client) for _ in range(2)]
+    for stream in busy:
+        await begin_request(stream)
 
-    logged = ""
+    refused = await read_to_the_end(await connect(client))
+    for _, writer in busy:
+        writer.write(b"{}")
+    statuses = [(await reader.readline())[:12] for reader, _ in busy]
+    again = await request(await connect(client))
 
-    def has_ended() -> bool:
-        nonlocal logged
-        logged += capsys.readouterr().out
-        return "no longer too many connections" in logged
-
-    await until(has_ended)
-
-    assert "refused=1" in logged
-    assert (await request(await connect(client))).startswith("HTTP/1.1 404 ")
+    assert refused == b""
+    assert statuses == [b"HTTP/1.1 422"] * 2
+    assert again.startswith("HTTP/1.1 404 ")
 
 
-async def test_idle_connections_make_room(start: Start, connect: Connect) -> None:
-    """Those that were never used first, then the oldest; requests under way are left alone."""
-    client = await start(server__max_connections=20, server__head_timeout=60)
-    used = await fill(client, connect, 10)
-    under_way, silent = await connect(client), [await connect(client) for _ in range(9)]
-    under_way[1].write(GET[:10])
+async def test_a_client_that_has_gone_is_forgotten(
+    client: Client, connect: Connect, database: str
+) -> None:
+    """Its connection is not among the idle ones when its request ends."""
+    app, service = client.server.app, get_server(client)  # type: ignore[attr-defined] # conftest's Service
+    with closing(psycopg2.connect(database)) as session:
+        session.cursor().execute("lock table movies")
+        _, writer = await connect(client)
+        writer.write(GET)
+        await until(lambda: app[CYCLE].in_flight)
+        (connection,) = service.connections
+        writer.transport.abort()
+        await until(lambda: connection.transport is None)
+    await until(lambda: not app[CYCLE].in_flight)
 
-    async def is_served() -> bool:
-        return (await request(await connect(client))).startswith("HTTP/1.1 404 ")
-
-    await until(is_served)
-    under_way[1].write(GET[10:])
-
-    assert await read_to_the_end(silent[0]) == b""
-    assert (await under_way[0].readline()).startswith(b"HTTP/1.1 404 ")
-    assert (await request(used[0])).startswith("HTTP/1.1 404 ")
-
-
-async def test_silent_connections_do_not_fill_the_reserve(start: Start, connect: Connect) -> None:
-    """A new one replaces the oldest, so that a health check is always answered."""
-    client = await start(server__max_connections=1)
-    busy = await connect(client)
-    busy[1].write(GET[:10])
-
-    silent = [await connect(client) for _ in range(3 * RESERVED_CONNECTIONS)]
-    healthy = await request(await connect(client), HEALTHCHECK)
-
-    assert healthy.startswith("HTTP/1.1 200 ")
-    assert await read_to_the_end(silent[0]) == b""
+    assert list(service.idle) == []
 
 
 def test_files_limit_the_connections(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,15 +389,7 @@ def test_files_limit_the_connections(settings: Any, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         found.append(choose_max_connections(config))
 
-    assert found == [1024 - 256 - 50, 4000, 1, 4000]
-
-
-def test_the_operations_port_needs_files(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connections come on top of `max_connections`."""
-    config = settings(database__max_open=25, operations__port=9100)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-
-    assert choose_max_connections(config) == 1024 - 256 - 50 - 96
+    assert found == [1024 - 128 - 25, 4000, 1, 4000]
 
 
 async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
@@ -407,7 +401,7 @@ async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
     runner = client.server.runner
     assert runner
     stopping = asyncio.create_task(runner.cleanup())
-    await until(lambda: client.server.app[server.IN_FLIGHT].is_draining)  # type: ignore[attr-defined] # conftest's Service
+    await until(lambda: client.server.app[CYCLE].is_draining)  # type: ignore[attr-defined] # conftest's Service
 
     head = await request(first)
     rest = await read_to_the_end(second)
@@ -415,6 +409,33 @@ async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
     assert head.startswith("HTTP/1.1 200 OK\r\n")
     assert "Connection: close\r\n" in head
     assert rest == b""
+    await stopping
+
+
+@pytest.mark.parametrize(
+    ("first", "rest"),
+    [
+        (b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{", b"}"),
+        (GET[:10], GET[10:]),
+    ],
+    ids=["body", "head"],
+)
+async def test_a_request_that_still_arrives_is_served_during_the_stop(
+    client: Client, connect: Connect, first: bytes, rest: bytes
+) -> None:
+    """Idle connections end before it does."""
+    idle, arriving = [await connect(client) for _ in range(2)]
+    await request(idle)
+    arriving[1].write(first)
+    await until(lambda: any(each.received for each in get_server(client).connections))  # type: ignore[attr-defined] # a Connection
+
+    stopping = asyncio.create_task(client.server.runner.cleanup())  # type: ignore[union-attr] # it runs
+    assert await read_to_the_end(idle) == b""
+    arriving[1].write(rest)
+    response = await read_to_the_end(arriving)
+
+    assert response.startswith((b"HTTP/1.1 422 ", b"HTTP/1.1 404 "))
+    assert b"\r\nConnection: close\r\n" in response
     await stopping
 
 

@@ -78,7 +78,9 @@ async def test_the_connection_is_usable_after_a_failure(failing: Any) -> None:
     assert "Connection" not in first.headers
 
 
-async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
+async def test_a_request_that_takes_too_long_is_503(
+    failing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """At the request's deadline, the client gets a response, whatever the handler waits for."""
 
     async def handler(_: web.Request) -> web.Response:
@@ -91,6 +93,7 @@ async def test_a_request_that_takes_too_long_is_503(failing: Any) -> None:
 
     assert response.status == 503
     assert response.headers["Retry-After"] == "1"
+    assert "reason='the request took too long'" in capsys.readouterr().out
 
 
 async def test_a_stop_waits_for_every_request(failing: Any) -> None:
@@ -141,7 +144,10 @@ async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
 async def test_a_503_keeps_the_reason_for_the_log(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Clients do not see the database's address, or why it does not respond."""
+    """Clients do not see the database's address, or why it does not respond.
+
+    The access line has the reason.
+    """
     client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
 
     response = await client.get("/v1/movies/1")
@@ -149,4 +155,6 @@ async def test_a_503_keeps_the_reason_for_the_log(
 
     assert response.status == 503
     assert problem["detail"] == "the service is temporarily unavailable; try again later"
-    assert "no database: Connection refused" in capsys.readouterr().out
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "] request " in each]
+    assert "no database: Connection refused" in line
+    assert "status=503" in line

@@ -214,7 +214,7 @@ async def test_the_access_line_has_the_start_of_a_long_path(
     await client.get("/" + "x" * 8000)
 
     logged = capsys.readouterr().out
-    assert f"path=/{'x' * 255}…" in logged
+    assert f"path=/{'x' * 255} " in logged
     assert "x" * 256 not in logged
 
 
@@ -256,7 +256,7 @@ async def test_the_access_line_has_the_bytes_of_a_kept_connection(
 @pytest.mark.parametrize(
     ("given", "logged"),
     [
-        ("x" * 300, f"user_agent={'x' * 256}… "),
+        ("x" * 300, f"user_agent={'x' * 256} "),
         ("caf\u00e9\u009b", "user_agent=caf\\xe9\\x9b "),
         ("a\tb", "user_agent='a\\tb' "),
         ("", "user_agent= "),
