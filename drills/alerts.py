@@ -1,8 +1,8 @@
 """Causes each alert of ops/alerts.yml: `python -m drills.alerts --help`.
 
 A fault is caused beside a load, the alert must fire, and the commands of its section in
-docs/operators.md must show something. The fault is ended as the section says, and the alert must
-end.
+docs/operators/alerts.md must show something. The fault is ended as the section says, and the alert
+must end.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -24,14 +24,13 @@ from drills.database_faults import READS
 from drills.handbook import run_commands
 from drills.lab import MOVIES, ROOT, Lab, open_lab
 from drills.load import Load, wait_until
-from drills.processes import find_free_port, read_memory_mb
+from drills.processes import find_free_port
 from drills.prometheus import MINUTE_S, Prometheus, find_prometheus, start_prometheus
 from drills.service import Service, make_environment
-from drills.starvation import add_largest_movies
 
 TIMEOUT_S = 150.0  # the service counts the idempotency keys once a minute
 SHOWN_CHARACTERS = 200  # of the last line of a command's output
-HANDBOOK = ROOT / "docs" / "operators.md"
+HANDBOOK = ROOT / "docs" / "operators" / "alerts.md"
 
 
 @dataclass
@@ -103,7 +102,7 @@ async def rename_column(site: Site) -> AsyncIterator[None]:
     site.execute("alter table movies rename column minutes to runtime")
 
 
-@fault("CatalogueSlowReads", "CatalogueSlowStatements")
+@fault("CatalogueSlowRequests")
 async def lock_table(site: Site) -> AsyncIterator[None]:
     """A session locks the table of movies and forgets it; the handbook's SQL finds and ends it."""
     with closing(site.lab.postgres.connect(site.database)) as session:
@@ -147,14 +146,6 @@ async def lose_standby(site: Site) -> AsyncIterator[None]:
     site.lab.postgres.execute("postgres", "select pg_reload_conf()")
 
 
-@fault("CatalogueTooManyConnections", settings={"server_max_connections": 50})
-async def crowd_of_clients(site: Site) -> AsyncIterator[None]:
-    """400 clients, and each worker may have 50 connections."""
-    load = Load(site.service.url, MOVIES, readers=400, writers=0, pause_s=0.2)
-    async with load.running():
-        yield
-
-
 @fault("CatalogueOpenFiles", workers=1, wrapper=("prlimit", "--nofile=3600"))
 async def many_connections(site: Site) -> AsyncIterator[None]:
     """A process may open 3,600 files, and 3,200 idle clients are connected."""
@@ -162,30 +153,6 @@ async def many_connections(site: Site) -> AsyncIterator[None]:
     yield
     for each in crowd:
         each.close()
-
-
-@fault("CatalogueMemory", workers=1)
-async def unread_pages(site: Site) -> AsyncIterator[None]:
-    """Clients request large pages and do not read them; an alert for 400 MB is set to 65 MB."""
-    add_largest_movies(site.lab, site.database)
-    request = b"GET /v1/movies?sort=-id&page_size=100 HTTP/1.1\r\nHost: a\r\n\r\n" * 20
-
-    async def keep_requesting() -> None:
-        while True:
-            with ExitStack() as crowd:
-                for _ in range(50):
-                    client = crowd.enter_context(closing(_open_socket(site.service)))
-                    client.send(request)
-                await asyncio.sleep(3)
-
-    requesting = asyncio.create_task(keep_requesting())
-    yield
-    requesting.cancel()
-    await asyncio.sleep(MINUTE_S)
-    # Without its clients, the worker keeps the memory, as one that leaks does.
-    for worker in site.service.workers:
-        click.echo(f"  {read_memory_mb(worker):.0f} MB without these clients", err=True)
-        os.kill(worker, signal.SIGTERM)
 
 
 @fault("CatalogueRestarts")
@@ -234,14 +201,6 @@ async def keep_expired_keys(site: Site) -> AsyncIterator[None]:
     count = "select 1 from idempotency_keys where expires_at < now() limit 1"
     await wait_until(lambda: not site.execute(count), TIMEOUT_S)
     site.execute("analyze idempotency_keys")
-
-
-@fault("CatalogueGenreCountsStale")
-async def fail_to_count(site: Site) -> AsyncIterator[None]:
-    """The column of genres is renamed; an alert for 900 s is set to 15 s."""
-    site.execute("alter table movies rename column genres to kinds")
-    yield
-    site.execute("alter table movies rename column kinds to genres")
 
 
 def _open_socket(service: Service) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Backups and restores, with the commands of docs/operators.md as they are there."""
+"""Backups and restores, with the commands of docs/operators/backup.md as they are there."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ class Handbook:
     """The commands of "Backup and restore", in the order of the text."""
 
     def __init__(self) -> None:
-        text = (ROOT / "docs" / "operators.md").read_text()
+        text = (ROOT / "docs" / "operators" / "backup.md").read_text()
         section = text.split("\n## Backup and restore\n")[1].split("\n## ")[0]
         blocks = re.findall(r"^ *```(?:sh|sql)\n(.*?)^ *```", section, re.DOTALL | re.MULTILINE)
         (
@@ -111,7 +111,7 @@ async def start_restored(server: Postgres) -> float:
 
 @drill(
     "Dump the database under load and restore it into a new one, with the commands of"
-    " docs/operators.md.",
+    " docs/operators/backup.md.",
     "No write that was acknowledged before the dump is lost; requests succeed during the dump and,"
     " with the application role, in the new database.",
 )
@@ -141,7 +141,7 @@ async def dump(lab: Lab, checks: Checks) -> None:
 
 @drill(
     "Back up a server under load; kill -9 it and delete its data. Restore it to the end, then once"
-    " more to an earlier moment, with the commands of docs/operators.md.",
+    " more to an earlier moment, with the commands of docs/operators/backup.md.",
     "To the end: no acknowledged write is lost, and the running service recovers. To the moment: no"
     " earlier write is lost, no later one is there, and ids and tags of later ones do not come"
     " again.",

@@ -1,4 +1,4 @@
-"""The commands of docs/operators.md that an operator runs when an alert fires."""
+"""The commands of docs/operators/alerts.md that an operator runs when an alert fires."""
 
 import re
 import shlex
@@ -39,7 +39,7 @@ def run_commands(
         filled = pattern.sub(lambda found: str(names[found[1]]), command)
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", filled],  # noqa: S607 - as an operator runs it
-            cwd=handbook.parents[1],
+            cwd=handbook.parents[2],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

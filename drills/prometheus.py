@@ -17,7 +17,7 @@ START_TIMEOUT_S = 30.0
 MINUTE_S = 3  # what a minute of the rules lasts; their scrape interval is a quarter of it
 SCRAPE_MS = 750
 # Sizes that no drill can reach.
-SMALLER = {"400e6": "65e6", "10e6": "50e3", "> 900": "> 15"}
+SMALLER = {"10e6": "50e3"}
 FIRING = "firing"
 
 

@@ -8,7 +8,7 @@
 --
 -- Each role may have another name: -v owner=NAME -v app=NAME -v reader=NAME. In a schema other than
 -- public: -v schema=NAME. Passwords are not in this file: set them with \password. What the roles are for
--- is in docs/operators.md.
+-- is in docs/operators/deploy.md.
 \set ON_ERROR_STOP on
 \if :{?owner}
 \else
@@ -42,6 +42,10 @@ where not pg_has_role(:'owner', 'usage')
 
 -- So that `migrate`, when it waits for a lock, may say which statement of the service holds it.
 grant :"app" to :"owner";
+
+-- PostgreSQL ends a statement of the service whose process has been killed; counting the genres may
+-- take 60 s. (Nothing but the standby or a DBA ends a wait for a synchronous standby.)
+alter role :"app" set client_connection_check_interval = '2s';
 
 -- Only these roles may connect; PostgreSQL 14 also lets everybody create tables in public.
 revoke all on database :"DBNAME" from public;

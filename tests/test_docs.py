@@ -25,7 +25,8 @@ DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench" / "README.md"]
 )
 WITH_CONSOLES = [
-    ROOT / name for name in ("README.md", "docs/clients.md", "docs/dbas.md", "docs/operators.md")
+    ROOT / name
+    for name in ("README.md", "docs/clients.md", "docs/dbas.md", "docs/operators/run.md")
 ]
 # Folders at the start of paths in documents.
 FOLDERS = "bench|docs|migrations|ops|queries|samples|service|tests"
@@ -151,7 +152,7 @@ def test_operators_read_the_defaults_of_the_timeouts() -> None:
     defaults = config.load(ROOT / "config.toml", {})
     rows = re.findall(
         r"^\| `\[(\w+)\] (\w+)` \| ([\d.]+) \|",
-        (ROOT / "docs/operators.md").read_text(),
+        (ROOT / "docs/operators/run.md").read_text(),
         re.MULTILINE,
     )
 
@@ -165,7 +166,7 @@ def test_operators_read_the_defaults_of_the_timeouts() -> None:
 
 def test_operators_read_of_every_variable_of_platforms() -> None:
     """The table of second names has all of them."""
-    text = (ROOT / "docs/operators.md").read_text()
+    text = (ROOT / "docs/operators/deploy.md").read_text()
 
     assert [name for name in PLATFORM_NAMES if f"`{name}`" not in text] == []
 

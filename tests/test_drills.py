@@ -20,7 +20,7 @@ def test_each_protection_can_be_removed_and_has_a_drill(name: str, tmp_path: Pat
 
 
 def test_the_commands_for_backups_are_found() -> None:
-    """The drills run all blocks of commands of that section in docs/operators.md."""
+    """The drills run all blocks of commands of that section in docs/operators/backup.md."""
     handbook = Handbook()
 
     assert VERIFY in handbook.back_up

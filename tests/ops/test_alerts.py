@@ -109,18 +109,33 @@ def test_every_panel_has_a_title_and_says_what_it_shows() -> None:
 
 
 def test_every_alert_has_a_section_and_every_section_an_alert() -> None:
-    """`runbook` leads to the section in docs/operators.md."""
-    text = (ROOT / "docs" / "operators.md").read_text().split("\n## Alerts\n")[1].split("\n## ")[0]
+    """`runbook` leads to the section in docs/operators/alerts.md."""
+    path = "docs/operators/alerts.md"
+    text = (ROOT / path).read_text()
     rules = list_rules()
 
     assert re.findall(r"^### (Catalogue\w+)$", text, re.MULTILINE) == [
         rule["alert"] for rule in rules
     ]
     for rule in rules:
-        assert rule["annotations"]["runbook"] == f"docs/operators.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == f"{path}#{rule['alert'].lower()}"
         assert rule["annotations"]["summary"].endswith(".")
         assert "$value" in rule["annotations"]["description"] or rule["alert"] == "CatalogueDown"
         assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+def test_a_cause_mutes_its_consequences() -> None:
+    """ops/alertmanager.yml names alerts that exist, and a warning mutes no critical alert."""
+    severities = {rule["alert"]: rule["labels"]["severity"] for rule in list_rules()}
+    rules = yaml.safe_load((OPS / "alertmanager.yml").read_text())["inhibit_rules"]
+
+    for rule in rules:
+        (source,) = re.findall(r"Catalogue\w+", rule["source_matchers"][0])
+        targets = re.findall(r"Catalogue\w+", rule["target_matchers"][0])
+        assert {source, *targets} <= severities.keys()
+        assert severities[source] == "critical" or {severities[each] for each in targets} == {
+            "warning"
+        }
 
 
 def test_every_alert_is_tested() -> None:

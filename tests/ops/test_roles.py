@@ -111,6 +111,13 @@ async def test_the_application_role_looks_clients_up(roles: Roles, start: Start)
     await until(lambda: query(roles.reader, used) == [(True,)])
 
 
+def test_a_statement_ends_with_its_client(roles: Roles) -> None:
+    """That of a process that was killed; other roles may run long statements."""
+    asked = "select current_setting('client_connection_check_interval')"
+
+    assert (query(roles.app, asked), query(roles.owner, asked)) == ([("2s",)], [("0",)])
+
+
 def test_the_owner_manages_clients(roles: Roles, environment: Environment) -> None:
     """Other roles read in one line which one is needed; the reader may list them."""
     add = ("clients", "add", "reports", "--scopes", "read")

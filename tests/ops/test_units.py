@@ -63,7 +63,7 @@ def test_systemd_waits_longer_than_gunicorn() -> None:
     unit = read_unit(UNITS["web"])["Service"]
 
     assert int(unit["TimeoutStopSec"]) > ceil(server.drain_delay + server.shutdown_timeout) + 5
-    assert int(unit["LimitNOFILE"]) > server.max_connections + 352 + 2 * settings.database.max_open
+    assert int(unit["LimitNOFILE"]) > server.max_connections + 128 + settings.database.max_open
 
 
 def test_gunicorn_reports_to_systemd_that_it_listens(
