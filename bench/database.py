@@ -136,8 +136,11 @@ def create_database(server: str | None, movies: int) -> Iterator[Database]:
             yield database
         return
     # /tmp may be in memory, where nothing is durable; /var/tmp is on disk.
-    folder = Path(tempfile.mkdtemp(prefix="movie-catalogue-bench-", dir="/var/tmp"))
-    with embedded.running(folder, throwaway=True) as url, _create_on(url, movies) as database:
+    with (
+        tempfile.TemporaryDirectory(prefix="movie-catalogue-bench-", dir="/var/tmp") as folder,
+        embedded.running(Path(folder)) as url,
+        _create_on(url, movies) as database,
+    ):
         yield database
 
 

@@ -30,7 +30,7 @@ from service.catalogue.paging import SORTS, Filter, Range, SortKey
 from service.database import embedded
 from service.web.movies import cursors
 
-SHARED_BUFFERS = "1GB"  # a quarter of a small server's memory
+SERVER_OPTIONS = "-c shared_buffers=1GB"  # a quarter of a small server's memory
 FILTERS = ("title", "genres", "year", "runtime")
 PLACES = ("first", "cursor", "deepest page")
 SLOW_MS = 120
@@ -225,12 +225,10 @@ def fetch(database: Any, query: str, *parameters: Any) -> list[Any]:
 @contextmanager
 def create_catalogue(movies: int) -> Iterator[str]:
     """Import `movies` movies into an embedded PostgreSQL, which is removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="movie-catalogue-listing-", dir="/var/tmp"))
-    with embedded.running(folder) as url, closing(psycopg2.connect(url)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(f"alter system set shared_buffers = '{SHARED_BUFFERS}'")
-    with embedded.running(folder, throwaway=True) as url:
+    with (
+        tempfile.TemporaryDirectory(prefix="movie-catalogue-listing-", dir="/var/tmp") as folder,
+        embedded.running(Path(folder), SERVER_OPTIONS) as url,
+    ):
         _run_service(url, "migrate")
         with subprocess.Popen(  # noqa: S603 our own
             [sys.executable, "-m", "bench.make_movies", str(movies)],

@@ -1,6 +1,6 @@
 """PostgreSQL servers on loopback, of the embedded binaries, which may be killed."""
 
-import pwd
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,11 +11,12 @@ from typing import Any
 import psycopg2
 
 from drills.processes import Process, Processes, find_free_port, kill_group, stop
-from service.database.embedded import place
-from service.database.embedded.keeper import INITDB_OPTIONS, UNSAFE_INITDB_OPTIONS
+from service.database.embedded import INITDB_OPTIONS, find_account, find_programs
 
 START_TIMEOUT_S = 60.0
 USER = "catalogue"
+# Shared memory in files of the server's folder, as POSIX shared memory would outlive a kill -9.
+UNSAFE_INITDB_OPTIONS = "--no-sync -c dynamic_shared_memory_type=mmap"
 # No drill cuts the power, so nothing is synced to disk. Commits wait for the standby all the same.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -35,30 +36,27 @@ class Postgres:
         self.port = find_free_port()
         self._processes = processes
         self.folder = folder
-        self._place = place.Server(folder, durable=True, throwaway=True)
-        self.programs = place.find_programs(self._place)
+        self.account = find_account()
+        self.programs = find_programs()
         self._process: Process | None = None
 
-    @property
-    def account(self) -> pwd.struct_passwd | None:
-        """The account that runs the server; None: that of this process."""
-        return self._place.account
-
     def make_private(self, folder: Path) -> None:
-        """Make a folder of that account."""
-        self._place.make_private(folder)
+        """Make a folder of the account that runs the server."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if self.account:
+            os.chown(folder, self.account.pw_uid, self.account.pw_gid)
 
     def create(self) -> None:
         """Make an empty server and start it."""
         self.make_private(self.folder)
-        options = (*INITDB_OPTIONS, *UNSAFE_INITDB_OPTIONS)
-        self._run("initdb", "-D", self.folder, *options)
+        options = f"{INITDB_OPTIONS} {UNSAFE_INITDB_OPTIONS}"
+        self._run("initdb", "-D", self.folder, *options.split())
         self.start()
 
     def clone(self, folder: Path) -> "Postgres":
         """Make and start a streaming standby of this server."""
         standby = Postgres(self._processes, folder)
-        standby._place.make_private(folder)
+        self.make_private(folder)
         self._run("pg_basebackup", "-R", "-c", "fast", "-D", folder, "-d", self.url("postgres"))
         standby.start()
         return standby

@@ -8,7 +8,7 @@ from pathlib import Path
 from drills.lab import Checks, Lab, NotRun, drill
 from drills.load import Load, list_problems, summarize, wait_for_status
 from drills.processes import Process, find_free_port, stop
-from service.database.embedded.place import Server
+from service.database.embedded import find_account
 
 PGBOUNCER_INI = """
 [databases]
@@ -56,11 +56,10 @@ def find_program(name: str) -> str:
 
 def start_proxy(lab: Lab, name: str, configuration: Path) -> Process:
     """Start a proxy, as the account that runs PostgreSQL if this process is root."""
-    account = Server(lab.folder, durable=False, throwaway=False).account
     options = ["-f"] if name == "haproxy" else []
     with configuration.with_suffix(".log").open("ab") as log:
         return lab.processes.start(
-            [find_program(name), *options, configuration], output=log, account=account
+            [find_program(name), *options, configuration], output=log, account=find_account()
         )
 
 

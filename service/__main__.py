@@ -38,7 +38,7 @@ from service.access.exposure import warn_if_anyone_can_write
 from service.app import OPERATIONS, RELOAD_QUERIES, create_app
 from service.client_commands import clients
 from service.config import Config, require_database_url
-from service.database.embedded.choice import with_database
+from service.database.embedded import with_database
 from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
 from service.database.urls import hide_password

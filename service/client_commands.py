@@ -20,7 +20,7 @@ from service.access.administration import (
 )
 from service.access.clients import Scope
 from service.config import Config
-from service.database.embedded.choice import with_database
+from service.database.embedded import with_database
 from service.errors import OperatorError
 from service.queries import load_queries
 

@@ -11,6 +11,7 @@ must be on this machine, trust its clients, allow 200 connections, and its user 
 
 import itertools
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import fields, replace
@@ -23,7 +24,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
 from pytest_aiohttp import AiohttpClient
-from support import make_folder, wait_until
+from support import FAST, make_folder
 
 from service import config
 from service.app import create_app
@@ -55,9 +56,9 @@ def server_url() -> Iterator[str]:
         yield f"postgresql://{given['user']}@/{given['dbname']}?{address}"  # as the embedded one
         return
     folder = make_folder()
-    with embedded.running(folder, durable=False, throwaway=True) as url:
+    with embedded.running(folder, FAST) as url:
         yield url
-    wait_until(lambda: not folder.exists())  # until the keeper has written its coverage data
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ SERVICE = [sys.executable, "-m", "service"]
 
 WAIT_S = 90.0  # waits take milliseconds, but seconds on a loaded machine
 POLL_S = 0.01
+FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off"  # options of a server
 SERVER_BYTES = 512 * 1024 * 1024  # a server's folder may need so much
 
 

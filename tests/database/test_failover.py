@@ -4,19 +4,18 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
+from psycopg2.extensions import parse_dsn
 from support import make_folder, until, wait_until
 
 from service.database import embedded
-from service.database.embedded.place import Server, find_programs
 from service.database.migrations import runner as migrations
 
 PROMOTED_MAX_S = 10.0
@@ -37,70 +36,31 @@ def folder() -> Iterator[Path]:
     folder = make_folder()
     folder.chmod(0o755)
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
-def start_standby(primary: Server, standby: Server) -> subprocess.Popen[bytes]:
-    """Copy the primary's cluster and start it as a standby; wait until it replicates."""
-    standby.make_private(standby.home)
-    programs = find_programs(standby)
-    copy = [
-        "-h",
-        str(primary.sockets),
-        "-U",
-        "catalogue",
-        "-D",
-        str(standby.data),
-        "-R",
-        "--no-sync",
-    ]
-    output, _ = standby.run(
-        [programs / "pg_basebackup", *copy, "-c", "fast"], subprocess.PIPE
-    ).communicate()
-    assert standby.data.exists(), output
-    process = standby.run(
-        [
-            programs / "postgres",
-            "-D",
-            standby.data,
-            "-k",
-            standby.sockets,
-            "-c",
-            "port=5432",
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "max_connections=200",
-        ],
-        subprocess.DEVNULL,
-    )
-
-    def is_ready() -> bool:
-        with suppress(psycopg2.OperationalError):
-            standby.connect().close()
-            return True
-        return False
-
-    wait_until(is_ready)
-    return process
+@contextmanager
+def standby(primary: str, folder: Path) -> Iterator[str]:
+    """Copy the primary, run the copy as its synchronous standby, and yield the URL."""
+    home = embedded.make_folder(folder)
+    options = ("-d", primary, "-R", "--no-sync", "-c", "fast")
+    embedded.run_program(home, "pg_basebackup", "-D", home / "data", *options)
+    with embedded.running(folder) as url:
+        run(primary, "alter system set synchronous_standby_names = '*'", "select pg_reload_conf()")
+        synchronous = "select 1 from pg_stat_replication where sync_state = 'sync'"
+        wait_until(lambda: run(primary, synchronous))
+        yield url
 
 
 async def test_writes_go_on_after_a_failover(start: Start, folder: Path) -> None:
     """Within 10 s of the promotion, and no acknowledged write is lost."""
-    first = Server(folder / "first", durable=True, throwaway=False)
-    second = Server(folder / "second", durable=True, throwaway=False)
-    with embedded.running(first.folder) as url:
-        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
-        process = start_standby(first, second)
-        try:
-            names = "alter system set synchronous_standby_names = '*'"
-            run(url, names, "select pg_reload_conf()")
-            synchronous = "select 1 from pg_stat_replication where sync_state = 'sync'"
-            wait_until(lambda: run(url, synchronous))
-            hosts = quote(f"{first.sockets},{second.sockets}", "")
+    with embedded.running(folder / "first") as first:
+        migrations.upgrade(first, ROOT / "migrations", lambda _: None)
+        with standby(first, folder / "second") as second:
+            hosts = ",".join(parse_dsn(url)["host"] for url in (first, second))
             client = await start(
-                database__url=f"postgresql://catalogue@/catalogue?host={hosts}&port=5432"
-                "&target_session_attrs=read-write"
+                database__url=f"postgresql://catalogue@/catalogue?host={quote(hosts, '')}"
+                "&port=5432&target_session_attrs=read-write"
             )
             acknowledged: list[str] = []
             stop = asyncio.Event()
@@ -117,20 +77,17 @@ async def test_writes_go_on_after_a_failover(start: Start, folder: Path) -> None
 
             writers = [asyncio.create_task(write(number)) for number in range(8)]
             await until(lambda: len(acknowledged) > 100)
-            postmaster = int((first.data / "postmaster.pid").read_text().split()[0])
-            backends = [pid for (pid,) in run(url, "select pid from pg_stat_activity")]
+            postmaster = int((folder / "first/data/postmaster.pid").read_text().split()[0])
+            backends = [pid for (pid,) in run(first, "select pid from pg_stat_activity")]
             for pid in [postmaster, *backends]:
                 with suppress(ProcessLookupError):
                     os.kill(int(str(pid)), signal.SIGKILL)
             before = len(acknowledged)
-            run(second.url(), "select pg_promote()")
+            run(second, "select pg_promote()")
             async with asyncio.timeout(PROMOTED_MAX_S):
                 await until(lambda: len(acknowledged) > before + 10)
             stop.set()
             await asyncio.gather(*writers)
-            kept = {title for (title,) in run(second.url(), "select title from movies")}
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait()
+            kept = {title for (title,) in run(second, "select title from movies")}
 
     assert set(acknowledged) <= kept

@@ -62,7 +62,7 @@ def folder() -> Iterator[Path]:
     """The folder of a server of the test's own, which syncs."""
     folder = make_folder()
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)  # the server may still be stopping
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from conftest import MOANA, ROOT, Start
 from psycopg2.extensions import parse_dsn
 from support import Environment, add_client, bearer, run_command, until, with_user
 
-from service.database.embedded.place import find_installed_programs
+from service.database.embedded import find_programs
 from service.database.migrations import runner as migrations
 
 # What everybody's tables and functions say about their owners and rights.
@@ -44,7 +44,7 @@ def make_roles(url: str) -> Roles:
     name = parse_dsn(url)["dbname"]
     names = [f"{role}_{name}" for role in Roles._fields]
     variables = [f"--set={role}={name}" for role, name in zip(Roles._fields, names, strict=True)]
-    psql = find_installed_programs() / "psql"
+    psql = find_programs() / "psql"
     done = subprocess.run(
         [psql, "--no-psqlrc", *variables, "-d", url, "-f", ROOT / "ops" / "roles.sql"],
         capture_output=True,

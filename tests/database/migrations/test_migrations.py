@@ -19,7 +19,7 @@ import psycopg2
 import pytest
 from support import SERVICE, wait_until, with_user
 
-from service.database.embedded.place import find_installed_programs
+from service.database.embedded import find_programs
 from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
 from service.database.migrations import session as migration_session
