@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 
 import click
 

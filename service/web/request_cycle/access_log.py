@@ -18,8 +18,8 @@ LINE_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
 class AccessLog:
     """Writes the lines.
 
-    JSON does not pass through structlog's processors: docs/decisions/0006-deviations-from-aiohttp.md
-    has the figure. A test compares the lines with structlog's.
+    JSON does not pass through structlog's processors; decision 6 says what that saves. A test
+    compares the lines with structlog's.
     """
 
     def __init__(self, settings: Log) -> None:
