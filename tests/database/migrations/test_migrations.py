@@ -153,7 +153,7 @@ def project(folder: Path, empty_database: str) -> Project:
 
 def psql(project: Project, script: str) -> None:
     """Run a script as a DBA does."""
-    program = str(find_installed_programs() / "psql")
+    program = str(find_programs() / "psql")
     command = [program, "-X", "-q", "-v", "ON_ERROR_STOP=1", project.url]
     subprocess.run(command, input=script.encode(), check=True, capture_output=True, timeout=60)
 
