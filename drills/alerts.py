@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
@@ -20,18 +19,18 @@ from typing import Any
 
 import click
 
-from drills.database_faults import READS
-from drills.handbook import run_commands
-from drills.lab import MOVIES, ROOT, Lab, open_lab
+from drills.crowds import open_socket
+from drills.failovers import set_synchronous_standbys
+from drills.handbook import HANDBOOK, run_commands
+from drills.hostile_clients import LARGEST_PAGE, add_largest_movies
+from drills.lab import LISTS, Lab, open_lab
 from drills.load import Load, wait_until
-from drills.processes import find_free_port, read_memory_mb
-from drills.prometheus import MINUTE_S, Prometheus, find_prometheus, start_prometheus
-from drills.service import Service, make_environment
-from drills.starvation import add_largest_movies
+from drills.processes import find_free_port, freeze, read_memory_mb
+from drills.prometheus import MINUTE_S, Prometheus, start_prometheus
+from drills.service import ROOT, Service, make_environment
 
 TIMEOUT_S = 150.0  # the service counts the idempotency keys once a minute
 SHOWN_CHARACTERS = 200  # of the last line of a command's output
-HANDBOOK = ROOT / "docs" / "operators.md"
 
 
 @dataclass
@@ -82,9 +81,10 @@ def fault(*alerts: str, **options: Any) -> Callable[[Steps], Cause]:
 @fault("CatalogueDown")
 async def stop_all_processes(site: Site) -> AsyncIterator[None]:
     """SIGSTOP to all processes of the service."""
-    os.killpg(site.service.pid, signal.SIGSTOP)
+    stopped = [site.service.pid, *freeze(site.service.pid)]
     yield
-    os.killpg(site.service.pid, signal.SIGCONT)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
 
 
 @fault("CatalogueNoDatabase", "CatalogueErrors")
@@ -140,25 +140,15 @@ async def slow_trigger(site: Site) -> AsyncIterator[None]:
 @fault("CatalogueConnectionsStuck")
 async def lose_standby(site: Site) -> AsyncIterator[None]:
     """Commits wait for a synchronous standby that does not exist."""
-    site.lab.postgres.execute("postgres", "alter system set synchronous_standby_names = 'away'")
-    site.lab.postgres.execute("postgres", "select pg_reload_conf()")
+    set_synchronous_standbys(site.lab.postgres, "away")
     yield
-    site.lab.postgres.execute("postgres", "alter system set synchronous_standby_names = ''")
-    site.lab.postgres.execute("postgres", "select pg_reload_conf()")
-
-
-@fault("CatalogueTooManyConnections", settings={"server_max_connections": 50})
-async def crowd_of_clients(site: Site) -> AsyncIterator[None]:
-    """400 clients, and each worker may have 50 connections."""
-    load = Load(site.service.url, MOVIES, readers=400, writers=0, pause_s=0.2)
-    async with load.running():
-        yield
+    set_synchronous_standbys(site.lab.postgres, "")
 
 
 @fault("CatalogueOpenFiles", workers=1, wrapper=("prlimit", "--nofile=3600"))
 async def many_connections(site: Site) -> AsyncIterator[None]:
     """A process may open 3,600 files, and 3,200 idle clients are connected."""
-    crowd = [_open_socket(site.service) for _ in range(3200)]
+    crowd = [open_socket(site.service.url) for _ in range(3200)]
     yield
     for each in crowd:
         each.close()
@@ -168,13 +158,13 @@ async def many_connections(site: Site) -> AsyncIterator[None]:
 async def unread_pages(site: Site) -> AsyncIterator[None]:
     """Clients request large pages and do not read them; an alert for 400 MB is set to 65 MB."""
     add_largest_movies(site.lab, site.database)
-    request = b"GET /v1/movies?sort=-id&page_size=100 HTTP/1.1\r\nHost: a\r\n\r\n" * 20
+    request = f"GET {LARGEST_PAGE} HTTP/1.1\r\nHost: a\r\n\r\n".encode() * 20
 
     async def keep_requesting() -> None:
         while True:
             with ExitStack() as crowd:
                 for _ in range(50):
-                    client = crowd.enter_context(closing(_open_socket(site.service)))
+                    client = crowd.enter_context(closing(open_socket(site.service.url, 4096)))
                     client.send(request)
                 await asyncio.sleep(3)
 
@@ -244,20 +234,13 @@ async def fail_to_count(site: Site) -> AsyncIterator[None]:
     site.execute("alter table movies rename column kinds to genres")
 
 
-def _open_socket(service: Service) -> socket.socket:
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.connect(("127.0.0.1", service.port))
-    return client
-
-
 def keep_reading(output: int) -> None:
     """Read and forget what the service writes to a pipe."""
     asyncio.get_running_loop().add_reader(output, lambda: os.read(output, 65536))
 
 
 @asynccontextmanager
-async def running(lab: Lab, program: str, each: Fault) -> AsyncIterator[tuple[Site, Prometheus]]:
+async def running(lab: Lab, each: Fault) -> AsyncIterator[tuple[Site, Prometheus]]:
     """Run a service, a load and Prometheus."""
     database, port = lab.database(), find_free_port()
     reading, writing = os.pipe() if each.is_output_piped else (None, None)
@@ -270,10 +253,8 @@ async def running(lab: Lab, program: str, each: Fault) -> AsyncIterator[tuple[Si
         wrapper=each.wrapper,
         output=writing,
     )
-    load = Load(service.url, MOVIES, readers=8, writers=4, pause_s=0.01, paths=READS)
-    prometheus = await start_prometheus(
-        lab.processes, program, lab.tree / "ops", lab.new_folder("prometheus"), port
-    )
+    load = Load(service.url, readers=8, pause_s=0.01, lists=LISTS)
+    prometheus = await start_prometheus(lab, port)
     try:
         async with load.running():
             await asyncio.sleep(2 * MINUTE_S)
@@ -287,9 +268,9 @@ async def running(lab: Lab, program: str, each: Fault) -> AsyncIterator[tuple[Si
             os.close(writing)
 
 
-async def run_fault(lab: Lab, program: str, each: Fault) -> bool:
+async def run_fault(lab: Lab, each: Fault) -> bool:
     """Cause a fault; return whether its alerts, and none before it, fired and ended."""
-    async with running(lab, program, each) as (site, prometheus):
+    async with running(lab, each) as (site, prometheus):
         early = prometheus.list_firing()
         async with each.cause(site):
             fired = await wait_for_all(prometheus, each.alerts, TIMEOUT_S)
@@ -323,9 +304,7 @@ def follow_sections(site: Site, alerts: tuple[str, ...]) -> list[tuple[str, str]
     environment = make_environment()
     environment["DATABASE_URL"] = site.lab.postgres.url(site.database)
     environment["PATH"] += f"{os.pathsep}{site.lab.postgres.programs}"  # psql
-    return [
-        shown for alert in alerts for shown in run_commands(HANDBOOK, alert, names, environment)
-    ]
+    return [shown for alert in alerts for shown in run_commands(alert, names, environment)]
 
 
 async def wait_for_all(
@@ -336,20 +315,20 @@ async def wait_for_all(
     return dict(zip(alerts, await asyncio.gather(*waits), strict=True))
 
 
-async def run_dashboard(lab: Lab, program: str) -> bool:
+async def run_dashboard(lab: Lab) -> bool:
     """Evaluate every query of the dashboard; return whether each had a result.
 
     PostgreSQL is away for a moment before, and a worker is started again, so that there are errors
     and starts to show.
     """
-    dashboard = json.loads((lab.tree / "ops" / "dashboard.json").read_text())
+    dashboard = json.loads((ROOT / "ops" / "dashboard.json").read_text())
     queries = [
         target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])
     ]
     queries += [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
     for variable in dashboard["templating"]["list"]:
         queries += re.findall(r"^label_values\((.*), \w+\)$", variable["definition"])
-    async with running(lab, program, Fault((), "", stop_postgres)) as (site, prometheus):
+    async with running(lab, Fault((), "", stop_postgres)) as (site, prometheus):
         async with stop_postgres(site):
             await asyncio.sleep(2)
         await asyncio.sleep(2 * MINUTE_S)
@@ -375,16 +354,13 @@ def replace(text: str, variables: Mapping[str, str]) -> str:
 def main(only: str) -> None:
     """Cause each alert of ops/alerts.yml; exit status 1 if one does not fire or does not end."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    program = find_prometheus()
-    if not program:
-        raise click.ClickException("prometheus is missing (apt-get install prometheus)")
     names = set(filter(None, only.split(",")))
     chosen = [each for each in FAULTS if not names or names & set(each.alerts)]
     click.echo(f"{'alert':<28} {'fired':>6} {'ended':>6}  fault ({MINUTE_S} s for each minute)")
-    with open_lab(ROOT) as lab:
-        results = [asyncio.run(run_fault(lab, program, each)) for each in chosen]
+    with open_lab() as lab:
+        results = [asyncio.run(run_fault(lab, each)) for each in chosen]
         if not names or "dashboard" in names:
-            results.append(asyncio.run(run_dashboard(lab, program)))
+            results.append(asyncio.run(run_dashboard(lab)))
     sys.exit(0 if all(results) else 1)
 
 

@@ -52,15 +52,13 @@ class Connection:
         path: str,
         body: object = None,
         headers: Mapping[str, str] | None = None,
-        *,
-        wait_s: float = TIMEOUT_S,
     ) -> Response:
         """Send a request; raises `NotConnected` or `NoResponse`."""
         loop = asyncio.get_running_loop()
         if self._has_ended():
             self.close()
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(TIMEOUT_S):
                 reader, writer = await self._open()
         except (OSError, TimeoutError) as error:
             raise NotConnected(repr(error)) from error
@@ -71,7 +69,7 @@ class Connection:
         if body is not None:
             lines.append(f"Content-Length: {len(content)}")
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(TIMEOUT_S):
                 writer.write("\r\n".join([*lines, "", ""]).encode() + content)
                 status, received, body_bytes = await _read_response(reader)
         except (OSError, EOFError, TimeoutError) as error:
@@ -86,15 +84,6 @@ class Connection:
         if self._writer:
             self._writer.close()
         self._reader = self._writer = None
-
-    async def connect(self) -> None:
-        """Open the connection; raises OSError."""
-        await self._open()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is open, as far as this side knows."""
-        return self._writer is not None and not self._has_ended()
 
     def _has_ended(self) -> bool:
         """Whether the server has closed; the socket is asked, as the event loop may not know."""

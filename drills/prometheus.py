@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
@@ -10,9 +9,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from drills.lab import Lab
 from drills.load import wait_until
-from drills.processes import Process, Processes, find_free_port, stop
+from drills.processes import Process, find_free_port, find_program, stop
+from drills.service import ROOT
 
+OPS = ROOT / "ops"
 START_TIMEOUT_S = 30.0
 MINUTE_S = 3  # what a minute of the rules lasts; their scrape interval is a quarter of it
 SCRAPE_MS = 750
@@ -63,26 +65,20 @@ class Prometheus:
         stop(self.process)
 
 
-def find_prometheus() -> str | None:
-    """Return the program, if it is installed."""
-    return shutil.which("prometheus")
-
-
-async def start_prometheus(
-    processes: Processes, program: str, ops: Path, folder: Path, target: int
-) -> Prometheus:
-    """Start it in a new folder, with the configuration and rules of `ops`, and scrape a port."""
-    _write_configuration(ops, folder, target)
+async def start_prometheus(lab: Lab, target: int) -> Prometheus:
+    """Start it in a new folder, with the configuration and rules of ops/, and scrape a port."""
+    folder = lab.new_folder("prometheus")
+    _write_configuration(folder, target)
     port, log = find_free_port(), folder / "log"
     command: list[str | Path] = [
-        program,
+        find_program("prometheus"),
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--log.level=warn",
     ]
     with log.open("wb") as output:
-        process = processes.start(command, output=output)
+        process = lab.processes.start(command, output=output)
     prometheus = Prometheus(process, f"http://127.0.0.1:{port}", log)
 
     def is_up() -> bool:
@@ -96,14 +92,14 @@ async def start_prometheus(
     return prometheus
 
 
-def _write_configuration(ops: Path, folder: Path, target: int) -> None:
+def _write_configuration(folder: Path, target: int) -> None:
     folder.mkdir()
-    rules = (ops / "alerts.yml").read_text()
+    rules = (OPS / "alerts.yml").read_text()
     for size, smaller in SMALLER.items():
         rules = rules.replace(size, smaller)
     rules = re.sub(r"\b(\d+)m\b", lambda found: f"{int(found[1]) * MINUTE_S}s", rules)
     (folder / "alerts.yml").write_text(rules)
-    settings = (ops / "prometheus.yml").read_text()
+    settings = (OPS / "prometheus.yml").read_text()
     settings = settings.replace("127.0.0.1:9100", f"127.0.0.1:{target}")
     settings = settings.replace("interval: 15s", f"interval: {SCRAPE_MS}ms")
     (folder / "prometheus.yml").write_text(settings)
