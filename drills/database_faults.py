@@ -48,7 +48,7 @@ async def locked_table(lab: Lab, checks: Checks) -> None:
     database = lab.database()
     service = await lab.serve(lab.postgres.url(database))
     loop = asyncio.get_running_loop()
-    async with Load(service.url).running() as load:
+    async with Load(service.url, lists=LISTS).running() as load:
         with closing(lab.postgres.connect(database)) as session:
             session.autocommit = False
             await asyncio.to_thread(
