@@ -70,35 +70,37 @@ returning id;
 -- set: lock_timeout = 10s
 -- \set client_name '\'reports\''
 -- Returns the client and keeps others from changing it until the transaction ends. The times are texts
--- for people, null unless they apply now: the client is revoked, it has expired, or a former token still
--- works until then.
+-- for people, null unless they apply now: its tokens are refused since it was revoked or has expired, or a
+-- former token still works until then.
 select
   c.id,
-  case when c.revoked_at <= now() then left(c.revoked_at::text, 16) end as revoked_at,
-  case when c.expires_at <= now() then left(c.expires_at::text, 16) end as expired_at,
+  case when least(c.revoked_at, c.expires_at) <= now()
+    then left(least(c.revoked_at, c.expires_at)::text, 16)
+  end as refused_since,
   case when c.previous_expires_at > now() then left(c.previous_expires_at::text, 16) end
     as former_token_until
 from clients as c
 where c.name = :client_name
 for update;
 
--- name: rotate_client(id, token_hash, grace)
+-- name: rotate_client(id, token_hash, former_token_until)
 -- \set id 1
 -- \set token_hash '\'aa11...\''
--- \set grace 3600
--- Gives the client a new token. The former one works for `grace` more seconds, until the returned time
--- in UTC; the one before it does not.
+-- \set former_token_until '\'2027-01-31 UTC\''
+-- Gives the client a new token. The former one works until then, or not at all (null); the one before it
+-- does not.
 update clients as c
 set
   token_hash = :token_hash,
-  previous_token_hash = case when :grace > 0 then c.token_hash end,
-  previous_expires_at = case when :grace > 0 then now() + make_interval(secs => :grace) end
-where c.id = :id
-returning left(c.previous_expires_at::text, 19) as former_token_until;
-
--- name: revoke_client(id)
--- \set id 1
--- Refuses all tokens of the client from now on.
-update clients as c
-set revoked_at = now()
+  previous_token_hash = case when :former_token_until::timestamptz is not null then c.token_hash end,
+  previous_expires_at = :former_token_until
 where c.id = :id;
+
+-- name: revoke_client(client_name)
+-- set: lock_timeout = 10s
+-- \set client_name '\'reports\''
+-- Refuses all tokens of the client from now on; an earlier revocation keeps its time.
+update clients as c
+set revoked_at = least(c.revoked_at, now())
+where c.name = :client_name
+returning c.id;

@@ -53,8 +53,10 @@ from jsonb_to_recordset(:movies)
 
 -- name: analyze_movies()
 -- set: statement_timeout = 0
--- Updates the planner's statistics after an import.
-analyze movies;
+-- Updates the planner's statistics at the end of an import, before its commit. A lock that conflicts, as
+-- of `vacuum` or `create index concurrently`, is not waited for: the latter waits for the import, a
+-- deadlock. Autovacuum analyzes the table later.
+analyze (skip_locked) movies;
 
 -- name: export_movies(after_id, size)
 -- set: transaction_read_only = on

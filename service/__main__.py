@@ -25,6 +25,7 @@ if __name__ == "__main__":
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -45,11 +46,10 @@ from service.database.urls import hide_password
 from service.errors import OperatorError
 from service.log_writer import get_writer
 from service.queries import EXPECTED, load_queries, verify_queries
-from service.transfer import formats, progress
+from service.transfer import formats
 from service.transfer.exporting import export_movies
-from service.transfer.files import open_source
+from service.transfer.files import open_source, show_progress
 from service.transfer.importing import import_rows
-from service.transfer.rejects import Rejects
 from service.web.request_cycle.server import Runner, bind
 
 
@@ -321,14 +321,13 @@ def import_(  # noqa: PLR0913 - its options
     All rows or none: if one is rejected, nothing is imported and the exit status is 1.
     """
     kind = formats.detect_format(file, kind, formats.IMPORTED)
-    column_names = formats.check_columns(kind, columns, where)
     name = "stdin" if file == "-" else file
-    rejects = Rejects(rejects_path or Path(f"{name}.rejects.ndjson"))
-    if rejects.path.resolve() == Path(file).resolve():
-        raise OperatorError(f"--rejects {rejects.path}: this is the file to be imported")
+    rejects = rejects_path or Path(f"{name}.rejects.ndjson")
+    if rejects.resolve() == Path(file).resolve():
+        raise OperatorError(f"--rejects {rejects}: this is the file to be imported")
     with _stop_on_signals(), open_source(file) as source:
-        rows = formats.read_rows(name, source, kind, column_names, where)
-        with with_database(config) as ready, progress.show_progress(source) as report:
+        rows = formats.read_rows(name, source.stream, kind, dict(columns), where)
+        with with_database(config) as ready, show_progress(source.raw) as report:
             result = import_rows(
                 ready.database.url,
                 load_queries(config),
@@ -338,21 +337,15 @@ def import_(  # noqa: PLR0913 - its options
                 dry_run=dry_run,
                 report=report,
             )
-        click.echo(result.summary(rejects.path, dry_run=dry_run), err=True)
-    if not result.is_accepted:
+    click.echo(result.summary(rejects, allow_rejects=allow_rejects, dry_run=dry_run), err=True)
+    if result.rejected and not allow_rejects:
         verb = "would be" if dry_run else "was"
         raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
-    if result.analyze_error:
-        click.echo(
-            f"the movies were imported, but analyze movies failed: {result.analyze_error};"
-            " lists may be slow until autovacuum has run it",
-            err=True,
-        )
 
 
 @main.command("export")
 @click.argument("file")
-@click.option("--format", "kind", type=click.Choice(formats.EXPORTED), help=FORMAT_HELP)
+@click.option("--format", "kind", type=click.Choice(list(formats.EXPORTED)), help=FORMAT_HELP)
 @click.pass_obj
 def export(config: Config, file: str, kind: str | None) -> None:
     """Export all movies into FILE (- for stdout): NDJSON, JSON or CSV, by id.
@@ -363,11 +356,12 @@ def export(config: Config, file: str, kind: str | None) -> None:
         file, kind or ("ndjson" if file == "-" else None), formats.EXPORTED
     )
     with _stop_on_signals(), with_database(config) as ready:
+        started = time.monotonic()
         try:
-            result = export_movies(ready.database.url, load_queries(config), file, kind)
+            exported = export_movies(ready.database.url, load_queries(config), file, kind)
         except BrokenPipeError:
             sys.exit(128 + signal.SIGPIPE)  # the reader has closed the pipe, as `head` does
-        click.echo(f"exported {result.exported:,} movies in {result.seconds:.1f} s", err=True)
+    click.echo(f"exported {exported:,} movies in {time.monotonic() - started:.1f} s", err=True)
 
 
 @contextmanager

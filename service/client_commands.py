@@ -6,89 +6,68 @@ A token goes to stdout alone, everything else to stderr.
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import click
 
-from service.access.administration import (
-    ListedClient,
-    add_client,
-    list_clients,
-    revoke_client,
-    rotate_token,
-)
+from service.access import administration
 from service.access.clients import Scope
 from service.config import Config
+from service.database import transactions
 from service.database.embedded import with_database
+from service.database.transactions import Transaction
 from service.errors import OperatorError
 from service.queries import load_queries
 
+MAX_NAME = 100  # characters, as the table allows
 DURATION = re.compile("([0-9]{1,6})(s|min|h|d)")
 UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
-DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
-EXPECTED_DURATION = "a duration like 90d, 12h, 30min or 10s"
+EXPECTED_TIME = (
+    "a duration like 90d, 12h, 30min or 10s, or a date like 2027-01-31 (until it starts in UTC)"
+)
+MINUTE = "%Y-%m-%d %H:%M UTC"
 TAKES_EFFECT = "every process of the service notices within 35 s"
+report = partial(click.echo, err=True)
 
 
-def _check_name(ctx: click.Context, parameter: click.Parameter, name: str) -> str:
-    if any("\ud800" <= character <= "\udfff" for character in name):  # bytes that are not UTF-8
-        raise click.BadParameter("expected UTF-8", ctx, parameter)
+def _check_name(_: click.Context, __: click.Parameter, name: str) -> str:
+    # Stricter than the table, whose check depends on the locale: a terminal must show the name.
+    if not name.isprintable() or name != name.strip() or not 1 <= len(name) <= MAX_NAME:
+        raise click.BadParameter(
+            f"{name!a}: expected 1 to {MAX_NAME} printable characters,"
+            " without a space at either end"
+        )
     return name
 
 
-def _parse_scopes(ctx: click.Context, parameter: click.Parameter, text: str) -> list[Scope]:
+def _parse_scopes(_: click.Context, __: click.Parameter, text: str) -> list[Scope]:
     known = {scope.name.lower(): scope for scope in Scope if scope}
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise click.BadParameter(
-                f"{name!r} is no scope: expected one or more of {','.join(known)}", ctx, parameter
-            )
-    return sorted({known[name] for name in names})
+    names = {name.strip() for name in text.split(",")}
+    if unknown := sorted(names - known.keys()):
+        raise click.BadParameter(
+            f"{unknown[0]!r} is no scope: expected one or more of {','.join(known)}"
+        )
+    return sorted(known[name] for name in names)
 
 
-def _parse_duration(text: str) -> timedelta | None:
-    match = DURATION.fullmatch(text)
-    return timedelta(**{UNITS[match[2]]: int(match[1])}) if match else None
-
-
-def _parse_grace(ctx: click.Context, parameter: click.Parameter, text: str) -> float:
-    grace = _parse_duration(text)
-    if grace is None:
-        raise click.BadParameter(f"{text!r}: expected {EXPECTED_DURATION}", ctx, parameter)
-    return grace.total_seconds()
-
-
-def _parse_expiry(
-    ctx: click.Context, parameter: click.Parameter, text: str | None
-) -> datetime | None:
-    """Return the time in UTC; a date is the start of that day, as in SQL."""
+def _parse_time(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
+    """Return a time from now on, in UTC; a date is the start of that day, as in SQL."""
     if text is None:
         return None
     now = datetime.now(UTC)
     try:
-        duration = _parse_duration(text)
-        expiry = now + duration if duration is not None else _parse_time(text)
+        if match := DURATION.fullmatch(text):
+            time = now + timedelta(**{UNITS[match[2]]: int(match[1])})
+        else:
+            time = datetime.strptime(f"{text}Z", "%Y-%m-%d%z")
     except (ValueError, OverflowError) as error:
-        raise click.BadParameter(
-            f"{text!r}: expected a date like 2027-01-31 (until it starts in UTC),"
-            f" a time like 2027-01-31T18:00+01:00, or {EXPECTED_DURATION}",
-            ctx,
-            parameter,
-        ) from error
-    if expiry <= now:
-        raise click.BadParameter(f"{text!r} is in the past", ctx, parameter)
-    return expiry
-
-
-def _parse_time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    if DATE.fullmatch(text):
-        return time.replace(tzinfo=UTC)
-    if not time.tzinfo:
-        raise ValueError("a time without a zone")
-    return time.astimezone(UTC)
+        raise click.BadParameter(f"{text!r}: expected {EXPECTED_TIME}") from error
+    if time <= now:
+        raise click.BadParameter(f"{text!r} is in the past")
+    return time
 
 
 name_argument = click.argument("name", callback=_check_name)
@@ -115,9 +94,9 @@ def clients() -> None:
 @click.option(
     "--expires",
     "expires_at",
-    callback=_parse_expiry,
+    callback=_parse_time,
     metavar="WHEN",
-    help="2027-01-31 (its start in UTC), 2027-01-31T18:00+01:00, or 90d.  [default: never]",
+    help="90d, or 2027-01-31 (its start in UTC).  [default: never]",
 )
 @click.pass_obj
 def add(config: Config, name: str, scopes: list[Scope], expires_at: datetime | None) -> None:
@@ -125,17 +104,11 @@ def add(config: Config, name: str, scopes: list[Scope], expires_at: datetime | N
 
     The token goes to stdout alone. Keep it: it is not stored and cannot be shown again.
     """
-    with with_database(config) as ready:
-        client_id = add_client(
-            ready.database.url,
-            load_queries(config),
-            _print_token,
-            name=name,
-            scopes=scopes,
-            expires_at=expires_at,
-        )
-    until = f"expires at {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else "never expires"
-    _report(f'added "{name}" with id {client_id}; its token is shown only now and {until}')
+    with _begin(config) as transaction:
+        client_id, token = administration.add_client(transaction, name, scopes, expires_at)
+        _show_and_commit(token, transaction)
+    until = f"expires at {expires_at:{MINUTE}}" if expires_at else "never expires"
+    report(f'added "{name}" with id {client_id}; its token is shown only now and {until}')
 
 
 @clients.command("list")
@@ -145,40 +118,44 @@ def list_(config: Config) -> None:
 
     Times are in UTC. "former token until" says how long the token before a rotation still works.
     """
-    with with_database(config) as ready:
-        listed = list_clients(ready.database.url, load_queries(config))
-    if not listed:
-        _report("no clients: python -m service clients add NAME --scopes read")
-        return
-    for line in _format_table(listed):
-        click.echo(line)
+    with _begin(config, read_only=True) as transaction:
+        listed = transaction.run("list_clients")
+    rows = [[heading.replace("_", " ") for heading in administration.LISTED]]
+    rows += [[_format_cell(value) for value in row] for row in listed]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _format_cell(value: object) -> str:
+    text = ",".join(value) if isinstance(value, list) else str(value or "-")
+    return text if text.isprintable() else ascii(text)
 
 
 @clients.command()
 @name_argument
 @click.option(
     "--grace",
-    callback=_parse_grace,
-    default="0s",
-    show_default=True,
-    metavar="DURATION",
-    help="How long the former token works, like 1h.",
+    "former_token_until",
+    callback=_parse_time,
+    metavar="WHEN",
+    help="How long the former token works, like 1h.  [default: not at all]",
 )
 @click.pass_obj
-def rotate(config: Config, name: str, grace: float) -> None:
+def rotate(config: Config, name: str, former_token_until: datetime | None) -> None:
     """Give a client a new token and print it.
 
     The id, the scopes and the expiry of the client stay. The former token is refused from now on,
     or after --grace.
     """
-    with with_database(config) as ready:
-        former_token_until = rotate_token(
-            ready.database.url, load_queries(config), _print_token, name, grace=grace
-        )
+    with _begin(config) as transaction:
+        token = administration.rotate_token(transaction, name, former_token_until)
+        _show_and_commit(token, transaction)
     if former_token_until:
-        _report(f'the former token of "{name}" works until {former_token_until} UTC')
+        report(f'the former token of "{name}" works until {former_token_until:{MINUTE}}')
     else:
-        _report(f'the former token of "{name}" is refused from now on: {TAKES_EFFECT}')
+        report(f'the former token of "{name}" is refused from now on: {TAKES_EFFECT}')
 
 
 @clients.command()
@@ -189,50 +166,28 @@ def revoke(config: Config, name: str) -> None:
 
     The client stays in the list. docs/dbas.md says how to restore it in SQL.
     """
+    with _begin(config) as transaction:
+        administration.revoke_client(transaction, name)
+        transaction.commit()
+    report(f'revoked "{name}": {TAKES_EFFECT}')
+
+
+@contextmanager
+def _begin(config: Config, *, read_only: bool = False) -> Iterator[Transaction]:
     with with_database(config) as ready:
-        since = revoke_client(ready.database.url, load_queries(config), name)
-    if since:
-        _report(f'"{name}" has been revoked since {since} UTC')
-    else:
-        _report(f'revoked "{name}": {TAKES_EFFECT}')
+        url, queries = ready.database.url, load_queries(config)
+        with transactions.begin(url, queries, read_only=read_only) as transaction:
+            yield transaction
 
 
-def _print_token(token: str) -> None:
-    """Print the token to stdout; `OperatorError` if nobody can have seen it."""
+def _show_and_commit(token: str, transaction: Transaction) -> None:
+    """Print the token before the commit: if that fails, nothing has changed.
+
+    If the commit fails, the token that was printed is not valid.
+    """
     try:
-        if sys.stdout is None:  # closed before the start; its number may be another file's now
-            raise OSError("it is closed")  # noqa: TRY301 - reported as the others
-        sys.stdout.flush()
-        os.write(sys.stdout.fileno(), f"{token}\n".encode())  # Python flushes nothing at exit
-    except OSError as error:
-        raise OperatorError(
-            f"nothing was changed: stdout, for the token: {error.strerror or error}"
-        ) from error
-
-
-def _report(text: str) -> None:
-    click.echo(text, err=True)
-
-
-def _format_table(listed: Iterable[ListedClient]) -> list[str]:
-    """Return a line for each client below a line of headings."""
-    rows = [
-        ("name", "id", "scopes", "expires", "revoked", "former token until", "last used", "added")
-    ] + [
-        (
-            client.name if client.name.isprintable() else ascii(client.name),
-            str(client.id),
-            ",".join(client.scopes),
-            client.expires_at or "never",
-            client.revoked_at or "-",
-            client.former_token_until or "-",
-            client.last_used_on or "never",
-            client.created_on,
-        )
-        for client in listed
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+        # Not through sys.stdout: Python would flush it again at exit, and report the error again.
+        os.write(sys.stdout.fileno(), f"{token}\n".encode())
+    except (OSError, AttributeError) as error:  # AttributeError: closed before the start
+        raise OperatorError("nothing was changed: the token cannot be written to stdout") from error
+    transaction.commit()

@@ -20,16 +20,17 @@ from service.database.queries import Query
 from service.database.reloading import make_reloader
 from service.database.statements import Statements, suppress_timeout_reports
 from service.errors import OperatorError, Refusal, Unavailable
-from service.transfer import queries as transfer
+from service.transfer import exporting, importing
 
 EXPECTED = {
     **administration.QUERIES,
     **clients.QUERIES,
+    **exporting.QUERIES,
     **genres.QUERIES,
     **idempotency.QUERIES,
+    **importing.QUERIES,
     **listing.QUERIES,
     **movies.QUERIES,
-    **transfer.QUERIES,
     **verification.QUERIES,
 }
 

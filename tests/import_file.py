@@ -9,7 +9,6 @@ from service.queries import EXPECTED
 from service.transfer import formats
 from service.transfer.files import open_source
 from service.transfer.importing import ImportResult, import_rows
-from service.transfer.rejects import Rejects
 
 
 def import_file(
@@ -21,9 +20,9 @@ def import_file(
         return import_rows(
             url,
             query_files.load(ROOT / "queries", EXPECTED),
-            formats.read_rows(path.name, source, kind, {}, ()),
-            Rejects(rejects),
+            formats.read_rows(path.name, source.stream, kind, {}, ()),
+            rejects,
             allow_rejects=allow_rejects,
             dry_run=dry_run,
-            report=lambda _: None,
+            report=lambda: None,
         )

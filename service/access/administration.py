@@ -1,49 +1,29 @@
-"""Adds, lists, rotates and revokes clients: what `python -m service clients` does.
+"""Adds, rotates and revokes clients: what `python -m service clients` does in a transaction."""
 
-A token is shown before the commit: if that fails, nothing has changed. A change that fails later
-leaves a token that is not valid.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any
 
 import orjson
 
 from service.access.clients import Scope
 from service.access.tokens import hash_token, make_token
-from service.database import transactions
-from service.database.queries import Expected, Query
+from service.database.queries import Expected
 from service.database.transactions import Transaction
 from service.errors import OperatorError
 
-Show = Callable[[str], object]  # shows a token to the operator, and raises if it cannot
-
-
-class ListedClient(NamedTuple):
-    """A client as `list` shows it; times are texts, `None` for never."""
-
-    id: int
-    name: str
-    scopes: list[str]
-    expires_at: str | None
-    revoked_at: str | None
-    former_token_until: str | None
-    last_used_on: str | None
-    created_on: str
-
-
-class LockedClient(NamedTuple):
-    """A client that is being changed; times are texts, `None` if they do not apply now."""
-
-    id: int
-    revoked_at: str | None
-    expired_at: str | None
-    former_token_until: str | None
-
-
-LISTED = dict.fromkeys(ListedClient._fields, str) | {"id": int, "scopes": list[str]}
-LOCKED = dict.fromkeys(LockedClient._fields, str) | {"id": int}
+# The columns of the list. Times are texts; null: never, or not revoked.
+LISTED: Mapping[str, Any] = {
+    "id": int,
+    "name": str,
+    "scopes": list[str],
+    "expires_at": str,
+    "revoked_at": str,
+    "former_token_until": str,
+    "last_used_on": str,
+    "created_on": str,
+}
+LOCKED: Mapping[str, Any] = {"id": int, "refused_since": str, "former_token_until": str}
 USED_BY = "python -m service clients"
 QUERIES: Mapping[str, Expected] = {
     "list_clients": Expected(LISTED, [{}], USED_BY, by_command=True),
@@ -55,107 +35,71 @@ QUERIES: Mapping[str, Expected] = {
     ),
     "lock_client": Expected(LOCKED, [{"client_name": ""}], USED_BY, writes=True, by_command=True),
     "rotate_client": Expected(
-        {"former_token_until": str},
-        [{"id": 0, "token_hash": "", "grace": 0}],
+        {},
+        [{"id": 0, "token_hash": "", "former_token_until": None}],
         USED_BY,
         writes=True,
         by_command=True,
     ),
-    "revoke_client": Expected({}, [{"id": 0}], USED_BY, writes=True, by_command=True),
+    "revoke_client": Expected(
+        {"id": int}, [{"client_name": ""}], USED_BY, writes=True, by_command=True
+    ),
 }
 
-MAX_NAME = 100  # characters, as the table allows
-LIST = "python -m service clients list"
+
+def add_client(
+    transaction: Transaction, name: str, scopes: Sequence[Scope], expires_at: datetime | None
+) -> tuple[int, str]:
+    """Add a client; return its id and its token. `OperatorError` if the name is taken."""
+    ((client_id,),) = transaction.run("reserve_client_ids", number=1)
+    token = make_token(client_id)
+    client = {
+        "id": client_id,
+        "name": name,
+        "token_hash": hash_token(token),
+        "scopes": [scope.name.lower() for scope in scopes],
+        "expires_at": expires_at,
+    }
+    if not transaction.run("add_clients", clients=orjson.dumps([client]).decode()):
+        raise OperatorError(f'the name "{name}" is taken: choose another one; see {USED_BY} list')
+    return client_id, token
 
 
-def add_client(  # noqa: PLR0913 - its columns
-    url: str,
-    queries: Mapping[str, Query],
-    show: Show,
-    *,
-    name: str,
-    scopes: list[Scope],
-    expires_at: datetime | None,
-) -> int:
-    """Add a client, show its token and return its id.
+def rotate_token(transaction: Transaction, name: str, former_token_until: datetime | None) -> str:
+    """Return a new token; the former one works until then, or not at all. Older ones stop.
 
-    `OperatorError` if the name is not printable or taken, or if the database refuses.
+    `OperatorError` if the new token would be refused, and if a former token still works: that one
+    would stop before the time it was given.
     """
-    # Stricter than the table, whose check depends on the locale: a terminal must show the name.
-    if not name.isprintable() or name != name.strip() or not 1 <= len(name) <= MAX_NAME:
-        raise OperatorError(
-            f"the name {name!a}: expected 1 to {MAX_NAME} printable characters,"
-            " without a space at either end"
-        )
-    with transactions.begin(url, queries) as transaction:
-        ((client_id,),) = transaction.run("reserve_client_ids", number=1)
-        token = make_token(client_id)
-        client = {
-            "id": client_id,
-            "name": name,
-            "token_hash": hash_token(token),
-            "scopes": [scope.name.lower() for scope in scopes],
-            "expires_at": expires_at,
-        }
-        if not transaction.run("add_clients", clients=orjson.dumps([client]).decode()):
-            raise OperatorError(f'the name "{name}" is taken: choose another one; see {LIST}')
-        show(token)
-        transaction.commit(f'whether "{name}" was added is unknown; see {LIST}')
-    return int(client_id)
-
-
-def list_clients(url: str, queries: Mapping[str, Query]) -> list[ListedClient]:
-    """Return all clients by name."""
-    with transactions.begin(url, queries, read_only=True) as transaction:
-        return [ListedClient._make(row) for row in transaction.run("list_clients")]
-
-
-def rotate_token(
-    url: str, queries: Mapping[str, Query], show: Show, name: str, *, grace: float
-) -> str | None:
-    """Show a new token; the former one works for `grace` seconds, until the returned time in UTC.
-
-    Older ones stop. `OperatorError` if the new token would be refused, and for a grace while an
-    earlier one lasts, because a token that is still in use would stop before the time it was given.
-    """
-    with transactions.begin(url, queries) as transaction:
-        client = _lock(transaction, name)
-        if client.revoked_at:
-            raise OperatorError(
-                f'"{name}" was revoked at {client.revoked_at} UTC: restore it in SQL first'
-                " (docs/dbas.md), or add a new client"
-            )
-        if client.expired_at:
-            raise OperatorError(
-                f'"{name}" expired at {client.expired_at} UTC: set another expiry in SQL first'
-                " (docs/dbas.md), or add a new client"
-            )
-        if grace and client.former_token_until:
-            raise OperatorError(
-                f'the former token of "{name}" works until {client.former_token_until} UTC: wait'
-                " until then, or rotate without --grace, which stops both tokens"
-            )
-        token = make_token(client.id)
-        ((former_token_until,),) = transaction.run(
-            "rotate_client", id=client.id, token_hash=hash_token(token), grace=grace
-        )
-        show(token)
-        transaction.commit(f'whether "{name}" has the new token or the former one is unknown')
-    return str(former_token_until) if former_token_until else None
-
-
-def revoke_client(url: str, queries: Mapping[str, Query], name: str) -> str | None:
-    """Refuse all tokens of a client; return since when it was revoked already, if it was."""
-    with transactions.begin(url, queries) as transaction:
-        client = _lock(transaction, name)
-        if not client.revoked_at:
-            transaction.run("revoke_client", id=client.id)
-            transaction.commit(f'whether "{name}" was revoked is unknown; repeat the command')
-        return client.revoked_at
-
-
-def _lock(transaction: Transaction, name: str) -> LockedClient:
     rows = transaction.run("lock_client", client_name=name)
     if not rows:
-        raise OperatorError(f'no client is called "{name}": see {LIST}')
-    return LockedClient._make(rows[0])
+        raise _make_unknown_error(name)
+    ((client_id, refused_since, works_until),) = rows
+    if refused_since:
+        raise OperatorError(
+            f'"{name}" was revoked or expired at {refused_since} UTC: restore it in SQL first'
+            " (docs/dbas.md), or add a new client"
+        )
+    if former_token_until and works_until:
+        raise OperatorError(
+            f'the former token of "{name}" works until {works_until} UTC: wait'
+            " until then, or rotate without --grace, which stops both tokens"
+        )
+    token = make_token(client_id)
+    transaction.run(
+        "rotate_client",
+        id=client_id,
+        token_hash=hash_token(token),
+        former_token_until=former_token_until,
+    )
+    return token
+
+
+def revoke_client(transaction: Transaction, name: str) -> None:
+    """Refuse all tokens of a client; `OperatorError` if there is none of this name."""
+    if not transaction.run("revoke_client", client_name=name):
+        raise _make_unknown_error(name)
+
+
+def _make_unknown_error(name: str) -> OperatorError:
+    return OperatorError(f'no client is called "{name}": see {USED_BY} list')

@@ -46,7 +46,7 @@ def with_database(config: Config) -> Iterator[Config]:
             check_tls(config.database)
         yield config
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to stop the server
     with running(config.root / ".postgres") as url:
         yield replace(config, database=replace(config.database, url=url))
 
@@ -55,7 +55,7 @@ def with_database(config: Config) -> Iterator[Config]:
 def running(folder: Path, options: str = "") -> Iterator[str]:
     """Yield the URL of a database in `folder`; its server starts with these options.
 
-    The server of a killed command (kill -9) may go on; this uses it. Raises `OperatorError`.
+    A server that a killed command has left running is used. Raises `OperatorError`.
     """
     with ExitStack() as stack:
         try:
@@ -158,8 +158,8 @@ def _start(home: Path, options: str) -> None:
 
 def run_program(home: Path, program: str, *arguments: str | Path, sql: str = "") -> None:
     """Run a program with this SQL on stdin; it writes to the log, and so does a server."""
-    account, log = find_account(), home / "postgres.log"
-    with log.open("ab") as output:
+    account, path = find_account(), home / "postgres.log"
+    with path.open("ab") as output:
         done = subprocess.run(  # noqa: S603 - PostgreSQL's
             [find_programs() / program, *arguments],
             cwd="/",  # open to every account
@@ -174,7 +174,7 @@ def run_program(home: Path, program: str, *arguments: str | Path, sql: str = "")
             check=False,
         )
     if done.returncode != 0:
-        text = log.read_text("utf-8", "replace")  # empty if the disk is full
+        text = path.read_text("utf-8", "replace")  # empty if the disk is full
         reasons = re.findall("(?:FATAL|ERROR|DETAIL|HINT|error): +(.*)", text)
         free = f"{shutil.disk_usage(home).free // 2**20} MB are free"
-        raise OperatorError("; ".join([f"{home}: {program} failed", *reasons, free, f"see {log}"]))
+        raise OperatorError("; ".join([f"{home}: {program} failed", *reasons, free, f"see {path}"]))

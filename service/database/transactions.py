@@ -6,7 +6,6 @@ in select(), where Ctrl-C takes effect. Within libpq's blocking calls it would n
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from time import monotonic
 from typing import Any
 
 import psycopg2
@@ -18,9 +17,6 @@ from service.database.driver_errors import describe_error, translate_error
 from service.database.queries import Query
 from service.database.statements import Row, limit_affected
 from service.errors import OperatorError, RuleBroken
-
-CANCEL_RETRY_S = 0.1  # a cancellation that comes before its statement is lost
-CANCEL_TIMEOUT_S = 5.0
 
 # Where a role or a database has these, they are for requests.
 DISABLE_TIMEOUTS = """
@@ -79,14 +75,13 @@ class Transaction:
         self._cursor.execute(sql)
         wait(self._session)
 
-    def start_insert(self, name: str, parameter: str, rows: Sequence[str]) -> None:
-        """Send the query with these rows, each a JSON object, as its parameter."""
+    def start_insert(self, name: str, rows: Sequence[str]) -> None:
+        """Send the query with these rows, each a JSON object, as its only parameter."""
+        (parameter,) = self._queries[name].parameters
         self.execute("savepoint insert_rows")
         self.start(name, max_affected=len(rows), **{parameter: f"[{','.join(rows)}]"})
 
-    def finish_insert(
-        self, name: str, parameter: str, rows: Sequence[str]
-    ) -> list[tuple[int, str]]:
+    def finish_insert(self, name: str, rows: Sequence[str]) -> list[tuple[int, str]]:
         """Wait until the rows are inserted; return position and reason of each that is refused.
 
         PostgreSQL does not say which row it refuses: the rows are inserted again by halves.
@@ -105,29 +100,21 @@ class Transaction:
         refusals = []
         half = len(rows) // 2
         for first, some in ((0, rows[:half]), (half, rows[half:])):
-            self.start_insert(name, parameter, some)
-            for position, reason in self.finish_insert(name, parameter, some):
+            self.start_insert(name, some)
+            for position, reason in self.finish_insert(name, some):
                 refusals.append((first + position, reason))
         return refusals
 
-    def commit(self, doubt: str) -> None:
-        """Commit; `OperatorError` with this `doubt` if it is unknown whether that succeeded."""
+    def commit(self) -> None:
+        """Commit; the `OperatorError` says so if it is unknown whether that succeeded."""
         try:
             self.execute("commit")
         except (KeyboardInterrupt, psycopg2.Error) as error:
             if isinstance(error, psycopg2.Error) and not self._session.closed:
                 raise
-            raise OperatorError(f"interrupted during the commit: {doubt}") from error
-
-    def try_to_run(self, name: str) -> str | None:
-        """Run a query that nothing depends on; return why it failed."""
-        try:
-            self.run(name)
-        except psycopg2.Error as error:
-            return describe_error(error, details=True)
-        except KeyboardInterrupt:
-            return "interrupted"
-        return None
+            raise OperatorError(
+                "interrupted during the commit: it is unknown whether it succeeded, so check"
+            ) from error
 
 
 @contextmanager
@@ -148,15 +135,7 @@ def begin(
         hint = next((hint for kind, hint in HINTS.items() if isinstance(error, kind)), "")
         raise OperatorError(f"{lost}: {describe_error(error, details=True)}{hint}") from error
     finally:
-        _close(session)
-
-
-def _close(session: Session) -> None:
-    """Stop what is under way first: a backend that waits for a lock does not notice a close."""
-    deadline = monotonic() + CANCEL_TIMEOUT_S
-    with suppress(psycopg2.Error):
-        while session.isexecuting() and monotonic() < deadline:
-            session.cancel()
-            with suppress(TimeoutError):
-                wait(session, seconds=CANCEL_RETRY_S)
-    session.close()
+        if session.isexecuting():  # a backend that waits for a lock does not notice a close
+            with suppress(psycopg2.Error):
+                session.cancel()
+        session.close()

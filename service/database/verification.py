@@ -40,7 +40,7 @@ OIDS: Mapping[Any, Mapping[str, int]] = {
 WRITE = re.compile(r"^\s*(?:->\s+)?(Insert|Update|Delete|Merge) on (?:\w+\.)?(\w+)", re.MULTILINE)
 SEQUENCE = re.compile(r"\b(nextval|setval|currval)\('((?:[^']|'')+)'::regclass")
 # PostgreSQL cannot explain it, and running it takes a while.
-ANALYZE = re.compile(r"analyze\s+/\*.*?\*/\s+([\w.]+)\s*", re.IGNORECASE)
+ANALYZE = re.compile(r"analyze\s+/\*.*?\*/\s+(?:\([\w, ]+\)\s+)?([\w.]+)\s*", re.IGNORECASE)
 
 
 async def verify_database(

@@ -2,53 +2,48 @@
 
 import gzip
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 
-from service.catalogue.movie import Movie, movie_json
+from service.catalogue.movie import TYPES, Movie, movie_json
 from service.database import transactions
-from service.database.queries import Query
+from service.database.queries import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
-from service.transfer.files import Target
-from service.transfer.formats import output_format
+from service.transfer.files import write_file
+from service.transfer.formats import EXPORTED
 
-Write = Callable[[bytes], object]
+QUERIES: Mapping[str, Expected] = {
+    "export_movies": Expected(TYPES, [{"after_id": "0", "size": 0}], "export", by_command=True),
+}
 GZIP_LEVEL = 6  # the default of gzip
 CHUNK_ROWS = 2000
 BEFORE_ALL_IDS = -(2**63) + 1
 
 
-class ExportResult(NamedTuple):
-    """What an export did."""
+def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) -> int:
+    """Write all movies into a file, or to stdout (`-`); return their number.
 
-    exported: int
-    seconds: float
-
-
-def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) -> ExportResult:
-    """Write all movies into a file, which gets its name when it is complete, or to stdout (`-`).
-
+    The file gets its name when it is complete. If `path` is a link, its target is replaced.
     Raises `BrokenPipeError` if the reader of stdout has gone, `OperatorError` for other errors.
     """
-    started = time.monotonic()
     exported = 0
+    form = EXPORTED[kind]
+    is_gzip = path.lower().endswith(".gz")
     with (
-        _open_target(path) as write,
+        write_file(path if path == "-" else os.path.realpath(path)) as file,
+        gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) if is_gzip else nullcontext(file) as out,
         transactions.begin(url, queries, read_only=True) as transaction,
     ):
-        form = output_format(kind)
-        start = form.head
+        out.write(form.head)
+        separator = b""
         for movies in read_chunks(transaction):
-            write(start + form.separator.join([form.movie(movie_json(movie)) for movie in movies]))
-            start = form.separator
+            texts = [form.encode(movie_json(movie)) for movie in movies]
+            out.write(separator + form.separator.join(texts))
+            separator = form.separator
             exported += len(movies)
-        write(form.tail if exported else form.empty)
-    return ExportResult(exported, time.monotonic() - started)
+        out.write(form.tail)
+    return exported
 
 
 def read_chunks(transaction: Transaction) -> Iterator[list[Movie]]:
@@ -61,39 +56,3 @@ def read_chunks(transaction: Transaction) -> Iterator[list[Movie]]:
             yield movies
     except (ValueError, OverflowError) as error:  # a time before the year 1 or after 9999
         raise OperatorError(f"a movie cannot be read: {error}") from error
-
-
-@contextmanager
-def _open_target(path: str) -> Iterator[Write]:
-    if path == "-":
-        if sys.stdout is None:  # closed before the start
-            raise OperatorError("stdout is closed")
-        yield _write_to_stdout
-        _write_to_stdout(b"", is_last=True)
-        return
-    target = Target(Path(path))
-
-    def write_gzip(data: bytes) -> None:
-        """Write a member of a gzip file, which may have several (RFC 1952, 2.2)."""
-        target.write(gzip.compress(data, GZIP_LEVEL, mtime=0))
-
-    try:
-        yield write_gzip if path.lower().endswith(".gz") else target.write
-        target.finish()
-        target.appear()
-    except BaseException:
-        target.discard()
-        raise
-
-
-def _write_to_stdout(data: bytes, *, is_last: bool = False) -> None:
-    try:
-        sys.stdout.buffer.write(data)
-        if is_last:
-            sys.stdout.buffer.flush()
-    except OSError as error:
-        # Python flushes stdout again at exit, and would report the error again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise OperatorError(f"stdout: cannot be written: {error.strerror}") from error

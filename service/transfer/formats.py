@@ -1,27 +1,24 @@
 """The formats of import and export."""
 
-import gzip
 import re
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
 from service.catalogue.movie import COLUMNS
 from service.errors import OperatorError
-from service.transfer.files import Source, make_unreadable_error
+from service.transfer.files import convert_read_errors
 from service.transfer.json_rows import read_array, read_ndjson
 from service.transfer.rows import BrokenFile, FileRow
 from service.transfer.table_rows import read_csv, read_imdb, split_genres
 
 IMPORTED = ("ndjson", "json", "csv", "imdb")
-EXPORTED = ("ndjson", "json", "csv")
-NEEDS_QUOTES = re.compile('[",\r\n]')
 ENDINGS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "json", ".csv": "csv", ".tsv": "imdb"}
+NEEDS_QUOTES = re.compile('[",\r\n]')
 
 
-def detect_format(path: str, given: str | None, known: Sequence[str]) -> str:
+def detect_format(path: str, given: str | None, known: Collection[str]) -> str:
     """Return the format that was given, or the one of the file name's ending."""
     name = path.lower().removesuffix(".gz")
     found = given or next((ENDINGS[end] for end in ENDINGS if name.endswith(end)), None)
@@ -31,76 +28,61 @@ def detect_format(path: str, given: str | None, known: Sequence[str]) -> str:
     return found
 
 
-def check_columns(
-    kind: str, columns: Sequence[tuple[str, str]], where: Sequence[tuple[str, str]]
-) -> dict[str, str]:
-    """Check the options --map and --where; return field -> column."""
-    if kind != "csv" and (columns or where):
-        raise OperatorError("--map and --where are for CSV")
-    names: dict[str, str] = {}
-    for field, column in columns:
-        if field not in COLUMNS:
-            raise OperatorError(f"--map {field}: a movie has {', '.join(COLUMNS)}")
-        if field in names:
-            raise OperatorError(f"--map {field}: given more than once")
-        names[field] = column
-    return names
-
-
 def read_rows(
     path: str,
-    source: Source,
+    stream: BinaryIO,
     kind: str,
     columns: Mapping[str, str],
     where: Sequence[tuple[str, str]],
 ) -> Iterator[FileRow]:
-    """Read the rows of a file; raises `OperatorError` with the line that stops the reading."""
+    """Read the rows of a file; raises `OperatorError` with the line that stops the reading.
+
+    `columns` (field -> column) and `where` (column, value) are for CSV.
+    """
+    if kind != "csv" and (columns or where):
+        raise OperatorError("--map and --where are for CSV")
+    if unknown := next((field for field in columns if field not in COLUMNS), None):
+        raise OperatorError(f"--map {unknown}: a movie has {', '.join(COLUMNS)}")
+    match kind:
+        case "csv":
+            rows = read_csv(stream, columns, where)
+        case "imdb":
+            rows = read_imdb(stream)
+        case "json":
+            rows = read_array(stream)
+        case _:
+            rows = read_ndjson(stream)
+    return _convert_errors(path, rows)
+
+
+def _convert_errors(path: str, rows: Iterator[FileRow]) -> Iterator[FileRow]:
     try:
-        match kind:
-            case "csv":
-                yield from read_csv(source.stream, columns, where)
-            case "imdb":
-                yield from read_imdb(source.stream)
-            case "json":
-                yield from read_array(source.stream)
-            case _:
-                yield from read_ndjson(source.stream)
+        with convert_read_errors(path):
+            yield from rows
     except BrokenFile as error:
         raise OperatorError(f"{path}:{error.line}: {error}") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise OperatorError(
-            f"{path}: the gzip data is incomplete or damaged: {str(error).rstrip('.').lower()}"
-        ) from error
-    except OSError as error:
-        raise make_unreadable_error(path, error) from error
 
 
 class OutputFormat(NamedTuple):
-    """How to write movies: the text before, between and after them; `empty`: without movies."""
+    """How to write movies: the text before, between and after them."""
 
     head: bytes
-    movie: Callable[[dict[str, Any]], bytes]
+    encode: Callable[[dict[str, Any]], bytes]  # of a movie as the API returns it
     separator: bytes
     tail: bytes
-    empty: bytes
-
-
-def output_format(kind: str) -> OutputFormat:
-    """Return how to write a format; `movie` takes a movie as the API returns it."""
-    if kind == "csv":
-        header = ",".join(COLUMNS).encode() + b"\n"
-        return OutputFormat(header, _to_csv, b"\n", b"\n", header)
-    if kind == "json":
-        return OutputFormat(b"[\n", _to_json, b",\n", b"\n]\n", b"[]\n")
-    return OutputFormat(b"", _to_json, b"\n", b"\n", b"")
 
 
 def _to_json(movie: dict[str, Any]) -> bytes:
     return orjson.dumps(movie, option=orjson.OPT_UTC_Z)
 
 
+def _to_line(movie: dict[str, Any]) -> bytes:
+    return _to_json(movie) + b"\n"
+
+
 def _to_csv(movie: dict[str, Any]) -> bytes:
-    return ",".join([_to_cell(value) for value in orjson.loads(_to_json(movie)).values()]).encode()
+    cells = [_to_cell(value) for value in orjson.loads(_to_json(movie)).values()]
+    return f"{','.join(cells)}\n".encode()
 
 
 def _to_cell(value: Any) -> str:
@@ -115,3 +97,10 @@ def _join_genres(genres: list[str]) -> str:
     if not text.startswith("[") and split_genres(text) == genres:
         return text
     return orjson.dumps(genres).decode()
+
+
+EXPORTED: Mapping[str, OutputFormat] = {
+    "ndjson": OutputFormat(b"", _to_line, b"", b""),
+    "json": OutputFormat(b"[\n", _to_json, b",\n", b"\n]\n"),
+    "csv": OutputFormat(",".join(COLUMNS).encode() + b"\n", _to_csv, b"", b""),
+}

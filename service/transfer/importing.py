@@ -8,37 +8,41 @@ from typing import NamedTuple
 import orjson
 
 from service.database import transactions
-from service.database.queries import Query
+from service.database.queries import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import CatalogueError, OperatorError
-from service.transfer.records import read_record
-from service.transfer.rejects import Rejects, explain, to_reject
-from service.transfer.rows import FileRow
+from service.transfer.rejects import explain, to_reject, write_rejects
+from service.transfer.rows import FileRow, read_record
 
+QUERIES: Mapping[str, Expected] = {
+    "reserve_movie_ids": Expected(
+        {"drawn": int}, [{"highest": 0}], "import", writes=True, by_command=True
+    ),
+    "import_movies": Expected({}, [{"movies": "[]"}], "import", writes=True, by_command=True),
+    "analyze_movies": Expected({}, [{}], "import", writes=True, by_command=True),
+}
 # One statement inserts a chunk while the next chunk is read.
 MAX_CHUNK_ROWS = 10_000
 MAX_CHUNK_BYTES = 4 << 20
 
 
 class ImportResult(NamedTuple):
-    """What an import did, or what a dry run would do."""
+    """What an import did; numbers of rows."""
 
-    imported: int
-    left_out: int
+    read: int
+    inserted: int  # and rolled back, where it is a dry run or rejects are not allowed
     rejected: int
     seconds: float
-    is_accepted: bool  # False: rows were rejected, so nothing was imported
-    analyze_error: str | None  # why the planner has no statistics of the movies yet
 
-    def summary(self, rejects: Path, *, dry_run: bool) -> str:
+    def summary(self, rejects: Path, *, allow_rejects: bool, dry_run: bool) -> str:
         """Summarize it in one line."""
-        rows = self.imported + self.left_out + self.rejected
         verb = "would import" if dry_run else "imported"
-        imported = self.imported if self.is_accepted else 0
-        left_out = f", left out {self.left_out:,}" if self.left_out else ""
+        imported = self.inserted if allow_rejects or not self.rejected else 0
+        left_out = self.read - self.inserted - self.rejected
         text = (
-            f"{verb} {imported:,}{left_out} and rejected {self.rejected:,} of {rows:,} rows"
-            f" in {self.seconds:.1f} s ({rows / max(self.seconds, 1e-6):,.0f} rows/s)"
+            f"{verb} {imported:,}{f', left out {left_out:,}' if left_out else ''} and rejected"
+            f" {self.rejected:,} of {self.read:,} rows in {self.seconds:.1f} s"
+            f" ({self.read / max(self.seconds, 1e-6):,.0f} rows/s)"
         )
         return f"{text}; the rejected rows are in {rejects}" if self.rejected else text
 
@@ -47,22 +51,20 @@ class Chunk:
     """Some rows of the file, in its order."""
 
     def __init__(self) -> None:
+        self.read = 0  # rows
+        self.bytes = 0
+        self.inserted = 0
         self.rows: list[FileRow] = []  # to be imported
         self.movies: list[str] = []  # of these rows, as JSON
         self.highest_id = 0
-        self.imported = 0
-        self.left_out = 0
         # Line and text of each; a parsed hostile row takes a hundred times as much memory.
         self.rejects: list[tuple[int, bytes]] = []
-        self.size = 0  # rows
-        self.bytes = 0
 
     def add(self, row: FileRow) -> None:
         """Validate a row."""
-        self.size += 1
+        self.read += 1
         self.bytes += row.size
         if row.movie is None:
-            self.left_out += 1
             return
         try:
             if isinstance(row.movie, CatalogueError):
@@ -83,63 +85,59 @@ class Chunk:
         """Send the movies."""
         if self.highest_id:
             transaction.run("reserve_movie_ids", highest=self.highest_id)
-        transaction.start_insert("import_movies", "movies", self.movies)
+        transaction.start_insert("import_movies", self.movies)
 
     def finish_insert(self, transaction: Transaction) -> None:
-        """Wait until the movies are inserted; reject the rows that the database refuses."""
-        refusals = transaction.finish_insert("import_movies", "movies", self.movies)
-        self.imported = len(self.movies) - len(refusals)
+        """Wait until the movies are inserted; reject those that the database refuses."""
+        refusals = transaction.finish_insert("import_movies", self.movies)
         for position, reason in refusals:
             self.reject(self.rows[position], [f"is refused by the database: {reason}"])
-        self.rejects.sort()
+        self.inserted = len(self.movies) - len(refusals)
 
 
 def import_rows(  # noqa: PLR0913 - what it works with, and its options
     url: str,
     queries: Mapping[str, Query],
     rows: Iterator[FileRow],
-    rejects: Rejects,
+    rejects: Path,
     *,
     allow_rejects: bool,
     dry_run: bool,
-    report: Callable[[int], None],
+    report: Callable[[], None],
 ) -> ImportResult:
     """Import all rows, or none; with `allow_rejects`, all rows that are not rejected.
 
-    `dry_run`: roll back at the end. `report` gets the number of rows read after each chunk. An
-    error or Ctrl-C before the commit leaves nothing behind. Raises `OperatorError`.
+    `dry_run`: roll back at the end. `report` is called after each chunk. An error or Ctrl-C before
+    the commit leaves nothing behind. Raises `OperatorError`.
     """
     started = time.monotonic()
-    read = imported = left_out = 0
-    is_committed = False
-    analyze_error = None
-    try:
-        with transactions.begin(url, queries) as transaction:
-            for chunk in _insert(transaction, _split_into_chunks(rows)):
-                for _, reject in chunk.rejects:
-                    rejects.add(reject)
-                imported += chunk.imported
-                left_out += chunk.left_out
-                read += chunk.size
-                report(read)
-            rejects.finish()
-            is_accepted = allow_rejects or not rejects.count
-            if is_accepted and not dry_run:
-                transaction.commit("either all movies were imported or none; check the catalogue")
-                is_committed = True
-            rejects.appear()
-            seconds = time.monotonic() - started
-            if is_committed:
-                analyze_error = transaction.try_to_run("analyze_movies")
-    except BaseException as error:
-        rejects.discard()
-        result = "the movies were imported" if is_committed else "nothing was imported"
-        if isinstance(error, KeyboardInterrupt):
-            raise OperatorError(f"interrupted: {result}") from error
-        if isinstance(error, OperatorError) and is_committed:
-            raise OperatorError(f"{error}; {result}") from error
-        raise
-    return ImportResult(imported, left_out, rejects.count, seconds, is_accepted, analyze_error)
+    with transactions.begin(url, queries) as transaction:
+        try:
+            read, inserted, rejected = _insert_all(transaction, rows, rejects, report)
+            must_commit = not dry_run and (allow_rejects or not rejected)
+            if must_commit:
+                transaction.run("analyze_movies")
+        except KeyboardInterrupt as error:
+            raise OperatorError("interrupted: nothing was imported") from error
+        if must_commit:
+            transaction.commit()
+    return ImportResult(read, inserted, rejected, time.monotonic() - started)
+
+
+def _insert_all(
+    transaction: Transaction, rows: Iterable[FileRow], rejects: Path, report: Callable[[], None]
+) -> tuple[int, int, int]:
+    """Return how many rows were read, inserted and rejected."""
+    read = inserted = rejected = 0
+    with write_rejects(rejects) as write_reject:
+        for chunk in _insert_chunks(transaction, _split_into_chunks(rows)):
+            for _, reject in sorted(chunk.rejects):
+                write_reject(reject)
+            read += chunk.read
+            inserted += chunk.inserted
+            rejected += len(chunk.rejects)
+            report()
+    return read, inserted, rejected
 
 
 def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
@@ -147,13 +145,13 @@ def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
     chunk = Chunk()
     for row in rows:
         chunk.add(row)
-        if chunk.size >= MAX_CHUNK_ROWS or chunk.bytes >= MAX_CHUNK_BYTES:
+        if chunk.read >= MAX_CHUNK_ROWS or chunk.bytes >= MAX_CHUNK_BYTES:
             yield chunk
             chunk = Chunk()
     yield chunk
 
 
-def _insert(transaction: Transaction, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def _insert_chunks(transaction: Transaction, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Insert each chunk and yield it; the next chunk is read meanwhile."""
     chunk = next(chunks)
     chunk.start_insert(transaction)

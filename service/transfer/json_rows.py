@@ -1,96 +1,114 @@
 """Movies in JSON: one per line (NDJSON), or one array; each is parsed like a request body."""
 
+import json
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import BinaryIO
-
-import ijson  # type: ignore[import-untyped]
 
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import Malformed
-from service.transfer import rows
-from service.transfer.rows import TOO_LONG, BrokenFile, FileRow
+from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 
 READ_BYTES = 1 << 18
-PIECE = re.compile(rb"[^}]*+\}|[^}]++")  # a movie can only end where a piece ends
-# Per movie. yajl parses a string again with each piece of it: without a limit, 1 MB of } takes
-# 200 s.
-MAX_PIECES = 5000
-EXPECTED_ARRAY = "expected a JSON array of movies"
-SEPARATORS = b"[,] \t\r\n"
-DEPTH_CHANGES = {"start_map": 1, "start_array": 1, "end_map": -1, "end_array": -1}
-END_OF_MOVIE = ("end_map", 1)
-# The events outside of movies, each with the depth after it.
-TOP_LEVEL_EVENTS = {("start_array", 1), END_OF_MOVIE, ("end_array", 0)}
+BLANKS = re.compile(r"[ \t\r\n]+")
+# It only finds where a movie ends, so it accepts what `parse_object` refuses: control characters,
+# and integers of any length.
+FIND_END = json.JSONDecoder(parse_int=float, strict=False).raw_decode
 
 
 def read_ndjson(stream: BinaryIO) -> Iterator[FileRow]:
     """Yield one row per line; blank lines are skipped."""
-    for line in rows.read_lines(stream):
-        if line.is_too_long:
-            yield rows.reject_long_line(line)
-        elif not line.data.isspace():
-            yield _parse_row(line.number, line.data.rstrip(b"\r\n"))
+    for number, line in read_lines(stream):
+        if not line.isspace():
+            yield _parse_row(number, line.rstrip(b"\r\n"))
 
 
 def read_array(stream: BinaryIO) -> Iterator[FileRow]:
-    r"""Yield the rows of one array; raises `BrokenFile` at a syntax error.
-
-    ijson finds where each movie ends, and `parse_object` parses the movie: ijson's fast parser
-    (yajl) is not strict, as it turns a lone `\ud800` into "?" and accepts duplicate keys. Without
-    `use_float`, an integer of more than 4,300 digits crashes the process; with it, a number that
-    does not fit into 64 bits is an error.
-    """
-    events = ijson.sendable_list()
-    parser = ijson.basic_parse_coro(events, use_float=True)
-    depth = 0
-    text = bytearray()  # since the last movie
-    pieces = 0  # of `text`
-    line = 1  # where `text` starts
-    for piece in _read_pieces(stream):
-        text += piece
-        pieces += 1
-        try:
-            with suppress(StopIteration):  # the end of the array
-                parser.send(piece)
-        except (ijson.JSONError, ValueError) as error:
-            reason = re.split(r"\n|\\n", str(error))[0].removeprefix("b'")
-            raise BrokenFile(_line_of_movie(text, line), f"{EXPECTED_ARRAY}: {reason}") from error
-        is_complete = False
-        for event, _ in events:
-            depth += DEPTH_CHANGES.get(event, 0)
-            is_complete = (event, depth) == END_OF_MOVIE
-            if depth <= 1 and (event, depth) not in TOP_LEVEL_EVENTS:
-                problem = f"{EXPECTED_ARRAY}: it must contain objects only"
-                raise BrokenFile(_line_of_movie(text, line), problem)
-        events.clear()
-        if len(text) > MAX_BYTES or pieces > MAX_PIECES:
-            problem = f"{TOO_LONG} and {MAX_PIECES} braces; is a closing quote or bracket missing?"
-            raise BrokenFile(_line_of_movie(text, line), problem)
-        if is_complete:
-            line = _line_of_movie(text, line)
-            movie = bytes(text.lstrip(SEPARATORS))
-            yield _parse_row(line, movie)
-            line += movie.count(b"\n")
-            text.clear()
-            pieces = 0
+    """Yield the rows of one array; raises `BrokenFile` at a syntax error."""
+    array = _Array(stream)
+    array.take("[")
+    if array.peek() != "]":
+        yield _parse_row(*array.take_object())
+    while array.take(",]") == ",":
+        yield _parse_row(*array.take_object())
+    if array.peek():
+        raise array.make_error("expected nothing after its end")
 
 
-def _read_pieces(stream: BinaryIO) -> Iterator[bytes]:
-    while block := stream.read(READ_BYTES):
-        yield from PIECE.findall(block)
-    yield b""  # the end, for ijson
+class _Array:
+    """The text of an array from the position that has been reached; not more than a row ahead."""
 
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        # Bytes that are not UTF-8 stay as they are, for `parse_object`.
+        self._decoder = getincrementaldecoder("utf-8")("surrogateescape")
+        self._text = ""
+        self._at = 0
+        self._line = 1
 
-def _line_of_movie(text: bytearray, line: int) -> int:
-    """Return the line where the next movie starts; `line`: where `text` starts."""
-    return line + text.count(b"\n", 0, len(text) - len(text.lstrip(SEPARATORS)))
+    def peek(self) -> str:
+        """Skip blanks; return the next character, or "" at the end."""
+        self._skip_blanks()
+        while self._at == len(self._text) and self._read():
+            self._skip_blanks()
+        return self._text[self._at : self._at + 1]
+
+    def take(self, signs: str) -> str:
+        """Return the next character, which must be one of these, and move behind it."""
+        sign = self.peek()
+        if not sign or sign not in signs:
+            raise self.make_error(f"expected {' or '.join(signs)}")
+        self._move(1)
+        return sign
+
+    def take_object(self) -> tuple[int, bytes]:
+        """Return line and text of the object that comes next, and move behind it."""
+        if self.peek() != "{":
+            raise self.make_error("it must contain objects only")
+        end = 0
+        while not end:
+            try:
+                _, end = FIND_END(self._text, self._at)
+            except (json.JSONDecodeError, RecursionError) as error:
+                # The end may not have been read yet.
+                is_too_long = len(self._text) - self._at > MAX_BYTES
+                if is_too_long or not self._read():
+                    reason = getattr(error, "msg", "nested too deep")
+                    reason = reason.lower().removesuffix(" starting at")
+                    hint = f", or {TOO_LONG}" if is_too_long else ""
+                    raise self.make_error(reason + hint) from error
+        line = self._line
+        text = self._move(end - self._at).encode("utf-8", "surrogateescape")
+        if len(text) > MAX_BYTES:
+            raise BrokenFile(line, TOO_LONG)
+        return line, text
+
+    def make_error(self, problem: str) -> BrokenFile:
+        """Return the error that the array cannot be read from here."""
+        return BrokenFile(self._line, f"expected a JSON array of movies: {problem}")
+
+    def _skip_blanks(self) -> None:
+        if match := BLANKS.match(self._text, self._at):
+            self._move(match.end() - self._at)
+
+    def _move(self, characters: int) -> str:
+        text = self._text[self._at : self._at + characters]
+        self._line += text.count("\n")
+        self._at += characters
+        return text
+
+    def _read(self) -> bool:
+        """Read more; return whether there was more."""
+        block = self._stream.read(READ_BYTES)
+        self._text = self._text[self._at :] + self._decoder.decode(block, final=not block)
+        self._at = 0
+        return bool(block)
 
 
 def _parse_row(number: int, data: bytes) -> FileRow:
     try:
         movie = parse_object(data, "the row")
     except Malformed as error:
-        return FileRow(number, rows.to_text(data), error, len(data))
+        return FileRow(number, data.decode("utf-8", "backslashreplace").strip(), error, len(data))
     return FileRow(number, movie, movie, len(data))

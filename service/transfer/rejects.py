@@ -1,71 +1,48 @@
 """The file of rejected rows: one JSON object per line."""
 
 import json
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
-import orjson
-
-from service.errors import Invalid, OperatorError
-from service.transfer.files import Target
+from service.errors import CatalogueError, Invalid
+from service.transfer.files import convert_write_errors, write_file
 from service.transfer.rows import FileRow
 
 
-class Rejects:
-    """A file that exists only if a row was rejected; the file of an earlier import is removed.
+@contextmanager
+def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Yield a function that adds a line; the file exists only if a line was added.
 
-    A link to another file is refused. The usual name is easily guessed: anybody who can write to
-    the folder could make an import overwrite that file.
+    The file of an earlier import is replaced or removed. Raises `OperatorError`.
     """
+    stream: BinaryIO | None = None
+    with ExitStack() as files:
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.count = 0
-        self._target: Target | None = None
+        def add(line: bytes) -> None:
+            nonlocal stream
+            stream = stream or files.enter_context(write_file(str(path)))
+            stream.write(line)
 
-    def add(self, reject: bytes) -> None:
-        """Add a line; raises `OperatorError` if it cannot be written."""
-        if not self._target:
-            self._target = Target(self.path, follows_links=False)
-        self.count += 1
-        self._target.write(reject)
-
-    def finish(self) -> None:
-        """Write everything to disk."""
-        if self._target:
-            self._target.finish()
-
-    def appear(self) -> None:
-        """Give the file its name."""
-        if self._target:
-            self._target.appear()
-        elif self.path.is_file() and not self.path.is_symlink():
-            try:
-                self.path.unlink()
-            except OSError as error:
-                raise OperatorError(f"{self.path}: cannot be removed: {error.strerror}") from error
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        if self._target:
-            self._target.discard()
+        yield add
+    with convert_write_errors(str(path)):
+        if not stream and path.is_file():
+            path.unlink()
 
 
-def explain(error: Exception) -> list[str]:
+def explain(error: CatalogueError) -> list[str]:
     """Return what is wrong with a row, in the words of the API."""
     if isinstance(error, Invalid):
         return [f"{failure.field}: {failure.detail}" for failure in error.failures]
     return [str(error)]
 
 
-def to_reject(row: FileRow, reasons: Sequence[str]) -> bytes:
+def to_reject(row: FileRow, reasons: list[str]) -> bytes:
     """Return the line of a rejected row."""
-    reject: dict[str, Any] = {"line": row.line, "reasons": reasons, "row": row.given}
-    with suppress(TypeError):
-        return orjson.dumps(reject, option=orjson.OPT_APPEND_NEWLINE)
-    # orjson refuses huge integers and lone surrogates; json refuses deep nesting.
-    with suppress(RecursionError):
-        return json.dumps(reject).encode() + b"\n"
-    return orjson.dumps(reject | {"row": None}, option=orjson.OPT_APPEND_NEWLINE)
+    reject = {"line": row.line, "reasons": reasons, "row": row.given}
+    try:
+        text = json.dumps(reject, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:  # nested too deep to be written
+        text = json.dumps(reject | {"row": None}, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its escape

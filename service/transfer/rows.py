@@ -1,13 +1,21 @@
-"""The rows of a file, numbered by the line where each starts; at most as long as a request body."""
+"""The rows of a file, numbered by the line where each starts, and the rules for them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any, BinaryIO, NamedTuple
 
-from service.catalogue.strict_json import MAX_BYTES
-from service.errors import CatalogueError, Malformed
+from marshmallow import Schema
+from marshmallow.validate import Range
 
-MAX_SHOWN_BYTES = 1000  # of a row that is too long
+from service.catalogue.rules import MAX_DIGITS, MOVIE, JSONField, load_fields
+from service.catalogue.strict_json import MAX_BYTES
+from service.errors import CatalogueError
+
+MAX_ID = 10**MAX_DIGITS - 1  # ids beyond are left for new movies
+MAX_VERSION = 2**31 - 1  # an integer of PostgreSQL
+RANGE_ERROR = "must be {min} to {max}"
 TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
 
 
@@ -31,34 +39,38 @@ class BrokenFile(Exception):
         self.line = line
 
 
-class Line(NamedTuple):
-    """A line with its line end; a line that is too long is cut."""
-
-    number: int
-    data: bytes
-    is_too_long: bool = False
-
-
-def read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Split a file into lines."""
+def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of each line; raises `BrokenFile` for one that is too long."""
     for number in count(1):
-        data = stream.readline(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            rest = data
-            while rest and not rest.endswith(b"\n"):
-                rest = stream.readline(MAX_BYTES)
-            yield Line(number, data[:MAX_SHOWN_BYTES], is_too_long=True)
-        elif data:
-            yield Line(number, data)
-        else:
+        line = stream.readline(MAX_BYTES + 1)
+        if len(line) > MAX_BYTES:
+            raise BrokenFile(number, TOO_LONG)
+        if not line:
             return
+        yield number, line
 
 
-def reject_long_line(line: Line) -> FileRow:
-    """Return the row of a line that is too long."""
-    return FileRow(line.number, to_text(line.data) + "…", Malformed(TOO_LONG), len(line.data))
+def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `FIELDS`, or of `COLUMNS` if the row has a read-only field.
+
+    Raises `Malformed` or `Invalid`.
+    """
+    return load_fields(MOVIE if READ_ONLY.keys().isdisjoint(row) else RECORD, row)
 
 
-def to_text(data: bytes) -> str:
-    """Decode UTF-8; other bytes become escapes."""
-    return data.decode("utf-8", "backslashreplace").strip()
+def _parse_time(text: str) -> datetime:
+    with suppress(ValueError, OverflowError):
+        time = datetime.fromisoformat(text)
+        if time.tzinfo:
+            return time.astimezone(UTC)
+    raise ValueError('must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
+
+
+TIME = JSONField(str, 'a string like "2026-01-05T09:00:00Z"', None, {}, _parse_time)
+READ_ONLY = {
+    "id": JSONField(int, "an integer", Range(1, MAX_ID, error=RANGE_ERROR), {}),
+    "version": JSONField(int, "an integer", Range(1, MAX_VERSION, error=RANGE_ERROR), {}),
+    "created_at": TIME,
+    "updated_at": TIME,
+}
+RECORD = Schema.from_dict({**READ_ONLY, **MOVIE.fields})()

@@ -4,35 +4,21 @@ https://www.rfc-editor.org/rfc/rfc4180, https://developer.imdb.com/non-commercia
 """
 
 import csv
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
 
 from service.catalogue.movie import COLUMNS, FIELDS
 from service.catalogue.rules import quote
-from service.catalogue.strict_json import MAX_BYTES, parse_object
-from service.errors import Malformed
-from service.transfer import rows
-from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, to_text
+from service.catalogue.strict_json import MAX_BYTES
+from service.errors import CatalogueError, Malformed
+from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
-IMDB_COLUMNS = {
-    "title": "primaryTitle",
-    "year": "startYear",
-    "runtime": "runtimeMinutes",
-    "genres": "genres",
-}
+IMDB_COLUMNS = {"title": "primaryTitle", "year": "startYear", "runtime": "runtimeMinutes"}
 IMDB_WHERE = (("titleType", "movie"),)
-
-
-class Record(NamedTuple):
-    """The cells of a row, or the error that prevents splitting it."""
-
-    line: int
-    text: str  # the row, if it cannot be split
-    cells: list[str] | Malformed
-    size: int  # bytes
 
 
 def read_csv(
@@ -42,78 +28,100 @@ def read_csv(
 
     `columns`: field -> name of its column, if that differs; "" for none. `where`: column and value
     of the rows to import; other rows are left out. Raises `BrokenFile` if the header does not fit,
-    or if a row's end is unknown because of an open quote.
+    and for a row that is not CSV, because the start of the next row is unknown.
     """
-    records = _read_csv_records(stream)
-    header = _read_header(records)
-    names = {field: columns.get(field, field) for field in COLUMNS}
-    own = [field for field in COLUMNS if field not in FIELDS]
-    missing = [field for field in own if names[field] not in header]
-    if missing and len(missing) < len(own):
-        present = next(field for field in own if field not in missing)
-        raise BrokenFile(
-            1,
-            f"there is a column {quote(names[present])}, but none for {', '.join(missing)}:"
-            f" expected all four of {', '.join(own)}, or none (--map {present}= leaves one out)",
-        )
-    # A column that --map names must exist.
-    wanted = {f: c for f, c in names.items() if c and (f in columns or f not in missing)}
-    return _read_rows(records, _Table(header, wanted, where, empty=""))
+    return _read_table(_read_records(stream), columns, where, empty="")
 
 
 def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
     r"""Yield the rows of title.basics.tsv: split by tabs, without quotes; `\N` is an empty cell."""
-    records = _read_imdb_records(stream)
-    return _read_rows(records, _Table(_read_header(records), IMDB_COLUMNS, IMDB_WHERE, empty="\\N"))
+    records = _read_records(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return _read_table(records, IMDB_COLUMNS, IMDB_WHERE, empty="\\N")
 
 
 def split_genres(text: str) -> list[str]:
     """Split the genres of a cell: a JSON array, or separated by `|`, or else by commas."""
     if text.startswith("["):
         try:
-            genres = parse_object(b'{"genres": %b}' % text.encode("utf-8", "surrogatepass"))
-        except Malformed:
-            genres = {}
-        if list(genres) != ["genres"]:
-            raise Malformed('"genres" starts with [ but is not a JSON array of strings')
-        return list(genres["genres"])
+            return list(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise Malformed('"genres" starts with [ but is not a JSON array of strings') from error
     return [genre.strip() for genre in text.split("|" if "|" in text else ",")]
 
 
-class _Table:
-    """Maps the cells of a row to the fields of a movie; `empty`: the text of an empty cell."""
+Record = tuple[int, list[str], int]  # line, cells, and size in bytes
 
-    def __init__(
-        self,
-        header: list[str],
-        columns: Mapping[str, str],
-        where: Sequence[tuple[str, str]],
-        *,
-        empty: str,
-    ) -> None:
-        self.header = header
-        self._fields = [(field, self._index(name)) for field, name in columns.items()]
-        self._where = [(self._index(name), value) for name, value in where]
-        self._empty = empty
 
-    def movie(self, cells: list[str]) -> dict[str, Any] | None:
-        """Return the movie in the API's form, or None to leave the row out; raises `Malformed`."""
-        if len(cells) != len(self.header):
-            raise Malformed(f"the row has {len(cells)} cells, the header {len(self.header)}")
-        if any(cells[index] != value for index, value in self._where):
-            return None
-        return {
-            field: _parse_cell(field, cells[index])
-            for field, index in self._fields
-            if cells[index] != self._empty
-        }
+def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
+    """Split a file into records, with parameters of Python's csv module; blank lines are none."""
+    first = 1  # line of the record
+    size = 0
 
-    def _index(self, name: str) -> int:
-        count = self.header.count(name)
-        if count == 1:
-            return self.header.index(name)
-        problem = f"more than one column {quote(name)}" if count else f"no column {quote(name)}"
-        raise BrokenFile(1, f"there is {problem} among {', '.join(map(quote, self.header[:100]))}")
+    def decode_lines() -> Iterator[str]:
+        nonlocal size
+        for number, line in read_lines(stream):
+            size += len(line)
+            if size > MAX_BYTES:
+                raise BrokenFile(first, f"{TOO_LONG}; is a closing quote missing?")
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
+
+    csv.field_size_limit(MAX_BYTES)
+    reader = csv.reader(decode_lines(), strict=True, **form)
+    try:
+        for cells in reader:
+            if cells:
+                yield first, cells, size
+            first = reader.line_num + 1
+            size = 0
+    except csv.Error as error:
+        raise BrokenFile(first, f"the row is not CSV: {error}") from error
+
+
+def _read_table(
+    records: Iterator[Record],
+    columns: Mapping[str, str],
+    where: Sequence[tuple[str, str]],
+    *,
+    empty: str,
+) -> Iterator[FileRow]:
+    """Map the cells of each record to the fields of a movie; `empty`: the text of an empty cell."""
+    _, header, _ = next(records, (1, [], 0))
+    names = {
+        field: columns.get(field, field)
+        for field in COLUMNS
+        if field in FIELDS or field in columns or field in header
+    }
+    fields = [(field, _find_column(header, name)) for field, name in names.items() if name]
+    conditions = [(_find_column(header, name), value) for name, value in where]
+    for line, cells, size in records:
+        movie: dict[str, Any] | CatalogueError | None = None
+        try:
+            _check_cells(cells, len(header))
+            if all(cells[index] == value for index, value in conditions):
+                movie = {
+                    field: _parse_cell(field, cells[index])
+                    for field, index in fields
+                    if cells[index] != empty
+                }
+        except Malformed as error:
+            movie = error
+        yield FileRow(line, dict(zip(header, cells, strict=False)), movie, size)
+
+
+def _find_column(header: Sequence[str], name: str) -> int:
+    if header.count(name) != 1:
+        shown = ", ".join(map(quote, header[:100])) or "an empty file"
+        raise BrokenFile(1, f"expected a header with one column {quote(name)}, found {shown}")
+    return header.index(name)
+
+
+def _check_cells(cells: Sequence[str], number: int) -> None:
+    if len(cells) != number:
+        raise Malformed(f"the row has {len(cells)} cells, the header {number}")
+    try:
+        "".join(cells).encode()
+    except UnicodeEncodeError as error:  # see "surrogateescape"
+        raise Malformed("the row is not UTF-8") from error
 
 
 def _parse_cell(field: str, text: str) -> Any:
@@ -131,107 +139,3 @@ def _parse_cell(field: str, text: str) -> Any:
             )
         return f"{int(match[1])} mins"
     return text
-
-
-def _read_header(records: Iterator[Record]) -> list[str]:
-    first = next(records, None)
-    if first is None:
-        raise BrokenFile(1, "the file is empty; expected a header with the names of the columns")
-    if isinstance(first.cells, Malformed):
-        raise BrokenFile(first.line, f"the header cannot be read: {first.cells}")
-    return first.cells
-
-
-def _read_rows(records: Iterable[Record], table: _Table) -> Iterator[FileRow]:
-    for line, text, cells, size in records:
-        if isinstance(cells, Malformed):
-            yield FileRow(line, text, cells, size)
-            continue
-        given = dict(zip(table.header, cells, strict=False))
-        try:
-            yield FileRow(line, given, table.movie(cells), size)
-        except Malformed as error:
-            yield FileRow(line, given, error, size)
-
-
-def _read_imdb_records(stream: BinaryIO) -> Iterator[Record]:
-    for line in rows.read_lines(stream):
-        size = len(line.data)
-        if line.is_too_long:
-            yield Record(line.number, rows.reject_long_line(line).given, Malformed(TOO_LONG), size)
-            continue
-        try:
-            text = line.data.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            malformed = Malformed(f"the row is not UTF-8 at byte {error.start}")
-            yield Record(line.number, to_text(line.data), malformed, size)
-            continue
-        if text:
-            yield Record(line.number, "", text.split("\t"), size)
-
-
-class _CsvLines:
-    """Lines for Python's csv module, which takes as many as a record has; collects errors."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._lines = rows.read_lines(stream)
-        self._is_at_end = False
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin a record."""
-        self.first = 0
-        self.error: Malformed | None = None
-        self.size = 0
-        self._data: list[bytes] = []
-
-    def text(self) -> str:
-        """Return the record as text."""
-        return to_text(b"".join(self._data))
-
-    def has_open_quote(self) -> bool:
-        """Return whether the record's lines end inside quotes."""
-        return self._is_at_end or sum(data.count(b'"') for data in self._data) % 2 == 1
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines, None)
-        if line is None:
-            self._is_at_end = True
-            raise StopIteration
-        self.first = self.first or line.number
-        data = line.data.removeprefix(b"\xef\xbb\xbf") if line.number == 1 else line.data
-        self.size += len(data)
-        self._data.append(data)
-        if line.is_too_long or self.size > MAX_BYTES:
-            raise BrokenFile(self.first, f"{TOO_LONG}; is a closing quote missing?")
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            where = f"line {line.number} is not UTF-8 at byte {error.start}"
-            self.error = self.error or Malformed(where)
-            return data.decode("utf-8", "replace")
-
-
-def _read_csv_records(stream: BinaryIO) -> Iterator[Record]:
-    csv.field_size_limit(MAX_BYTES)  # `_CsvLines` limits the row
-    lines = _CsvLines(stream)
-    reader = csv.reader(lines, strict=True)
-    while True:
-        lines.begin()
-        cells: list[str] = []
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            problem = f"the row is not CSV: {error}"
-            if lines.has_open_quote():  # text inside quotes must not become rows
-                raise BrokenFile(lines.first, f"{problem}; a closing quote is missing") from error
-            lines.error = Malformed(problem)
-        if lines.error:
-            yield Record(lines.first, lines.text(), lines.error, lines.size)
-        elif cells:
-            yield Record(lines.first, "", cells, lines.size)

@@ -4,7 +4,6 @@ import asyncio
 import re
 import signal
 import subprocess
-from datetime import UTC, datetime
 
 import psycopg2
 import pytest
@@ -17,7 +16,6 @@ from support import (
     add_client,
     bearer,
     run_command,
-    set_for_database,
     started,
     wait_until,
 )
@@ -72,64 +70,51 @@ async def test_a_token_of_add_has_the_scopes(
 
 
 @pytest.mark.parametrize(
-    ("given", "stored"),
-    [
-        ("2200-01-31", datetime(2200, 1, 31, tzinfo=UTC)),
-        ("2200-01-31T18:00:00+01:00", datetime(2200, 1, 31, 17, tzinfo=UTC)),
-        ("2200-01-31T18:00Z", datetime(2200, 1, 31, 18, tzinfo=UTC)),
-    ],
+    ("given", "expected"),
+    [("2200-01-31", "timestamptz '2200-01-31 UTC'"), ("90d", "now() + interval '90 days'")],
 )
 def test_a_client_expires(
-    environment: Environment, execute: Execute, given: str, stored: datetime
+    environment: Environment, execute: Execute, given: str, expected: str
 ) -> None:
-    """At the start of a day in UTC, or at a time."""
-    _, _, err = run_command(
-        environment, "clients", "add", "reports", "--scopes", "read", "--expires", given
+    """At the start of a day in UTC, or after a duration."""
+    words = ("clients", "add", "reports", "--scopes", "read", "--expires", given)
+    _, _, err = run_command(environment, *words)
+
+    ((difference, until),) = execute(
+        f"select extract(epoch from {expected} - expires_at),"
+        " to_char(expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI') from clients"
     )
-
-    assert execute("select expires_at from clients") == [(stored,)]
-    assert err.endswith(f" expires at {stored:%Y-%m-%d %H:%M} UTC\n")
-
-
-def test_a_client_expires_after_a_duration(environment: Environment, execute: Execute) -> None:
-    """It begins now."""
-    run_command(environment, "clients", "add", "reports", "--scopes", "read", "--expires", "90d")
-
-    left = "expires_at - now() between interval '89.9 days' and interval '90 days'"
-    assert execute(f"select {left} from clients") == [(True,)]
+    assert 0 <= difference < 60
+    assert err.endswith(f" expires at {until} UTC\n")
 
 
 EXPECTED_TIME = (
-    "expected a date like 2027-01-31 (until it starts in UTC), a time like"
-    " 2027-01-31T18:00+01:00, or a duration like 90d, 12h, 30min or 10s"
+    "expected a duration like 90d, 12h, 30min or 10s, or a date like 2027-01-31 (until it starts in"
+    " UTC)"
 )
+EXPECTED_NAME = "expected 1 to 100 printable characters, without a space at either end"
+ADD = ("add", "a", "--scopes")
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["add", "a"], "Missing option '--scopes'."),
-        (
-            ["add", "a", "--scopes", "read,rad"],
-            "'rad' is no scope: expected one or more of read,write,admin",
-        ),
-        (["add", "a", "--scopes", "none"], "'none' is no scope: "),
-        (["add", "a", "--scopes", ""], "'' is no scope: "),
-        (
-            ["add", "a", "--scopes", "read", "--expires", "2020-01-31"],
-            "'2020-01-31' is in the past",
-        ),
-        (["add", "a", "--scopes", "read", "--expires", "0d"], "'0d' is in the past"),
+        ([*ADD, "read,rad"], "'rad' is no scope: expected one or more of read,write,admin"),
+        ([*ADD, "none"], "'none' is no scope: "),
+        ([*ADD, ""], "'' is no scope: "),
+        ([*ADD, "read", "--expires", "2020-01-31"], "'2020-01-31' is in the past"),
+        ([*ADD, "read", "--expires", "0d"], "'0d' is in the past"),
         *(
-            (["add", "a", "--scopes", "read", "--expires", wrong], f"{wrong!r}: {EXPECTED_TIME}")
-            for wrong in (
-                *("", "soon", "2027-02-30", "2027-01-31T18:00", "9999-12-31T23:00-14:00"),
-                *("0001-01-01T00:00+14:00", "90", "-1d", "9999999d", "٣d"),
-            )
+            ([*ADD, "read", "--expires", wrong], f"{wrong!r}: {EXPECTED_TIME}")
+            for wrong in ("", "soon", "2027-02-30", "2027-01-31T18:00", "90", "9999999d", "٣d")
         ),
-        (["rotate", "a", "--grace", "1"], "'1': expected a duration like 90d, "),
-        (["rotate", "a\udcff"], "Invalid value for 'NAME': expected UTF-8"),
-        (["add", "a\udcff", "--scopes", "read"], "Invalid value for 'NAME': expected UTF-8"),
+        (["rotate", "a", "--grace", "1"], f"'1': {EXPECTED_TIME}"),
+        *(
+            (["add", name, "--scopes", "read"], f"{name!a}: {EXPECTED_NAME}")
+            for name in ("", " a", "a ", "a\nb", "a\x1b[31m", "a\u202eb", "a" * 101, "a\udcff")
+        ),
+        (["revoke", "a\udcff"], EXPECTED_NAME),
     ],
 )
 def test_wrong_arguments_are_refused(words: list[str], problem: str) -> None:
@@ -140,34 +125,14 @@ def test_wrong_arguments_are_refused(words: list[str], problem: str) -> None:
     assert problem in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", ["", " a", "a ", "a\nb", "a\x1b[31m", "a\u202eb", "a" * 101])
-def test_a_name_must_be_printable(environment: Environment, execute: Execute, name: str) -> None:
-    """It is shown on terminals; the status is 1."""
-    status, out, err = run_command(environment, "clients", "add", name, "--scopes", "read")
+def test_a_name_is_taken_once(environment: Environment, execute: Execute) -> None:
+    """The list is recommended."""
+    name_client(execute)
 
-    expected = "expected 1 to 100 printable characters, without a space at either end"
-    assert (status, out, err) == (1, "", f"Error: the name {name!a}: {expected}\n")
-    assert execute(ALL) == []
+    status, out, err = run_command(environment, "clients", "add", "reports", "--scopes", "read")
 
-
-def test_a_name_is_taken_once(environment: Environment, database: str, execute: Execute) -> None:
-    """Also if another session is adding the same name."""
-    with psycopg2.connect(database) as other:
-        other.cursor().execute(
-            "insert into clients (name, token_hash, scopes)"
-            " values ('reports', repeat('0', 64), '{read}')"
-        )
-        with started(environment, "clients", "add", "reports", "--scopes", "read") as process:
-            wait_until(lambda: execute(IS_LOCKED))
-            other.commit()
-            out, err = process.communicate(timeout=60)
-    other.close()
-
-    assert (process.returncode, out) == (1, b"")
-    assert err == (
-        b'Error: the name "reports" is taken: choose another one; see'
-        b" python -m service clients list\n"
-    )
+    problem = 'the name "reports" is taken: choose another one; see python -m service clients list'
+    assert (status, out, err) == (1, "", f"Error: {problem}\n")
     assert execute("select count(*) from clients") == [(1,)]
 
 
@@ -192,10 +157,8 @@ def test_a_token_that_cannot_be_shown_changes_nothing(
         )
         errors.append(done.stderr.decode())
 
-    reasons = ("No space left on device", "it is closed", "Broken pipe")
-    assert errors == [
-        f"Error: nothing was changed: stdout, for the token: {reason}\n" for reason in reasons
-    ]
+    problem = "Error: nothing was changed: the token cannot be written to stdout\n"
+    assert errors == 3 * [problem]
     assert execute(ALL) == before
 
 
@@ -226,7 +189,7 @@ async def test_a_grace_lets_the_former_token_work(
 
     new = out.removesuffix("\n")
     ((until, is_right),) = execute(
-        "select to_char(previous_expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),"
+        "select to_char(previous_expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI'),"
         " previous_expires_at - now() between interval '50 min' and interval '1 hour' from clients"
     )
     assert is_right
@@ -256,34 +219,11 @@ async def test_a_grace_is_kept_or_ended_with_all_old_tokens(
     assert [await get_status(start, token) for token in (first, second, third)] == [401, 401, 200]
 
 
-def test_rotations_wait_for_each_other(
-    environment: Environment, database: str, execute: Execute
-) -> None:
-    """The second one sees the grace of the first."""
-    name_client(execute)
-    with psycopg2.connect(database) as other:
-        other.cursor().execute(
-            "update clients set previous_token_hash = token_hash, previous_expires_at = 'infinity'"
-        )
-        with started(environment, "clients", "rotate", "reports", "--grace", "1h") as process:
-            wait_until(lambda: execute(IS_LOCKED))
-            other.commit()
-            out, err = process.communicate(timeout=60)
-    other.close()
-
-    assert (process.returncode, out) == (1, b"")
-    assert b"works until infinity" in err
-
-
 @pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"revoked": "2026-01-31 UTC"}, "was revoked at 2026-01-31 00:00 UTC: restore it"),
-        ({"expires": "2026-01-31 UTC"}, "expired at 2026-01-31 00:00 UTC: set another expiry"),
-    ],
+    "changes", [{"revoked": "2026-01-31 UTC"}, {"expires": "2026-01-31 UTC"}], ids=str
 )
 def test_a_token_that_would_be_refused_is_not_made(
-    environment: Environment, execute: Execute, changes: dict[str, str], problem: str
+    environment: Environment, execute: Execute, changes: dict[str, str]
 ) -> None:
     """The client was revoked or has expired."""
     name_client(execute, **changes)
@@ -292,7 +232,10 @@ def test_a_token_that_would_be_refused_is_not_made(
     status, out, err = run_command(environment, "clients", "rotate", "reports")
 
     assert (status, out) == (1, "")
-    assert err == (f'Error: "reports" {problem} in SQL first (docs/dbas.md), or add a new client\n')
+    assert err == (
+        'Error: "reports" was revoked or expired at 2026-01-31 00:00 UTC:'
+        " restore it in SQL first (docs/dbas.md), or add a new client\n"
+    )
     assert execute(ALL) == before
 
 
@@ -308,10 +251,8 @@ async def test_a_revocation_refuses_all_tokens(
     at = execute("select revoked_at from clients")
     again = await run(environment, "revoke", "reports")
 
-    assert revoked == (0, "", f'revoked "reports": {TAKES_EFFECT}\n')
+    assert revoked == again == (0, "", f'revoked "reports": {TAKES_EFFECT}\n')
     assert [await get_status(start, token) for token in (old, new)] == [401, 401]
-    assert again[0] == 0
-    assert again[2].startswith('"reports" has been revoked since ')
     assert execute("select revoked_at from clients") == at
 
 
@@ -339,17 +280,10 @@ def test_the_list(environment: Environment, execute: Execute) -> None:
 
     assert (status, err) == (0, "")
     assert [",".join(re.split(" {2,}", line)) for line in out.splitlines()] == [
-        "name,id,scopes,expires,revoked,former token until,last used,added",
-        r"'a\u202e',2,read,infinity,2026-01-31 12:00,-,never,2026-01-01",
-        "b,1,read,write,2200-01-31 00:00,-,2199-12-31 23:59,2026-02-01,2026-01-01",
+        "id,name,scopes,expires at,revoked at,former token until,last used on,created on",
+        r"2,'a\u202e',read,infinity,2026-01-31 12:00,-,-,2026-01-01",
+        "1,b,read,write,2200-01-31 00:00,-,2199-12-31 23:59,2026-02-01,2026-01-01",
     ]
-
-
-def test_an_empty_list(environment: Environment) -> None:
-    """It says how to add a client; stdout is empty."""
-    result = run_command(environment, "clients", "list")
-
-    assert result == (0, "", "no clients: python -m service clients add NAME --scopes read\n")
 
 
 @pytest.mark.parametrize(
@@ -378,49 +312,13 @@ def test_a_command_that_waits_can_be_interrupted(
     assert execute(ALL) == before
 
 
-def test_a_read_only_database(environment: Environment, execute: Execute) -> None:
-    """It can be listed, and every change is refused in one line."""
-    name_client(execute)
-    before = execute(ALL)
-    set_for_database(execute, "default_transaction_read_only = on")
-    commands = (["add", "new", "--scopes", "read"], ["rotate", "reports"], ["revoke", "reports"])
-
-    listed = run_command(environment, "clients", "list")
-    results = [run_command(environment, "clients", *words) for words in commands]
-
-    assert listed[0] == 0
-    assert "reports" in listed[1]
-    for status, out, err in results:
-        assert (status, out) == (1, "")
-        assert err.startswith("Error: the database refused: cannot execute ")
-        assert err.endswith(" in a read-only transaction\n")
-    assert execute(ALL) == before
-
-
-@pytest.mark.parametrize("command", ["list", "revoke"])
+@pytest.mark.parametrize("words", [["list"], ["revoke", "reports"]])
 def test_a_database_without_the_migration(
-    environment: Environment, empty_database: str, command: str
+    environment: Environment, empty_database: str, words: list[str]
 ) -> None:
     """One line says what to run."""
     environment["DATABASE_URL"] = empty_database
 
-    status, out, err = run_command(
-        environment, "clients", command, *(["reports"] if command == "revoke" else [])
-    )
-
-    assert (status, out) == (1, "")
-    assert err == (
-        'Error: the database refused: relation "clients" does not exist;'
-        " is it migrated? python -m service migrate\n"
-    )
-
-
-def test_a_database_that_is_away(environment: Environment) -> None:
-    """One line says so."""
-    environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:9/nothing"
-
-    status, out, err = run_command(environment, "clients", "revoke", "reports")
-
-    assert (status, out) == (1, "")
-    assert err.startswith("Error: the database is unreachable: ")
-    assert err.count("\n") == 1
+    problem = 'the database refused: relation "clients" does not exist; is it migrated?'
+    expected = (1, "", f"Error: {problem} python -m service migrate\n")
+    assert run_command(environment, "clients", *words) == expected

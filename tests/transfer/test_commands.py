@@ -27,9 +27,6 @@ from support import (
     wait_until,
 )
 
-from service.transfer.files import Source
-from service.transfer.progress import show_progress
-
 LINE = json.dumps(MOANA).encode() + b"\n"
 MAPS = ("--map", "year=year_", "--map", "runtime=length", "--map", "genres=tags")
 COUNT = "select count(*) from movies"
@@ -53,40 +50,27 @@ def pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def test_import_sums_up(environment: Environment, tmp_path: Path) -> None:
-    """There is one line on stderr, which is not a terminal."""
-    path = tmp_path / "movies.ndjson"
-    path.write_bytes(LINE * 1200)
-
-    status, out, err = run_command(environment, "import", str(path))
-
-    assert (status, out) == (0, "")
-    assert re.fullmatch(
-        r"imported 1,200 and rejected 0 of 1,200 rows in \d+\.\d s \([\d,]+ rows/s\)\n", err
-    )
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_import_names_the_file_of_rejects(
     environment: Environment, execute: Execute, tmp_path: Path
 ) -> None:
-    """The status is 1, or 0 with --allow-rejects."""
+    """The status is 1, or 0 with --allow-rejects; without a terminal, there is no bar."""
     path = tmp_path / "movies.ndjson"
-    path.write_bytes(LINE + b"{\n")
+    path.write_bytes(LINE * 1200 + b"{\n")
 
-    status, _, err = run_command(environment, "import", str(path))
     dry, _, foreseen = run_command(environment, "import", str(path), "--dry-run")
-    allowed, _, _ = run_command(environment, "import", str(path), "--allow-rejects")
+    status, _, err = run_command(environment, "import", str(path))
+    before = execute(COUNT)
+    allowed, out, summary = run_command(environment, "import", str(path), "--allow-rejects")
 
-    assert (status, dry, allowed) == (1, 1, 0)
-    assert foreseen.startswith("would import 0 and rejected 1 of 2 rows in ")
-    assert "Error: nothing would be imported: " in foreseen
-    first, second = err.splitlines()
-    assert first.startswith("imported 0 and rejected 1 of 2 rows in ")
-    assert first.endswith(f"; the rejected rows are in {path}.rejects.ndjson")
-    assert second == "Error: nothing was imported: fix these rows, or pass --allow-rejects"
-    assert json.loads(Path(f"{path}.rejects.ndjson").read_text())["line"] == 2
-    assert execute(COUNT) == [(1,)]
+    place = rf"; the rejected rows are in {path}\.rejects\.ndjson\n"
+    speed = r" and rejected 1 of 1,201 rows in \d+\.\d s \([\d,]+ rows/s\)" + place
+    refused = "imported: fix these rows, or pass --allow-rejects\n"
+    assert (dry, status, before, allowed, out) == (1, 1, [(0,)], 0, "")
+    assert re.fullmatch(f"would import 0{speed}Error: nothing would be {refused}", foreseen)
+    assert re.fullmatch(f"imported 0{speed}Error: nothing was {refused}", err)
+    assert re.fullmatch(f"imported 1,200{speed}", summary)
+    assert json.loads(Path(f"{path}.rejects.ndjson").read_text())["line"] == 1201
+    assert execute(COUNT) == [(1200,)]
 
 
 def test_a_foreign_csv(environment: Environment, execute: Execute, tmp_path: Path) -> None:
@@ -113,11 +97,10 @@ def test_a_foreign_csv(environment: Environment, execute: Execute, tmp_path: Pat
             ["-"],
             "-: its name does not tell the format: add --format with one of ndjson, json",
         ),
-        (["a.json", "--map", "year=y"], "--map and --where are for CSV"),
-        (["a.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year, runtime, genres"),
-        (["a.csv", "--map", "title=a", "--map", "title=b"], "--map title: given more than once"),
+        (["README.md", "--format", "json", "--map", "year=y"], "--map and --where are for CSV"),
+        (["samples/movies.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year"),
         (["a.csv", "--where", "x"], "expected NAME=VALUE, found 'x'"),
-        (["README.md", "--format", "csv", "--rejects", "README.md"], "this is the file to be"),
+        (["README.md", "--format", "csv", "--rejects", "docs/../README.md"], "this is the file to"),
         (["missing.csv"], "missing.csv: cannot be read: No such file or directory"),
         (["tests", "--format", "csv"], "tests: cannot be read: Is a directory"),
     ],
@@ -134,7 +117,7 @@ def test_contradictions_are_refused(
 
 
 def test_a_pipe_from_export_to_import(
-    environment: Environment, database: str, new_database: Any, template: str, execute: Execute
+    environment: Environment, new_database: Any, template: str, execute: Execute
 ) -> None:
     """An import from stdin reads an export to stdout."""
     add_movies(execute, "é")
@@ -146,7 +129,6 @@ def test_a_pipe_from_export_to_import(
     assert (status, imported) == (0, 0)
     assert err.startswith("exported 1 movies in ")
     assert run_command(other, "export", "-")[1] == out
-    assert database == environment["DATABASE_URL"]
 
 
 def test_a_reader_that_stops_early(environment: Environment, execute: Execute) -> None:
@@ -182,7 +164,7 @@ def test_a_disk_that_is_full_behind_stdout(
     assert done.stderr == b"Error: stdout: cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_import_leaves_nothing(
     environment: Environment, execute: Execute, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -196,59 +178,12 @@ def test_an_interrupted_import_leaves_nothing(
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
 
-    assert process.returncode == 1
-    assert err == b"Error: interrupted: nothing was imported\n"
+    killed = (-signal.SIGKILL, b"")
+    reported = (1, b"Error: interrupted: nothing was imported\n")
+    assert (process.returncode, err) == (killed if number == signal.SIGKILL else reported)
     assert execute(COUNT) == [(0,)]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_killed_import_leaves_no_movie(
-    environment: Environment, execute: Execute, tmp_path: Path
-) -> None:
-    """PostgreSQL rolls back, and the file of rejects does not get its final name."""
-    with half_way(environment, tmp_path / "rejects") as process:
-        process.kill()
-        process.wait(60)
-
-    assert execute(COUNT) == [(0,)]
-    assert not (tmp_path / "rejects").exists()
-
-
-def test_an_import_whose_database_goes_away(
-    environment: Environment, execute: Execute, tmp_path: Path
-) -> None:
-    """It is one line and status 1; no movie is imported."""
-    with half_way(environment, tmp_path / "rejects") as process:
-        wait_until(
-            lambda: execute("select pg_terminate_backend(pid) from pg_stat_activity" + OTHERS)
-        )
-        _, err = process.communicate(LINE * 20_000, timeout=20)
-
-    assert process.returncode == 1
-    assert err.startswith(b"Error: the connection to the database broke: ")
-    assert err.count(b"\n") == 1
-    assert execute(COUNT) == [(0,)]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_connection_that_is_ended_within_a_statement(
-    environment: Environment, execute: Execute
-) -> None:
-    """One line says who ended it."""
-    execute(
-        "create function ends() returns trigger language plpgsql as"
-        " $$ begin perform pg_terminate_backend(pg_backend_pid()); return new; end $$;"
-        " create trigger ends before insert on movies for each row execute function ends()"
-    )
-
-    status, _, err = run_command(environment, "import", "-", "--format", "ndjson", given=LINE)
-
-    assert status == 1
-    assert err.startswith(
-        "Error: the connection to the database broke:"
-        " FATAL: terminating connection due to administrator command"
-    )
-    assert err.count("\n") == 1
+    left = [path.suffix for path in tmp_path.iterdir()]
+    assert left == ([".part"] if number == signal.SIGKILL else [])
 
 
 OTHERS = (
@@ -307,21 +242,8 @@ print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-def test_rejects_never_replace_the_imported_file(environment: Environment, tmp_path: Path) -> None:
-    """This does not depend on the spelling of the path."""
-    path = tmp_path / "movies.ndjson"
-    path.write_bytes(b"{\n")
-    same = f"{tmp_path}/../{tmp_path.name}/movies.ndjson"
-
-    status, _, err = run_command(environment, "import", str(path), "--rejects", same)
-
-    assert status == 1
-    assert err == f"Error: --rejects {same}: this is the file to be imported\n"
-    assert path.read_bytes() == b"{\n"
-
-
 def test_a_terminal_shows_a_progress_bar(environment: Environment, tmp_path: Path) -> None:
-    """The bar has the rate; for gzip, it counts compressed bytes."""
+    """It reaches the end of the file."""
     path = tmp_path / "movies.ndjson"
     path.write_bytes(LINE * 25_000)
     master, terminal = pty.openpty()
@@ -339,19 +261,4 @@ def test_a_terminal_shows_a_progress_bar(environment: Environment, tmp_path: Pat
     text = shown.getvalue().decode()
     assert process.returncode == 0
     assert "100%" in text
-    assert re.search(r"[\d,]+ rows/s", text)
     assert "imported 25,000 and rejected 0" in text
-
-
-def test_the_bar_shows_the_position_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is updated after each chunk."""
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    positions = iter([25, 50, 75])
-
-    with show_progress(Source(io.BytesIO(), 100, lambda: next(positions))) as report:
-        for rows in (1, 2, 3):
-            report(rows)
-
-    assert re.findall(r"\d+%", terminal.getvalue())[-3:] == ["25%", "50%", "75%"]
