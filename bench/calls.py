@@ -16,8 +16,10 @@ from contextlib import suppress
 
 import click
 
-from bench.database import ROOT, create_database
-from bench.targets import build_environment, find_free_port, wait_for_response
+from bench.database import create_database
+from bench.targets import wait_for_response
+from drills.processes import find_free_port
+from drills.service import ROOT, make_environment
 
 CONNECTIONS = 64
 FEW, MANY = 2_000, 12_000
@@ -96,7 +98,7 @@ def count_calls(
     port = find_free_port()
     with tempfile.TemporaryDirectory() as folder:
         profile = f"{folder}/profile"
-        environment = build_environment({"PORT": str(port), "HOST": "127.0.0.1", **settings})
+        environment = {**make_environment(), "PORT": str(port), "HOST": "127.0.0.1", **settings}
         process = subprocess.Popen(  # noqa: S603 - one of PROGRAMS
             [sys.executable, "-m", "cProfile", "-o", profile, "-m", *PROGRAMS[program]],
             cwd=ROOT,
@@ -126,7 +128,7 @@ def count_calls(
 def main(only: tuple[str, ...], given: tuple[str, ...], *, details: bool) -> None:
     """Print the calls, and the functions and files of service/, of each kind of request."""
     settings = dict(setting.split("=", 1) for setting in given)
-    with create_database(None, MOVIES) as database:
+    with create_database(MOVIES) as database:
         for label in only or (AIOHTTP, "GET", "POST", "PATCH"):
             program = AIOHTTP if label == AIOHTTP else SERVICE
             method = "GET" if label == AIOHTTP else label

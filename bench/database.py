@@ -11,28 +11,16 @@ from typing import Any
 
 import psycopg2
 
+from drills.lab import FILL
+from drills.service import ROOT
 from service.database import embedded
 
-ROOT = Path(__file__).parents[1]
 STATEMENTS_END_TIMEOUT_S = 30  # after the load generator has stopped
 COUNT_RUNNING_STATEMENTS = """
 select count(*)
 from pg_stat_activity
 where datname = current_database() and backend_type = 'client backend'
   and pid <> pg_backend_pid() and state <> 'idle'
-"""
-
-# `n` is also the id, because the table is new. Titles and genres have an ordinary length.
-INSERT_MOVIES = """
-insert into movies (title, year, runtime, genres)
-select 'The Return of Number ' || n, 1888 + n %% 130, 60 + n %% 120,
-  case n %% 3
-    when 0 then array['drama', 'war']
-    when 1 then array['comedy', 'romance']
-    else array['animation', 'crime']
-  end
-from generate_series(1, %s) as n
-order by n
 """
 
 
@@ -51,7 +39,7 @@ class Database:
         }
         # Autovacuum would slow down some measurements; `reset` vacuums between them.
         self._execute("alter table movies set (autovacuum_enabled = false)")
-        self._execute(INSERT_MOVIES, movies)
+        self._execute(FILL.format(first=1, last=movies))  # n is also the id: the table is new
         self._execute("vacuum (freeze, analyze) movies")
         self._execute("checkpoint")
 
@@ -98,7 +86,7 @@ def start_postgresql(options: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def create_database(_: None, movies: int) -> Iterator[Database]:
+def create_database(movies: int) -> Iterator[Database]:
     """Create a database of so many movies on an embedded PostgreSQL."""
     with start_postgresql() as url, closing(psycopg2.connect(url)) as session:
         yield Database(url, session, movies)

@@ -64,15 +64,9 @@ def read_cpu_seconds(root: int) -> float:
     return sum(ticks.get(pid, 0) for pid in tree) / os.sysconf("SC_CLK_TCK")
 
 
-def read_parent(pid: int) -> int:
-    """Return the id of the process that started `pid`."""
-    return int(_read_stat(pid)[PARENT_FIELD])
-
-
-def read_resident_mb(pid: int) -> float:
-    """Return the resident memory of `pid` (VmRSS)."""
-    pages = int((PROC / str(pid) / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def find_postmaster(backend: int) -> int:
+    """Return the id of the process that started a backend."""
+    return int(_read_stat(backend)[PARENT_FIELD])
 
 
 def _read_stat(pid: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Collects the measurements of a run, and formats their table.
+"""Collects the measurements of a run, and formats them as tables.
 
 Other programs on the machine can distort a measurement. So targets take turns, a ratio compares
 measurements of the same round, and the median of all rounds counts.
@@ -6,17 +6,16 @@ measurements of the same round, and the median of all rounds counts.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from bench.targets import SERVICE, TARGETS
 
 METRICS = ("rate", "p50", "p99", "service_cpu", "database_cpu")
-HEADER = (
-    f"{'':<28} {'requests/s':>10} {'(min - max)':>17} {'ratio':>6} {'p50 ms':>8} {'p99 ms':>8}"
-    f" {'service us':>10} {'database us':>11} {'errors':>6}"
-)
+HEADER = """
+| {workload}, {connections} connections | requests/s | lowest to highest | x | p50, p99 (ms) \
+| service, database (us) | errors |
+| --- | --- | --- | --- | --- | --- | --- |"""
 
 
 @dataclass(frozen=True)
@@ -53,35 +52,20 @@ class Results:
             "errors": sum(one.errors for one in rounds),
         }
 
-    def list_cells(self) -> Iterator[dict[str, Any]]:
-        """Yield the cells for a file of JSON."""
-        for cell, rounds in self.cells.items():
-            workload, connections, target = cell
-            yield {
-                "target": target,
-                "workload": workload,
-                "connections": connections,
-                "summary": self.summarize(cell),
-                "rounds": [asdict(one) for one in rounds],
-            }
-
     def format_table(self) -> Iterator[str]:
-        """Yield a block per workload and number of connections, with a line per target."""
+        """Yield a table of Markdown per workload and connections, with a line per target."""
         for workload, connections in dict.fromkeys(cell[:2] for cell in self.cells):
-            yield f"\n{workload}, {connections} connection{'s' if connections > 1 else ''}"
-            yield HEADER
+            yield HEADER.format(workload=workload, connections=connections)
             for target in TARGETS:
                 cell = (workload, connections, target.name)
                 if cell in self.cells:
                     yield _format_line(target.title, self.summarize(cell))
-        yield "\nFigures: medians of the rounds. ratio: to this service's requests/s."
-        yield "service us, database us: CPU time per request, in microseconds."
 
 
 def _format_line(title: str, summary: dict[str, float]) -> str:
-    spread = f"({summary['min']:,.0f} - {summary['max']:,.0f})"
     return (
-        f"{title:<28} {summary['rate']:>10,.0f} {spread:>17} {summary['ratio']:>6.2f}"
-        f" {summary['p50']:>8.2f} {summary['p99']:>8.2f} {summary['service_cpu']:>10.0f}"
-        f" {summary['database_cpu']:>11.0f} {summary['errors']:>6.0f}"
+        f"| {title} | {summary['rate']:,.0f} | {summary['min']:,.0f} to {summary['max']:,.0f}"
+        f" | {summary['ratio']:.2f} | {summary['p50']:.2f}, {summary['p99']:.2f}"
+        f" | {summary['service_cpu']:.0f}, {summary['database_cpu']:.0f}"
+        f" | {summary['errors']:.0f} |"
     )

@@ -1,30 +1,24 @@
 """Measures every target with every workload, in turns. `python -m bench.run --help`."""
 
-import json
 import signal
 import sys
 from contextlib import ExitStack
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from bench import chart
 from bench.database import Database, create_database
 from bench.load import READS, WORKLOADS, get_wrk_version, run_wrk
 from bench.machine import (
     describe_machine,
+    find_postmaster,
     limit_cores,
     list_versions,
     read_cpu_seconds,
-    read_parent,
 )
 from bench.results import Measurement, Results
 from bench.targets import TARGETS, Running, Target, start_target
 
-RESULTS_FOLDER = Path(__file__).parent / "results"
-CHART_FILE = Path(__file__).with_name("chart.svg")
 CONNECTIONS = (1, 8, 64, 256)
 WARM_UP_S = 1  # before each measurement
 
@@ -35,7 +29,7 @@ def measure(
     """Measure one target with one workload, once."""
     run_wrk(running.url, workload, connections, WARM_UP_S, database.movies)
     before = database.count_added()
-    postmaster = read_parent(database.get_backend())
+    postmaster = find_postmaster(database.get_backend())
     service_cpu, database_cpu = read_cpu_seconds(running.pid), read_cpu_seconds(postmaster)
     load = run_wrk(running.url, workload, connections, seconds, database.movies)
     service_cpu = read_cpu_seconds(running.pid) - service_cpu
@@ -94,24 +88,16 @@ def main(names: tuple[str, ...], movies: int, *, quick: bool, **options: Any) ->
     if quick:
         options.update(rounds=1, seconds=1)
     targets = [target for target in TARGETS if not names or target.name in names]
-    is_whole = not names and options["connections"] == CONNECTIONS
     limit_cores()
-    about: dict[str, Any] = {"started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-    about["machine"] = describe_machine()
-    with create_database(None, movies) as database:
-        about["versions"] = list_versions(database.version)
-        about["settings"] = {**options, "movies": movies, "database": database.durability}
+    machine = describe_machine()
+    with create_database(movies) as database:
+        about = {**machine, **list_versions(database.version), **database.durability, **options}
         results = measure_all(database, targets, **options)
-    about["cells"] = list(results.list_cells())
-    name = "quick" if quick else "latest" if is_whole else "part"
-    path = RESULTS_FOLDER / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(about, indent=1) + "\n")
-    chart_file = CHART_FILE if name == "latest" else path.with_suffix(".svg")
-    chart.draw_chart(path, chart_file)
-    for line in (*results.format_table(), "", path, chart_file):
-        click.echo(line)
-    sys.exit(1 if any(cell["summary"]["errors"] for cell in about["cells"]) else 0)
+    click.echo("\n".join(results.format_table()))
+    click.echo("\nMedians of the rounds. x: ratio to this service. us: CPU time of a request.")
+    click.echo(", ".join(f"{name} {value}" for name, value in about.items()))
+    errors = sum(one.errors for rounds in results.cells.values() for one in rounds)
+    sys.exit(1 if errors else 0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Starts the targets on loopback: the service and its peers."""
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from bench.database import ROOT
 from bench.load import READS, WORKLOADS
+from drills.processes import find_free_port
+from drills.service import ROOT, make_environment
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
@@ -39,9 +38,7 @@ TARGETS = (
     Target("service-2", "this service, 2 processes", WEB, {"WEB_CONCURRENCY": "2"}),
     Target("unshared", "this service, sharing off", WEB, {"CATALOGUE_SHARING_ENABLED": "false"}),
     Target("fastapi", "FastAPI + asyncpg", UVICORN),
-    Target(
-        "aiohttp", "bare aiohttp, constant body", ("bench.peer_aiohttp",), workloads=(READS,)
-    ),
+    Target("aiohttp", "bare aiohttp, constant body", ("bench.peer_aiohttp",), workloads=(READS,)),
 )
 # Without gunicorn's master, the process's memory is the service's.
 SINGLE_PROCESS = Target("single-process", "python -m service serve", ("service", "serve"))
@@ -68,7 +65,7 @@ def start_target(target: Target, database_url: str) -> Iterator[Running]:
         process = subprocess.Popen(  # noqa: S603 one of the programs above
             command,
             cwd=ROOT,
-            env=build_environment({**own, **target.environment}),
+            env={**make_environment(), **own, **target.environment},
             stdout=subprocess.DEVNULL,  # the service's access log
             stderr=log,
             start_new_session=True,  # Ctrl-C reaches only the benchmark, which stops its targets
@@ -87,24 +84,6 @@ def start_target(target: Target, database_url: str) -> Iterator[Running]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def build_environment(settings: dict[str, str]) -> dict[str, str]:
-    """Return the environment with these settings and without the caller's own."""
-    own = {"ENVIRONMENT", "HOST", "LOG_LEVEL", "WEB_CONCURRENCY"}
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in own and not name.startswith(("CATALOGUE_", "GUNICORN_", "UVICORN_"))
-    }
-    return {**inherited, **settings}
-
-
-def find_free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_for_response(process: subprocess.Popen[bytes], url: str) -> bool:

@@ -6,28 +6,29 @@ end.
 """
 
 import asyncio
-import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import click
 
 from drills.crowds import open_socket
-from drills.failovers import set_synchronous_standbys
+from drills.database_faults import set_synchronous_standbys
 from drills.handbook import HANDBOOK, run_commands
 from drills.hostile_clients import LARGEST_PAGE, add_largest_movies
 from drills.lab import LISTS, Lab, open_lab
 from drills.load import Load, wait_until
-from drills.processes import find_free_port, freeze, read_memory_mb
+from drills.processes import Process, find_free_port, freeze, kill, read_memory_mb, stop
 from drills.prometheus import MINUTE_S, Prometheus, start_prometheus
-from drills.service import ROOT, Service, make_environment
+from drills.service import Service, make_environment
 
 TIMEOUT_S = 150.0  # the service counts the idempotency keys once a minute
 SHOWN_CHARACTERS = 200  # of the last line of a command's output
@@ -40,7 +41,8 @@ class Site:
     lab: Lab
     database: str
     service: Service
-    output: int | None  # the reading end of the service's stdout, if it is a pipe
+    log_reader: Process  # of the service's stdout
+    log: Path  # which it writes
 
     def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run SQL in the service's database."""
@@ -61,7 +63,6 @@ class Fault:
     workers: int = 2
     settings: Mapping[str, object] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
-    is_output_piped: bool = False
 
 
 FAULTS: list[Fault] = []
@@ -193,14 +194,12 @@ async def kill_workers(site: Site) -> AsyncIterator[None]:
     killing.cancel()
 
 
-@fault("CatalogueLogLinesDropped", is_output_piped=True)
+@fault("CatalogueLogLinesDropped")
 async def unread_log(site: Site) -> AsyncIterator[None]:
     """Nobody reads the service's stdout."""
-    output = site.output
-    assert output is not None  # noqa: S101 - `is_output_piped`
-    asyncio.get_running_loop().remove_reader(output)
+    site.log_reader.send_signal(signal.SIGSTOP)
     yield
-    keep_reading(output)
+    site.log_reader.send_signal(signal.SIGCONT)
 
 
 @fault("CatalogueIdempotencyKeys")
@@ -234,38 +233,30 @@ async def fail_to_count(site: Site) -> AsyncIterator[None]:
     site.execute("alter table movies rename column kinds to genres")
 
 
-def keep_reading(output: int) -> None:
-    """Read and forget what the service writes to a pipe."""
-    asyncio.get_running_loop().add_reader(output, lambda: os.read(output, 65536))
-
-
 @asynccontextmanager
 async def running(lab: Lab, each: Fault) -> AsyncIterator[tuple[Site, Prometheus]]:
     """Run a service, a load and Prometheus."""
     database, port = lab.database(), find_free_port()
-    reading, writing = os.pipe() if each.is_output_piped else (None, None)
-    if reading is not None:
-        keep_reading(reading)
+    log = lab.new_folder("log")
+    with log.open("wb") as file:
+        reader = lab.processes.start(["cat"], output=file, input_=subprocess.PIPE)
     service = await lab.serve(
         lab.postgres.url(database),
         workers=each.workers,
         settings={"operations_port": port, **each.settings},
         wrapper=each.wrapper,
-        output=writing,
+        output=reader.stdin,
     )
     load = Load(service.url, readers=8, pause_s=0.01, lists=LISTS)
     prometheus = await start_prometheus(lab, port)
     try:
         async with load.running():
             await asyncio.sleep(2 * MINUTE_S)
-            yield Site(lab, database, service, reading), prometheus
+            yield Site(lab, database, service, reader, log), prometheus
     finally:
-        prometheus.stop()
+        stop(prometheus.process)
         await service.stop()
-        if reading is not None and writing is not None:
-            asyncio.get_running_loop().remove_reader(reading)
-            os.close(reading)
-            os.close(writing)
+        kill(reader)
 
 
 async def run_fault(lab: Lab, each: Fault) -> bool:
@@ -297,7 +288,7 @@ def follow_sections(site: Site, alerts: tuple[str, ...]) -> list[tuple[str, str]
     names = {
         "HOST": "127.0.0.1",
         "PORT": site.service.port,
-        "LOG": site.service.log,
+        "LOG": site.log,
         "MASTER": site.service.pid,
         "PID": site.service.workers[0],
     }
@@ -315,42 +306,8 @@ async def wait_for_all(
     return dict(zip(alerts, await asyncio.gather(*waits), strict=True))
 
 
-async def run_dashboard(lab: Lab) -> bool:
-    """Evaluate every query of the dashboard; return whether each had a result.
-
-    PostgreSQL is away for a moment before, and a worker is started again, so that there are errors
-    and starts to show.
-    """
-    dashboard = json.loads((ROOT / "ops" / "dashboard.json").read_text())
-    queries = [
-        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])
-    ]
-    queries += [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
-    for variable in dashboard["templating"]["list"]:
-        queries += re.findall(r"^label_values\((.*), \w+\)$", variable["definition"])
-    async with running(lab, Fault((), "", stop_postgres)) as (site, prometheus):
-        async with stop_postgres(site):
-            await asyncio.sleep(2)
-        await asyncio.sleep(2 * MINUTE_S)
-        os.kill(site.service.workers[0], signal.SIGTERM)
-        await asyncio.sleep(MINUTE_S)
-        variables = {"$__rate_interval": f"{10 * MINUTE_S}s", "$instance": ".*"}
-        empty = [query for query in queries if not prometheus.query(replace(query, variables))]
-    click.echo(f"dashboard: {len(queries)} queries, {len(empty)} without a result")
-    for query in empty:
-        click.echo(f"    {query}")
-    return not empty
-
-
-def replace(text: str, variables: Mapping[str, str]) -> str:
-    """Replace Grafana's variables in a query."""
-    for name, value in variables.items():
-        text = text.replace(name, value)
-    return text
-
-
 @click.command()
-@click.option("--only", default="", help="Names of alerts, or dashboard, separated by commas.")
+@click.option("--only", default="", help="Names of alerts, separated by commas.")
 def main(only: str) -> None:
     """Cause each alert of ops/alerts.yml; exit status 1 if one does not fire or does not end."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -359,8 +316,6 @@ def main(only: str) -> None:
     click.echo(f"{'alert':<28} {'fired':>6} {'ended':>6}  fault ({MINUTE_S} s for each minute)")
     with open_lab() as lab:
         results = [asyncio.run(run_fault(lab, each)) for each in chosen]
-        if not names or "dashboard" in names:
-            results.append(asyncio.run(run_dashboard(lab)))
     sys.exit(0 if all(results) else 1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from drills.client import Connection
-from drills.failovers import wait_for_standby
+from drills.database_faults import wait_for_standby
 from drills.lab import Checks, Lab, drill
 from drills.load import Load, wait_for_status, wait_until
 from drills.postgres import Postgres

@@ -14,7 +14,7 @@ from typing import IO, Any
 from drills.load import Load, Sent, list_problems, summarize
 from drills.postgres import Postgres
 from drills.processes import Processes, find_free_port
-from drills.service import ROOT, Service, make_environment, web_command
+from drills.service import ROOT, Service, make_environment
 
 MOVIES = 10_000  # in the database of a drill
 TEMPLATE = "movies"
@@ -156,7 +156,7 @@ class Lab:
             **({"WEB_CONCURRENCY": str(workers)} if workers else {}),
             **{f"CATALOGUE_{name.upper()}": str(value) for name, value in (settings or {}).items()},
         }
-        command = web_command(folder) if workers else [sys.executable, "-m", "service", "serve"]
+        command = [sys.executable, "-m", "service", "web" if workers else "serve"]
         log = self.new_folder("service").with_suffix(".log")
         with log.open("ab") as file:
             process = self.processes.start(

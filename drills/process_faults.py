@@ -4,11 +4,19 @@ import asyncio
 import os
 import shutil
 import signal
-from math import inf
+from functools import partial
 
-from drills.client import Connection, NoResponse, NotConnected
 from drills.lab import Checks, Lab, drill
-from drills.load import CREATED, NO_RESPONSE, NOT_CONNECTED, OK, Load, list_problems, summarize
+from drills.load import (
+    CREATED,
+    NO_RESPONSE,
+    NOT_CONNECTED,
+    OK,
+    Load,
+    list_problems,
+    summarize,
+    wait_until,
+)
 from drills.service import ROOT, Service
 
 BROKEN_QUERY = "\n-- name: broken(\nselect from nothing;\n"
@@ -49,34 +57,17 @@ async def killed_worker(lab: Lab, checks: Checks) -> None:
         query_file.write_text(right)
         if cause == "database away":
             lab.postgres.start()
-        delay = await _wait_for_workers(service, victim)
-        checks.require(delay <= 15, f"two workers serve after {delay:.1f} s")
+        delay = await wait_until(partial(_has_replaced, service, victim), 15)
+        checks.require(delay <= 15, f"two workers after {delay:.1f} s")
+        async with Load(service.url, readers=40, writers=0).running() as load:
+            await load.wait_for_success(2000)
+        checks.require_statuses("at last", load.sent[-1000:], OK)
     status = await service.stop()
     checks.require(status == 0, f"exit status {status}")
 
 
-async def _wait_for_workers(service: Service, victim: int) -> float:
-    """Wait until there are two workers, none of them `victim`, and 40 connections are served."""
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    while loop.time() < started + 30 and service.is_running:
-        await asyncio.sleep(0.2)
-        workers = service.workers
-        if len(workers) < 2 or victim in workers:
-            continue
-        connections = [Connection(service.url) for _ in range(40)]
-        try:
-            responses = await asyncio.gather(
-                *(each.request("GET", "/v1/healthcheck/ready") for each in connections)
-            )
-        except (NotConnected, NoResponse):
-            continue
-        finally:
-            for each in connections:
-                each.close()
-        if all(response.status == OK for response in responses):
-            return loop.time() - started
-    return inf
+def _has_replaced(service: Service, victim: int) -> bool:
+    return len({*service.workers} - {victim}) == 2
 
 
 @drill(

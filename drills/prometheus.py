@@ -11,7 +11,7 @@ from typing import Any
 
 from drills.lab import Lab
 from drills.load import wait_until
-from drills.processes import Process, find_free_port, find_program, stop
+from drills.processes import Process, find_free_port, find_program
 from drills.service import ROOT
 
 OPS = ROOT / "ops"
@@ -59,10 +59,6 @@ class Prometheus:
             return (alert in self.list_firing()) == is_firing
 
         return await wait_until(has_changed, timeout_s)
-
-    def stop(self) -> None:
-        """Stop it."""
-        stop(self.process)
 
 
 async def start_prometheus(lab: Lab, target: int) -> Prometheus:

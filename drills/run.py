@@ -12,7 +12,6 @@ import click
 from drills import (  # noqa: F401
     backups,
     database_faults,
-    failovers,
     hostile_clients,
     process_faults,
     proxies,

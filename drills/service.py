@@ -71,9 +71,3 @@ def make_environment() -> dict[str, str]:
     }
     programs = Path(sys.executable).parent
     return {**inherited, "PATH": f"{programs}{os.pathsep}{inherited.get('PATH', os.defpath)}"}
-
-
-def web_command(folder: Path) -> list[str]:
-    """Return the command of the Procfile's process `web`."""
-    lines = dict(line.split(": ", 1) for line in (folder / "Procfile").read_text().splitlines())
-    return ["sh", "-c", lines["web"]]

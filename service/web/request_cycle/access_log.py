@@ -23,7 +23,7 @@ class AccessLog:
     """
 
     def __init__(self, settings: Log) -> None:
-        self.is_enabled = settings.level in ("debug", "info")
+        self._is_enabled = settings.level in ("debug", "info")
         is_json = structlog.is_configured() and not is_as_text(settings)
         self._writer = get_writer() if is_json else None
 
@@ -35,6 +35,8 @@ class AccessLog:
         seconds: float,
     ) -> None:
         """Write the line of a response, which was sent `seconds` after the request had begun."""
+        if not self._is_enabled:
+            return
         line: dict[str, object] = {"request_id": context.id}
         if context.trace_id:
             line["trace_id"] = context.trace_id
