@@ -73,7 +73,8 @@ class RandomRequests:
         filters = {name: self._draw(name) for name in names}
         parameters: dict[str, Any] = {**filters, "sort": sort}
         if place == "deepest page":
-            parameters["page"] = self._get_page(parameters)["metadata"]["last_page"]
+            first = self._get_page(parameters | {"page": 1})
+            parameters["page"] = first["metadata"]["last_page"]
         if place == "cursor":
             values = self._random.choice(self._sample)
             movie = dict(zip(("id", "title", "year", "runtime"), values, strict=False))
@@ -108,7 +109,7 @@ class RandomRequests:
         word = str(draw.choice(words))
         kind = draw.random()
         # A prefix has at least two letters, or it is refused; signs (R&B, 8½) are no letters.
-        if kind < TITLES_WITH_PREFIX and word[:2].isalpha():
+        if kind < TITLES_WITH_PREFIX and len(word) > 1 and word[:2].isalpha():
             return word[: draw.randint(2, 4)] + "*"
         count = 2 if kind > 1 - TITLES_WITH_TWO_WORDS else 1
         return " ".join(draw.sample(words, min(len(words), count)))

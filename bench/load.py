@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WRK_SCRIPT = Path(__file__).with_name("movies.lua")
-READS, CREATES, MIX = WORKLOADS = ("reads", "creates", "mix")
+READS, CREATES, _ = WORKLOADS = ("reads", "creates", "mix")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0  # for a response; the service gives up after 10
-MAX_HEAD_BYTES = 2**20
 
 
 class NotConnected(Exception):
@@ -25,12 +24,11 @@ class NoResponse(Exception):
 
 @dataclass(frozen=True)
 class Response:
-    """A response, and how many seconds it took."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    seconds: float
 
     def json(self) -> Any:
         """Parse the body."""
@@ -54,7 +52,6 @@ class Connection:
         headers: Mapping[str, str] | None = None,
     ) -> Response:
         """Send a request; raises `NotConnected` or `NoResponse`."""
-        loop = asyncio.get_running_loop()
         if self._has_ended():
             self.close()
         try:
@@ -62,7 +59,6 @@ class Connection:
                 reader, writer = await self._open()
         except (OSError, TimeoutError) as error:
             raise NotConnected(repr(error)) from error
-        started = loop.time()
         content = b"" if body is None else json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -77,7 +73,7 @@ class Connection:
             raise NoResponse(f"{method} {path}: {error!r}") from error
         if received.get("connection", "").lower() == "close":
             self.close()
-        return Response(status, received, body_bytes, loop.time() - started)
+        return Response(status, received, body_bytes)
 
     def close(self) -> None:
         """Close the connection; the next request opens another one."""
@@ -98,9 +94,7 @@ class Connection:
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self._reader or not self._writer:
-            self._reader, self._writer = await asyncio.open_connection(
-                self._host, self._port, limit=MAX_HEAD_BYTES
-            )
+            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         return self._reader, self._writer
 
 

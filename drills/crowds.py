@@ -30,8 +30,7 @@ def request_lists(url: str, clients: int, seconds: float, paths: tuple[str, ...]
         connection = Connection(url)
         while True:
             path = paths[number % len(paths)]
-            status = await _count(statuses, connection, "GET", path)
-            if status != "200":
+            if await _count(statuses, connection, "GET", path) != "200":
                 await asyncio.sleep(RETRY_S)
             number += clients
 

@@ -117,10 +117,6 @@ class Postgres:
             cursor.execute(sql, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
-    def version(self) -> str:
-        """Return the server's version."""
-        return str(self.execute("postgres", "show server_version")[0][0])
-
     def _run(self, program: str, *arguments: str | Path) -> None:
         log = self.folder.with_suffix(f".{program}.log")
         with log.open("wb") as output:

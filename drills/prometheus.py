@@ -4,6 +4,7 @@ import json
 import re
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -20,16 +21,14 @@ MINUTE_S = 3  # what a minute of the rules lasts; their scrape interval is a qua
 SCRAPE_MS = 750
 # Sizes that no drill can reach.
 SMALLER = {"400e6": "65e6", "10e6": "50e3", "> 900": "> 15"}
-FIRING = "firing"
 
 
 @dataclass
 class Prometheus:
-    """One running Prometheus; its errors are in the file `log`."""
+    """One running Prometheus."""
 
     process: Process
     url: str
-    log: Path
 
     def get(self, path: str, **parameters: str) -> Any:
         """Return the data of a response of the HTTP API."""
@@ -37,28 +36,25 @@ class Prometheus:
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as response:  # noqa: S310 - it is http
             return json.load(response)["data"]
 
-    def query(self, expression: str) -> list[float]:
-        """Return the values of an expression now, without those that are no number."""
-        result = self.get("query", query=expression)["result"]
-        values = [float(series["value"][1]) for series in result]
-        return [value for value in values if value == value]  # noqa: PLR0124 - NaN differs from itself
-
     def list_firing(self) -> dict[str, str]:
         """Return the descriptions of the alerts that fire, by their names."""
         alerts = self.get("alerts")["alerts"]
         return {
             alert["labels"]["alertname"]: alert["annotations"]["description"]
             for alert in alerts
-            if alert["state"] == FIRING
+            if alert["state"] == "firing"
         }
 
-    async def wait_for(self, alert: str, timeout_s: float, *, is_firing: bool = True) -> float:
-        """Wait until an alert fires, or does no more; return the seconds, or infinity."""
+    async def wait_for(
+        self, alerts: Sequence[str], timeout_s: float, *, are_firing: bool = True
+    ) -> float:
+        """Wait until all alerts fire, or none does; return the seconds, or infinity."""
 
-        def has_changed() -> bool:
-            return (alert in self.list_firing()) == is_firing
+        def have_changed() -> bool:
+            firing = self.list_firing()
+            return all((alert in firing) == are_firing for alert in alerts)
 
-        return await wait_until(has_changed, timeout_s)
+        return await wait_until(have_changed, timeout_s)
 
 
 async def start_prometheus(lab: Lab, target: int) -> Prometheus:
@@ -75,11 +71,11 @@ async def start_prometheus(lab: Lab, target: int) -> Prometheus:
     ]
     with log.open("wb") as output:
         process = lab.processes.start(command, output=output)
-    prometheus = Prometheus(process, f"http://127.0.0.1:{port}", log)
+    prometheus = Prometheus(process, f"http://127.0.0.1:{port}")
 
     def is_up() -> bool:
         try:
-            return prometheus.query("up") == [1]
+            return bool(prometheus.get("query", query="up == 1")["result"])
         except OSError:
             return False
 

@@ -56,7 +56,7 @@ def main(drills: list[Drill]) -> None:
     """Break the service in every known way; exit status 1 if a drill fails."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: stop what was started
     with open_lab() as lab:
-        versions = list_versions(lab.postgres.version())
+        versions = list_versions(lab.postgres.execute("postgres", "show server_version")[0][0])
         rows = [run_drill(lab, drill) for drill in drills]
     if len(drills) == len(DRILLS):
         write_document(rows, versions)
