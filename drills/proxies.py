@@ -29,6 +29,7 @@ defaults
     timeout connect 2s
     timeout client 30s
     timeout server 30s
+    timeout check 2s
     option redispatch
 listen api
     bind 127.0.0.1:{port}
