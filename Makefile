@@ -1,6 +1,6 @@
 # `make` on its own lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock clean bench bench-listing calls chart soak drills ops-drill
+.PHONY: help run test coverage lint lock clean bench bench-listing calls drills ops-drill
 
 PYTHON ?= python3
 VENV   := .venv
@@ -68,12 +68,6 @@ bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in ever
 
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create and patch (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)
-
-chart: $(BENCH)/bench-$(PYTHON_ID) ## draw bench/chart.svg again from the last run
-	$(BENCH)/bin/python -m bench.chart
-
-soak: $(BENCH)/bench-$(PYTHON_ID) ## 2 million requests to one process, whose memory must not grow
-	$(BENCH)/bin/python -m bench.soak $(ARGS)
 
 drills: $(VENV)/run-$(PYTHON_ID) ## faults and hostile clients, with real processes (10 minutes; ARGS="--only NAME")
 	$(BIN)/python -m drills.run $(ARGS)

@@ -17,8 +17,10 @@ from contextlib import closing, suppress
 import click
 import psycopg2
 
-from bench.database import ROOT, create_database
-from bench.targets import build_environment, find_free_port, wait_for_response
+from bench.database import create_database
+from bench.targets import wait_for_response
+from drills.processes import find_free_port
+from drills.service import ROOT, make_environment
 from service.access.tokens import hash_token, make_token
 
 CONNECTIONS = 64
@@ -118,7 +120,7 @@ def count_calls(
         process = subprocess.Popen(  # noqa: S603 - one of PROGRAMS
             [sys.executable, "-m", "cProfile", "-o", profile, "-m", *PROGRAMS[program]],
             cwd=ROOT,
-            env=build_environment({"PORT": str(port), "HOST": "127.0.0.1", **environment}),
+            env={**make_environment(), "PORT": str(port), "HOST": "127.0.0.1", **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -144,7 +146,7 @@ def count_calls(
 @click.option("--token", "with_token", is_flag=True, help="With a client's token, and limits.")
 def main(only: tuple[str, ...], given: tuple[str, ...], *, details: bool, with_token: bool) -> None:
     """Print the calls, and the functions and files of service/, of each kind of request."""
-    with create_database(None, MOVIES) as database:
+    with create_database(MOVIES) as database:
         environment = {"DATABASE_URL": database.url}
         headers = "Host: localhost\r\nUser-Agent: calls\r\n"
         if with_token:

@@ -30,20 +30,6 @@ red one time blue from dark little story heart city death good war white boy lad
 secret woman dream men street summer water wild two home star family fire is lost high blood friend
 return road first sea no moon old you at american children island murder long stranger angel game
 land it paradise hell young dragon fear great days me up end golden all who ghost sun way money
-desert garden out journey train under an silent winter brother kid bad paris wedding mother by
-kiss dog bride river monster down right wolf happy eyes green girls new men party ring bird shadow
-super west super express rain hero song face mountain eye master sister flight father rose silver
-before music run horse honor gun school legend wind castle beyond queen honey killer part never
-country sky three perfect half heaven true steel another sweet state diary years affair bridge past
-hotel dance beast cold key justice voyage lucky lover broken ten doctor spy tiger book space sword
-club trail north gold escape live thousand crazy inside hunter valley fall power evil hand room fish
-second south call after iron adventure final outlaw witch bullet crime thief we seven storm lives
-magic captain prince warrior hill letter bay forever miss spirit without rock glass body rise only
-through train boys hot jack other lonely pirate ride free mask point christmas law mad snow forest
-moment sleep name doll curse diamond target beautiful deep saint empire box line count cat mission
-four cross five flame forbidden east age machine tower doors alone trap hunt wings zero mirror
-promise circus lake nothing cloud prison dust nobody crown tree stone evening hour autumn spring
-sand empty harbor lighthouse orchard lantern violin compass tide ember willow sparrow harvest marble
 amélie café señor niño château façade über fiancée élite rené josé zoë façon noël été d'or l'amour
 rock'n'roll don't can't who's mr. dr. st. vol.2 x-ray 24/7 3:10 #1 8½ «mir» wow! why? no.5 r&b
 """.split()  # noqa: SIM905 - a list would be some 400 lines

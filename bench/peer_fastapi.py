@@ -50,21 +50,11 @@ class MovieResponse(BaseModel):
     movie: Movie
 
 
-async def _skip_reset(_: asyncpg.Connection) -> None:
-    pass
-
-
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open as many connections as one process of the service.
-
-    By default, asyncpg resets each connection that returns to the pool, which is one more round
-    trip. The target `fastapi-no-reset` shows the cost.
-    """
-    reset = _skip_reset if os.environ.get("PEER_RESET") == "off" else None
-    async with asyncpg.create_pool(
-        os.environ["DATABASE_URL"], min_size=25, max_size=25, reset=reset
-    ) as pool:
+    """Open as many connections as one process of the service."""
+    url = os.environ["DATABASE_URL"]
+    async with asyncpg.create_pool(url, min_size=10, max_size=10) as pool:
         app.state.pool = pool
         yield
 

@@ -6,31 +6,31 @@ must end.
 """
 
 import asyncio
-import json
 import os
 import re
 import signal
-import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import click
 
-from drills.database_faults import READS
-from drills.handbook import run_commands
-from drills.lab import MOVIES, ROOT, Lab, open_lab
+from drills.crowds import open_socket
+from drills.database_faults import set_synchronous_standbys
+from drills.handbook import HANDBOOK, run_commands
+from drills.lab import LISTS, Lab, open_lab
 from drills.load import Load, wait_until
-from drills.processes import find_free_port
-from drills.prometheus import MINUTE_S, Prometheus, find_prometheus, start_prometheus
+from drills.processes import Process, find_free_port, freeze, kill, stop
+from drills.prometheus import MINUTE_S, Prometheus, start_prometheus
 from drills.service import Service, make_environment
 
 TIMEOUT_S = 150.0  # the service counts the idempotency keys once a minute
 SHOWN_CHARACTERS = 200  # of the last line of a command's output
-HANDBOOK = ROOT / "docs" / "operators" / "alerts.md"
 
 
 @dataclass
@@ -40,7 +40,8 @@ class Site:
     lab: Lab
     database: str
     service: Service
-    output: int | None  # the reading end of the service's stdout, if it is a pipe
+    log_reader: Process  # of the service's stdout
+    log: Path  # which it writes
 
     def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run SQL in the service's database."""
@@ -61,7 +62,6 @@ class Fault:
     workers: int = 2
     settings: Mapping[str, object] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
-    is_output_piped: bool = False
 
 
 FAULTS: list[Fault] = []
@@ -81,9 +81,10 @@ def fault(*alerts: str, **options: Any) -> Callable[[Steps], Cause]:
 @fault("CatalogueDown")
 async def stop_all_processes(site: Site) -> AsyncIterator[None]:
     """SIGSTOP to all processes of the service."""
-    os.killpg(site.service.pid, signal.SIGSTOP)
+    stopped = [site.service.pid, *freeze(site.service.pid)]
     yield
-    os.killpg(site.service.pid, signal.SIGCONT)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
 
 
 @fault("CatalogueNoDatabase", "CatalogueErrors")
@@ -139,17 +140,15 @@ async def slow_trigger(site: Site) -> AsyncIterator[None]:
 @fault("CatalogueConnectionsStuck")
 async def lose_standby(site: Site) -> AsyncIterator[None]:
     """Commits wait for a synchronous standby that does not exist."""
-    site.lab.postgres.execute("postgres", "alter system set synchronous_standby_names = 'away'")
-    site.lab.postgres.execute("postgres", "select pg_reload_conf()")
+    set_synchronous_standbys(site.lab.postgres, "away")
     yield
-    site.lab.postgres.execute("postgres", "alter system set synchronous_standby_names = ''")
-    site.lab.postgres.execute("postgres", "select pg_reload_conf()")
+    set_synchronous_standbys(site.lab.postgres, "")
 
 
 @fault("CatalogueOpenFiles", workers=1, wrapper=("prlimit", "--nofile=3600"))
 async def many_connections(site: Site) -> AsyncIterator[None]:
     """A process may open 3,600 files, and 3,200 idle clients are connected."""
-    crowd = [_open_socket(site.service) for _ in range(3200)]
+    crowd = [open_socket(site.service.url) for _ in range(3200)]
     yield
     for each in crowd:
         each.close()
@@ -170,14 +169,12 @@ async def kill_workers(site: Site) -> AsyncIterator[None]:
     killing.cancel()
 
 
-@fault("CatalogueLogLinesDropped", is_output_piped=True)
+@fault("CatalogueLogLinesDropped")
 async def unread_log(site: Site) -> AsyncIterator[None]:
     """Nobody reads the service's stdout."""
-    output = site.output
-    assert output is not None  # noqa: S101 - `is_output_piped`
-    asyncio.get_running_loop().remove_reader(output)
+    site.log_reader.send_signal(signal.SIGSTOP)
     yield
-    keep_reading(output)
+    site.log_reader.send_signal(signal.SIGCONT)
 
 
 @fault("CatalogueIdempotencyKeys")
@@ -203,60 +200,42 @@ async def keep_expired_keys(site: Site) -> AsyncIterator[None]:
     site.execute("analyze idempotency_keys")
 
 
-def _open_socket(service: Service) -> socket.socket:
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.connect(("127.0.0.1", service.port))
-    return client
-
-
-def keep_reading(output: int) -> None:
-    """Read and forget what the service writes to a pipe."""
-    asyncio.get_running_loop().add_reader(output, lambda: os.read(output, 65536))
-
-
 @asynccontextmanager
-async def running(lab: Lab, program: str, each: Fault) -> AsyncIterator[tuple[Site, Prometheus]]:
+async def running(lab: Lab, each: Fault) -> AsyncIterator[tuple[Site, Prometheus]]:
     """Run a service, a load and Prometheus."""
     database, port = lab.database(), find_free_port()
-    reading, writing = os.pipe() if each.is_output_piped else (None, None)
-    if reading is not None:
-        keep_reading(reading)
+    log = lab.new_folder("log")
+    with log.open("wb") as file:
+        reader = lab.processes.start(["cat"], output=file, input_=subprocess.PIPE)
     service = await lab.serve(
         lab.postgres.url(database),
         workers=each.workers,
         settings={"operations_port": port, **each.settings},
         wrapper=each.wrapper,
-        output=writing,
+        output=reader.stdin,
     )
-    load = Load(service.url, MOVIES, readers=8, writers=4, pause_s=0.01, paths=READS)
-    prometheus = await start_prometheus(
-        lab.processes, program, lab.tree / "ops", lab.new_folder("prometheus"), port
-    )
+    load = Load(service.url, readers=8, pause_s=0.01, lists=LISTS)
+    prometheus = await start_prometheus(lab, port)
     try:
         async with load.running():
             await asyncio.sleep(2 * MINUTE_S)
-            yield Site(lab, database, service, reading), prometheus
+            yield Site(lab, database, service, reader, log), prometheus
     finally:
-        prometheus.stop()
+        stop(prometheus.process)
         await service.stop()
-        if reading is not None and writing is not None:
-            asyncio.get_running_loop().remove_reader(reading)
-            os.close(reading)
-            os.close(writing)
+        kill(reader)
 
 
-async def run_fault(lab: Lab, program: str, each: Fault) -> bool:
+async def run_fault(lab: Lab, each: Fault) -> bool:
     """Cause a fault; return whether its alerts, and none before it, fired and ended."""
-    async with running(lab, program, each) as (site, prometheus):
+    async with running(lab, each) as (site, prometheus):
         early = prometheus.list_firing()
         async with each.cause(site):
-            fired = await wait_for_all(prometheus, each.alerts, TIMEOUT_S)
+            fired = await prometheus.wait_for(each.alerts, TIMEOUT_S)
             descriptions = prometheus.list_firing()
             shown = await asyncio.to_thread(follow_sections, site, each.alerts)
-        ended = await wait_for_all(prometheus, each.alerts, TIMEOUT_S, is_firing=False)
-    for alert in each.alerts:
-        click.echo(f"{alert:<28} {fired[alert]:>4.0f} s {ended[alert]:>4.0f} s  {each.done}")
+        ended = await prometheus.wait_for(each.alerts, TIMEOUT_S, are_firing=False)
+    click.echo(f"{', '.join(each.alerts):<44} {fired:>4.0f} s {ended:>4.0f} s  {each.done}")
     for name, description in descriptions.items():
         click.echo(f"    {name}: {description}", err=True)
     for name in early:
@@ -267,7 +246,7 @@ async def run_fault(lab: Lab, program: str, each: Fault) -> bool:
         if not output:
             click.echo(f"    shows nothing: {command}")
     has_shown_all = all(output for _, output in shown)
-    return not early and has_shown_all and inf not in {*fired.values(), *ended.values()}
+    return not early and has_shown_all and max(fired, ended) < inf
 
 
 def follow_sections(site: Site, alerts: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -275,75 +254,26 @@ def follow_sections(site: Site, alerts: tuple[str, ...]) -> list[tuple[str, str]
     names = {
         "HOST": "127.0.0.1",
         "PORT": site.service.port,
-        "LOG": site.service.log,
+        "LOG": site.log,
         "MASTER": site.service.pid,
         "PID": site.service.workers[0],
     }
     environment = make_environment()
     environment["DATABASE_URL"] = site.lab.postgres.url(site.database)
     environment["PATH"] += f"{os.pathsep}{site.lab.postgres.programs}"  # psql
-    return [
-        shown for alert in alerts for shown in run_commands(HANDBOOK, alert, names, environment)
-    ]
-
-
-async def wait_for_all(
-    prometheus: Prometheus, alerts: tuple[str, ...], timeout_s: float, *, is_firing: bool = True
-) -> dict[str, float]:
-    """Wait until all alerts fire, or do no more; return the seconds of each, or infinity."""
-    waits = (prometheus.wait_for(alert, timeout_s, is_firing=is_firing) for alert in alerts)
-    return dict(zip(alerts, await asyncio.gather(*waits), strict=True))
-
-
-async def run_dashboard(lab: Lab, program: str) -> bool:
-    """Evaluate every query of the dashboard; return whether each had a result.
-
-    PostgreSQL is away for a moment before, and a worker is started again, so that there are errors
-    and starts to show.
-    """
-    dashboard = json.loads((lab.tree / "ops" / "dashboard.json").read_text())
-    queries = [
-        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])
-    ]
-    queries += [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
-    for variable in dashboard["templating"]["list"]:
-        queries += re.findall(r"^label_values\((.*), \w+\)$", variable["definition"])
-    async with running(lab, program, Fault((), "", stop_postgres)) as (site, prometheus):
-        async with stop_postgres(site):
-            await asyncio.sleep(2)
-        await asyncio.sleep(2 * MINUTE_S)
-        os.kill(site.service.workers[0], signal.SIGTERM)
-        await asyncio.sleep(MINUTE_S)
-        variables = {"$__rate_interval": f"{10 * MINUTE_S}s", "$instance": ".*"}
-        empty = [query for query in queries if not prometheus.query(replace(query, variables))]
-    click.echo(f"dashboard: {len(queries)} queries, {len(empty)} without a result")
-    for query in empty:
-        click.echo(f"    {query}")
-    return not empty
-
-
-def replace(text: str, variables: Mapping[str, str]) -> str:
-    """Replace Grafana's variables in a query."""
-    for name, value in variables.items():
-        text = text.replace(name, value)
-    return text
+    return [shown for alert in alerts for shown in run_commands(alert, names, environment)]
 
 
 @click.command()
-@click.option("--only", default="", help="Names of alerts, or dashboard, separated by commas.")
+@click.option("--only", default="", help="Names of alerts, separated by commas.")
 def main(only: str) -> None:
     """Cause each alert of ops/alerts.yml; exit status 1 if one does not fire or does not end."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    program = find_prometheus()
-    if not program:
-        raise click.ClickException("prometheus is missing (apt-get install prometheus)")
     names = set(filter(None, only.split(",")))
     chosen = [each for each in FAULTS if not names or names & set(each.alerts)]
-    click.echo(f"{'alert':<28} {'fired':>6} {'ended':>6}  fault ({MINUTE_S} s for each minute)")
-    with open_lab(ROOT) as lab:
-        results = [asyncio.run(run_fault(lab, program, each)) for each in chosen]
-        if not names or "dashboard" in names:
-            results.append(asyncio.run(run_dashboard(lab, program)))
+    click.echo(f"{'alerts':<44} {'fired':>6} {'ended':>6}  fault ({MINUTE_S} s for each minute)")
+    with open_lab() as lab:
+        results = [asyncio.run(run_fault(lab, each)) for each in chosen]
     sys.exit(0 if all(results) else 1)
 
 

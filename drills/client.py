@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 30.0  # for a response; the service gives up after 10
-MAX_HEAD_BYTES = 2**20
 
 
 class NotConnected(Exception):
@@ -25,12 +24,11 @@ class NoResponse(Exception):
 
 @dataclass(frozen=True)
 class Response:
-    """A response, and how many seconds it took."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    seconds: float
 
     def json(self) -> Any:
         """Parse the body."""
@@ -52,26 +50,22 @@ class Connection:
         path: str,
         body: object = None,
         headers: Mapping[str, str] | None = None,
-        *,
-        wait_s: float = TIMEOUT_S,
     ) -> Response:
         """Send a request; raises `NotConnected` or `NoResponse`."""
-        loop = asyncio.get_running_loop()
         if self._has_ended():
             self.close()
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(TIMEOUT_S):
                 reader, writer = await self._open()
         except (OSError, TimeoutError) as error:
             raise NotConnected(repr(error)) from error
-        started = loop.time()
         content = b"" if body is None else json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body is not None:
             lines.append(f"Content-Length: {len(content)}")
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(TIMEOUT_S):
                 writer.write("\r\n".join([*lines, "", ""]).encode() + content)
                 status, received, body_bytes = await _read_response(reader)
         except (OSError, EOFError, TimeoutError) as error:
@@ -79,22 +73,13 @@ class Connection:
             raise NoResponse(f"{method} {path}: {error!r}") from error
         if received.get("connection", "").lower() == "close":
             self.close()
-        return Response(status, received, body_bytes, loop.time() - started)
+        return Response(status, received, body_bytes)
 
     def close(self) -> None:
         """Close the connection; the next request opens another one."""
         if self._writer:
             self._writer.close()
         self._reader = self._writer = None
-
-    async def connect(self) -> None:
-        """Open the connection; raises OSError."""
-        await self._open()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is open, as far as this side knows."""
-        return self._writer is not None and not self._has_ended()
 
     def _has_ended(self) -> bool:
         """Whether the server has closed; the socket is asked, as the event loop may not know."""
@@ -109,9 +94,7 @@ class Connection:
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if not self._reader or not self._writer:
-            self._reader, self._writer = await asyncio.open_connection(
-                self._host, self._port, limit=MAX_HEAD_BYTES
-            )
+            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
         return self._reader, self._writer
 
 

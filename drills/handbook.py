@@ -4,8 +4,10 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
+from drills.service import ROOT
+
+HANDBOOK = ROOT / "docs" / "operators" / "alerts.md"
 COMMAND_TIMEOUT_S = 30.0
 # Those that only look: a drill ends its fault by itself.
 LOOKS = re.compile(r"(curl|dmesg|grep|ls|ps|psql|python -m service queries|ss)\b")
@@ -15,9 +17,9 @@ MISTAKES = re.compile(r"ERROR: |not found|syntax error|unknown|invalid|unrecogni
 MAY_SHOW_NOTHING = "dmesg"
 
 
-def list_commands(handbook: Path, alert: str) -> list[str]:
+def list_commands(alert: str) -> list[str]:
     """Return the commands of an alert's section in their order; SQL is for psql."""
-    section = handbook.read_text().split(f"\n### {alert}\n")[1].split("\n##")[0]
+    section = HANDBOOK.read_text().split(f"\n### {alert}\n")[1].split("\n##")[0]
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", section)]
     psql = 'psql "$DATABASE_URL" -v ON_ERROR_STOP=1 -c '
     return [
@@ -28,18 +30,18 @@ def list_commands(handbook: Path, alert: str) -> list[str]:
 
 
 def run_commands(
-    handbook: Path, alert: str, names: Mapping[str, object], environment: Mapping[str, str]
+    alert: str, names: Mapping[str, object], environment: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Run them; yield each, with its output, or "" if it failed to show what it is for.
 
     `names` are what the handbook writes in capitals, such as PORT.
     """
     pattern = re.compile(rf"\b({'|'.join(names)})\b")
-    for command in list_commands(handbook, alert):
+    for command in list_commands(alert):
         filled = pattern.sub(lambda found: str(names[found[1]]), command)
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", filled],  # noqa: S607 - as an operator runs it
-            cwd=handbook.parents[2],
+            cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

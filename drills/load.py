@@ -19,6 +19,8 @@ from drills.postgres import Postgres
 
 RETRY_S = 0.1
 OK, CREATED = 200, 201
+NO_RESPONSE, NOT_CONNECTED = 0, -1  # in place of a status; without a connection, nothing was sent
+NAMES = {NO_RESPONSE: "no response", NOT_CONNECTED: "not connected"}
 FIELDS = ("id", "title", "year", "runtime", "genres", "version")
 Movie = dict[str, Any]
 
@@ -31,13 +33,12 @@ where m.title like %s || '%%'
 
 @dataclass
 class Sent:
-    """One request: what it was and what became of it; `status` 0: no response."""
+    """One request: what it was ("read", "list" or "write") and what became of it."""
 
     kind: str
     status: int
     at: float  # when it ended, in seconds of the event loop's clock
     seconds: float
-    problem: str = ""
 
 
 @dataclass
@@ -55,30 +56,42 @@ class Load:
     """The clients, what they have sent, and what was acknowledged."""
 
     url: str
-    movies: int  # ids from 1 on, to be read
     readers: int = 4
     writers: int = 4
     pause_s: float = 0.0  # of a client between two requests
-    paths: tuple[str, ...] = ()  # read as well as movies by id
+    movies: int = 1000  # ids from 1 on, to be read
+    lists: tuple[str, ...] = ()  # every tenth request of a reader is one of them
     prefix: str = field(default_factory=lambda: f"drill-{secrets.token_hex(4)}")
     sent: list[Sent] = field(default_factory=list)
     known: dict[int, Known] = field(default_factory=dict)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Load"]:
-        """Run the clients; each finishes its request at the end."""
+        """Run the clients, first until all is well; each finishes its request at the end."""
         stop = asyncio.Event()
         tasks = [asyncio.create_task(self._read(number, stop)) for number in range(self.readers)]
         tasks += [asyncio.create_task(self._write(number, stop)) for number in range(self.writers)]
         try:
+            await self.wait_for_success()
             yield self
         finally:
             stop.set()
             await asyncio.gather(*tasks)
 
-    def select(self, kind: str, since: float = 0.0, until: float = inf) -> list[Sent]:
-        """Return the requests of this kind ("read", "write") that ended in that time."""
-        return [sent for sent in self.sent if sent.kind == kind and since <= sent.at < until]
+    async def wait_for_success(self, requests: int = 100) -> None:
+        """Wait until so many further requests have succeeded."""
+        first = len(self.sent)
+
+        def have_succeeded() -> bool:
+            succeeded = sum(each.status in (OK, CREATED) for each in self.sent[first:])
+            return succeeded >= requests and bool(self.known or not self.writers)
+
+        if await wait_until(have_succeeded, 60) == inf:
+            raise RuntimeError(f"the service does not serve: {summarize(self.sent)}")
+
+    def select(self, *kinds: str, since: float = 0.0, until: float = inf) -> list[Sent]:
+        """Return the requests of these kinds that ended in that time."""
+        return [sent for sent in self.sent if sent.kind in kinds and since <= sent.at < until]
 
     async def send(
         self, connection: Connection, kind: str, *request: Any, **options: Any
@@ -86,15 +99,15 @@ class Load:
         """Send a request and note what became of it; None if there was no response."""
         loop = asyncio.get_running_loop()
         started = loop.time()
+        response, status = None, NO_RESPONSE
         try:
             response = await connection.request(*request, **options)
-        except (NoResponse, NotConnected) as error:
-            is_sent = isinstance(error, NoResponse)
-            problem = ("no response: " if is_sent else "not connected: ") + str(error)
-            ended = loop.time()
-            self.sent.append(Sent(kind, 0, ended, ended - started, problem))
-            return None
-        self.sent.append(Sent(kind, response.status, loop.time(), response.seconds))
+            status = response.status
+        except NotConnected:
+            status = NOT_CONNECTED
+        except NoResponse:
+            pass
+        self.sent.append(Sent(kind, status, loop.time(), loop.time() - started))
         return response
 
     async def _read(self, number: int, stop: asyncio.Event) -> None:
@@ -102,10 +115,10 @@ class Load:
         for turn in itertools.count(number):
             if stop.is_set():
                 break
-            path = f"/v1/movies/{turn * 7 % self.movies + 1}"
-            if self.paths and turn % 10 == 0:
-                path = self.paths[turn // 10 % len(self.paths)]
-            if not await self.send(connection, "read", "GET", path):
+            kind, path = "read", f"/v1/movies/{turn * 7 % self.movies + 1}"
+            if self.lists and turn % 10 == 0:
+                kind, path = "list", self.lists[turn // 10 % len(self.lists)]
+            if not await self.send(connection, kind, "GET", path):
                 await asyncio.sleep(RETRY_S)
             await asyncio.sleep(self.pause_s)
         connection.close()
@@ -196,21 +209,20 @@ def summarize(sent: list[Sent]) -> str:
     """Return how many requests had which status, and the longest time."""
     if not sent:
         return "none"
-    counts = Counter(str(each.status or "no response") for each in sent)
-    words = ", ".join(f"{count:,} x {status}" for status, count in sorted(counts.items()))
+    counts = sorted(Counter(each.status for each in sent).items())
+    words = ", ".join(f"{count:,} x {NAMES.get(status, status)}" for status, count in counts)
     return f"{words}, at most {max(each.seconds for each in sent):.2f} s"
 
 
-def list_problems(sent: list[Sent], allowed: tuple[int, ...] = (200,)) -> list[Sent]:
-    """Return the requests whose status is not allowed."""
-    return [each for each in sent if each.status not in allowed]
+def list_problems(sent: list[Sent], *allowed: int) -> list[Sent]:
+    """Return the requests whose status is not allowed: 200 and 201 if none is named."""
+    return [each for each in sent if each.status not in (allowed or (OK, CREATED))]
 
 
-def percentile(values: list[float], percent: int) -> float:
-    """Return a percentile."""
-    if len(values) < 2:
-        return values[0] if values else inf
-    return statistics.quantiles(values, n=100)[percent - 1]
+def find_p95_ms(sent: list[Sent]) -> float:
+    """Return the 95th percentile of the requests' milliseconds."""
+    seconds = [each.seconds for each in sent]
+    return statistics.quantiles(seconds, n=100)[94] * 1000 if len(seconds) > 1 else inf
 
 
 async def wait_until(condition: Callable[[], object], timeout_s: float) -> float:

@@ -2,15 +2,15 @@
 
 import os
 import shutil
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 
-from drills.processes import Process, Processes, find_free_port, kill_group, stop
+from drills.processes import Process, Processes, find_free_port, freeze, kill, stop
 from service.database.embedded import INITDB_OPTIONS, find_account, find_programs
 
 START_TIMEOUT_S = 60.0
@@ -80,12 +80,17 @@ class Postgres:
     def stop(self) -> None:
         """Stop at once: sessions end, without a shutdown of their own ("immediate")."""
         if self._process:
-            stop(self._process, number=3)  # SIGQUIT
+            stop(self._process, signal.SIGQUIT)
 
     def kill(self) -> None:
         """Kill all its processes (SIGKILL)."""
         if self._process:
-            kill_group(self._process)
+            kill(self._process)
+
+    def freeze(self) -> None:
+        """Stop all its processes (SIGSTOP): the kernel still accepts connections to it."""
+        if self._process:
+            freeze(self._process.pid)
 
     def remove(self) -> None:
         """Delete the data of a server that has ended; an empty folder stays."""
@@ -106,21 +111,11 @@ class Postgres:
         connection.autocommit = True
         return connection
 
-    @contextmanager
-    def session(self, database: str) -> Iterator[psycopg2.extensions.cursor]:
-        """Yield a cursor in autocommit mode."""
-        with closing(self.connect(database)) as connection, connection.cursor() as cursor:
-            yield cursor
-
     def execute(self, database: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Run one statement, and return its rows if it has some."""
-        with self.session(database) as cursor:
+        """Run one statement in autocommit mode, and return its rows if it has some."""
+        with closing(self.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute(sql, parameters or None)
             return cursor.fetchall() if cursor.description else []
-
-    def version(self) -> str:
-        """Return the server's version."""
-        return str(self.execute("postgres", "show server_version")[0][0])
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         log = self.folder.with_suffix(f".{program}.log")

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,10 @@ ESTABLISHED = "01"  # in /proc/net/tcp
 Process = subprocess.Popen[bytes]
 
 
+class NotRun(Exception):
+    """The drill needs a program that is not installed; the message says which one."""
+
+
 class Processes:
     """Starts programs, and stops those that still run at the end."""
 
@@ -28,6 +33,7 @@ class Processes:
         command: Sequence[str | Path],
         *,
         output: int | IO[bytes],
+        input_: int = subprocess.DEVNULL,
         errors: int | IO[bytes] = subprocess.STDOUT,
         folder: Path = Path("/"),
         environment: Mapping[str, str] | None = None,
@@ -38,7 +44,7 @@ class Processes:
             command,
             cwd=folder,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=input_,
             stdout=output,
             stderr=errors,
             process_group=0,
@@ -62,16 +68,36 @@ def stop(process: Process, number: int = signal.SIGTERM) -> int:
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            kill_group(process)
+            kill(process)
     return process.wait()
 
 
-def kill_group(process: Process) -> None:
+def freeze(pid: int) -> list[int]:
+    """Stop a process and its children (SIGSTOP); return the children."""
+    os.kill(pid, signal.SIGSTOP)  # first, so that it starts no more
+    children = list_children(pid)
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGSTOP)
+    return children
+
+
+def kill(process: Process) -> None:
     """Kill a process and its children at once, as a crash of their machine would."""
     if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        # Not by their group: PostgreSQL's children have groups of their own.
+        for pid in (*freeze(process.pid), process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program; raises `NotRun` if it is not installed."""
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin"
+    if program := shutil.which(name, path=path):
+        return program
+    raise NotRun(f"{name} is not installed (apt-get install {name})")
 
 
 def find_free_port() -> int:

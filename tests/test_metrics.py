@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 from conftest import MOANA, ROOT, Client, Start
 from prometheus_client.parser import text_string_to_metric_families
-from service.web.request_cycle.in_flight import IN_FLIGHT
 from support import Execute, add_movies, until
 from wire import exchange
 

@@ -1,0 +1,96 @@
+"""Crowds of clients in a process of their own: they do not slow down those that are measured."""
+
+import asyncio
+import multiprocessing
+import socket
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from drills.client import Connection, NoResponse, NotConnected
+
+RETRY_S = 0.1
+
+
+async def run_in_process(function: Callable[..., Counter[str]], *arguments: Any) -> Counter[str]:
+    """Call a function of this module in another process."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
+
+
+def request_lists(url: str, clients: int, seconds: float, paths: tuple[str, ...]) -> Counter[str]:
+    """Request these paths with so many clients; return the number of responses by status."""
+    statuses: Counter[str] = Counter()
+
+    async def run(number: int) -> None:
+        connection = Connection(url)
+        while True:
+            path = paths[number % len(paths)]
+            if await _count(statuses, connection, "GET", path) != "200":
+                await asyncio.sleep(RETRY_S)
+            number += clients
+
+    async def run_all() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(run(number) for number in range(clients)))
+
+    asyncio.run(run_all())
+    return statuses
+
+
+def change_at_once(url: str, clients: int, path: str, change: object) -> Counter[str]:
+    """Send a PATCH from each client, all at once; return the number of responses by status."""
+    statuses: Counter[str] = Counter()
+
+    async def run_all() -> None:
+        connections = [Connection(url) for _ in range(clients)]
+        await asyncio.gather(
+            *(_count(statuses, connection, "PATCH", path, change) for connection in connections)
+        )
+
+    asyncio.run(run_all())
+    return statuses
+
+
+async def _count(statuses: Counter[str], connection: Connection, *request: Any) -> str:
+    try:
+        status = str((await connection.request(*request)).status)
+    except (NoResponse, NotConnected):
+        status = "no response"
+    statuses[status] += 1
+    return status
+
+
+def send_bodies(url: str, request: bytes, number: int) -> Counter[str]:
+    """Send the requests; read what comes, in between, so that the service can go on."""
+    client = open_socket(url)
+    for _ in range(number):
+        try:
+            client.sendall(request)
+            client.settimeout(0)
+            with suppress(BlockingIOError):
+                while client.recv(65_536):
+                    pass
+                raise ConnectionResetError
+            client.settimeout(30)
+        except OSError:
+            client.close()
+            client = open_socket(url)
+    client.close()
+    return Counter(sent=number)
+
+
+def open_socket(url: str, receive_bytes: int | None = None) -> socket.socket:
+    """Connect; the kernel keeps up to `receive_bytes` that the client has not read."""
+    parts = urlsplit(url)
+    client = socket.socket()
+    if receive_bytes:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    client.settimeout(30)
+    client.connect((parts.hostname, parts.port))
+    return client
