@@ -78,7 +78,7 @@ def clients() -> None:
     """Manage clients and their tokens.
 
     A client is a program that uses the API with a token. These commands use the database of the
-    service (DATABASE_URL), as the role that owns its tables. docs/operators.md has examples.
+    service (DATABASE_URL), as the role that owns its tables. docs/operators/run.md has examples.
     """
 
 

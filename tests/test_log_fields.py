@@ -1,4 +1,4 @@
-"""The tables of log events and fields in docs/operators.md name what the service logs, and no more.
+"""The tables of log events and fields in docs/operators/run.md name what the service logs, and no more.
 
 The calls that log are found in the source, because tests do not reach each of them.
 """
@@ -101,8 +101,8 @@ def find_logged() -> dict[str, set[str]]:
 
 
 def read_table(head: str) -> list[list[str]]:
-    """Return the rows of the table in docs/operators.md that begins with these columns."""
-    text = (ROOT / "docs" / "operators.md").read_text("utf-8")
+    """Return the rows of the table in docs/operators/run.md that begins with these columns."""
+    text = (ROOT / "docs" / "operators" / "run.md").read_text("utf-8")
     lines = text.partition(f"| {head} |\n")[2].splitlines()[1:]
     end = lines.index("")
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[:end]]
