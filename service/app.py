@@ -13,7 +13,7 @@ from service import __version__
 from service.access.clients import Clients
 from service.access.limits import Limits
 from service.catalogue.genres import GenreCounts
-from service.catalogue.idempotency import OnceOnly
+from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.config import Config
@@ -65,7 +65,7 @@ def create_app(
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     statements = Statements(pool, files.queries, timeout, slow)
     lists = Statements(pool, files.queries, timeout, slow, pool.lists)
-    once_only = OnceOnly(statements, config.sharing)
+    idempotent_creates = IdempotentCreates(statements, config.sharing)
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
     cycle = RequestCycle(access, config.server.request_timeout)
@@ -73,7 +73,7 @@ def create_app(
     health = Health(config.service.environment, require_migrations, cycle)
     movies = Movies(
         Catalogue(statements, config.sharing),
-        once_only,
+        idempotent_creates,
         Listing(lists),
         BodyReader(config.server.body_timeout),
         require_if_match=config.server.require_if_match,
@@ -92,7 +92,7 @@ def create_app(
     app = _make_application(cycle, routes, parts)
     app.cleanup_ctx.append(tracing.run)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
-    app.cleanup_ctx.append(lambda _: once_only.clear_regularly())
+    app.cleanup_ctx.append(lambda _: idempotent_creates.clear_regularly())
     app.cleanup_ctx.append(limits.run)
     app.cleanup_ctx.append(metrics.sample_regularly)
     metrics.describe_process(__version__, config.service.environment)

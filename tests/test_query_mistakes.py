@@ -39,18 +39,15 @@ def edited(start: Start, tmp_path: Path) -> Callable[..., Any]:
 
 
 Edited = Callable[..., Any]
+INSERT_MORE = (
+    "  from new as n\n  returning",
+    "  from new as n union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning",
+)
 LOST: dict[str, tuple[str, ...]] = {
     "update": ("  where m.id = f.id\n    and (c.versions", "  where (c.versions"),
     "delete": ("  where m.id = f.id\n    and (d.versions", "  where (d.versions"),
-    "insert": (
-        "  from new as n\n  returning",
-        "  from new as n union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning",
-    ),
-    "insert with a key": (
-        "n.key = t.key\n  returning",
-        "n.key = t.key union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning",
-        "idempotency.sql",
-    ),
+    "insert": INSERT_MORE,
+    "insert with a key": (*INSERT_MORE, "idempotency.sql"),
 }
 
 

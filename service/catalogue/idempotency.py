@@ -1,8 +1,7 @@
 """Creates that happen once however often they are sent, identified by a key from the client.
 
-One statement (queries/idempotency.sql) writes the key and the movie, and PostgreSQL decides which
-request is first. A repeat sends the movie's fields again, so its response needs only the id and the
-time of the first one: docs/decisions/0012-idempotency-keys.md.
+PostgreSQL decides which request is first, and stores the response with the key
+(queries/idempotency.sql, docs/decisions/0012-idempotency-keys.md).
 """
 
 import asyncio
@@ -11,6 +10,7 @@ import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -22,22 +22,20 @@ from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import KeyInUse, KeyReused, RuleBroken
+from service.errors import KeyInUse, KeyReused, RuleBroken, StatementFailed
 
+RESPONSE = {"position": int, "fingerprint": str, **TYPES}
+USED_BY = "POST a movie with an Idempotency-Key"
 QUERIES: Mapping[str, Expected] = {
-    "create_movies_once": Expected(
-        {"position": int, "fingerprint": str, "replayed": bool, **TYPES},
-        [{"requests": "[]"}],
-        "POST a movie with an Idempotency-Key",
-        writes=True,
-    ),
+    "create_movies_once": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
+    "get_idempotent_responses": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
     "clear_idempotency_keys": Expected(
         {"cleared": int}, [{"at_most": 0}], "clearing expired keys, once a minute", writes=True
     ),
     "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
 }
 
-# Pauses of a request while another one uses its key; after the last, the client gets a 409.
+# While another request uses the key; after the last pause, the client gets a 409.
 RETRY_DELAYS_S = (0.01, 0.02, 0.04, 0.08, 0.1)
 # Keys per statement, whatever `max_rows` says: each takes a lock, and all sessions together have
 # 6400 by default (max_locks_per_transaction).
@@ -49,39 +47,49 @@ CLEAR_BATCH_PAUSE_S = 0.1
 CLEAR_INTERVAL_S = 60
 
 
-class StoredResponse(NamedTuple):
-    """The movie that a key created, as it was then.
-
-    `fingerprint`: of the fields that were sent. `is_replayed`: an earlier request created it.
-    """
+class Response(NamedTuple):
+    """The movie that a key created, as it was then, and the fingerprint of its fields as sent."""
 
     fingerprint: str
-    is_replayed: bool
     movie: Movie
 
 
-class OnceOnly:
+class IdempotentCreates:
     """Creates one movie per key; every method may raise `Unavailable`."""
 
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
         self._fetch = statements.fetch
+        self._metrics = statements.metrics
+        self._sharing = replace(sharing, max_rows=min(sharing.max_rows, MAX_KEYS_PER_STATEMENT))
         self._positions = itertools.count()
-        rows = min(sharing.max_rows, MAX_KEYS_PER_STATEMENT)
-        metrics = statements.metrics
-        self._keys_metric = metrics.idempotency_keys if metrics.is_enabled else None
-        self._creates = Batcher(
-            self._create,
-            replace(sharing, max_rows=rows),
+        self._creates = self._make_batcher("create_movies_once")
+        self._responses = self._make_batcher("get_idempotent_responses")
+        self._keys_in_use: set[str] = set()  # by creates of this process
+
+    def _make_batcher(self, query: str) -> Batcher[Response]:
+        return Batcher(
+            partial(self._run, query),
+            self._sharing,
             idempotent=True,
-            rows_metric=metrics.shared_statement_rows.labels("create_movies_once"),
+            rows_metric=self._metrics.shared_statement_rows.labels(query),
         )
-        self._keys_in_use: set[str] = set()
+
+    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response]:
+        fetched = await self._fetch(
+            query,
+            retry=True,  # harmless: if the first attempt was committed, the keys are used
+            shared=len(rows) > 1,
+            max_affected=len(rows),
+            waiting=list_contexts(rows),
+            requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
+        )
+        return {
+            position: Response(fingerprint, Movie._make(movie))
+            for position, fingerprint, *movie in fetched
+        }
 
     async def create(
-        self,
-        key: str,
-        fields: Mapping[str, Any],
-        context: RequestContext | None = None,
+        self, key: str, fields: Mapping[str, Any], context: RequestContext | None = None
     ) -> tuple[Movie, bool]:
         """Create a movie, or return the movie that the key created before, and True.
 
@@ -95,86 +103,68 @@ class OnceOnly:
         # Of the fields, in a fixed order, as a client may write the same JSON differently.
         fingerprint = hashlib.sha256(orjson.dumps(fields)).hexdigest()
         position = next(self._positions)
-        row = {"position": position, "key": key, "fingerprint": fingerprint, **fields}
-        response = await self._submit_in_turn(key, position, orjson.dumps(row), context)
-        if response.fingerprint != fingerprint:
-            raise KeyReused
-        return response.movie, response.is_replayed
+        payload = orjson.dumps(
+            {"position": position, "key": key, "fingerprint": fingerprint, **fields}
+        )
+        for delay in (0, *RETRY_DELAYS_S):
+            await asyncio.sleep(delay)
+            if created := await self._create_if_unused(key, position, payload, context):
+                return created.movie, False
+            if first := await self._responses.submit(position, payload, context):
+                if first.fingerprint != fingerprint:
+                    raise KeyReused
+                return first.movie, True
+        raise KeyInUse
 
-    async def _submit_in_turn(
+    async def _create_if_unused(
         self, key: str, position: int, payload: bytes, context: RequestContext | None
-    ) -> StoredResponse:
-        """Submit the row; wait while another request uses the key, here or in another process.
+    ) -> Response | None:
+        """Create the movie; return None if the key is used, or another request uses it now.
 
         The database would report a request of this process, too, but not while that request waits
-        for a locked table. Requests that have waited share one statement.
+        for a locked table.
         """
-        is_first = key not in self._keys_in_use
+        if key in self._keys_in_use:
+            return None
         self._keys_in_use.add(key)
         try:
-            for delay in (0, *RETRY_DELAYS_S):
-                await asyncio.sleep(delay)
-                if is_first or key not in self._keys_in_use:
-                    response = await self._submit(position, payload, context)
-                    if response:
-                        return response
+            response = await self._creates.submit(position, payload, context)
+        except RuleBroken as error:
+            if error.rule == "idempotency_keys_pkey":  # another process has just used it
+                return None
+            raise to_invalid(error) from error
         finally:
-            if is_first:
-                self._keys_in_use.discard(key)
-        raise KeyInUse
+            self._keys_in_use.discard(key)
+        if response and response.movie.id is None:
+            raise StatementFailed("create_movies_once created no movie", for_every_row=False)
+        return response
 
     async def clear(self) -> int:
         """Delete up to `CLEAR_BATCH_ROWS` expired keys and return how many were deleted."""
         ((cleared,),) = await self._fetch("clear_idempotency_keys", at_most=CLEAR_BATCH_ROWS)
         return int(cleared)
 
-    async def estimate(self) -> None:
-        """Set the metric of stored keys, if metrics are on."""
-        if self._keys_metric is not None:
-            ((keys,),) = await self._fetch("estimate_idempotency_keys", retry=True)
-            self._keys_metric.set(keys)
-
     @asynccontextmanager
     async def clear_regularly(self) -> AsyncIterator[None]:
-        """Clear expired keys every `CLEAR_INTERVAL_S` while the context is entered.
-
-        Leaving does not wait: a statement that is running finishes by itself.
-        """
+        """Clear expired keys every `CLEAR_INTERVAL_S` while the context is entered."""
         task = asyncio.create_task(self._keep_clearing())
         try:
             yield
         finally:
-            task.cancel()
+            task.cancel()  # without waiting: a statement that is running finishes by itself
 
     async def _keep_clearing(self) -> None:
-        has_more = False
-        while True:
-            if not has_more:
-                with suppress(Exception):  # it is only a metric; the statement logs it
-                    await self.estimate()
-            await asyncio.sleep(CLEAR_BATCH_PAUSE_S if has_more else CLEAR_INTERVAL_S)
-            has_more = False
-            with suppress(Exception):  # tried again after the interval; the statement logs it
-                has_more = await self.clear() == CLEAR_BATCH_ROWS
+        while True:  # a failure is logged with its statement
+            with suppress(Exception):
+                await self._count_keys()
+            await asyncio.sleep(CLEAR_INTERVAL_S)
+            cleared = CLEAR_BATCH_ROWS
+            with suppress(Exception):
+                while cleared == CLEAR_BATCH_ROWS:
+                    cleared = await self.clear()
+                    await asyncio.sleep(CLEAR_BATCH_PAUSE_S)
 
-    async def _submit(
-        self, position: int, payload: bytes, context: RequestContext | None
-    ) -> StoredResponse | None:
-        try:
-            return await self._creates.submit(position, payload, context)
-        except RuleBroken as error:
-            raise to_invalid(error) from error
-
-    async def _create(self, rows: Rows[StoredResponse]) -> dict[int, StoredResponse]:
-        responses = await self._fetch(
-            "create_movies_once",
-            retry=True,  # harmless: if the first attempt was committed, the keys are known
-            shared=len(rows) > 1,
-            max_affected=len(rows),
-            waiting=list_contexts(rows),
-            requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
-        )
-        return {
-            position: StoredResponse(fingerprint, is_replayed, Movie._make(movie))
-            for position, fingerprint, is_replayed, *movie in responses
-        }
+    async def _count_keys(self) -> None:
+        if self._metrics.is_enabled:
+            ((keys,),) = await self._fetch("estimate_idempotency_keys", retry=True)
+            self._metrics.idempotency_keys.set(keys)

@@ -1,15 +1,16 @@
 """POST /v1/movies with an Idempotency-Key: one movie and one response, however often it is sent."""
 
 import asyncio
+import json
 import os
+import random
 import signal
-import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
-from email.message import Message
 from typing import Any, NamedTuple
 
+import aiohttp
 import orjson
 import psycopg2
 import pytest
@@ -24,30 +25,25 @@ from support import (
     until,
     wait_until,
 )
-from test_faults import assert_whole, pool_of
 from test_process import SERVE, serving
 
 from service.catalogue import idempotency
+from service.catalogue.idempotency import IdempotentCreates
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.errors import Refusal, Unavailable
 from service.queries import EXPECTED
 
 OTHER = {**MOANA, "title": "Another"}
-REPLAYED = "Idempotency-Replayed"
+LARGE = {**MOANA, "title": "é" * 250, "genres": [letter * 100 for letter in "abcde"]}
+ODD = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
+FIELDS = {**MOANA, "runtime": 107}
 WAITS_FOR_TABLE = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
 WAITS_FOR_ROW = "select 1 from pg_locks where locktype = 'transactionid' and not granted"
-DAWDLES = "select 1 from pg_stat_activity where wait_event = 'PgSleep'"
+SLEEPS = "select 1 from pg_stat_activity where wait_event = 'PgSleep'"
 # As if these keys had been sent a day ago.
 EXPIRE = "update idempotency_keys set expires_at = now()"
-# A DBA's trigger that makes every create slow.
-DAWDLE = """
-create function dawdle() returns trigger language plpgsql as
-  $$ begin perform pg_sleep(1.5); return new; end $$;
-create trigger dawdle before insert on movies for each row execute function dawdle()
-"""
 
 
 class Got(NamedTuple):
@@ -59,12 +55,17 @@ class Got(NamedTuple):
 
 
 async def send(
-    client: Client, key: str, movie: dict[str, Any] = MOANA, *, replayed: bool | None = None
+    client: Client | aiohttp.ClientSession,
+    key: str,
+    movie: dict[str, Any] = MOANA,
+    *,
+    replayed: bool | None = None,
 ) -> Got:
     """POST a movie with this key; `replayed`: the response must be marked as a repeat."""
     response = await client.post("/v1/movies", json=movie, headers={"Idempotency-Key": key})
     if replayed is not None:
-        assert response.headers.get(REPLAYED) == ("true" if replayed else None)
+        marked = response.headers.get("Idempotency-Replayed")
+        assert marked == ("true" if replayed else None)
     return Got(response.status, response.headers.get("Location"), await response.read())
 
 
@@ -79,6 +80,14 @@ def movies(execute: Execute) -> int:
     return int(count)
 
 
+def add_trigger(execute: Execute, statements: str) -> None:
+    """Have a DBA's trigger run these statements of PL/pgSQL before each movie is inserted."""
+    execute(
+        f"create function act() returns trigger language plpgsql as $$ begin {statements} end $$;"
+        "create trigger act before insert on movies for each row execute function act()"
+    )
+
+
 async def until_found(execute: Execute, sql: str) -> None:
     """Wait until a query returns a row."""
     await until(lambda: asyncio.to_thread(execute, sql))
@@ -88,144 +97,118 @@ async def until_found(execute: Execute, sql: str) -> None:
 
 
 @pytest.mark.parametrize("services", [1, 2])
+@pytest.mark.parametrize("movie", [MOANA, ODD, LARGE], ids=["small", "odd", "large"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
 async def test_a_repeat_gets_the_first_response(
-    start: Start, execute: Execute, services: int
+    start: Start, execute: Execute, services: int, movie: dict[str, Any], zone: str
 ) -> None:
-    """Status, Location and body are the same to the byte, on any process of the service."""
+    """Byte for byte, on any process, also after the movie was changed and deleted."""
+    set_for_database(execute, f"timezone = '{zone}'")
     clients = [await start() for _ in range(services)]
-    first = await send(clients[0], "a", replayed=False)
 
-    again = await send(clients[-1], "a", replayed=True)
+    first = await send(clients[0], "a", movie, replayed=False)
+    again = await send(clients[-1], "a", movie, replayed=True)
+    assert first.location
+    await clients[0].patch(first.location, json={"title": "Vaiana"})
+    after_patch = await send(clients[-1], "a", movie, replayed=True)
+    await clients[0].delete(first.location)
+    after_delete = await send(clients[-1], "a", movie, replayed=True)
 
     assert first.status == 201
-    assert again == first
-    assert movies(execute) == 1
-
-
-async def test_a_repeat_after_the_movie_changed_or_went(client: Client) -> None:
-    """The response has the movie as created."""
-    first = await send(client, "a")
-    assert first.location
-
-    await client.patch(first.location, json={"title": "Vaiana"})
-    after_patch = await send(client, "a", replayed=True)
-    await client.delete(first.location)
-    after_delete = await send(client, "a", replayed=True)
-
-    assert after_patch == after_delete == first
+    assert first == again == after_patch == after_delete
+    assert execute("select count(*), max(id) from movies") == [(0, None)]
+    assert execute("select last_value from movies_id_seq") == [(1,)]
 
 
 async def test_a_repeat_of_what_a_trigger_made_of_the_movie(
     client: Client, execute: Execute
 ) -> None:
     """A DBA's trigger that changes stored movies does not change the repeat."""
-    execute(
-        "create function shout() returns trigger language plpgsql as"
-        " $$ begin new.title := upper(new.title); new.version := 7; return new; end $$"
-    )
-    execute("create trigger shout before insert on movies for each row execute function shout()")
+    add_trigger(execute, "new.title := upper(new.title); new.version := 7; return new;")
 
     first = await send(client, "a")
-    again = await send(client, "a")
 
     assert b'"MOANA"' in first.body
-    assert again == first
+    assert await send(client, "a", replayed=True) == first
 
 
 async def test_a_movie_that_a_trigger_did_not_create_has_no_repeat(
     client: Client, execute: Execute
 ) -> None:
     """The key stays unused, so that it is not answered with a movie that does not exist."""
-    execute(
-        "create function swallow() returns trigger language plpgsql as $$ begin return null; end $$"
-    )
-    execute(
-        "create trigger swallow before insert on movies for each row execute function swallow()"
-    )
+    add_trigger(execute, "return null;")
 
-    first = await send(client, "a")
-    again = await send(client, "a")
-    execute("drop trigger swallow on movies")
-    created = await send(client, "a")
+    refused = [(await send(client, "a")).status for _ in range(2)]
+    execute("drop trigger act on movies")
+    created = await send(client, "a", replayed=False)
 
-    assert [first.status, again.status, created.status] == [500, 500, 201]
+    assert (refused, created.status) == ([500, 500], 201)
     assert movies(execute) == 1
 
 
-async def test_a_repeat_of_what_the_release_before_stored(client: Client, execute: Execute) -> None:
-    """A copy of the movie, and no id in the key."""
+COPY = """
+insert into idempotency_answers
+select k.key, m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+from idempotency_keys as k, movies as m;
+"""
+REFER = "update idempotency_keys as k set movie_id = m.id, created_at = m.created_at from movies m;"
+EMPTY = "update idempotency_keys set response = null;"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [REFER + EMPTY, COPY + EMPTY, REFER + COPY + EMPTY],
+    ids=["a reference", "a copy", "both"],
+)
+async def test_a_repeat_of_what_the_release_before_stored(
+    client: Client, execute: Execute, written: str
+) -> None:
+    """It stores no response, but the movie's id and time, or a copy of the movie."""
     first = await send(client, "a")
-    execute(
-        "insert into idempotency_answers select k.key, m.id, m.title, m.year, m.runtime, m.genres,"
-        " m.version, m.created_at, m.updated_at from idempotency_keys as k, movies as m"
-    )
-    execute("update idempotency_keys set movie_id = null, created_at = null")
-    execute("delete from movies")
+    execute(written + "delete from movies")
 
     assert await send(client, "a", replayed=True) == first
+    assert problem(await send(client, "a", OTHER)) == (422, "idempotency-key-reused")
 
 
-async def test_a_key_takes_the_same_space_for_every_movie(client: Client, execute: Execute) -> None:
-    """Its movie is not stored again, as a repeat brings all of it."""
-    large = {**MOANA, "title": "x" * 500, "genres": [letter * 100 for letter in "abcde"]}
+async def test_a_key_that_the_release_before_used_again(client: Client, execute: Execute) -> None:
+    """It leaves the response of the expired key as it was; its own movie counts."""
+    await send(client, "a")
+    execute("delete from movies")
+    second = await send(client, "b")
+    execute("delete from idempotency_keys where key = 'b';" + REFER)
 
-    for key, movie in (("a", MOANA), ("b", large)):
-        await send(client, key, movie)
-
-    ((small_size,), (large_size,)) = execute("select pg_column_size(k) from idempotency_keys as k")
-    assert small_size == large_size < 200
-    assert execute("select count(*) from idempotency_answers") == [(0,)]
+    assert await send(client, "a", replayed=True) == second
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
-async def test_a_repeat_in_every_time_zone(client: Client, execute: Execute, zone: str) -> None:
-    """Times are equal to the microsecond, and in UTC, in every time zone of the database."""
-    set_for_database(execute, f"timezone = '{zone}'")
-    await send(client, "first")
-    await assert_whole(client, 10)  # the first look at the genres is over
-    pool_of(client).close_idle()  # the setting is for new connections
-    odd = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
-
-    first = await send(client, "a", odd)
-    again = await send(client, "a", odd, replayed=True)
-
-    assert first.status == 201
-    assert again == first
+SPELLED = '{ "runtime":"107 mins",\n "genres": ["anim\\u0061tion"], "year":2016, "title": "Moana" }'
 
 
-async def test_the_same_movie_in_another_spelling(client: Client, execute: Execute) -> None:
-    """Spaces, escapes and the order of the fields do not matter."""
-    first = await send(client, "a", {**MOANA, "title": "Amélie"})
-    body = (
-        '{ "genres": ["animation"],\n "title": "Am\\u00e9lie", "runtime":"107 mins", "year":2016 }'
-    )
-
-    again = await client.post("/v1/movies", data=body, headers={"Idempotency-Key": "a"})
-
-    assert (again.status, await again.read()) == (201, first.body)
-    assert movies(execute) == 1
-
-
-async def test_another_movie_with_the_same_key(client: Client, execute: Execute) -> None:
-    """422; the key keeps its response."""
+@pytest.mark.parametrize(
+    ("key", "movie", "status", "is_replayed"),
+    [
+        ("a", SPELLED, 201, True),
+        ("a", json.dumps(OTHER), 422, False),
+        ("A", json.dumps(MOANA), 201, False),
+        ("b", json.dumps(MOANA), 201, False),
+        (None, json.dumps(MOANA), 201, False),
+    ],
+    ids=["in another spelling", "another movie", "another case", "another key", "without a key"],
+)
+async def test_only_the_same_key_and_fields_are_a_repeat(  # noqa: PLR0913 - the cases
+    client: Client, execute: Execute, key: str | None, movie: str, status: int, *, is_replayed: bool
+) -> None:
+    """Spaces, escapes and the order of fields do not matter. After a 422, the key is as before."""
     first = await send(client, "a")
+    headers = {"Idempotency-Key": key} if key else {}
 
-    other = await send(client, "a", OTHER, replayed=False)
+    response = await client.post("/v1/movies", data=movie, headers=headers)
 
-    assert problem(other) == (422, "idempotency-key-reused")
-    assert await send(client, "a") == first
-    assert movies(execute) == 1
-
-
-async def test_other_keys_are_other_movies(client: Client, execute: Execute) -> None:
-    """The same body with another key or none creates another movie. Keys are case-sensitive."""
-    for key in ("a", "b", "A"):
-        assert (await send(client, key, replayed=False)).status == 201
-    for _ in range(2):
-        response = await client.post("/v1/movies", json=MOANA)
-        assert REPLAYED not in response.headers
-
-    assert movies(execute) == 5
+    assert response.status == status
+    assert ("Idempotency-Replayed" in response.headers) == is_replayed
+    assert (await response.read() == first.body) == is_replayed
+    assert await send(client, "a", replayed=True) == first
+    assert movies(execute) == (2 if status == 201 and not is_replayed else 1)
 
 
 async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> None:
@@ -252,63 +235,45 @@ async def test_a_refusal_is_not_remembered(client: Client, execute: Execute) -> 
 # Many requests at once.
 
 
-@pytest.mark.parametrize("services", [1, 2])
-async def test_one_key_many_times_at_once(start: Start, execute: Execute, services: int) -> None:
-    """50 at once, to one service or two: one movie; each gets its response or a 409."""
-    clients = [await start() for _ in range(services)]
-
-    got = await asyncio.gather(*(send(clients[n % services], "a") for n in range(50)))
-
-    created = {each for each in got if each.status == 201}
-    assert len(created) == 1
-    assert {each.status for each in got} <= {201, 409}
-    assert movies(execute) == 1
-    assert await send(clients[0], "a", replayed=True) == created.pop()
-
-
-async def test_many_keys_at_once_on_two_services(start: Start, execute: Execute) -> None:
-    """100 keys, each sent to both, in opposite order: 100 movies, and no deadlock."""
+async def test_the_same_keys_on_two_processes_at_once(
+    environment: Environment, execute: Execute
+) -> None:
+    """In any order, and again after they have expired: one movie and one response for each key."""
     set_for_database(execute, "deadlock_timeout = '1ms'")  # before lock_timeout ends them
-    first, second = await start(), await start()
-    keys = [str(number) for number in range(100)]
-
-    async def send_all(client: Client, keys: Iterable[str]) -> dict[str, Got]:
-        movies = ({**MOANA, "title": key} for key in keys)
-        return dict(
-            zip(keys, await asyncio.gather(*map(send, [client] * 100, keys, movies)), strict=True)
-        )
-
-    by_first, by_second = await asyncio.gather(send_all(first, keys), send_all(second, keys[::-1]))
-
-    for key in keys:
-        (created,) = {got for got in (by_first[key], by_second[key]) if got.status != 409}
-        assert created.status == 201
-        assert f'"title": "{key}"'.encode() in created.body
-    assert movies(execute) == 100
+    keys = [str(number) for number in range(50)]
+    sent = [(process, key) for process in (0, 1) for key in 2 * keys]
+    quiet = {"LOG_LEVEL": "warning"}  # nobody reads the logs
+    with (
+        serving(SERVE, environment, **quiet) as (one, _),
+        serving(SERVE, environment, **quiet) as (two, _),
+    ):
+        async with aiohttp.ClientSession(one) as first, aiohttp.ClientSession(two) as second:
+            for turn in range(1, 6):
+                random.shuffle(sent)
+                got = await asyncio.gather(
+                    *(send((first, second)[n], key, {**MOANA, "title": key}) for n, key in sent)
+                )
+                assert {each.status for each in got} <= {201, 409}
+                for key in keys:
+                    of_key = {each for each, (_, k) in zip(got, sent, strict=True) if k == key}
+                    (created,) = {each for each in of_key if each.status == 201}
+                    assert f'"title": "{key}"'.encode() in created.body
+                    assert await send(first, key, {**MOANA, "title": key}) == created
+                assert movies(execute) == turn * len(keys)
+                execute(EXPIRE)
     assert count_deadlocks(execute) == 0
 
 
 async def test_requests_with_keys_share_statements(start: Start) -> None:
-    """200 creates with a key each cost the database far fewer than 200 statements."""
+    """Creates and repeats of 200 keys each cost the database far fewer than 200 statements."""
     client = await start(log__slow_statement=1e-9)  # each statement is logged
 
-    with capture_logs() as logged:
-        got = await asyncio.gather(*(send(client, str(number)) for number in range(200)))
+    for _ in range(2):
+        with capture_logs() as logged:
+            got = await asyncio.gather(*(send(client, str(number)) for number in range(200)))
 
-    assert {each.status for each in got} == {201}
-    assert 0 < len([line for line in logged if line.get("query") == "create_movies_once"]) < 100
-
-
-async def test_two_movies_with_one_key_at_once(client: Client, execute: Execute) -> None:
-    """One of them is created; requests with the other movie get 422."""
-    got = await asyncio.gather(
-        *(send(client, "a", movie) for _ in range(10) for movie in (MOANA, OTHER))
-    )
-
-    assert len({each for each in got if each.status == 201}) == 1
-    assert {each.status for each in got} <= {201, 409, 422}
-    assert {(await send(client, "a", movie)).status for movie in (MOANA, OTHER)} == {201, 422}
-    assert movies(execute) == 1
+        assert {each.status for each in got} == {201}
+        assert 0 < len([line for line in logged if "query" in line]) < 100
 
 
 async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
@@ -332,41 +297,37 @@ async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
 
 
 @pytest.mark.parametrize("services", [1, 2])
-async def test_a_repeat_while_the_first_is_under_way(
-    start: Start, execute: Execute, services: int
+@pytest.mark.parametrize(
+    ("sleep_s", "delays", "status"),
+    [(1.5, idempotency.RETRY_DELAYS_S, 409), (0.3, (0.05,) * 100, 201)],
+    ids=["long", "short"],
+)
+async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 - the cases
+    start: Start,
+    execute: Execute,
+    monkeypatch: pytest.MonkeyPatch,
+    services: int,
+    sleep_s: float,
+    delays: tuple[float, ...],
+    status: int,
 ) -> None:
-    """409 on both services until the first request ends, then its response."""
+    """It waits briefly for the first response; then it gets a 409, on any process."""
+    monkeypatch.setattr(idempotency, "RETRY_DELAYS_S", delays)
     clients = [await start() for _ in range(services)]
-    execute(DAWDLE)
+    add_trigger(execute, f"perform pg_sleep({sleep_s}); return new;")
     first = asyncio.create_task(send(clients[0], "a"))
-    await until_found(execute, DAWDLES)
+    await until_found(execute, SLEEPS)
 
     response = await clients[-1].post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "a"})
 
-    assert not first.done()
-    got = await first
-    assert (response.status, response.headers["Retry-After"]) == (409, "1")
-    assert (await response.json())["type"].endswith("#idempotency-key-in-use")
-    assert got.status == 201
-    assert await send(clients[-1], "a", replayed=True) == got
+    assert response.status == status
+    if status == 409:
+        assert not first.done()
+        assert response.headers["Retry-After"] == "1"
+        assert (await response.json())["type"].endswith("#idempotency-key-in-use")
+    assert (await first).status == 201
+    assert await send(clients[-1], "a", replayed=True) == await first
     assert movies(execute) == 1
-
-
-@pytest.mark.parametrize("services", [1, 2])
-async def test_a_repeat_shortly_before_the_first_is_over(
-    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch, services: int
-) -> None:
-    """The repeat waits briefly and gets the response of the first request instead of a 409."""
-    monkeypatch.setattr(idempotency, "RETRY_DELAYS_S", (0.05,) * 100)
-    clients = [await start() for _ in range(services)]
-    execute(DAWDLE.replace("1.5", "0.3"))
-    first = asyncio.create_task(send(clients[0], "a"))
-    await until_found(execute, DAWDLES)
-
-    again = await send(clients[-1], "a", replayed=True)
-
-    assert again == await first
-    assert again.status == 201
 
 
 @asynccontextmanager
@@ -384,64 +345,13 @@ async def held_up(
 async def test_a_repeat_while_the_first_waits_for_the_table(
     client: Client, execute: Execute, database: str
 ) -> None:
-    """The repeat does not wait for the table: 409 at once, and later 201 for the first request."""
+    """The repeat does not wait for the table: 409 soon, and later 201 for the first request."""
     async with held_up(client, execute, database) as (first, _):
         got = await asyncio.gather(*(send(client, "a") for _ in range(20)))
 
     assert {problem(each) for each in got} == {(409, "idempotency-key-in-use")}
     assert (await first).status == 201
     assert movies(execute) == 1
-
-
-async def test_a_key_in_use_holds_up_nobody_else(start: Start, database: str) -> None:
-    """A session holds a key and does not end: other requests of the shared statement succeed."""
-    client = await start()
-    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
-        cursor.execute("select pg_advisory_xact_lock(hashtextextended('a', 0))")
-        async with asyncio.timeout(20):
-            got = await asyncio.gather(*(send(client, key) for key in ("x", "a", "y", "a", "z")))
-
-    assert [each.status for each in got] == [201, 409, 201, 409, 201]
-
-
-async def test_a_key_that_is_given_back(client: Client, execute: Execute, database: str) -> None:
-    """Another session inserts the key, without the advisory lock, and rolls back: it is unused."""
-    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
-        cursor.execute("insert into idempotency_keys (key, fingerprint) values ('a', 'x')")
-        waits = asyncio.create_task(send(client, "a"))
-        await until_found(execute, WAITS_FOR_ROW)
-        other.rollback()
-
-        assert (await waits).status == 201
-
-    assert movies(execute) == 1
-
-
-@pytest.mark.parametrize("old", [False, True], ids=["new", "expired"])
-async def test_a_key_that_another_one_gets_first(
-    client: Client, execute: Execute, database: str, *, old: bool
-) -> None:
-    """It commits after this statement's snapshot: no movie is created; its response is sent."""
-    if old:
-        await send(client, "a")
-        execute(EXPIRE)
-    before = movies(execute)
-    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
-        cursor.execute(
-            "insert into idempotency_keys (key, fingerprint) values ('a', 'x') on conflict (key)"
-            " do update set fingerprint = 'x', expires_at = excluded.expires_at"
-        )
-        cursor.execute(
-            "insert into idempotency_answers values ('a', 1, 'x', 2000, 9, '{x}', 1, now(), now())"
-            " on conflict do nothing"
-        )
-        waits = asyncio.create_task(send(client, "a"))
-        await until_found(execute, WAITS_FOR_ROW)
-        other.commit()
-
-        assert problem(await waits) == (422, "idempotency-key-reused")
-
-    assert movies(execute) == before
 
 
 async def test_a_client_that_leaves_and_comes_again(
@@ -455,50 +365,6 @@ async def test_a_client_that_leaves_and_comes_again(
 
     assert (await send(client, "a", replayed=True)).status == 201
     assert movies(execute) == 1
-
-
-# Failures.
-
-
-async def test_a_service_killed_between_the_commit_and_the_response(
-    environment: Environment, execute: Execute
-) -> None:
-    """The repeat, to another process, gets the movie that was created."""
-    execute(DAWDLE)
-    request = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
-
-    def post(base: str) -> urllib.request.Request:
-        return urllib.request.Request(  # noqa: S310 - ours
-            f"{base}/v1/movies", request, {"Idempotency-Key": "a"}
-        )
-
-    async def lost(base: str) -> None:
-        with pytest.raises(OSError):  # noqa: PT011 - reset or closed, as it happens
-            await asyncio.to_thread(fetch, post(base))
-
-    with serving(SERVE, environment) as (base, process):
-        request_lost = asyncio.create_task(lost(base))
-        await until_found(execute, DAWDLES)
-        os.kill(process.pid, signal.SIGSTOP)  # the statement is sent; its result is not read
-        assert movies(execute) == 0
-        await asyncio.to_thread(wait_until, lambda: movies(execute) == 1)
-        process.kill()
-        await request_lost
-    execute("drop trigger dawdle on movies")
-
-    with serving(SERVE, environment) as (base, _):
-        status, headers, body = await asyncio.to_thread(fetch, post(base))
-        _, _, kept = await asyncio.to_thread(fetch, f"{base}{headers['Location']}")
-
-    assert (status, headers[REPLAYED]) == (201, "true")
-    assert body == kept
-    assert movies(execute) == 1
-
-
-def fetch(request: urllib.request.Request | str) -> tuple[int, Message, bytes]:
-    """Status, headers and body."""
-    with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 - ours
-        return response.status, response.headers, response.read()
 
 
 async def test_a_connection_that_breaks_under_a_create(
@@ -515,6 +381,74 @@ async def test_a_connection_that_breaks_under_a_create(
     assert movies(execute) == 1
 
 
+async def test_a_key_in_use_holds_up_nobody_else(client: Client, database: str) -> None:
+    """A session holds a key and does not end: other requests of the shared statement succeed."""
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute("select pg_advisory_xact_lock(hashtextextended('a', 0))")
+        async with asyncio.timeout(20):
+            got = await asyncio.gather(*(send(client, key) for key in ("x", "a", "y", "a", "z")))
+
+    assert [each.status for each in got] == [201, 409, 201, 409, 201]
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["new", "expired"])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_a_key_that_another_session_gets_first(
+    client: Client, execute: Execute, database: str, end: str, *, is_old: bool
+) -> None:
+    """After its commit, the first response is sent, and no movie created. A rollback frees it."""
+    if is_old:
+        await send(client, "a")
+        execute(EXPIRE)
+    before = movies(execute)
+    with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
+        cursor.execute(
+            "insert into idempotency_keys (key, fingerprint, response)"
+            """ values ('a', 'x', '{"id": 1, "version": 1}') on conflict (key)"""
+            " do update set fingerprint = 'x', expires_at = excluded.expires_at"
+        )
+        waits = asyncio.create_task(send(client, "a"))
+        await until_found(execute, WAITS_FOR_ROW)
+        getattr(other, end)()
+        got = await waits
+
+    if end == "commit":
+        assert problem(got) == (422, "idempotency-key-reused")
+    else:
+        assert got.status == 201
+    assert movies(execute) - before == (end == "rollback")
+
+
+# Failures.
+
+
+async def test_a_service_killed_between_the_commit_and_the_response(
+    environment: Environment, execute: Execute
+) -> None:
+    """The repeat, to another process, gets the movie that was created."""
+    add_trigger(execute, "perform pg_sleep(1.5); return new;")
+    with serving(SERVE, environment) as (base, process):
+        async with aiohttp.ClientSession(base) as client:
+            lost = asyncio.create_task(send(client, "a"))
+            await until_found(execute, SLEEPS)
+            os.kill(process.pid, signal.SIGSTOP)  # the statement is sent; its result is not read
+            assert movies(execute) == 0
+            await asyncio.to_thread(wait_until, lambda: movies(execute) == 1)
+            process.kill()
+            with pytest.raises(aiohttp.ClientError):
+                await lost
+    execute("drop trigger act on movies")
+
+    with serving(SERVE, environment) as (base, _):
+        async with aiohttp.ClientSession(base) as client:
+            again = await send(client, "a", replayed=True)
+            assert again.location
+            kept = await (await client.get(again.location)).read()
+
+    assert (again.status, again.body) == (201, kept)
+    assert movies(execute) == 1
+
+
 async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: str) -> None:
     """The statement that timed out stored nothing: the same key creates the movie."""
     client = await start(database__statement_timeout=0.3)
@@ -527,116 +461,66 @@ async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: st
     assert movies(execute) == 1
 
 
-async def test_a_read_only_database(client: Client, execute: Execute) -> None:
-    """During a failover the response is 503, as for any other create."""
-    await send(client, "first")
-    set_for_database(execute, "default_transaction_read_only = on")
-    await assert_whole(client, 10)  # the first look at the genres is over
-    pool_of(client).close_idle()  # the setting is for new connections
-
-    assert (await send(client, "a")).status == 503
-
-
 # Expiry.
 
 
-class Process:
-    """The keys of one process of the service, without the task that deletes expired ones."""
-
-    def __init__(self, config: Config) -> None:
-        self.pool = Pool(config.database, approve)
-        loaded = query_files.load(config.root / "queries", EXPECTED)
-        statements = Statements(self.pool, loaded, config.database.statement_timeout)
-        self.once_only = idempotency.OnceOnly(statements, config.sharing)
-        self.fetch = statements.fetch
-
-
 @pytest.fixture
-async def process(settings: Callable[..., Config]) -> AsyncIterator[Process]:
-    """Return the keys of a process with the settings of config.toml."""
-    process = Process(settings())
-    yield process
-    await process.pool.close(timeout=0)
+async def creates(
+    settings: Callable[..., Config],
+) -> AsyncIterator[IdempotentCreates]:
+    """Return the keys of a process, without the task that deletes expired ones."""
+    config = settings()
+    pool = Pool(config.database, approve)
+    loaded = query_files.load(config.root / "queries", EXPECTED)
+    statements = Statements(pool, loaded, config.database.statement_timeout)
+    yield IdempotentCreates(statements, config.sharing)
+    await pool.close(timeout=0)
 
 
-FIELDS = {"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}
+async def test_a_key_is_kept_for_24_hours(creates: IdempotentCreates, execute: Execute) -> None:
+    """From the commit of its movie on."""
+    movie, _ = await creates.create("a", FIELDS)
+
+    ((expires_at,),) = execute("select expires_at from idempotency_keys")
+    assert expires_at - movie.created_at == timedelta(hours=24)
 
 
-async def test_a_key_is_kept_for_24_hours(process: Process, execute: Execute) -> None:
-    """The column expires_at has this time from the start."""
-    await process.once_only.create("a", FIELDS)
-
-    assert execute("select expires_at - created_at from idempotency_keys") == [
-        (timedelta(hours=24),)
-    ]
-
-
-async def test_an_expired_key_is_unused(process: Process, execute: Execute) -> None:
+async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Execute) -> None:
     """Before it is deleted, an expired key can create another movie and stores its response."""
-    await process.once_only.create("a", FIELDS)
+    await creates.create("a", FIELDS)
     execute(EXPIRE)
     other = {"title": "Another", "year": 2000, "runtime": 90, "genres": ["drama", "war"]}
 
-    second = await process.once_only.create("a", other)
-    again = await process.once_only.create("a", other)
+    movie, is_first_replayed = await creates.create("a", other)
+    again = await creates.create("a", other)
 
-    assert (second[1], again[1]) == (False, True)
-    assert second[0] == again[0]
-    assert second[0]._asdict().items() >= other.items()
-    assert execute("select expires_at > now() + interval '23 hours' from idempotency_keys") == [
-        (True,)
-    ]
-
-
-async def test_an_expired_key_replaces_its_copy(process: Process, execute: Execute) -> None:
-    """A movie that a trigger changed is stored with its key, until the key has another movie."""
-    execute(
-        "create function shout() returns trigger language plpgsql as"
-        " $$ begin new.title := upper(new.title); return new; end $$;"
-        "create trigger shout before insert on movies for each row execute function shout()"
-    )
-    first = await process.once_only.create("a", FIELDS)
-    execute("drop trigger shout on movies")
-    execute(EXPIRE)
-
-    second = await process.once_only.create("a", FIELDS)
-    again = await process.once_only.create("a", FIELDS)
-
-    assert (first[0].title, second[0].title) == ("MOANA", "Moana")
-    assert again == (second[0], True)
+    assert movie._asdict().items() >= other.items()
+    assert (is_first_replayed, again) == (False, (movie, True))
+    assert execute("select count(*), min(expires_at) > now() from idempotency_keys") == [(1, True)]
 
 
 async def test_expired_keys_are_cleared_in_portions(
-    process: Process, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    creates: IdempotentCreates,
+    execute: Execute,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The oldest are deleted first, with their responses, a portion at once; valid keys stay."""
+    """The oldest first; valid keys, and those that another session has locked, stay."""
     monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 2)
-    for key in "abcd":
-        await process.once_only.create(key, FIELDS)
+    for key in "abcde":
+        await creates.create(key, FIELDS)
     execute(EXPIRE + " - interval '1 minute' where key in ('b', 'c')")
-    execute(EXPIRE + " where key = 'a'")
+    execute(EXPIRE + " where key in ('a', 'd')")
 
-    first = await process.once_only.clear()
-    left = execute("select key from idempotency_keys order by key")
-    second = await process.once_only.clear()
-    third = await process.once_only.clear()
-
-    assert (first, left, second, third) == (2, [("a",), ("d",)], 1, 0)
-    assert execute("select key from idempotency_keys") == [("d",)]
-    assert movies(execute) == 4
-
-
-async def test_clearing_waits_for_nobody(process: Process, execute: Execute, database: str) -> None:
-    """A key that another session has locked is deleted the next time."""
-    for key in "ab":
-        await process.once_only.create(key, FIELDS)
-    execute(EXPIRE)
     with closing(psycopg2.connect(database)) as other, other.cursor() as cursor:
-        cursor.execute("select 1 from idempotency_keys where key = 'a' for update")
+        cursor.execute("select 1 from idempotency_keys where key = 'd' for update")
+        first = await creates.clear()
+        left = execute("select key from idempotency_keys order by key")
+        second, third = await creates.clear(), await creates.clear()
 
-        assert await process.once_only.clear() == 1
-
-    assert execute("select key from idempotency_keys") == [("a",)]
+    assert (first, left, second, third) == (2, [("a",), ("d",), ("e",)], 1, 0)
+    assert execute("select key from idempotency_keys order by key") == [("d",), ("e",)]
+    assert movies(execute) == 5
 
 
 async def test_the_service_clears_them_by_itself(
@@ -662,48 +546,9 @@ async def test_the_service_clears_them_by_itself(
     await until_found(execute, gone)
 
 
-async def test_clearing_pauses_long_after_a_failure(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Even if keys are left: a database with a problem should not get more queries."""
-    calls = 0
-
-    async def clear() -> int:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            return idempotency.CLEAR_BATCH_ROWS
-        monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 1000)
-        raise Unavailable("no database", Refusal.NO_DATABASE)
-
-    monkeypatch.setattr(process.once_only, "clear", clear)
-    monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0)
-    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0)
-
-    async with process.once_only.clear_regularly():
-        await until(lambda: calls > 1)
-        await asyncio.sleep(0.05)
-
-    assert calls == 2
-
-
-async def test_the_check_of_the_queries_clears_nothing(process: Process, execute: Execute) -> None:
-    """The check runs every query with null for every parameter."""
-    await process.once_only.create("a", FIELDS)
-    execute(EXPIRE)
-
-    assert await process.fetch("clear_idempotency_keys", at_most=None) == [(0,)]
-    assert await process.fetch("create_movies_once", requests=None) == []
-
-
-# Changes of a DBA.
-
-
 async def test_a_key_that_a_dba_deletes_is_unused(client: Client, execute: Execute) -> None:
     """Its response is deleted with it."""
     await send(client, "a")
-
     execute("delete from idempotency_keys where key = 'a'")
 
-    assert execute("select * from idempotency_answers") == []
     assert (await send(client, "a", replayed=False)).status == 201

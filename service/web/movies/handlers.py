@@ -5,7 +5,7 @@ They raise the errors of the catalogue; the middleware turns these into response
 
 from aiohttp import web
 
-from service.catalogue.idempotency import OnceOnly
+from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.catalogue.rules import read_movie
@@ -29,14 +29,14 @@ class Movies:
     def __init__(
         self,
         catalogue: Catalogue,
-        once_only: OnceOnly,
+        idempotent_creates: IdempotentCreates,
         listing: Listing,
         bodies: BodyReader,
         *,
         require_if_match: bool,
     ) -> None:
         self._catalogue = catalogue
-        self._once_only = once_only
+        self._idempotent_creates = idempotent_creates
         self._listing = listing
         self._bodies = bodies
         self._require_if_match = require_if_match
@@ -59,7 +59,7 @@ class Movies:
         if key is None:
             movie = await self._catalogue.create(fields, request[CONTEXT])
         else:
-            movie, replayed = await self._once_only.create(key, fields, request[CONTEXT])
+            movie, replayed = await self._idempotent_creates.create(key, fields, request[CONTEXT])
         headers = movie_headers(movie)
         headers["Location"] = f"/v1/movies/{movie.id}"
         if replayed:
