@@ -1,4 +1,4 @@
-"""The tables of log events and fields in docs/operators/run.md name what the service logs, and no more.
+"""The tables of log events and fields in docs/operators/run.md name what the service logs.
 
 The calls that log are found in the source, because tests do not reach each of them.
 """
