@@ -63,10 +63,12 @@ def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
     queries: dict[str, Query] = {}
     for path in sorted(folder.glob("[!.]*.sql")):  # hidden files are editors' locks
         checked = _QueryFile(path).check()
-        loaded = _load(path, {query.name: query.comment for query in checked})
         for query in checked:
             if known := queries.get(query.name):
                 raise query.make_error(f"{query.name} is already in {known.path}:{known.line}")
+            queries[query.name] = query
+        loaded = _load(path, {query.name: query.comment for query in checked})
+        for query in checked:
             function = getattr(loaded, query.name)
             parameters = tuple(function.parameters)
             queries[query.name] = replace(
