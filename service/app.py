@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -130,8 +129,10 @@ async def check_start(config: Config) -> None:
     # Without metrics: the sums of the workers must not include the gauges of their master.
     operations = replace(config.operations, port=0, token="")
     create_app(replace(config, operations=operations))
-    with suppress(Unavailable):
+    try:
         await verify_queries(config, load_queries(config))
+    except Unavailable as error:
+        log.warning("not ready", reason=str(error))
 
 
 async def _run_pool(pool: Pool, *, refuse_mistakes: bool) -> AsyncIterator[None]:

@@ -1,19 +1,20 @@
 """Tests SIGHUP: a service uses changed query files, or keeps the old ones if they are wrong."""
 
-import asyncio
 import json
 import os
 import pty
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
+from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, until, wait_until
 from test_process import (
     GUNICORN,
@@ -25,7 +26,8 @@ from test_process import (
     serving,
 )
 
-from service.database.reloading import make_reloader
+from service.config import Config
+from service.queries import SqlFiles
 
 __all__ = ["checkout"]  # a fixture
 
@@ -122,7 +124,7 @@ def test_sighup_reloads_changed_queries(
 
 
 MISTAKES = [
-    ("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "expected a line `--"),
+    ("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "expected `-- name"),
     ("m.title", "m.titel", "column m.titel does not exist"),
     ("m.id, m.title", "m.id::text as id, m.title", "must return id as bigint"),
 ]
@@ -203,28 +205,26 @@ def test_a_reload_under_load_fails_no_request(environment: Environment, queries:
     assert answers <= {"Moana", *(f"Moana{number}" for number in range(5))}
 
 
-async def test_of_two_reloads_the_later_one_wins() -> None:
+async def test_of_two_reloads_the_later_one_wins(
+    settings: Callable[..., Config], checkout: Path, execute: Execute, database: str
+) -> None:
     """The second reload waits for the first, even if verifying is slow."""
-    queries: dict[str, Any] = {}
-    contents: Iterator[Any] = iter(("old", "new"))
-    verified = []
-    is_released = asyncio.Event()
+    execute("create table one (id integer); create table two (id integer)")
+    files = SqlFiles(settings(root=checkout))
+    file = checkout / "queries" / "a.sql"
 
-    async def verify(found: Mapping[str, Any]) -> None:
-        if found["query"] == "old":
-            await is_released.wait()
-        verified.append(found["query"])
+    with capture_logs() as logged:
+        with closing(psycopg2.connect(database)) as holder:
+            holder.cursor().execute("lock table one")
+            file.write_text("-- name: get_a()\nselect id from one;")
+            files.reload()
+            await until(lambda: execute("select from pg_locks where not granted"))
+            file.write_text("-- name: get_a()\nselect id from two;")
+            files.reload()
+        await until(lambda: len(logged) == 2)
 
-    reload = make_reloader(queries, lambda: {"query": next(contents)}, verify)
-    reload()
-    reload()
-    for _ in range(5):
-        await asyncio.sleep(0)  # both begin
-    is_released.set()
-    await until(lambda: len(verified) > 1)
-
-    assert verified == ["old", "new"]
-    assert queries == {"query": "new"}
+    assert [entry["event"] for entry in logged] == ["queries reloaded"] * 2
+    assert files.queries["get_a"].sql.endswith("id from two")
 
 
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:

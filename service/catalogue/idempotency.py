@@ -22,7 +22,7 @@ from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import KeyInUse, KeyReused, RuleBroken, StatementFailed
+from service.errors import KeyInUse, KeyReused, RuleBroken
 
 RESPONSE = {"position": int, "fingerprint": str, **TYPES}
 USED_BY = "POST a movie with an Idempotency-Key"
@@ -138,7 +138,7 @@ class IdempotentCreates:
         finally:
             self._keys_in_use.discard(key)
         if response and response.movie.id is None:
-            raise StatementFailed("create_movies_once created no movie", for_every_row=False)
+            raise self._statements.fail("create_movies_once", "it created no movie")
         return response
 
     async def clear(self) -> int:
