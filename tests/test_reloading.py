@@ -1,20 +1,19 @@
 """Tests SIGHUP: a service uses changed query files, or keeps the old ones if they are wrong."""
 
+import asyncio
 import json
 import os
 import pty
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
-from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, until, wait_until
 from test_process import (
     GUNICORN,
@@ -26,7 +25,9 @@ from test_process import (
     serving,
 )
 
+import service.queries
 from service.config import Config
+from service.database.queries import Query
 from service.queries import SqlFiles
 
 __all__ = ["checkout"]  # a fixture
@@ -206,25 +207,29 @@ def test_a_reload_under_load_fails_no_request(environment: Environment, queries:
 
 
 async def test_of_two_reloads_the_later_one_wins(
-    settings: Callable[..., Config], checkout: Path, execute: Execute, database: str
+    settings: Callable[..., Config], checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second reload waits for the first, even if verifying is slow."""
-    execute("create table one (id integer); create table two (id integer)")
+    is_released = asyncio.Event()
+    verified = []
+
+    async def verify(_: Config, found: Mapping[str, Query]) -> None:
+        if found["get_a"].sql.endswith("1"):
+            await is_released.wait()
+        verified.append(found["get_a"].sql[-1])
+
+    monkeypatch.setattr(service.queries, "verify_queries", verify)
     files = SqlFiles(settings(root=checkout))
-    file = checkout / "queries" / "a.sql"
+    for number in "12":
+        (checkout / "queries" / "a.sql").write_text(f"-- name: get_a()\nselect {number};")
+        files.reload()
+        for _ in range(5):
+            await asyncio.sleep(0)  # it begins
+    is_released.set()
+    await until(lambda: len(verified) > 1)
 
-    with capture_logs() as logged:
-        with closing(psycopg2.connect(database)) as holder:
-            holder.cursor().execute("lock table one")
-            file.write_text("-- name: get_a()\nselect id from one;")
-            files.reload()
-            await until(lambda: execute("select from pg_locks where not granted"))
-            file.write_text("-- name: get_a()\nselect id from two;")
-            files.reload()
-        await until(lambda: len(logged) == 2)
-
-    assert [entry["event"] for entry in logged] == ["queries reloaded"] * 2
-    assert files.queries["get_a"].sql.endswith("id from two")
+    assert verified == ["1", "2"]
+    assert files.queries["get_a"].sql.endswith("2")
 
 
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:

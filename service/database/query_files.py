@@ -201,7 +201,7 @@ class _QueryFile:
             if token["parameter"] and token["parameter"] not in declared:
                 what = f"unknown parameter {token[0]}; declared are ({', '.join(declared)})"
                 self._refuse(token.start(), what)
-            if SETTING.fullmatch(token[0]):
+            if re.match(r"--\s*set\s*:", token[0]):
                 self._refuse(token.start(), "expected `-- set:` between the name and the SQL")
 
     def _get_line_start(self, text: str, token: Token) -> str:
