@@ -40,10 +40,10 @@ from service.app import OPERATIONS, RELOAD_QUERIES, create_app
 from service.client_commands import clients
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
-from service.database.explaining import explain_query
 from service.database.migrations import files as migration_files
 from service.database.urls import hide_password
-from service.errors import OperatorError
+from service.database.verification import explain_query
+from service.errors import OperatorError, Unavailable
 from service.log_writer import get_writer
 from service.queries import EXPECTED, load_queries, verify_queries
 from service.transfer import formats
@@ -54,13 +54,13 @@ from service.web.request_cycle.server import Runner, bind
 
 
 class Commands(click.Group):
-    """Reports an `OperatorError` (exit status 1) and Ctrl-C (130) in one line on stderr."""
+    """Reports an error (exit status 1) and Ctrl-C (130) in one line on stderr."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except OperatorError as error:
+        except (OperatorError, Unavailable) as error:
             if ctx.invoked_subcommand == "web":
                 logs.log_start_failure(error)  # as under gunicorn
                 ctx.exit(1)

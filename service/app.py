@@ -22,7 +22,7 @@ from service.database.statements import Statements, suppress_timeout_reports
 from service.database.urls import check_tls
 from service.errors import OperatorError, Unavailable
 from service.metrics import Metrics
-from service.queries import SqlFiles, refuse_mistakes
+from service.queries import SqlFiles, load_queries, verify_queries
 from service.tracing import Tracing
 from service.web.access import AccessControl
 from service.web.bodies import BodyReader
@@ -99,7 +99,7 @@ def create_app(
     metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS] = _make_operations(config, access, make_operations_routes(health, metrics))
     app[POOL] = pool
-    app[RELOAD_QUERIES] = files.make_reloader()
+    app[RELOAD_QUERIES] = files.reload
     return app
 
 
@@ -129,7 +129,10 @@ async def check_start(config: Config) -> None:
     # Without metrics: the sums of the workers must not include the gauges of their master.
     operations = replace(config.operations, port=0, token="")
     create_app(replace(config, operations=operations))
-    await refuse_mistakes(config)
+    try:
+        await verify_queries(config, load_queries(config))
+    except Unavailable as error:
+        log.warning("not ready", reason=str(error))
 
 
 async def _run_pool(pool: Pool, *, refuse_mistakes: bool) -> AsyncIterator[None]:

@@ -13,7 +13,6 @@ import orjson
 import structlog
 
 from service.config import Log
-from service.errors import OperatorError
 from service.log_writer import get_writer
 
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
@@ -58,7 +57,7 @@ def is_as_text(settings: Log) -> bool:
     return settings.format == "text" or (settings.format == "auto" and _is_terminal())
 
 
-def log_start_failure(error: OperatorError) -> None:
+def log_start_failure(error: Exception) -> None:
     """Log why the service does not start, also if the settings of its log are unknown."""
     if not structlog.is_configured():
         configure(Log(level="info", format="auto", slow_statement=0))

@@ -1,13 +1,13 @@
-"""The .sql files that the service uses: all queries that it expects, and how they are verified."""
+"""The .sql files that the service uses: all queries that it expects, loaded and verified."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import NoReturn
 
 import aiopg
 import psycopg2
+import structlog
 
 from service.access import administration, clients
 from service.catalogue import genres, idempotency, listing, movies
@@ -15,14 +15,15 @@ from service.config import Config
 from service.database import query_files, verification
 from service.database.connections import Connector
 from service.database.driver_errors import describe_error
-from service.database.migrations import files as migration_files
-from service.database.queries import Query
-from service.database.reloading import make_reloader
+from service.database.migrations.files import list_versions
+from service.database.queries import Expected, Query
 from service.database.statements import Statements, suppress_timeout_reports
 from service.errors import OperatorError, Refusal, Unavailable
 from service.transfer import exporting, importing
 
-EXPECTED = {
+log = structlog.get_logger()
+
+EXPECTED: Mapping[str, Expected] = {
     **administration.QUERIES,
     **clients.QUERIES,
     **exporting.QUERIES,
@@ -35,14 +36,6 @@ EXPECTED = {
 }
 
 
-class LoadedQueries(dict[str, Query]):
-    """The queries by name; `Unavailable` if mistakes have kept them from being loaded so far."""
-
-    def __missing__(self, name: str) -> NoReturn:
-        """Refuse the request."""
-        raise Unavailable(f"{name} is not loaded", Refusal.NOT_READY)
-
-
 def load_queries(config: Config) -> dict[str, Query]:
     """Load queries/*.sql and compare it with what the service expects."""
     return query_files.load(config.root / "queries", EXPECTED)
@@ -52,29 +45,25 @@ async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
     """Verify the queries against the database, on a connection that is closed afterwards.
 
     Returns False if the database is read-only: then the columns of writes cannot be verified.
+    Raises `OperatorError` for a wrong query; `Unavailable` also if there is no database.
     """
-    try:
-        return await _verify(config, queries)
-    except TimeoutError as error:
-        raise OperatorError("the database does not respond") from error
-    except (Unavailable, psycopg2.Error) as error:
-        raise OperatorError(describe_error(error)) from error
-
-
-async def refuse_mistakes(config: Config) -> None:
-    """Raise `OperatorError` if a query does not fit the schema; nothing if there is no database."""
-    with suppress(TimeoutError, Unavailable, psycopg2.Error):
-        await _verify(config, load_queries(config))
-
-
-async def _verify(config: Config, queries: Mapping[str, Query]) -> bool:
-    versions = migration_files.list_versions(config.root / "migrations")
     suppress_timeout_reports(asyncio.get_running_loop())
-    connection = await Connector(config.database).connect()
+    versions = list_versions(config.root / "migrations")
     try:
-        return await verification.verify_database(connection, versions, queries, EXPECTED)
-    finally:
-        connection.close()
+        with closing(await Connector(config.database).connect()) as connection:
+            return await verification.verify_database(connection, versions, queries, EXPECTED)
+    except (TimeoutError, psycopg2.Error) as error:
+        is_silent = isinstance(error, TimeoutError)
+        reason = "the database does not respond" if is_silent else describe_error(error)
+        raise Unavailable(reason, Refusal.NO_DATABASE) from error
+
+
+class LoadedQueries(dict[str, Query]):
+    """The queries by name; `Unavailable` if mistakes have kept them from being loaded so far."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        """Refuse the request."""
+        raise Unavailable(f"{name} is not loaded", Refusal.NOT_READY)
 
 
 class SqlFiles:
@@ -82,27 +71,34 @@ class SqlFiles:
 
     def __init__(self, config: Config) -> None:
         self.queries = LoadedQueries()
-        self._versions: list[str] = []  # of the migrations
+        self._versions: Sequence[str] = []  # of the migrations
         self._config = config
-        self._verify = verification.make_verifier(self._versions, self.queries, EXPECTED)
         self._is_loaded = False
+        self._are_reads_verified = False
+        self._reload_lock = asyncio.Lock()  # of two reloads, the later one must win
+        self._reloads: set[asyncio.Task[None]] = set()  # the loop holds no strong reference
 
     def load(self) -> None:
         """Read the files; `OperatorError` where one is wrong."""
-        self._versions[:] = migration_files.list_versions(self._config.root / "migrations")
+        self._versions = list_versions(self._config.root / "migrations")
         self.queries.update(load_queries(self._config))
         self._is_loaded = True
 
     async def verify(self, connection: aiopg.Connection) -> bool:
         """Verify the files against the database; False if that must be done again.
 
-        After a failure, the next call reads the files again: somebody may have corrected them.
+        After a failure, the next call reads the files again: somebody may have corrected them. On a
+        standby, reads are verified only once.
         """
+        if self._are_reads_verified and not await verification.is_writable(connection):
+            return False
         if not self._is_loaded:
             self.load()
         self._is_loaded = False
-        is_writable = await self._verify(connection)
-        self._is_loaded = True
+        is_writable = await verification.verify_database(
+            connection, self._versions, self.queries, EXPECTED
+        )
+        self._is_loaded = self._are_reads_verified = True
         return is_writable
 
     async def require_migrations(self, statements: Statements) -> None:
@@ -110,8 +106,24 @@ class SqlFiles:
         applied = await statements.fetch("get_applied_migrations", retry=True)
         verification.require_migrations(self._versions, applied)
 
-    def make_reloader(self) -> Callable[[], None]:
-        """Return a function that starts to read and verify the queries again."""
-        return make_reloader(
-            self.queries, partial(load_queries, self._config), partial(verify_queries, self._config)
-        )
+    def reload(self) -> None:
+        """Start to replace the queries by those that the files hold now.
+
+        If one of them is wrong, the old queries stay. Statements under way end as they began.
+        """
+        task = asyncio.create_task(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        async with self._reload_lock:
+            try:
+                found = load_queries(self._config)
+                await verify_queries(self._config, found)
+            except (OperatorError, Unavailable) as error:
+                log.warning("queries not reloaded", reason=str(error))
+                return
+            changed = [name for name in found if found[name] != self.queries.get(name)]
+            self.queries.clear()
+            self.queries.update(found)
+            log.info("queries reloaded", changed=changed)

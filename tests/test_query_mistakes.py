@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
-from support import Execute
+from support import Execute, add_movies, until
 
 from service import __version__
+from service.app import check_start
+from service.catalogue import idempotency
+from service.config import Config
+
+Edited = Callable[..., Any]
 
 
 @pytest.fixture
@@ -23,65 +28,150 @@ def logged() -> Iterator[list[Any]]:
 
 
 @pytest.fixture
-def edited(start: Start, tmp_path: Path) -> Callable[..., Any]:
-    """Start a service with `old` replaced by `new` in a file of its queries."""
+def checkout(tmp_path: Path) -> Callable[[str, str, str], Path]:
+    """Copy the .sql files; in one query file, replace `old` by `new`."""
 
-    async def begin(old: str, new: str, file_name: str = "movies.sql", **settings: Any) -> Client:
+    def copy(file_name: str, old: str, new: str) -> Path:
         for name in ("queries", "migrations"):
             copytree(ROOT / name, tmp_path / name)
         file = tmp_path / "queries" / file_name
         text = file.read_text()
         assert text.count(old) == 1
         file.write_text(text.replace(old, new))
-        return await start(root=tmp_path, **settings)
+        return tmp_path
+
+    return copy
+
+
+@pytest.fixture
+def edited(start: Start, checkout: Callable[..., Path]) -> Edited:
+    """Start a service with an edited query file."""
+
+    async def begin(file_name: str, old: str, new: str, **settings: Any) -> Client:
+        return await start(root=checkout(file_name, old, new), **settings)
 
     return begin
 
 
-Edited = Callable[..., Any]
-INSERT_MORE = (
-    "  from new as n\n  returning",
-    "  from new as n union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning",
-)
-LOST: dict[str, tuple[str, ...]] = {
-    "update": ("  where m.id = f.id\n    and (c.versions", "  where (c.versions"),
-    "delete": ("  where m.id = f.id\n    and (d.versions", "  where (d.versions"),
-    "insert": INSERT_MORE,
-    "insert with a key": (*INSERT_MORE, "idempotency.sql"),
-}
+def get_failures(logged: list[Any], query: str) -> set[str]:
+    """Return the reasons of the failures of this query, which are logged with its file."""
+    entries = [entry for entry in logged if entry["event"] == "statement failed"]
+    assert {entry["query"] for entry in entries} <= {query}
+    assert all("queries/" in entry["file"] for entry in entries)
+    return {entry["reason"] for entry in entries}
 
 
-@pytest.mark.parametrize("method", ["PATCH", "PUT", "DELETE"])
-async def test_a_write_that_lost_its_condition_changes_nothing(
-    edited: Edited, execute: Execute, logged: list[Any], method: str
+FILES = {"count_genres": "genres.sql", "create_movies_once": "idempotency.sql"}
+WHERE = "  where m.id = f.id\n    and"
+MORE = "union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning"
+TOO_MANY = "movies, but at most 1 were requested"
+STRAY = "it returned an id or position that was not sent, or one twice"
+MISTAKES = [
+    # A write that changes more movies than were sent.
+    ("PATCH", "update_movies", f"{WHERE} (c", "  where (c", TOO_MANY),
+    ("PUT", "update_movies", f"{WHERE} (c", "  where (c", TOO_MANY),
+    ("DELETE", "delete_movies", f"{WHERE} (d", "  where (d", TOO_MANY),
+    ("POST", "create_movies", "new as n\n  returning", f"new as n {MORE}", TOO_MANY),
+    ("POST", "create_movies_once", "new as n\n  returning", f"new as n {MORE}", TOO_MANY),
+    # Other rows than were sent: clients would get the movies of others.
+    (
+        "GET",
+        "get_movies",
+        "select m.id, m.title, m.y",
+        "select m.id + 1 as id, m.title, m.y",
+        STRAY,
+    ),
+    ("GET", "get_movies", "where m.id = any", ", (values (1), (2)) where m.id = any", STRAY),
+    ("POST", "create_movies", "  n.position,\n  c", "  n.position - 1 as position,\n  c", STRAY),
+    ("POST", "create_movies_once", "  n.position, n.f", "  n.position - 1 as position, n.f", STRAY),
+    ("PATCH", "update_movies", "  m.id, u.title", "  m.id - 1 as id, u.title", STRAY),
+    ("DELETE", "delete_movies", "  m.id, x.title", "  m.id - 1 as id, x.title", STRAY),
+    # No rows.
+    ("POST", "create_movies", "new as n on n.id", "new as n on -n.id", "no row for a movie"),
+    ("GET", "count_genres", 'c.genre collate "C";', "c.genre limit 0;", "it returned no row"),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_mistake_in_a_query_is_a_500(
+    edited: Edited, execute: Execute, logged: list[Any], mistake: tuple[str, str, str, str, str]
 ) -> None:
-    """It would change all movies; the client gets a 500, and the log names query and file."""
-    client = await edited(*LOST["delete" if method == "DELETE" else "update"])
-    for _ in range(3):
-        assert (await client.post("/v1/movies", json=MOANA)).status == 201
-    before = execute("select m::text from movies as m order by id")
+    """The log names query and file; no movie is changed that was not sent."""
+    method, query, old, new, reason = mistake
+    client = await edited(FILES.get(query, "movies.sql"), old, new)
+    add_movies(execute, "A", "B", "C")
+    others = "select m::text from movies as m where id in (1, 3)"
+    before = execute(others)
+    path = "/v1/genres" if query == "count_genres" else "/v1/movies"
+    path += "/2" if query != "count_genres" and method != "POST" else ""
+    headers = {"Idempotency-Key": "a"} if query == "create_movies_once" else {}
 
-    response = await client.request(method, "/v1/movies/2", json={**MOANA, "year": 2000})
+    response = await client.request(method, path, json=MOANA, headers=headers)
 
     assert response.status == 500
     assert (await response.json())["type"] == "/v1/docs#internal-error"
-    assert execute("select m::text from movies as m order by id") == before
-    (entry,) = [entry for entry in logged if entry["event"] == "statement failed"]
-    assert "3 movies, but at most 1 were requested" in entry["reason"]
-    assert entry["query"] == ("delete_movies" if method == "DELETE" else "update_movies")
-    assert "/queries/movies.sql:" in f"/{entry['file']}"
+    assert execute(others) == before
+    (logged_reason,) = get_failures(logged, query)
+    assert reason in logged_reason
+    if reason == TOO_MANY:
+        assert execute("select count(*) from movies") == [(3,)]
 
 
-@pytest.mark.parametrize("mistake", ["insert", "insert with a key"])
-async def test_a_create_makes_one_movie(edited: Edited, execute: Execute, mistake: str) -> None:
-    """A query that would insert more is refused."""
-    client = await edited(*LOST[mistake])
-    headers = {"Idempotency-Key": "a"} if "key" in mistake else {}
+async def test_all_requests_of_a_wrong_statement_fail(
+    edited: Edited, execute: Execute, logged: list[Any]
+) -> None:
+    """None gets the movie of another; nothing is sent again."""
+    client = await edited("movies.sql", "  n.position,\n  c", "  n.position - 1 as position,\n  c")
 
-    response = await client.post("/v1/movies", json=MOANA, headers=headers)
+    responses = await asyncio.gather(
+        *(client.post("/v1/movies", json=MOANA | {"title": str(n)}) for n in range(20))
+    )
 
-    assert response.status == 500
-    assert execute("select count(*) from movies") == [(0,)]
+    assert {response.status for response in responses} == {500}
+    assert get_failures(logged, "create_movies") == {STRAY}
+    assert execute("select count(*) from movies") == [(20,)]
+
+
+async def test_a_failure_in_the_background_is_logged(
+    edited: Edited, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With query, file and line, also if PostgreSQL sees no error; it is tried again."""
+    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.01)
+
+    await edited("idempotency.sql", "from gone as g;", "from gone as g limit 0;")
+
+    await until(lambda: len([e for e in logged if e["event"] == "statement failed"]) > 1)
+    (reason,) = get_failures(logged, "clear_idempotency_keys")
+    assert "expected 1, got 0" in reason
+
+
+async def test_a_slow_query_is_logged(edited: Edited, logged: list[Any]) -> None:
+    """Its requests are 503; the log has query, file, line and PostgreSQL's reason."""
+    slow = "from created as c\ncross join lateral (select pg_sleep(10), c.id) as s\njoin"
+    client = await edited(
+        "movies.sql", "from created as c\njoin", slow, database__statement_timeout=0.1
+    )
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert response.status == 503
+    reason = "canceling statement due to statement timeout"
+    assert get_failures(logged, "create_movies") == {reason}
+
+
+async def test_a_query_that_is_too_slow_to_be_checked_is_logged(
+    checkout: Callable[..., Path], settings: Callable[..., Config], logged: list[Any]
+) -> None:
+    """Gunicorn's master logs it with file and line; the workers are not ready."""
+    root = checkout(
+        "movies.sql", "from created as c\njoin", "from pg_sleep(10), created as c\njoin"
+    )
+
+    await check_start(settings(root=root))
+
+    (entry,) = [entry for entry in logged if entry["event"] == "not ready"]
+    assert "queries/movies.sql:" in entry["reason"]
+    assert "create_movies could not be checked: canceling statement" in entry["reason"]
 
 
 async def test_what_a_trigger_changes_is_not_limited(client: Client, execute: Execute) -> None:
@@ -111,14 +201,12 @@ async def test_a_failed_shared_statement_is_logged_once(
     responses = await asyncio.gather(*(client.get(f"/v1/movies/{n}") for n in range(1, 21)))
 
     assert {response.status for response in responses} == {500}
-    ids = {response.headers["X-Request-Id"] for response in responses}
-    statements = [entry for entry in logged if entry["event"] == "statement failed"]
+    reason = 'relation "movies" does not exist'
+    assert get_failures(logged, "get_movies") == {reason}
     requests = [entry for entry in logged if entry["event"] == "request"]
-    assert len(statements) < 5
-    assert {entry["query"] for entry in statements} == {"get_movies"}
-    assert 'relation "movies" does not exist' in statements[0]["reason"]
-    assert {entry["request_id"] for entry in requests} == ids
-    assert all('relation "movies" does not exist' in entry["reason"] for entry in requests)
+    assert len(logged) - len(requests) < 5
+    assert len(requests) == 20
+    assert all(reason in entry["reason"] for entry in requests)
     assert not any("exc_info" in entry for entry in logged)
 
 
@@ -134,7 +222,8 @@ async def test_a_data_error_that_no_client_can_cause_is_a_500(
     edited: Edited, logged: list[Any], year: str, reason: str
 ) -> None:
     """It is a mistake in the query, so it is logged; other movies can be read."""
-    client = await edited("select m.id, m.title, m.year,", f"select m.id, m.title, {year} as year,")
+    old = "select m.id, m.title, m.year,"
+    client = await edited("movies.sql", old, f"select m.id, m.title, {year} as year,")
     for created in (2016, 2017):
         await client.post("/v1/movies", json=MOANA | {"year": created})
 
@@ -142,8 +231,7 @@ async def test_a_data_error_that_no_client_can_cause_is_a_500(
     responses = await asyncio.gather(*(client.get(f"/v1/movies/{n}") for n in ids))
 
     assert [response.status for response in responses] == [200] * 10 + [500] + [200] * 10
-    entries = [entry for entry in logged if entry["event"] == "statement failed"]
-    assert {entry["reason"] for entry in entries} == {reason}
+    assert get_failures(logged, "get_movies") == {reason}
 
 
 async def test_an_error_of_a_dbas_trigger_is_logged(

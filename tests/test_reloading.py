@@ -25,7 +25,10 @@ from test_process import (
     serving,
 )
 
-from service.database.reloading import make_reloader
+import service.queries
+from service.config import Config
+from service.database.queries import Query
+from service.queries import SqlFiles
 
 __all__ = ["checkout"]  # a fixture
 
@@ -122,7 +125,7 @@ def test_sighup_reloads_changed_queries(
 
 
 MISTAKES = [
-    ("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "expected a line `--"),
+    ("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "expected `-- name"),
     ("m.title", "m.titel", "column m.titel does not exist"),
     ("m.id, m.title", "m.id::text as id, m.title", "must return id as bigint"),
 ]
@@ -203,28 +206,30 @@ def test_a_reload_under_load_fails_no_request(environment: Environment, queries:
     assert answers <= {"Moana", *(f"Moana{number}" for number in range(5))}
 
 
-async def test_of_two_reloads_the_later_one_wins() -> None:
+async def test_of_two_reloads_the_later_one_wins(
+    settings: Callable[..., Config], checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second reload waits for the first, even if verifying is slow."""
-    queries: dict[str, Any] = {}
-    contents: Iterator[Any] = iter(("old", "new"))
-    verified = []
     is_released = asyncio.Event()
+    verified = []
 
-    async def verify(found: Mapping[str, Any]) -> None:
-        if found["query"] == "old":
+    async def verify(_: Config, found: Mapping[str, Query]) -> None:
+        if found["get_a"].sql.endswith("1"):
             await is_released.wait()
-        verified.append(found["query"])
+        verified.append(found["get_a"].sql[-1])
 
-    reload = make_reloader(queries, lambda: {"query": next(contents)}, verify)
-    reload()
-    reload()
-    for _ in range(5):
-        await asyncio.sleep(0)  # both begin
+    monkeypatch.setattr(service.queries, "verify_queries", verify)
+    files = SqlFiles(settings(root=checkout))
+    for number in "12":
+        (checkout / "queries" / "a.sql").write_text(f"-- name: get_a()\nselect {number};")
+        files.reload()
+        for _ in range(5):
+            await asyncio.sleep(0)  # it begins
     is_released.set()
     await until(lambda: len(verified) > 1)
 
-    assert verified == ["old", "new"]
-    assert queries == {"query": "new"}
+    assert verified == ["1", "2"]
+    assert files.queries["get_a"].sql.endswith("2")
 
 
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:

@@ -94,6 +94,7 @@ class Clients:
         sharing: Sharing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._statements = statements
         self._fetch = statements.fetch
         # Known clients have a queue of their own: a flood of other tokens can fill the first one.
         self._lookups, self._renewals = (
@@ -151,6 +152,7 @@ class Clients:
             fetched = await self._fetch(
                 "get_clients", retry=True, waiting=list_contexts(rows), ids=_to_array(ids)
             )
+            self._statements.require_sent("get_clients", rows, fetched)
         except (Contended, StatementFailed) as error:
             # Whatever it is, no row is to blame, and no client may be told that its token is wrong.
             refusal = error.refusal if isinstance(error, Contended) else Refusal.STATEMENT_LOST

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import itertools
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
 from service.database.queries import Expected
 from service.database.statements import Statements
-from service.errors import KeyInUse, KeyReused, RuleBroken, StatementFailed
+from service.errors import KeyInUse, KeyReused, RuleBroken
 
 RESPONSE = {"position": int, "fingerprint": str, **TYPES}
 USED_BY = "POST a movie with an Idempotency-Key"
@@ -58,6 +58,7 @@ class IdempotentCreates:
     """Creates one movie per key; every method may raise `Unavailable`."""
 
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
+        self._statements = statements
         self._fetch = statements.fetch
         self._metrics = statements.metrics
         self._sharing = replace(sharing, max_rows=min(sharing.max_rows, MAX_KEYS_PER_STATEMENT))
@@ -83,6 +84,7 @@ class IdempotentCreates:
             waiting=list_contexts(rows),
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
+        self._statements.require_sent(query, rows, fetched)
         return {
             position: Response(fingerprint, Movie._make(movie))
             for position, fingerprint, *movie in fetched
@@ -136,7 +138,7 @@ class IdempotentCreates:
         finally:
             self._keys_in_use.discard(key)
         if response and response.movie.id is None:
-            raise StatementFailed("create_movies_once created no movie", for_every_row=False)
+            raise self._statements.fail("create_movies_once", "it created no movie")
         return response
 
     async def clear(self) -> int:
@@ -154,15 +156,19 @@ class IdempotentCreates:
             task.cancel()  # without waiting: a statement that is running finishes by itself
 
     async def _keep_clearing(self) -> None:
-        while True:  # a failure is logged with its statement
-            with suppress(Exception):
+        while True:
+            try:
                 await self._count_keys()
+            except Exception as error:  # noqa: BLE001 - it is only a metric
+                self._statements.fail("estimate_idempotency_keys", error)
             await asyncio.sleep(CLEAR_INTERVAL_S)
             cleared = CLEAR_BATCH_ROWS
-            with suppress(Exception):
+            try:
                 while cleared == CLEAR_BATCH_ROWS:
                     cleared = await self.clear()
                     await asyncio.sleep(CLEAR_BATCH_PAUSE_S)
+            except Exception as error:  # noqa: BLE001 - tried again after the interval
+                self._statements.fail("clear_idempotency_keys", error)
 
     async def _count_keys(self) -> None:
         if self._metrics.is_enabled:

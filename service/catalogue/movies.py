@@ -23,7 +23,6 @@ from service.errors import (
     MovieNotFound,
     PreconditionFailed,
     RuleBroken,
-    StatementFailed,
     Unavailable,
 )
 
@@ -67,6 +66,7 @@ class Catalogue:
     """
 
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
+        self._statements = statements
         self._fetch = statements.fetch
         self._timeout = statements.timeout
         self._positions = itertools.count()
@@ -98,7 +98,7 @@ class Catalogue:
         except RuleBroken as error:
             raise to_invalid(error) from error
         if movie is None:
-            raise StatementFailed("create_movies returned no row", for_every_row=True)
+            raise self._statements.fail("create_movies", "it returned no row for a movie")
         return movie
 
     async def update(
@@ -172,29 +172,34 @@ class Catalogue:
             fetched = await self._fetch(
                 "get_movies", retry=True, waiting=list_contexts(rows), ids=ids
             )
-            return {row[0]: Movie(*row) for row in fetched}
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
+        self._statements.require_sent("get_movies", rows, fetched)
+        return {row[0]: Movie(*row) for row in fetched}
 
     async def _create(self, rows: Rows[Movie]) -> dict[int, Movie]:
-        created = await self._write("create_movies", rows, movies=_to_json(rows))
+        created = await self._write("create_movies", rows, 0, movies=_to_json(rows))
         return {row[0]: Movie(*row[1:]) for row in created}
 
     async def _update(self, rows: Rows[Movie | Refused]) -> dict[int, Movie | Refused]:
-        return _by_id(await self._write("update_movies", rows, changes=_to_json(rows)))
+        return _by_id(await self._write("update_movies", rows, 2, changes=_to_json(rows)))
 
     async def _delete(self, rows: Rows[Movie | Refused]) -> dict[int, Movie | Refused]:
-        return _by_id(await self._write("delete_movies", rows, deletions=_to_json(rows)))
+        return _by_id(await self._write("delete_movies", rows, 2, deletions=_to_json(rows)))
 
-    async def _write(self, name: str, rows: Rows[Any], **parameters: Any) -> list[Row]:
-        return await self._fetch(
+    async def _write(
+        self, name: str, rows: Rows[Any], key_column: int, **parameters: Any
+    ) -> list[Row]:
+        fetched = await self._fetch(
             name,
             shared=len(rows) > 1,
             max_affected=len(rows),
             waiting=list_contexts(rows),
             **parameters,
         )
+        self._statements.require_sent(name, rows, fetched, key_column)
+        return fetched
 
 
 def _to_json(rows: Rows[Any]) -> str:

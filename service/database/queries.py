@@ -1,7 +1,7 @@
 """A named query: its SQL and settings, what the service expects of it, and how aiopg runs it."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from service.database.sql_files import locate
 from service.errors import OperatorError
 
 TIMEOUT_SETTING = "statement_timeout"
-MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
+SECONDS = {"": 0.001, "ms": 0.001, "s": 1, "min": 60, "h": 3600}
 
 
 class Expected(NamedTuple):
@@ -50,37 +50,37 @@ class Setting(NamedTuple):
         return f"set local {self.name} = '{self.value}'; "
 
     @property
-    def milliseconds(self) -> int | None:
+    def seconds(self) -> float | None:
         """The value as a time; None if it is none."""
         match = re.fullmatch("([0-9]{1,9})(ms|s|min|h|)", self.value)
-        return int(match[1]) * MILLISECONDS[match[2]] if match else None
+        return int(match[1]) * SECONDS[match[2]] if match else None
 
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a file; `function` is aiosql's."""
+    """One query of a file; `parameters`, `sql` and `function` are aiosql's, once it is loaded."""
 
     name: str
-    parameters: tuple[str, ...]
     path: Path
     line: int  # of its name
     settings: tuple[Setting, ...]
-    sql: str  # as it is written, with %(name)s for its parameters, and `comment`
-    first_line: int  # where `sql` begins
-    function: Callable[..., Awaitable[list[tuple[Any, ...]]]] = field(compare=False)
+    lines: tuple[int, ...]  # of the file, of each line of `sql` that is not blank
+    parameters: tuple[str, ...] = ()
+    sql: str = ""  # as the driver gets it
+    function: Any = field(default=None, compare=False)
 
     async def run(
         self, connection: aiopg.Connection, execution: "Execution", parameters: Mapping[str, Any]
     ) -> list[tuple[Any, ...]]:
         """Run it and return its rows; `connection.notices` then has the warnings of a write."""
-        if self.is_read_only:
-            return await self.function((connection, execution), **parameters)
-        # Each poll makes psycopg2 list the notices that have arrived. The earlier ones are of the
-        # connect, of reads and of failed statements.
-        connection.raw.poll()
-        connection.notices.clear()
-        rows = await self.function((connection, execution), **parameters)
-        connection.raw.poll()
+        if not self.is_read_only:
+            # Each poll makes psycopg2 list the notices that have arrived. The earlier ones are of
+            # the connect, of reads and of failed statements.
+            connection.raw.poll()
+            connection.notices.clear()
+        rows: list[tuple[Any, ...]] = await self.function((connection, execution), **parameters)
+        if not self.is_read_only:
+            connection.raw.poll()
         return rows
 
     @cached_property
@@ -91,8 +91,7 @@ class Query:
     @cached_property
     def timeout(self) -> float | None:
         """Its own `statement_timeout` in seconds (0: none); None: it has no setting of its own."""
-        own = [s for s in self.settings if s.name == TIMEOUT_SETTING]
-        return (own[0].milliseconds or 0) / 1000 if own else None
+        return next((s.seconds for s in self.settings if s.name == TIMEOUT_SETTING), None)
 
     @cached_property
     def is_read_only(self) -> bool:
@@ -105,10 +104,11 @@ class Query:
         `defaults`: SQL in front of the settings of the file.
         """
         limit = f"set local {TIMEOUT_SETTING} = {round(timeout * 1000)}; "
-        return f"{self._comment}; set local timezone = 'UTC'; {defaults}{self._settings}{limit}"
+        return f"{self.comment}; set local timezone = 'UTC'; {defaults}{self._settings}{limit}"
 
     @cached_property
-    def _comment(self) -> str:
+    def comment(self) -> str:
+        """The comment that names it in the views and logs of PostgreSQL."""
         return f"/* {self.name} {self.location} */".replace("%", "%%")
 
     @cached_property
@@ -131,19 +131,26 @@ class Execution(NamedTuple):
 
 
 class AiopgAdapter(PyFormatAdapter):
-    """Runs one statement of aiosql's; `sql` is what the driver gets.
+    """Runs aiosql's queries with aiopg; `comments`: by the name of the query.
 
     For aiosql it is a synchronous adapter, whose `select` returns a coroutine: with an asynchronous
     one, each row would pass through two generators.
     """
 
-    def __init__(self, sql: str) -> None:
+    def __init__(self, comments: Mapping[str, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._sql = sql
+        self._comments = comments
 
-    def process_sql(self, query_name: str, op_type: Any, sql: str) -> str:  # noqa: ARG002 - aiosql's protocol
-        """Ours, as aiosql takes text in dollar quotes, comments and slices for parameters."""
-        return self._sql
+    def process_sql(self, query_name: str, op_type: Any, sql: str) -> str:
+        """Return the SQL for the driver: placeholders, doubled percent signs, and a comment.
+
+        The comment is behind the first word: PostgreSQL 18 cuts off comments in front of a
+        statement in pg_stat_statements. The last semicolon is for psql.
+        """
+        escaped = sql.rstrip("; \n").replace("%", "%%")
+        processed: str = super().process_sql(query_name, op_type, escaped)  # type: ignore[no-untyped-call]
+        comment = self._comments[query_name]
+        return re.sub(r"^\w*", lambda word: f"{word[0]} {comment}", processed, count=1)
 
     async def select(  # type: ignore[override] # see above
         self,

@@ -7,6 +7,7 @@ client's doing) or `StatementFailed` (anything else), and is logged once per sta
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from operator import attrgetter, itemgetter
 from time import monotonic
 from typing import Any
 
@@ -15,6 +16,7 @@ import structlog
 from psycopg2 import errors as postgres
 
 from service.context import RequestContext
+from service.database.batching import Rows
 from service.database.driver_errors import (
     OUTDATED,
     describe_error,
@@ -111,6 +113,31 @@ class Statements:
             if report_rows:
                 report_rows(len(rows))
         return rows
+
+    def require_sent(
+        self, name: str, rows: Rows[Any], fetched: Sequence[Row], column: int = 0
+    ) -> None:
+        """Raise `StatementFailed` unless each of the `fetched` has another key of `rows`.
+
+        Otherwise a mistake in the query would give requests the results of others. `column`: of the
+        key, an id or position.
+        """
+        found = set(map(itemgetter(column), fetched))
+        if len(found) < len(fetched) or not found.issubset(map(attrgetter("key"), rows)):
+            raise self.fail(name, "it returned an id or position that was not sent, or one twice")
+
+    def fail(self, name: str, error: Exception | str) -> CatalogueError:
+        """Return the error of a query that failed, or returned wrong rows; log what is not logged.
+
+        `fetch` has logged each `CatalogueError` that it raised.
+        """
+        if isinstance(error, CatalogueError):
+            return error
+        reason = error if isinstance(error, str) else describe_error(error)
+        location = self._queries[name].location
+        self.metrics.get_statement(name).failures.inc()
+        log.warning("statement failed", query=name, file=location, reason=reason)
+        return StatementFailed(f"{name} ({location}): {reason}", for_every_row=True)
 
     async def _run(
         self,

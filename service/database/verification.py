@@ -1,4 +1,4 @@
-"""Verifies that the database has all migrations of this checkout, and that every query fits it.
+"""Compares the database with the migrations and queries of this checkout.
 
 This happens on the first connection of a process before it serves any request, in the command
 `queries check`, and before a reload.
@@ -6,7 +6,8 @@ This happens on the first connection of a process before it serves any request, 
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +15,9 @@ import aiopg
 import psycopg2
 from psycopg2 import errors as postgres
 
-from service.database.driver_errors import describe_error, is_statement_timeout
+from service.config import Database
+from service.database.connections import application_name, open_session
+from service.database.driver_errors import describe_error
 from service.database.queries import Expected, Query
 from service.database.statements import limit_affected
 from service.errors import Contended, OperatorError, Refusal, Unavailable
@@ -36,9 +39,6 @@ OIDS: Mapping[Any, Mapping[str, int]] = {
     datetime: {"timestamp with time zone": 1184},
     list[str]: {"text[]": 1009, "character varying[]": 1015},
 }
-# Nodes of a plan that write, and calls of functions that need a privilege on a sequence.
-WRITE = re.compile(r"^\s*(?:->\s+)?(Insert|Update|Delete|Merge) on (?:\w+\.)?(\w+)", re.MULTILINE)
-SEQUENCE = re.compile(r"\b(nextval|setval|currval)\('((?:[^']|'')+)'::regclass")
 # PostgreSQL cannot explain it, and running it takes a while.
 ANALYZE = re.compile(r"analyze\s+/\*.*?\*/\s+(?:\([\w, ]+\)\s+)?([\w.]+)\s*", re.IGNORECASE)
 
@@ -48,52 +48,35 @@ async def verify_database(
     versions: Sequence[str],
     queries: Mapping[str, Query],
     expected: Mapping[str, Expected],
-    *,
-    are_reads_verified: bool = False,
 ) -> bool:
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
     `OperatorError` also refuses a database that is not in UTF8.
-    `versions`: of the migrations. `expected`: what the service relies on, by name of the query.
     A query is verified as it is sent, with its settings, in a transaction that is rolled back.
-    Returns False if the database is read-only: then the columns of writes cannot be verified; with
-    `are_reads_verified`, nothing is.
+    Returns False if the database is read-only: then the columns of writes cannot be verified.
     A query that waits for a lock or takes longer than a second is `Contended`.
     """
     require_utf8(connection.raw)
+    writable = await is_writable(connection)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         await cursor.execute("select to_regclass('schema_migrations') is null")
         if await cursor.fetchone() == (True,):  # it comes with the first migration
             require_migrations(versions, [])
-        await cursor.execute("show transaction_read_only")
-        is_writable: bool = await cursor.fetchone() == ("off",)
-        if are_reads_verified and not is_writable:
-            return False
         # First: a query may need a migration that is missing.
         first = queries["get_applied_migrations"]
-        await _verify_query(cursor, first, expected.get(first.name), is_writable=is_writable)
+        await _verify_query(cursor, first, expected.get(first.name), is_writable=writable)
         await cursor.execute(first.sql, {})
         require_migrations(versions, await cursor.fetchall())
         for query in [*queries.values()]:  # a reload may change them meanwhile
-            await _verify_query(cursor, query, expected.get(query.name), is_writable=is_writable)
-    return is_writable
+            await _verify_query(cursor, query, expected.get(query.name), is_writable=writable)
+    return writable
 
 
-def make_verifier(
-    versions: Sequence[str], queries: Mapping[str, Query], expected: Mapping[str, Expected]
-) -> Callable[[aiopg.Connection], Awaitable[bool]]:
-    """Return `verify_database` for a pool; on a standby, it verifies the reads only once."""
-    are_reads_verified = False
-
-    async def verify(connection: aiopg.Connection) -> bool:
-        nonlocal are_reads_verified
-        is_writable = await verify_database(
-            connection, versions, queries, expected, are_reads_verified=are_reads_verified
-        )
-        are_reads_verified = True
-        return is_writable
-
-    return verify
+async def is_writable(connection: aiopg.Connection) -> bool:
+    """Whether the database is no standby, and not read-only."""
+    async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
+        await cursor.execute("show transaction_read_only")
+        return bool(await cursor.fetchone() == ("off",))
 
 
 def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -> None:
@@ -124,77 +107,48 @@ def require_utf8(session: psycopg2.extensions.connection) -> None:
 async def _verify_query(
     cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, is_writable: bool
 ) -> None:
+    line = None  # of the setting that is sent
     try:
         await cursor.execute("begin")
-        await _verify_settings(cursor, query)
-        await _verify_statement(cursor, query, expected, is_writable=is_writable)
-    except (asyncio.CancelledError, postgres.LockNotAvailable) as error:
-        cause: BaseException | None = error
-        if isinstance(error, asyncio.CancelledError):
-            if not is_statement_timeout(error):
-                raise
-            cause = error.__context__
-        reason = f"could not be checked: {describe_error(cause or error)}"
-        raise Contended(f"{query.location}: {query.name} {reason}") from error
-    except psycopg2.OperationalError:
-        raise  # the database is going away
-    except psycopg2.Error as error:
-        if isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only:
+        for setting in query.settings:
+            line = setting.line
+            await cursor.execute(setting.sql)
+        line = None
+        await cursor.execute(f"set local statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
+        if match := ANALYZE.fullmatch(query.sql):
+            await cursor.execute("select %s::regclass", (match[1],))
+            return
+        await _verify_plans(cursor, query, expected)
+        if expected and (is_writable or not expected.writes):
+            await _verify_columns(cursor, query, expected)
+    except (asyncio.CancelledError, psycopg2.Error) as error:
+        cause = error.__context__ if isinstance(error, asyncio.CancelledError) else error
+        if isinstance(cause, postgres.QueryCanceled | postgres.LockNotAvailable):
+            reason = f"{query.name} could not be checked: {describe_error(cause)}"
+            raise Contended(f"{query.location}: {reason}") from error
+        if not isinstance(cause, psycopg2.Error) or isinstance(cause, psycopg2.OperationalError):
+            raise  # the check is cancelled, or the database is going away
+        if isinstance(cause, postgres.ReadOnlySqlTransaction) and not query.is_read_only:
             raise  # the database has just become a standby
-        is_denied = isinstance(error, postgres.InsufficientPrivilege)
+        is_denied = isinstance(cause, postgres.InsufficientPrivilege)
         if not (is_denied and expected and expected.by_command):
-            raise query.make_error(
-                describe_error(error), _find_line(error, query, cursor)
-            ) from error
+            line = line or _find_line(cause, query, cursor)
+            raise query.make_error(describe_error(cause), line) from error
     finally:
         if not cursor.connection.closed:
             await cursor.execute("rollback")
 
 
-async def _verify_settings(cursor: aiopg.Cursor, query: Query) -> None:
-    for setting in query.settings:
-        try:
-            await cursor.execute(setting.sql)
-        except psycopg2.Error as error:
-            if cursor.connection.closed:
-                raise
-            raise query.make_error(describe_error(error), setting.line) from error
-
-
-async def _verify_statement(
-    cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, is_writable: bool
-) -> None:
-    await cursor.execute(f"set local statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
-    if match := ANALYZE.fullmatch(query.sql):
-        await cursor.execute("select %s::regclass", (match[1],))
-        return
-    await _verify_plans(cursor, query, expected)
-    if expected and (is_writable or not expected.writes):
-        await _verify_columns(cursor, query, expected)
-
-
 async def _verify_plans(cursor: aiopg.Cursor, query: Query, expected: Expected | None) -> None:
     for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
-        await cursor.execute(f"explain (verbose) {query.sql}", sample)
-        plan = "\n".join([line async for (line,) in cursor])
-        if expected and not expected.writes and (write := WRITE.search(plan)):
-            raise query.make_error(
-                f"{query.name} must only read: it contains {write[1].lower()} on {write[2]}"
-            )
-        if not (expected and expected.by_command):
-            await _require_sequences(cursor, query, plan)
-
-
-async def _require_sequences(cursor: aiopg.Cursor, query: Query, plan: str) -> None:
-    for function, sequence in sorted(set(SEQUENCE.findall(plan))):
-        privilege = {"nextval": "usage, update", "setval": "update"}.get(function, "usage")
-        name = sequence.replace("''", "'")
-        await cursor.execute("select has_sequence_privilege(%s, %s)", (name, privilege))
-        if await cursor.fetchone() != (True,):
-            raise query.make_error(
-                f"{query.name} needs the privilege {privilege.partition(',')[0].upper()}"
-                f" on the sequence {name}"
-            )
+        await cursor.execute(f"explain {query.sql}", sample)
+    if expected and not expected.by_command:
+        for sequence in re.findall(r"nextval\('(\w+)'", query.sql):
+            await cursor.execute("select has_sequence_privilege(%s, 'usage, update')", (sequence,))
+            if await cursor.fetchone() != (True,):
+                raise query.make_error(
+                    f"{query.name} needs the privilege USAGE on the sequence {sequence}"
+                )
 
 
 async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected) -> None:
@@ -222,7 +176,29 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
 
 
 def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:
-    """Return the line in the file that PostgreSQL points at."""
-    position = int(error.diag.statement_position or 0)
-    sent = cursor.raw.query.decode()[: position - 1] if position else ""
-    return query.first_line + sent.count("\n") if position else query.line
+    """Return the line in the file that PostgreSQL points at; without a place, of the name."""
+    if not (position := int(error.diag.statement_position or 0)):
+        return query.line
+    sent = cursor.raw.query.decode()[:position].split("\n")
+    return query.lines[len([line for line in sent if line.strip()]) - 1]
+
+
+def explain_query(
+    settings: Database, query: Query, parameters: Mapping[str, str], *, analyze: bool
+) -> Iterator[str]:
+    """Yield the lines of the plan; `analyze`: run the query, too.
+
+    `parameters`: text as in SQL literals; those that are missing are null. The transaction is
+    rolled back. `OperatorError` if PostgreSQL refuses it.
+    """
+    timeout = settings.statement_timeout if query.timeout is None else query.timeout
+    options = "analyze, buffers" if analyze else "costs"
+    message = f"{query.build_preamble(timeout)}explain ({options}) {query.sql}"
+    with closing(open_session(settings.url, application_name=application_name())) as session:
+        cursor = session.cursor()
+        try:
+            cursor.execute(message, dict.fromkeys(query.parameters) | dict(parameters))
+        except psycopg2.Error as error:
+            raise query.make_error(f"{query.name}: {describe_error(error)}") from error
+        for (line,) in cursor:
+            yield line

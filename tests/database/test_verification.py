@@ -21,15 +21,15 @@ from service.database.connections import Connector
 from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
 from service.database.queries import Expected
-from service.database.verification import make_verifier, verify_database
+from service.database.verification import explain_query, verify_database
 from service.errors import Contended, OperatorError, Unavailable
-from service.queries import EXPECTED, verify_queries
+from service.queries import EXPECTED, SqlFiles, verify_queries
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
 
 Verify = Callable[..., Awaitable[bool]]
-
+Refused = Callable[..., Awaitable[str]]
 
 READ = "-- set: transaction_read_only = on\n"
 
@@ -62,29 +62,29 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def verify(connection: aiopg.Connection, folder: Path) -> Verify:
-    """Verify the test's database with the queries of the folder; `name=Expected(...)`."""
+    """Verify the test's database with a file a.sql with this text; `name=Expected(...)`."""
 
-    async def run(**expected: Expected) -> bool:
-        loaded = query_files.load(folder, expected)
-        return await verify_database(connection, VERSIONS, loaded, expected)
+    async def run(
+        text: str = "-- name: get_a()\nselect 1;",
+        on: aiopg.Connection = connection,
+        **expected: Expected,
+    ) -> bool:
+        (folder / "a.sql").write_bytes(text.encode())
+        return await verify_database(on, VERSIONS, query_files.load(folder, expected), expected)
 
     return run
 
 
 @pytest.fixture
-def refused(verify: Verify, folder: Path) -> Callable[..., Awaitable[str]]:
-    """Verify a file a.sql with this text, which must be refused; return the reason."""
+def refused(verify: Verify, folder: Path) -> Refused:
+    """Verify a text that must be refused; return the reason."""
 
-    async def run(text: str, **expected: Expected) -> str:
-        (folder / "a.sql").write_bytes(text.encode())
+    async def run(text: str, **arguments: Any) -> str:
         with pytest.raises(OperatorError) as caught:
-            await verify(**expected)
+            await verify(text, **arguments)
         return str(caught.value).removeprefix(f"{folder}/")
 
     return run
-
-
-Refused = Callable[..., Awaitable[str]]
 
 
 # Migrations.
@@ -94,21 +94,18 @@ async def test_a_migrated_database_is_accepted(connection: aiopg.Connection) -> 
     """The service's queries fit the schema of its migrations."""
     loaded = query_files.load(ROOT / "queries", EXPECTED)
 
-    await verify_database(connection, VERSIONS, loaded, EXPECTED)
-
-    assert not connection.closed
+    assert await verify_database(connection, VERSIONS, loaded, EXPECTED)
     assert loaded.keys() == EXPECTED.keys()
 
 
 async def test_an_empty_database_waits_for_its_migrations(
-    settings: Callable[..., Config], empty_database: str, folder: Path
+    settings: Callable[..., Config], empty_database: str, verify: Verify
 ) -> None:
     """Where nothing was ever migrated, the first migration is named."""
     connection = await Connector(replace(settings().database, url=empty_database)).connect()
-    loaded = query_files.load(folder, {})
 
     with closing(connection), pytest.raises(Unavailable) as caught:
-        await verify_database(connection, VERSIONS, loaded, {})
+        await verify(on=connection)
 
     assert str(caught.value) == (
         "migration 20260105090000 has not been applied: run python -m service migrate"
@@ -119,11 +116,11 @@ async def test_an_empty_database_waits_for_its_migrations(
 async def test_a_database_that_is_behind_waits_for_its_migrations(
     verify: Verify, execute: Execute, version: str
 ) -> None:
-    """The message names the missing migration, even if a newer one is applied."""
+    """The missing migration is named, even if a newer one is applied or a query needs it."""
     execute("delete from schema_migrations where version = %s", version)
 
     with pytest.raises(Unavailable, match=f"migration {version} has not been applied"):
-        await verify()
+        await verify("-- name: get_a()\nselect rating from movies;\n")
 
 
 async def test_a_database_that_is_ahead_is_fine(verify: Verify, execute: Execute) -> None:
@@ -131,21 +128,41 @@ async def test_a_database_that_is_ahead_is_fine(verify: Verify, execute: Execute
     execute("insert into schema_migrations (version) values ('29990101000000')")
     execute("alter table movies add column rating integer")
 
-    await verify()
+    assert await verify()
 
 
-async def test_migrations_are_verified_before_queries(
-    verify: Verify, folder: Path, execute: Execute
-) -> None:
-    """A query may need a migration that is missing."""
-    execute("delete from schema_migrations where version = %s", VERSIONS[-1])
-    (folder / "a.sql").write_text("-- name: get_a()\nselect rating from movies;\n")
+# Mistakes in queries, and their lines.
 
-    with pytest.raises(Unavailable):
-        await verify()
+INTEGERS = "bigint or integer or smallint"
+TEXTS = "text or character varying"
+ARRAYS = "text[] or character varying[]"
+TIME = "timestamp with time zone"
+TWO = f"-- name: get_a()\n{READ}select m.id, m.title\nfrom movies as m;\n"
+LONG = """-- A file.
 
+-- name: get_a(ids)
+-- A comment.
+select id from movies where id = :ids;
 
-# Errors of PostgreSQL, and their lines.
+/* Of
+   two lines. */
+-- name: get_b(ids, a_rather_long_name)
+-- :ids are ids.
+
+select
+  /* one
+  two */
+  id, -- it is the id
+  -- :ids, :a_rather_long_name
+
+  :a_rather_long_name::text, '🎬 100%', '
+  '
+from movies
+-- here
+where id = any (:ids)
+  and titel is null;
+-- there
+"""
 
 
 @pytest.mark.parametrize(
@@ -165,7 +182,20 @@ async def test_migrations_are_verified_before_queries(
             "delete from movies\nwhere id = 1\nreturning\n  titel;",
             '5: column "titel" does not exist',
         ),
+        # A misspelt name line after a query without a semicolon.
+        ("select 1\n-- nmae: get_b()\nselect 2;", '4: syntax error at or near "2"'),
         ("analyze movis;", '2: relation "movis" does not exist'),
+        # Settings.
+        ("--\n-- set: a = 1\nselect 1;", '3: unrecognized configuration parameter "a"'),
+        ("-- set: jit = perhaps\nselect 1;", '2: parameter "jit" requires a Boolean value'),
+        (
+            "-- set: work_mem = 8XB\nselect 1;",
+            '2: invalid value for parameter "work_mem": "8XB"',
+        ),
+        (
+            "-- set: search_path = pg_catalog\nselect id from movies;",
+            '3: relation "movies" does not exist',
+        ),
     ],
 )
 async def test_a_refusal_by_postgresql_has_its_line(
@@ -177,168 +207,89 @@ async def test_a_refusal_by_postgresql_has_its_line(
 
 async def test_lines_are_right_after_comments_and_parameters(refused: Refused) -> None:
     """Comments, long names and other queries before it do not change the line."""
-    text = (
-        "-- A file.\n\n-- name: get_a(ids)\n-- A comment.\nselect id from movies where id = :ids;\n"
-        "\n/* Of\n   two lines. */\n-- name: get_b(ids, a_rather_long_name)\n-- :ids are ids.\n\n"
-        "select /* one\n  two */ id, -- it is the id\n  -- :ids, :a_rather_long_name\n\n"
-        "  :a_rather_long_name::text, '🎬 100%'\nfrom movies\n-- here\nwhere id = any (:ids)\n"
-        "  and titel is null; -- there\n"
-    )
+    line = LONG[: LONG.index("titel")].count("\n") + 1
 
-    reason = await refused(text)
-
-    line = text[: text.index("titel")].count("\n") + 1
-    assert reason == f'a.sql:{line}: column "titel" does not exist'
-
-
-async def test_a_parameter_that_does_not_fit_is_refused(refused: Refused) -> None:
-    """An operator that does not accept the type beside the parameter is refused."""
-    reason = await refused("-- name: get_a(ids)\nselect id from movies\nwhere title + 1 = :ids;")
-
-    assert reason == "a.sql:3: operator does not exist: text + integer"
+    assert await refused(LONG) == f'a.sql:{line}: column "titel" does not exist'
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "expected", "reason"),
     [
-        ("select s.versoin\nfrom schema_migrations as s;", 3),
-        ("select version\nform schema_migrations;", 4),
-        ("select version, 1 from schema_migrations;", 1),
-        ("select version from schema_migration;", 3),
-    ],
-)
-async def test_an_error_in_the_query_of_migrations_has_its_line(
-    verify: Verify, folder: Path, text: str, line: int
-) -> None:
-    """It is the first query sent."""
-    (folder / "schema.sql").write_text(f"-- name: get_applied_migrations()\n{READ}{text}")
-
-    with pytest.raises(OperatorError) as caught:
-        await verify(get_applied_migrations=reads(version=str))
-
-    assert str(caught.value).startswith(f"{folder}/schema.sql:{line}: ")
-
-
-# Result columns.
-
-TWO = f"-- name: get_a()\n{READ}select m.id, m.title\nfrom movies as m;\n"
-
-
-async def test_the_expected_columns_are_fine(verify: Verify, folder: Path) -> None:
-    """A query with the expected columns, in that order, is accepted."""
-    (folder / "a.sql").write_text(TWO)
-
-    await verify(get_a=reads(id=int, title=str))
-
-
-@pytest.mark.parametrize(
-    "columns", [("id",), ("id", "title", "year"), ("title", "id"), ("id", "name"), ()]
-)
-async def test_other_columns_than_expected_are_refused(
-    refused: Refused, columns: tuple[str, ...]
-) -> None:
-    """A missing, renamed, reordered or additional column is refused at the query's line."""
-    reason = await refused("\n" + TWO, get_a=reads(**dict.fromkeys(columns, int)))
-
-    assert reason == (
-        f"a.sql:2: get_a must return the columns {', '.join(columns)}; it returns id, title"
-    )
-
-
-@pytest.mark.parametrize(
-    ("column", "reason"),
-    [
-        ("title", "must return the columns id; it returns title"),
-        ("id::text", "must return id as bigint or integer or smallint, not text"),
-    ],
-)
-async def test_columns_of_a_write_are_verified(refused: Refused, column: str, reason: str) -> None:
-    """Their names and types are compared as for a read."""
-    refusal = await refused(
-        f"-- name: drop_a(ids)\ndelete from movies where id = any (:ids) returning {column};\n",
-        drop_a=writes("ids", id=int),
-    )
-
-    assert refusal == f"a.sql:1: drop_a {reason}"
-
-
-INTEGERS = "bigint or integer or smallint"
-TEXTS = "text or character varying"
-ARRAYS = "text[] or character varying[]"
-TIME = "timestamp with time zone"
-
-
-@pytest.mark.parametrize(
-    ("column", "kind", "reason"),
-    [
-        ("m.id::text", int, f"{INTEGERS}, not text"),
-        ("m.id::numeric", int, f"{INTEGERS}, not numeric"),
-        ("m.id::float8", int, f"{INTEGERS}, not double precision"),
-        ("(m.year = 2000)", int, f"{INTEGERS}, not boolean"),
-        ("m.year", bool, "boolean, not integer"),
-        ("m.title::bytea", str, f"{TEXTS}, not bytea"),
-        ("m.created_at::date", datetime, f"{TIME}, not date"),
-        ("m.created_at::timestamp", datetime, f"{TIME}, not timestamp without time zone"),
-        ("m.genres::text", list[str], f"{ARRAYS}, not text"),
-        ("to_jsonb(m.genres)", list[str], f"{ARRAYS}, not jsonb"),
-        ("'{1}'::integer[]", list[str], f"{ARRAYS}, not integer[]"),
-    ],
-)
-async def test_a_column_of_another_type_is_refused(
-    refused: Refused, column: str, kind: Any, reason: str
-) -> None:
-    """The driver would return values of another type, and every response would be wrong."""
-    assert (
-        await refused(
-            f"\n-- name: get_a()\n{READ}select {column} as x\nfrom movies as m;\n",
-            get_a=reads(x=kind),
-        )
-        == f"a.sql:2: get_a must return x as {reason}"
-    )
-
-
-async def test_a_narrower_or_wider_type_is_accepted(verify: Verify, folder: Path) -> None:
-    """The driver reads it in the same way."""
-    (folder / "a.sql").write_text(
-        f"-- name: get_a()\n{READ}select m.id::integer as a, m.year::smallint as b,"
-        " m.title::varchar(9) as c, m.genres::varchar[] as d, m.created_at::timestamptz(3) as e"
-        " from movies as m;\n"
-    )
-
-    assert await verify(get_a=reads(a=int, b=int, c=str, d=list[str], e=datetime))
-
-
-# Reads that write.
-
-
-WRITES = "get_a must only read: it contains "
-
-
-@pytest.mark.parametrize(
-    ("sql", "reason"),
-    [
-        ("delete from movies returning id", f"{WRITES}delete on movies"),
-        ("update movies set year = 2000 returning id", f"{WRITES}update on movies"),
-        (
-            "with d as (delete from movies returning id) select id from d",
-            f"{WRITES}delete on movies",
+        # Columns that are missing, renamed, reordered or additional.
+        *(
+            (
+                TWO,
+                reads(**dict.fromkeys(columns, int)),
+                f"1: get_a must return the columns {', '.join(columns)}; it returns id, title",
+            )
+            for columns in (("id",), ("id", "title", "year"), ("title", "id"), ("id", "name"), ())
         ),
         (
-            "with d as (insert into movies default values returning id) select id from d",
-            f"{WRITES}insert on movies",
+            "-- name: get_a(x)\ndelete from movies where id = :x returning title;",
+            writes("x", id=int),
+            "1: get_a must return the columns id; it returns title",
         ),
-        # Each request would fail.
         (
-            "select id from movies for update",
-            "cannot execute SELECT FOR UPDATE in a read-only transaction",
+            "-- name: get_a(x)\ndelete from movies where id = :x returning id::text;",
+            writes("x", id=int),
+            f"1: get_a must return id as {INTEGERS}, not text",
+        ),
+        # The driver would return values of another type, and every response would be wrong.
+        *(
+            (
+                f"--\n-- name: get_a()\n{READ}select {column} as x\nfrom movies as m;\n",
+                reads(x=kind),
+                f"2: get_a must return x as {reason}",
+            )
+            for column, kind, reason in (
+                ("m.id::text", int, f"{INTEGERS}, not text"),
+                ("m.id::numeric", int, f"{INTEGERS}, not numeric"),
+                ("m.id::float8", int, f"{INTEGERS}, not double precision"),
+                ("(m.year = 2000)", int, f"{INTEGERS}, not boolean"),
+                ("m.year", bool, "boolean, not integer"),
+                ("m.title::bytea", str, f"{TEXTS}, not bytea"),
+                ("m.created_at::date", datetime, f"{TIME}, not date"),
+                ("m.created_at::timestamp", datetime, f"{TIME}, not timestamp without time zone"),
+                ("m.genres::text", list[str], f"{ARRAYS}, not text"),
+                ("to_jsonb(m.genres)", list[str], f"{ARRAYS}, not jsonb"),
+                ("'{1}'::integer[]", list[str], f"{ARRAYS}, not integer[]"),
+            )
+        ),
+        # Reads that write: one GET could empty the table, or each would fail.
+        *(
+            (f"-- name: get_a()\n{READ}{sql};\n", reads(id=int), reason)
+            for sql, reason in (
+                ("delete from movies\nreturning id", '3: syntax error at or near "delete"'),
+                ("update movies set year = 1 returning id", '3: syntax error at or near "update"'),
+                (
+                    "with d as (delete from movies returning id) select id from d",
+                    "1: DECLARE CURSOR must not contain data-modifying statements in WITH",
+                ),
+                (
+                    "select id from movies for update",
+                    "1: cannot execute SELECT FOR UPDATE in a read-only transaction",
+                ),
+            )
+        ),
+        # Each sample is verified. With null, these would be accepted, and each request would fail.
+        *(
+            (
+                f"-- name: get_a(size)\n{READ}select id from movies where {condition};\n",
+                reads(id=int)._replace(samples=[{"size": 20}, {"size": None}]),
+                reason,
+            )
+            for condition, reason in (
+                ("title = :size", "3: operator does not exist: text = integer"),
+                ("id = 1 / coalesce(:size, 0)", "1: division by zero"),
+            )
         ),
     ],
 )
-async def test_a_read_that_writes_is_refused(refused: Refused, sql: str, reason: str) -> None:
-    """Otherwise one GET could empty the table."""
-    refusal = await refused(f"-- name: get_a()\n{READ}{sql};\n", get_a=reads(id=int))
-
-    assert refusal == f"a.sql:1: {reason}"
+async def test_other_than_the_service_expects_is_refused(
+    refused: Refused, text: str, expected: Expected, reason: str
+) -> None:
+    """Its columns and types, what it may do, and the parameters that are sent."""
+    assert await refused(text, get_a=expected) == f"a.sql:{reason}"
 
 
 async def test_a_write_that_lost_its_condition_is_refused(
@@ -354,6 +305,42 @@ async def test_a_write_that_lost_its_condition_is_refused(
 
     assert reason.startswith("a.sql:1: delete changed 1 movies, but at most 0 were requested")
     assert execute("select title from movies") == [("Moana",)]
+
+
+# What is accepted.
+
+
+async def test_every_kind_of_statement_can_be_verified(verify: Verify) -> None:
+    """Statements that psql runs unchanged are accepted; a parameter may be used twice."""
+    statements = [
+        "select id from movies; -- done",
+        "select id from movies -- done",
+        "select id from movies for update;",
+        "(select id from movies) union all select 1::bigint;",
+        "with a as (select 1 as id) select id from a;",
+        "select '100%' as id;",
+        "values (1);",
+        "delete from movies where id = 1;",
+        "with d as (delete from movies returning id) select id from d;",
+        "select 1 as id, 2 as id;",
+        "analyze movies;",
+        "analyze public.movies;",
+    ]
+    text = "".join(f"-- name: get_{n}()\n{sql}\n" for n, sql in enumerate(statements))
+
+    # The driver reads a narrower or wider type in the same way.
+    others = (
+        f"-- name: get_b()\n{READ}select m.id::integer as a, m.year::smallint as b,"
+        " m.title::varchar(9) as c, m.genres::varchar[] as d, m.created_at::timestamptz(3) as e"
+        " from movies as m;\n"
+    )
+
+    assert await verify(
+        f"{text}{others}-- name: get_a(ids, title, n)\n{READ}select id, :title::text as t\n"
+        "from movies\nwhere (:title is null or title = :title)\n  and id = any (:ids) limit :n;\n",
+        get_a=reads("ids", "title", "n", id=int, t=str),
+        get_b=reads(a=int, b=int, c=str, d=list[str], e=datetime),
+    )
 
 
 # The encoding.
@@ -386,56 +373,6 @@ async def test_a_database_in_another_encoding_is_refused(
         )
 
 
-# Settings and samples.
-
-
-@pytest.mark.parametrize(
-    ("setting", "reason"),
-    [
-        ("work_mems = 8MB", 'unrecognized configuration parameter "work_mems"'),
-        ("work_mem = 8XB", 'invalid value for parameter "work_mem": "8XB"'),
-        ("jit = perhaps", 'parameter "jit" requires a Boolean value'),
-        ("server_version = 9", 'parameter "server_version" cannot be changed'),
-    ],
-)
-async def test_a_wrong_setting_is_refused_at_its_line(
-    refused: Refused, setting: str, reason: str
-) -> None:
-    """PostgreSQL checks each setting."""
-    text = f"-- name: get_a()\n-- A comment.\n-- set: {setting}\nselect 1;\n"
-
-    assert await refused(text) == f"a.sql:3: {reason}"
-
-
-async def test_a_statement_is_verified_with_its_settings(
-    refused: Refused, execute: Execute
-) -> None:
-    """The statement is verified as it is sent."""
-    execute("create schema other")
-
-    reason = await refused("-- name: get_a()\n-- set: search_path = other\nselect id from movies;")
-
-    assert reason == 'a.sql:3: relation "movies" does not exist'
-
-
-@pytest.mark.parametrize(
-    ("condition", "reason"),
-    [
-        # With null, this would be accepted, and each request would fail.
-        ("title = :size", "operator does not exist: text = integer"),
-        ("id = 1 / coalesce(:size, 0)", "division by zero"),
-    ],
-)
-async def test_each_sample_is_verified(refused: Refused, condition: str, reason: str) -> None:
-    """A query is verified with values that the service sends, and with null if the service does."""
-    refusal = await refused(
-        f"-- name: get_a(size)\n{READ}select id from movies where {condition};\n",
-        get_a=reads(id=int)._replace(samples=[{"size": 20}, {"size": None}]),
-    )
-
-    assert refusal.endswith(f": {reason}")
-
-
 # Privileges.
 
 
@@ -464,7 +401,7 @@ async def clerk(
         ("usage on movies_id_seq", None),
         (
             "update, usage on movies_id_seq",
-            "create_movies needs the privilege USAGE on the sequence movies_id_seq",
+            "needs the privilege USAGE on the sequence movies_id_seq",
         ),
         ("select on movies", "permission denied for table movies"),
         ("delete on movies", "permission denied for table movies"),
@@ -475,95 +412,38 @@ async def clerk(
 async def test_a_missing_privilege_is_reported(
     clerk: aiopg.Connection, execute: Execute, revoked: str, reason: str | None
 ) -> None:
-    """A missing privilege is reported before the first request."""
+    """Before the first request; commands may use other logins."""
     ((name,),) = execute("select current_database()")
-    execute(f"revoke {revoked} from clerk_{name}")
-    names = ("get_applied_migrations", "get_movies", "create_movies", "create_movies_once")
-    expected = {name: EXPECTED[name] for name in (*names, "delete_movies")}
-    loaded = query_files.load(ROOT / "queries", expected)
-    loaded = {name: loaded[name] for name in expected}
+    execute(f"revoke {revoked} from clerk_{name}; revoke usage on clients_id_seq from clerk_{name}")
+    loaded = query_files.load(ROOT / "queries", EXPECTED)
 
     if reason is None:
-        assert await verify_database(clerk, VERSIONS, loaded, expected)
+        assert await verify_database(clerk, VERSIONS, loaded, EXPECTED)
         return
     with pytest.raises(OperatorError) as caught:
-        await verify_database(clerk, VERSIONS, loaded, expected)
+        await verify_database(clerk, VERSIONS, loaded, EXPECTED)
     assert str(caught.value).endswith(reason)
-
-
-async def test_every_kind_of_statement_can_be_verified(verify: Verify, folder: Path) -> None:
-    """Statements that psql runs unchanged are accepted; a parameter may be used twice."""
-    statements = [
-        "select id from movies; -- done",
-        "select id from movies -- done",
-        "select id from movies order by id limit 1;",
-        "select id from movies for update;",
-        "(select id from movies) union all select 1::bigint;",
-        "with a as (select 1 as id) select id from a;",
-        "select 'Insert on movies' as id;",  # text like a plan
-        "select '100%' as id;",
-        "values (1);",
-        "delete from movies where id = 1;",
-        "with d as (delete from movies returning id) select id from d;",
-        "select 1 as id, 2 as id;",
-        "analyze movies;",
-        "analyze public.movies;",
-    ]
-    text = "".join(f"-- name: get_{n}()\n{sql}\n" for n, sql in enumerate(statements))
-    (folder / "a.sql").write_text(
-        f"{text}-- name: get_a(ids, title, n)\n{READ}select id, :title::text as t\nfrom movies\n"
-        "where (:title is null or title = :title)\n  and id = any (:ids) limit :n;\n"
-    )
-
-    await verify(get_a=reads("ids", "title", "n", id=int, t=str))
 
 
 # Effects of verifying.
 
 
-async def test_verifying_changes_nothing(
-    connection: aiopg.Connection, folder: Path, execute: Execute
-) -> None:
-    """Verifying changes neither rows nor the sequence of ids."""
-    (folder / "a.sql").write_text(
+async def test_verifying_changes_nothing(verify: Verify, execute: Execute) -> None:
+    """Neither rows nor the sequence of ids; the first user finds no transaction and no lock."""
+    add_movies(execute, "Moana")
+    state = "select m::text, (select last_value from movies_id_seq) from movies as m"
+    before = execute(state)
+
+    assert await verify(
         "-- name: drop_all()\ndelete from movies returning id;\n"
         "-- name: rename_all()\nupdate movies set title = 'x' returning id;\n"
         "-- name: add_one()\ninsert into movies (id, title, year, runtime, genres)\n"
         "overriding system value values (99, 'x', 2000, 1, '{x}') returning id;\n"
         "-- name: get_next()\nselect nextval('movies_id_seq');\n"
     )
-    add_movies(execute, "Moana")
-    state = "select m::text, (select last_value from movies_id_seq) from movies as m"
-    before = execute(state)
-    loaded = query_files.load(ROOT / "queries", EXPECTED) | query_files.load(folder, {})
-
-    await verify_database(connection, VERSIONS, loaded, EXPECTED)
 
     assert execute(state) == before
-
-
-async def test_verifying_leaves_no_lock(verify: Verify, folder: Path, execute: Execute) -> None:
-    """The first user gets the connection without a transaction."""
-    (folder / "a.sql").write_text("-- name: drop_a(ids)\ndelete from movies where id = :ids;\n")
-
-    await verify()
-
     execute("set lock_timeout = '1s'; lock table movies")
-
-
-async def test_a_refusal_leaves_the_connection_usable(
-    refused: Refused, connection: aiopg.Connection
-) -> None:
-    """After a failed query, no transaction is open."""
-    await refused("-- name: get_a()\nselect nonsense;\n")
-
-    async with connection.cursor() as cursor:
-        await cursor.execute("select 1")
-        rows = await cursor.fetchall()
-
-    assert rows == [(1,)]
-    status = connection.raw.info.transaction_status
-    assert status == psycopg2.extensions.TRANSACTION_STATUS_IDLE
 
 
 # Temporary failures, which are no query's fault.
@@ -580,26 +460,16 @@ async def read_only(
     connection.close()
 
 
-async def test_a_read_only_database_is_verified_as_far_as_possible(
-    read_only: aiopg.Connection,
+async def test_a_standby_is_verified_as_far_as_possible_and_only_once(
+    read_only: aiopg.Connection, settings: Callable[..., Config]
 ) -> None:
-    """A standby serves reads; writes are verified when it becomes writable."""
-    loaded = query_files.load(ROOT / "queries", EXPECTED)
+    """Writes are verified when it becomes writable; a burst of new connections is no load."""
+    files = SqlFiles(settings())
 
-    assert not await verify_database(read_only, VERSIONS, loaded, EXPECTED)
+    first = await files.verify(read_only)
+    files.queries.clear()  # to verify again would fail
 
-
-async def test_a_standby_is_verified_on_its_first_connection_only(
-    read_only: aiopg.Connection,
-) -> None:
-    """A burst of new connections to a standby does not verify every query on each of them."""
-    loaded = query_files.load(ROOT / "queries", EXPECTED)
-    verify = make_verifier(VERSIONS, loaded, EXPECTED)
-
-    first = await verify(read_only)
-    loaded.clear()  # to verify again would fail
-
-    assert (first, await verify(read_only)) == (False, False)
+    assert (first, await files.verify(read_only)) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -611,54 +481,33 @@ async def test_a_standby_is_verified_on_its_first_connection_only(
     ],
 )
 async def test_mistakes_are_found_in_a_read_only_database(
-    read_only: aiopg.Connection, folder: Path, text: str, reason: str
+    read_only: aiopg.Connection, refused: Refused, text: str, reason: str
 ) -> None:
     """Mistakes that `explain` and reads show."""
-    (folder / "a.sql").write_text(f"-- name: get_a()\n{text}")
-    expected = {"get_a": reads(id=int)._replace(writes=READ not in text)}
-    loaded = query_files.load(folder, expected)
+    expected = reads(id=int)._replace(writes=READ not in text)
 
-    with pytest.raises(OperatorError) as caught:
-        await verify_database(read_only, VERSIONS, loaded, expected)
+    refusal = await refused(f"-- name: get_a()\n{text}", on=read_only, get_a=expected)
 
-    assert str(caught.value).removeprefix(f"{folder}/").startswith(reason)
+    assert refusal.startswith(reason)
 
 
-async def test_a_timeout_of_verifying_names_the_query(
-    verify: Verify, folder: Path, database: str
+@pytest.mark.parametrize("kind", ["statement", "lock"])
+async def test_a_query_that_waits_for_a_lock_is_named_but_not_refused(
+    settings: Callable[..., Config], verify: Verify, execute: Execute, database: str, kind: str
 ) -> None:
-    """If a query waits for a lock, the message has its name, file and line."""
-    (folder / "a.sql").write_text("\n-- name: get_a()\nselect id from movies;\n")
-
-    with closing(psycopg2.connect(database)) as holder:
-        holder.cursor().execute("lock table movies")
-        with pytest.raises(Contended) as caught:
-            await verify()
-
-    assert str(caught.value) == (
-        f"{folder.name}/a.sql:2: get_a could not be checked:"
-        " canceling statement due to statement timeout"
-    )
-
-
-@pytest.mark.parametrize("lock_timeout", ["0", "50ms"])
-async def test_a_table_that_is_locked_blames_no_query(
-    settings: Callable[..., Config],
-    folder: Path,
-    execute: Execute,
-    database: str,
-    lock_timeout: str,
-) -> None:
-    """A migration that locks a table makes verifying fail temporarily, in server or driver."""
-    set_for_database(execute, f"lock_timeout = '{lock_timeout}'")
-    (folder / "a.sql").write_text(TWO)
-    loaded = query_files.load(folder, {})
-    connection = await Connector(settings(database__connect_timeout=0.5).database).connect()
+    """A migration may lock its table; the message has its name, file and line."""
+    if kind == "lock":
+        set_for_database(execute, "lock_timeout = '50ms'")
+    connection = await Connector(settings().database).connect()
 
     with closing(psycopg2.connect(database)) as holder, closing(connection):
         holder.cursor().execute("lock table movies")
-        with pytest.raises((TimeoutError, psycopg2.OperationalError, Unavailable)):
-            await verify_database(connection, VERSIONS, loaded, {})
+        with pytest.raises(Contended) as caught:
+            await verify("\n-- name: get_a()\nselect id from movies;\n", on=connection)
+
+    assert str(caught.value).endswith(
+        f"/a.sql:2: get_a could not be checked: canceling statement due to {kind} timeout"
+    )
 
 
 async def test_a_connection_that_breaks_blames_no_query(
@@ -676,5 +525,18 @@ async def test_a_silent_database_is_reported_in_one_line(settings: Callable[...,
     config = settings(database__connect_timeout=0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a"
-        with pytest.raises(OperatorError, match="timeout expired"):
+        with pytest.raises(Unavailable, match="timeout expired"):
             await verify_queries(replace(config, database=replace(config.database, url=url)), {})
+
+
+def test_a_query_without_a_time_limit_is_explained_without_one(
+    settings: Callable[..., Config], folder: Path
+) -> None:
+    """The query's `statement_timeout = 0` overrides the settings."""
+    (folder / "a.sql").write_text(
+        "-- name: wait_a_while()\n-- set: statement_timeout = 0\nselect pg_sleep(0.2);\n"
+    )
+    query = query_files.load(folder, {})["wait_a_while"]
+    database = settings(database__statement_timeout=0.05).database
+
+    assert list(explain_query(database, query, {}, analyze=True))
