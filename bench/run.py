@@ -34,8 +34,8 @@ def measure(
     database_cpu = read_cpu_seconds(database.postmaster) - database_cpu
     lost = 0
     if workload != READS:
-        added = database.count_added() - before
-        lost = max(0, load.count_confirmed(workload, connections) - added)
+        confirmed = load.count_confirmed(workload, connections)
+        lost = max(0, confirmed - (database.count_added() - before))
         database.reset()
     return Measurement(
         rate=load.requests / load.seconds,
