@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg2
 
+from bench.machine import find_postmaster
 from drills.lab import FILL
 from drills.service import ROOT
 from service.database import embedded
@@ -37,15 +38,12 @@ class Database:
             name: str(self._fetch_value(f"show {name}"))
             for name in ("fsync", "synchronous_commit", "full_page_writes")
         }
+        self.postmaster = find_postmaster(int(self._fetch_value("select pg_backend_pid()")))
         # Autovacuum would slow down some measurements; `reset` vacuums between them.
         self._execute("alter table movies set (autovacuum_enabled = false)")
         self._execute(FILL.format(first=1, last=movies))  # n is also the id: the table is new
         self._execute("vacuum (freeze, analyze) movies")
         self._execute("checkpoint")
-
-    def get_backend(self) -> int:
-        """Return the process id of this connection's backend."""
-        return int(self._fetch_value("select pg_backend_pid()"))
 
     def count_added(self) -> int:
         """Wait until no statement runs; return the number of movies added since `reset`."""

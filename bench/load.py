@@ -40,7 +40,7 @@ def get_wrk_version() -> str:
     if not program:
         raise SystemExit("wrk, the load generator, is missing: apt-get install wrk")
     output = subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stdout  # noqa: S603 wrk
-    return output.partition("[")[0].strip()
+    return output.partition("[")[0].removeprefix("wrk").strip()
 
 
 def run_wrk(url: str, workload: str, connections: int, seconds: int, movies: int) -> Load:

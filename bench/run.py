@@ -11,7 +11,6 @@ from bench.database import Database, create_database
 from bench.load import READS, WORKLOADS, get_wrk_version, run_wrk
 from bench.machine import (
     describe_machine,
-    find_postmaster,
     limit_cores,
     list_versions,
     read_cpu_seconds,
@@ -29,15 +28,14 @@ def measure(
     """Measure one target with one workload, once."""
     run_wrk(running.url, workload, connections, WARM_UP_S, database.movies)
     before = database.count_added()
-    postmaster = find_postmaster(database.get_backend())
-    service_cpu, database_cpu = read_cpu_seconds(running.pid), read_cpu_seconds(postmaster)
+    service_cpu, database_cpu = map(read_cpu_seconds, (running.pid, database.postmaster))
     load = run_wrk(running.url, workload, connections, seconds, database.movies)
     service_cpu = read_cpu_seconds(running.pid) - service_cpu
-    database_cpu = read_cpu_seconds(postmaster) - database_cpu
+    database_cpu = read_cpu_seconds(database.postmaster) - database_cpu
     lost = 0
     if workload != READS:
-        added = database.count_added() - before
-        lost = max(0, load.count_confirmed(workload, connections) - added)
+        confirmed = load.count_confirmed(workload, connections)
+        lost = max(0, confirmed - (database.count_added() - before))
         database.reset()
     return Measurement(
         rate=load.requests / load.seconds,

@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -26,18 +27,16 @@ def request_lists(url: str, clients: int, seconds: float, paths: tuple[str, ...]
     """Request these paths with so many clients; return the number of responses by status."""
     statuses: Counter[str] = Counter()
 
-    async def run(number: int) -> None:
+    async def run(number: int, end: float) -> None:
         connection = Connection(url)
-        while True:
-            path = paths[number % len(paths)]
-            if await _count(statuses, connection, "GET", path) != "200":
+        while time.monotonic() < end:
+            if await _count(statuses, connection, "GET", paths[number % len(paths)]) != "200":
                 await asyncio.sleep(RETRY_S)
             number += clients
 
     async def run_all() -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(*(run(number) for number in range(clients)))
+        end = time.monotonic() + seconds
+        await asyncio.gather(*(run(number, end) for number in range(clients)))
 
     asyncio.run(run_all())
     return statuses

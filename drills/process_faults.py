@@ -19,6 +19,7 @@ from drills.load import (
 )
 from drills.service import ROOT, Service
 
+STOPS = 20
 BROKEN_QUERY = "\n-- name: broken(\nselect from nothing;\n"
 
 
@@ -58,10 +59,9 @@ async def killed_worker(lab: Lab, checks: Checks) -> None:
         if cause == "database away":
             lab.postgres.start()
         delay = await wait_until(partial(_has_replaced, service, victim), 15)
-        checks.require(delay <= 15, f"two workers after {delay:.1f} s")
-        async with Load(service.url, readers=40, writers=0).running() as load:
-            await load.wait_for_success(2000)
-        checks.require_statuses("at last", load.sent[-1000:], OK)
+        async with Load(service.url, readers=40, writers=0, pause_s=0.02).running() as load:
+            delay += await wait_until(partial(_succeeds, load), 15)
+        checks.require(delay <= 15, f"both workers serve after {delay:.1f} s")
     status = await service.stop()
     checks.require(status == 0, f"exit status {status}")
 
@@ -70,12 +70,16 @@ def _has_replaced(service: Service, victim: int) -> bool:
     return len({*service.workers} - {victim}) == 2
 
 
+def _succeeds(load: Load) -> bool:
+    return len(load.sent) > 1000 and not list_problems(load.sent[-400:], OK)
+
+
 @drill(
     "kill -TERM twenty times, of `serve` and of gunicorn in turn, while keep-alive clients send"
     " requests, 8 without a pause and 16 with pauses; ten times, half of a body arrives before"
     " the signal and the rest 1.5 s later. Start again each time.",
-    "Of the requests that were sent on an open connection, at most 1 in 10,000 gets no response;"
-    " exit status 0.",
+    "At most one request for each stop gets no response, of those sent on an open connection; exit"
+    " status 0.",
 )
 async def sigterm(lab: Lab, checks: Checks) -> None:
     """A graceful stop."""
@@ -84,7 +88,7 @@ async def sigterm(lab: Lab, checks: Checks) -> None:
     statuses, slow_lines = set(), set()
     wrong, sent = [], []
     slowest = 0.0
-    for turn in range(20):
+    for turn in range(STOPS):
         service = await lab.serve(lab.postgres.url(database), workers=1 if turn % 2 else None)
         load = Load(service.url, readers=6, writers=2)
         resting = Load(service.url, readers=16, writers=0, pause_s=0.01)
@@ -100,8 +104,8 @@ async def sigterm(lab: Lab, checks: Checks) -> None:
         sent += [*load.sent, *resting.sent]
         wrong += load.audit(lab.postgres, database)
     lost = list_problems(sent, OK, CREATED, NOT_CONNECTED)
-    # A client may send a request in the moment in which its idle connection is closed.
-    is_right = len(lost) <= len(sent) / 10_000 and not list_problems(lost, NO_RESPONSE)
+    # A client may connect in the moment in which the service stops to accept connections.
+    is_right = len(lost) <= STOPS and not list_problems(lost, NO_RESPONSE)
     checks.require(is_right, f"{len(lost)} of {len(sent):,} requests lost: {summarize(lost)}")
     checks.require(slow_lines == {"HTTP/1.1 201 Created"}, f"slow bodies: {sorted(slow_lines)}")
     checks.require(statuses == {0}, f"exit statuses {sorted(statuses)}")

@@ -43,6 +43,7 @@ join new as n on n.id = c.id;
 -- A field that is missing or null stays unchanged. Each id may occur once. An id that does not exist
 -- returns no row. `locked`: another session holds the row's lock, so the movie was not changed; send
 -- the change again. Waiting for the lock would delay all requests that share the statement.
+-- The trigger movies_keep_version sets version and updated_at.
 -- Conditions are checked after the row is locked: its version is one of `versions` and none of
 -- `other_than`, and it has not changed since `unmodified_since` (to the second). `held` is false if a
 -- condition does not hold; then the movie was not changed.

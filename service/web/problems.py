@@ -226,8 +226,8 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "the service is temporarily unavailable; try again later",
         "The database is unreachable, overloaded or too slow, or this process is shutting down.",
         "Wait for the number of seconds in `Retry-After` and try again; wait longer after each"
-        " attempt. You can repeat any request that only reads, and a POST with an"
-        " `Idempotency-Key`. Any other request may have succeeded: check before you repeat it.",
+        " attempt. You can repeat any request that only reads, a POST with an `Idempotency-Key`,"
+        " and a change with `If-Match`. Any other request may have succeeded: check first.",
     ),
 }
 # Errors of HTTP itself, raised by aiohttp, by status.

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 NOT_IN_A_HEAD = b"\0"
 # A connection with more unsent bytes gets no further response; asyncio's default is four times it.
-MAX_UNSENT_BYTES = 16_384
+WRITE_BUFFER_BYTES = 16_384
 RESET = struct.pack("ii", 1, 0)  # https://man7.org/linux/man-pages/man7/socket.7.html, SO_LINGER
 
 
@@ -50,7 +50,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first head."""
         self._socket = cast("asyncio.Transport", transport)
-        self._socket.set_write_buffer_limits(MAX_UNSENT_BYTES)
+        self._socket.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):  # otherwise it is a unix socket
             self.peer = name[0].removeprefix("::ffff:")  # an IPv4 client of an IPv6 socket

@@ -18,7 +18,7 @@ from service.web.request_cycle.context import CONTEXT, MAX_LOGGED_LENGTH
 log = structlog.get_logger()
 
 EXPECTED_ERRORS = tuple(problems.PROBLEMS)
-NGINX_CLIENT_CLOSED = 499  # only the log shows it
+NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 
 
 class Route(NamedTuple):
@@ -91,7 +91,7 @@ class RequestCycle:
             response = self._respond_to_error(
                 request, Unavailable("the request took too long", Refusal.REQUEST_TIMEOUT)
             )
-        except Exception as error:  # noqa: BLE001 - recovers from panics
+        except Exception as error:  # noqa: BLE001 - any other error is a 500
             response = self._respond_to_error(request, error)
         finally:
             del self._started[task]

@@ -49,7 +49,7 @@ BACKLOG = 2048  # connections that may wait to be accepted; further clients retr
 CROWDED_S = 10.0  # without another line in the log about too many connections
 RESERVED_FILES = 128  # of a process: the log, the loop, sockets that listen, a lookup
 # Of the connections whose clients do not read. A page has up to 0.6 MB.
-MAX_UNSENT_BYTES = 32 * 1024 * 1024
+MAX_UNSENT_BYTES_IN_ALL = 32 * 1024 * 1024
 SEND_TIMEOUT_S = 30.0  # for a client to read a response
 LINGERING_S = 2.0  # for the rest of a body that was refused
 # When the process stops, idle connections stay open so long for one more response, which tells the
@@ -180,11 +180,14 @@ class Server(web.Server):
             cycle.cancel_overdue(now, now + interval)
             unread = []
             for connection in self._list():
-                connection.check(now, settings.head_timeout, SEND_TIMEOUT_S)
+                try:
+                    connection.check(now, settings.head_timeout, SEND_TIMEOUT_S)
+                except Exception:  # the other connections must be checked, whatever happens
+                    log.exception("connection failed")
                 if connection.unsent_bytes:
                     unread.append(connection)
             unsent = sum(connection.unsent_bytes for connection in unread)
-            while unsent > MAX_UNSENT_BYTES:  # the oldest connections first
+            while unsent > MAX_UNSENT_BYTES_IN_ALL:  # the oldest connections first
                 unsent -= unread[0].unsent_bytes
                 unread.pop(0).abort()
             await asyncio.sleep(interval)
