@@ -81,8 +81,8 @@ class Statements:
     ) -> list[Row]:
         """Run the query `name` and return its rows.
 
-        `retry`: the statement is safe to repeat: run it once more, on another connection, if its own
-        broke. For other writes it is unknown whether they were executed.
+        `retry`: the statement is safe to repeat: run it once more, on another connection, if its
+        own broke. For other writes it is unknown whether they were executed.
         `shared`: other requests wait for this statement too, so it waits for a lock for at most
         `SHARED_LOCK_TIMEOUT_MS`.
         `max_affected`: a statement that changes more movies is refused.
