@@ -24,22 +24,26 @@ from service.errors import OperatorError
 TOKEN = re.compile(
     r"""(?P<comment>--[^\n]*)
       | (?P<block>/\*.*?\*/)
-      | (?P<dollar>\$\w*\$)
+      | (?P<dollar>(?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
       | (?P<escaped>\b[eE]'(?:\\.|''|[^'\\])*')
       | (?P<quoted>'(?:''|[^'])*' | "(?:""|[^"])*")
       | (?P<slice>(?<=\w):\w+ | (?<!:):[0-9]\w*)
       | (?<!:):(?P<parameter>\w+)
       | (?P<end>;)
-      | (?P<open>['"]|/\*)""",
+      | (?P<open>['"]|/\*|\$\$)""",
     re.VERBOSE | re.DOTALL,
 )
 # What aiosql reads otherwise than PostgreSQL: in which tokens, the text in them, what to write.
 MISREAD = [
     ("trailing", r"""^/\*|['"]|(?<!:):\w""", "expected this comment on lines of its own"),
     ("block", r"(?s:.)/\*|^/\*\+", "expected lines of `--` for a hint or a nested comment"),
-    ("dollar", "", "expected single quotes in place of $$"),
+    ("dollar", r"""['"]|--|/\*|(?<!:):\w""", "expected single quotes in place of $$"),
     ("escaped", r"\\'.", r"expected '' in place of \'"),
-    ("escaped quoted", r"[^\S\n]\n|\n\s*--", r"expected E'\n' in place of a line end in quotes"),
+    (
+        "dollar escaped quoted",
+        r"[^\S\n]\n|\n\s*--",
+        r"expected E'\n' in place of a line end in quotes",
+    ),
     ("slice", "", "expected a space behind this colon, as in [1: 2]"),
 ]
 NAME = re.compile(r"--[ \t]*name[ \t]*:[ \t]*([a-z_][a-z0-9_]*)\(([a-z0-9_, ]*)\)\s*")
@@ -124,7 +128,7 @@ class _QueryFile:
         for token in self._tokens:
             # A quote that closes only in a later query was never closed in its own.
             if token["open"] or (not token["comment"] and ANY_NAME.search(token[0])):
-                opening = re.sub(r"(?s)^[eE]?(/\*|['\"]).*", r"\1", token[0])
+                opening = re.sub(r"(?s)^[eE]?(/\*|\$\w*\$|['\"]).*", r"\1", token[0])
                 what = f"{opening} opens here and is not closed before the next query"
                 self._refuse(token.start(), what)
             self._check_token(token)

@@ -83,6 +83,7 @@ def test_a_statement_has_its_query_and_place(folder: Path) -> None:
         ("select :x || ':x', 'it''s :x'", "select %(x)s || ':x', 'it''s :x'"),
         ('select :x as ":x", "a"":x"', 'select %(x)s as ":x", "a"":x"'),
         ("select :x, '-- :x', '/* :x */', ';'", "select %(x)s, '-- :x', '/* :x */', ';'"),
+        ("select :x, $$;$$, $a$\n$a$", "select %(x)s, $$;$$, $a$\n$a$"),
         ("select :x, E'\\n', e':y', E'a\\\\'", "select %(x)s, E'\\n', e':y', E'a\\\\'"),
         ("select :x, 'a\n\n  b'", "select %(x)s, 'a\n\n  b'"),
         ("select :x -- 1 %, a::b, at 12: 30\n+ 1", "select %(x)s -- 1 %%, a::b, at 12: 30\n+ 1"),
@@ -261,7 +262,7 @@ GET_A = "-- name: get_a()\n"
             )
             for quote, later, opening in (
                 *(("'", "1", f"' {OPEN}"), ("'", "' 1", f"' {OPEN}"), ("E'", "' 1", f"' {OPEN}")),
-                *(('"', "1", f'" {OPEN}'), ("/*", "1", f"/* {OPEN}"), ("$$", "1", DOLLARS)),
+                *(('"', "1", f'" {OPEN}'), ("/*", "1", f"/* {OPEN}"), ("$$", "$$ 1", f"$$ {OPEN}")),
             )
         ),
         (f"/*\n-- name: get_b()\nselect 2;\n*/\n{GET_A}select 1;\n", f"1: /* {OPEN}"),
@@ -272,7 +273,7 @@ GET_A = "-- name: get_a()\n"
                 *(("1 -- by :x", ALONE), ("1 -- it's 100%", ALONE), ('1 -- a " quote', ALONE)),
                 *(("1 /* a */", ALONE), ("/* a */ 1", ALONE), ("1 /* a\n b */", ALONE)),
                 *(("/* a /* b */\n c */", BLOCK), ("/*+ SeqScan(m) */", BLOCK)),
-                *(("$$ :x $$", DOLLARS), ("$a$it's$a$", DOLLARS)),
+                *(("$$ :x $$", DOLLARS), ("$a$it's$a$", DOLLARS), ("$$ --$$", DOLLARS)),
                 ("E'it\\'s :x'", "expected '' in place of \\': aiosql would misread it"),
                 *(("'\n-- no comment\n'", LINE_END), ("'a \nb'", LINE_END), ("E'a\t\n'", LINE_END)),
                 *(("a[1:2]", SLICE), ("a[:2]", SLICE), ("a[b:x]", SLICE)),
