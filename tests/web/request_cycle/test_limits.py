@@ -292,7 +292,7 @@ async def test_a_response_that_is_not_read_ends(
 
 async def test_unsent_bytes_are_limited(with_pages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest connection ends first."""
-    monkeypatch.setattr(server, "MAX_UNSENT_BYTES", 25_000_000)
+    monkeypatch.setattr(server, "MAX_UNSENT_BYTES_IN_ALL", 25_000_000)
     client = await with_pages()
 
     unread = [await request_without_reading(client) for _ in range(4)]
