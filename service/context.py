@@ -23,7 +23,7 @@ class RequestContext:
     route: str | None = None  # its path in the table of routes
     expects_continue: bool = False  # the client waits for `100 Continue` before it sends the body
     sent_bytes: int = 0  # by `DirectResponse`, past aiohttp's writer; 0: aiohttp counts
-    refused_status: int | None = None  # of a head that is too large, or of an unknown `Expect`
+    refused_status: int | None = None  # if the head is too large, or has an unknown `Expect`
     parser_error: str | None = None  # the request is not valid HTTP: method and path are unknown
     refusal: Refusal | None = None  # why the response is a 503
     reason: str | None = None  # of a 5xx, for the log

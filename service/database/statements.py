@@ -228,7 +228,7 @@ def limit_affected(movies: int) -> str:
 def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
     """Stop the loop from reporting statement timeouts.
 
-    aiopg reports each as an error with a traceback and without the query; `fetch` logs them.
+    aiopg reports each as an error with a traceback and without the query; `_fail` logs them.
     """
 
     def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
