@@ -68,7 +68,7 @@ def when_ready(server: Arbiter) -> None:
     server.metrics_folder = _make_metrics_folder() if _config.operations.are_metrics_on else None
 
     from service.app import check_start  # noqa: PLC0415 - after the folder was made
-    from service.web.request_cycle.server import bind as make_sockets  # noqa: PLC0415 - as above
+    from service.web.request_cycle.runner import bind as make_sockets  # noqa: PLC0415 - as above
     from service.worker import make_worker  # noqa: PLC0415 - as above
 
     operations_sockets = []

@@ -36,7 +36,7 @@ import click
 from service import config as settings
 from service import logs
 from service.access.exposure import warn_if_anyone_can_write
-from service.app import OPERATIONS, RELOAD_QUERIES, create_app
+from service.app import RELOAD_QUERIES, create_app
 from service.client_commands import clients
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
@@ -50,7 +50,7 @@ from service.transfer import formats
 from service.transfer.exporting import export_movies
 from service.transfer.files import open_source, show_progress
 from service.transfer.importing import import_rows
-from service.web.request_cycle.server import Runner, bind
+from service.web.request_cycle.runner import Runner, bind
 
 
 class Commands(click.Group):
@@ -140,11 +140,10 @@ async def _serve(config: Config) -> None:
     await runner.setup()
     try:
         sockets = bind(config.server, "HOST and PORT")
+        for_operators = []
         if config.operations.port:
-            setting = "[operations] host and port"
-            sockets_of_operators = bind(config.operations, setting)
-            await runner.listen_to_operators(app[OPERATIONS], sockets_of_operators)
-        await runner.listen(sockets)
+            for_operators = bind(config.operations, "[operations] host and port")
+        await runner.listen(sockets, for_operators)
         warn_if_anyone_can_write(config.access, runner.addresses)
         _print_banner(config, runner)
         await stop.wait()

@@ -32,9 +32,8 @@ from service.web.movies.handlers import Movies
 from service.web.operators import MetricsPage, make_operations_routes
 from service.web.reference.handlers import Reference
 from service.web.request_cycle.access_log import AccessLog
-from service.web.request_cycle.cycle import CYCLE, RequestCycle, Route
-from service.web.request_cycle.headers import CommonHeaders, add_common_headers
-from service.web.request_cycle.server import PARTS, Parts, choose_max_connections
+from service.web.request_cycle.cycle import RequestCycle, Route
+from service.web.request_cycle.runner import OPERATIONS, choose_max_connections
 from service.web.routes import make_routes
 
 log = structlog.get_logger()
@@ -43,7 +42,6 @@ RETRY_S = 1.0  # while the database could not be verified
 CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 POOL = web.AppKey("pool", Pool)
-OPERATIONS = web.AppKey("operations", web.Application)
 RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
 
 
@@ -68,7 +66,8 @@ def create_app(
     idempotent_creates = IdempotentCreates(statements, config.sharing)
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
-    cycle = RequestCycle(access, config.server.request_timeout)
+    server = replace(config.server, max_connections=choose_max_connections(config))
+    cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
     require_migrations = partial(files.require_migrations, statements)
     health = Health(config.service.environment, require_migrations, cycle)
     movies = Movies(
@@ -81,15 +80,7 @@ def create_app(
     routes = make_routes(health, movies, Genres(GenreCounts(lists)), Reference(), access.anonymous)
     if token := config.operations.token:
         routes.append(Route("GET", "/metrics", MetricsPage(metrics, token).show_with_token))
-    parts = Parts(
-        config.server,
-        choose_max_connections(config),
-        CommonHeaders(config.server),
-        metrics,
-        tracing,
-        AccessLog(config.log),
-    )
-    app = _make_application(cycle, routes, parts)
+    app = cycle.make_application(routes)
     app.cleanup_ctx.append(tracing.run)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
     app.cleanup_ctx.append(lambda _: idempotent_creates.clear_regularly())
@@ -105,20 +96,10 @@ def create_app(
 
 def _make_operations(config: Config, access: AccessControl, routes: list[Route]) -> web.Application:
     """Build the application of the operations port, which is neither logged nor measured."""
-    cycle = RequestCycle(access, config.server.request_timeout)
+    server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS)
+    cycle = RequestCycle(server, access, Metrics(is_enabled=False))
     cycle.is_draining = True  # each response ends its connection: a stop has none to wait for
-    off = Metrics(is_enabled=False)
-    parts = Parts(config.server, MAX_OPERATORS_CONNECTIONS, CommonHeaders(config.server), off)
-    return _make_application(cycle, routes, parts)
-
-
-def _make_application(cycle: RequestCycle, routes: list[Route], parts: Parts) -> web.Application:
-    app = web.Application(middlewares=[cycle.respond])
-    cycle.add_routes(app, routes)
-    app.on_response_prepare.append(add_common_headers)
-    app[CYCLE] = cycle
-    app[PARTS] = parts
-    return app
+    return cycle.make_application(routes)
 
 
 async def check_start(config: Config) -> None:

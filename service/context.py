@@ -8,15 +8,18 @@ from service.errors import Refusal
 if TYPE_CHECKING:
     from service.spans import RequestSpan
 
+MAX_LOGGED_LENGTH = 256  # characters of a path or a user agent; a request may have 8,190
+
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
     """One object for each request; each part is set where it becomes known."""
 
     id: str
+    method: str
     address: str  # of the client, as trusted proxies report it
     headers: dict[str, str]  # of its response, whatever that is
-    is_usual: bool = True  # HTTP/1.1, not HEAD, and the connection stays open
+    is_last: bool = False  # its connection ends with the response
     trace_id: str | None = None
     span: "RequestSpan | None" = None  # if the request is traced
     client_id: int | None = None  # if it has a valid token

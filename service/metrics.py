@@ -189,10 +189,9 @@ class Metrics:
         self._rate_limited = self._limited.labels("rate")
         self._by_refusal = {reason: self._refusals.labels(reason) for reason in Refusal}
 
-    def count_response(
-        self, method: str, context: RequestContext, status: int, seconds: float
-    ) -> None:
+    def count_response(self, context: RequestContext, status: int, seconds: float) -> None:
         """Count a response, which took so many `seconds`."""
+        method = context.method
         series = self._by_response.get((method, context.route, status))
         if series is None:
             label = method if method in METHODS else OTHER_METHOD

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from service.app import OPERATIONS, RELOAD_QUERIES, create_app
+from service.app import RELOAD_QUERIES, create_app
 from service.config import Config
-from service.web.request_cycle.server import Runner
+from service.web.request_cycle.runner import Runner
 
 
 class Worker(Runner):
@@ -29,9 +29,7 @@ class Worker(Runner):
     async def setup(self) -> None:
         """Start the application, and accept connections."""
         await super().setup()
-        await self.listen(self._sockets)
-        if self._operations_sockets:
-            await self.listen_to_operators(self.app[OPERATIONS], self._operations_sockets)
+        await self.listen(self._sockets, self._operations_sockets)
 
 
 async def make_worker(

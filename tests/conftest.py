@@ -32,7 +32,7 @@ from service.app import create_app
 from service.config import Config
 from service.database import embedded
 from service.database.migrations import runner as migrations
-from service.web.request_cycle.server import Runner
+from service.web.request_cycle.runner import Runner
 
 ROOT = Path(__file__).parent.parent
 MOANA = {"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}

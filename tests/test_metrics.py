@@ -17,7 +17,6 @@ from service.errors import Refusal
 from service.log_writer import get_writer
 from service.metrics import Metrics, list_metrics
 from service.web.request_cycle.cycle import CYCLE
-from service.web.request_cycle.server import PARTS
 
 TOKEN = "0123456789abcdef"
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"
@@ -126,7 +125,7 @@ async def test_what_is_counted(
 ) -> None:
     """Each response and statement counts once, with labels that clients cannot choose."""
     client = await start(operations__token=TOKEN)
-    metrics = get_app(client)[PARTS].metrics
+    metrics = get_app(client)[CYCLE].metrics
     before = read(metrics)
 
     await act(client, execute)
@@ -194,7 +193,7 @@ async def test_each_503_is_counted_with_its_reason(
 ) -> None:
     """The responses 503 are as many as the refusals, of which one reason is the expected one."""
     client = await start(operations__token=TOKEN, **changes)
-    metrics = get_app(client)[PARTS].metrics
+    metrics = get_app(client)[CYCLE].metrics
     assert read(metrics)[f"refusals_total{{reason={refusal}}}"] == 0
 
     await act(client, execute)
@@ -212,7 +211,7 @@ async def test_each_429_is_counted(start: Start) -> None:
     responses = await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(40)))
     refused = [response.status for response in responses].count(429)
 
-    after = read(get_app(client)[PARTS].metrics)
+    after = read(get_app(client)[CYCLE].metrics)
 
     assert refused > 0
     assert after["limited_total{limit=rate}"] == refused
@@ -224,13 +223,13 @@ async def test_not_ready(start: Start, empty_database: str) -> None:
 
     await client.get("/v1/movies/1")
 
-    assert read(get_app(client)[PARTS].metrics)["refusals_total{reason=not_ready}"] == 1
+    assert read(get_app(client)[CYCLE].metrics)["refusals_total{reason=not_ready}"] == 1
 
 
 async def test_the_pool_and_requests_in_flight(start: Start, execute: Execute) -> None:
     """One statement holds the only connection, another one waits for it."""
     client = await start(operations__token=TOKEN, database__max_open=1)
-    metrics = get_app(client)[PARTS].metrics
+    metrics = get_app(client)[CYCLE].metrics
     await until(
         lambda: (
             "statement_duration_seconds_count{query=estimate_idempotency_keys}" in read(metrics)
@@ -258,7 +257,7 @@ async def test_the_wait_for_a_share_of_the_pool(start: Start, execute: Execute) 
     client = await start(
         operations__token=TOKEN, database__max_open=2, database__acquire_timeout=0.2
     )
-    metrics = get_app(client)[PARTS].metrics
+    metrics = get_app(client)[CYCLE].metrics
     lock = await lock_movies(execute)
     before = read(metrics)["pool_wait_seconds_sum"]
 
@@ -272,7 +271,7 @@ async def test_the_wait_for_a_share_of_the_pool(start: Start, execute: Execute) 
 async def test_the_age_of_the_genre_counts(start: Start) -> None:
     """It begins with the first count."""
     client = await start(operations__token=TOKEN)
-    metrics = get_app(client)[PARTS].metrics
+    metrics = get_app(client)[CYCLE].metrics
     before = read(metrics)["genre_counts_age_seconds"]
 
     await client.get("/v1/genres")
@@ -290,13 +289,13 @@ async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
 
     client = await start(operations__token=TOKEN)
 
-    await until(lambda: read(get_app(client)[PARTS].metrics)["idempotency_keys"] == 7)
+    await until(lambda: read(get_app(client)[CYCLE].metrics)["idempotency_keys"] == 7)
 
 
 async def test_the_process(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version, memory, files, and log lines that were dropped."""
     client = await start(operations__token=TOKEN, service__environment="staging")
-    metrics = get_app(client)[PARTS].metrics
+    metrics = get_app(client)[CYCLE].metrics
     before = read(metrics)
     monkeypatch.setattr(get_writer(), "dropped_in_all", get_writer().dropped_in_all + 3)
 
@@ -315,7 +314,7 @@ async def test_every_metric_is_there_at_once(start: Start) -> None:
     client = await start(operations__token=TOKEN)
     await client.post("/v1/movies", json=MOANA)
 
-    text = get_app(client)[PARTS].metrics.render().decode()
+    text = get_app(client)[CYCLE].metrics.render().decode()
 
     names = {
         re.sub("_(bucket|sum|count)$", "", f"catalogue_{re.split('{', name)[0]}")
@@ -328,7 +327,7 @@ async def test_without_readers_nothing_is_counted(client: Client) -> None:
     """Neither port nor token: the metrics are empty."""
     await client.get("/v1/movies/1")
 
-    assert get_app(client)[PARTS].metrics.render() == b""
+    assert get_app(client)[CYCLE].metrics.render() == b""
 
 
 def test_operators_read_of_every_label() -> None:

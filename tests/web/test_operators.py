@@ -12,9 +12,9 @@ import pytest
 from conftest import Client, Start
 from multidict import CIMultiDict
 
-from service.app import MAX_OPERATORS_CONNECTIONS, OPERATIONS
+from service.app import MAX_OPERATORS_CONNECTIONS
 from service.web.request_cycle.cycle import CYCLE
-from service.web.request_cycle.server import PARTS, Runner, bind
+from service.web.request_cycle.runner import Runner, bind
 
 TOKEN = "0123456789abcdef"
 
@@ -25,7 +25,7 @@ async def open_port(client: Client) -> str:
     assert isinstance(runner, Runner)
     address = replace(client.server.settings.operations, port=0)  # type: ignore[attr-defined] # conftest's Service
     (listener,) = bind(address, "HOST and PORT")
-    await runner.listen_to_operators(runner.app[OPERATIONS], [listener])
+    await runner.listen([], [listener])
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
@@ -124,7 +124,7 @@ async def test_metrics_are_rendered_one_at_a_time(
             lock.release()
         return b""
 
-    metrics = client.server.app[PARTS].metrics  # type: ignore[attr-defined] # conftest's Service
+    metrics = client.server.app[CYCLE].metrics  # type: ignore[attr-defined] # conftest's Service
     monkeypatch.setattr(metrics, "render", render)
     await asyncio.gather(*(get(f"{base}/metrics") for _ in range(5)))
 

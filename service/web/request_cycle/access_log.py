@@ -7,10 +7,9 @@ import structlog
 from aiohttp import hdrs, web
 
 from service.config import Log
-from service.context import RequestContext
+from service.context import MAX_LOGGED_LENGTH, RequestContext
 from service.log_writer import get_writer
 from service.logs import encode_line, is_as_text
-from service.web.request_cycle.context import MAX_LOGGED_LENGTH
 
 LINE_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
 
@@ -43,16 +42,17 @@ class AccessLog:
         line["client"] = context.address
         if context.client_id is not None:
             line["client_id"] = context.client_id
+        sent = context.sent_bytes or request.writer.output_size
         if context.parser_error:
             line["status"] = response.status
-            line["bytes"] = request.writer.output_size
+            line["bytes"] = sent
             line["error"] = context.parser_error
         else:
-            line["method"] = request.method
+            line["method"] = context.method
             line["route"] = context.route
             line["path"] = request.rel_url.raw_path[:MAX_LOGGED_LENGTH]
             line["status"] = response.status
-            line["bytes"] = context.sent_bytes or request.writer.output_size
+            line["bytes"] = sent
             line["duration_ms"] = round(seconds * 1000, 2)
             user_agent = request.headers.get(hdrs.USER_AGENT)
             if user_agent is not None:

@@ -1,38 +1,48 @@
-"""One connection: how much its client may send or leave unread, and for how long."""
+"""The connections of a process: how many, and how much a client may send late or leave unread.
+
+`Server` makes a `Connection` of each, and looks at all of them twice a second.
+"""
 
 import asyncio
 import socket
 import struct
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import structlog
-from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractAccessLogger
+from aiohttp import hdrs, web, web_protocol
+from aiohttp.abc import AbstractAccessLogger, AbstractStreamWriter
+from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import InvalidHeader, InvalidURLError, LineTooLong
+from aiohttp.streams import StreamReader
+from multidict import CIMultiDict, CIMultiDictProxy
 
+from service.context import RequestContext
 from service.web import problems
+from service.web.problems import MAX_HEAD_BYTES
 from service.web.request_cycle.client_address import UNIX
 from service.web.request_cycle.context import CONTEXT
-
-if TYPE_CHECKING:
-    from service.context import RequestContext
-    from service.web.request_cycle.server import Server
+from service.web.request_cycle.cycle import RequestCycle
 
 log = structlog.get_logger()
 
+CHECK_INTERVAL_S = 0.5
+CROWDED_S = 10.0  # without another line in the log about too many connections
 NOT_IN_A_HEAD = b"\0"
+SEND_TIMEOUT_S = 30.0  # for a client to read a response
 # A connection with more unsent bytes gets no further response; asyncio's default is four times it.
 WRITE_BUFFER_BYTES = 16_384
+# Of the connections whose clients do not read. A page has up to 0.6 MB.
+MAX_UNSENT_BYTES_IN_ALL = 32 * 1024 * 1024
 RESET = struct.pack("ii", 1, 0)  # https://man7.org/linux/man-pages/man7/socket.7.html, SO_LINGER
+# Requests of one connection that wait for the one before; aiohttp's own limit of 32 lets a client
+# fill 4 MB with large heads.
+MAX_PIPELINED = 2
 
 
 class Connection(web.RequestHandler):
-    """Responds to what is not valid HTTP; ends slow connections.
-
-    `Server` calls `check` regularly: a timer for each request would cost more.
-    """
+    """Responds to what is not valid HTTP; ends if its client is too slow."""
 
     def __init__(self, server: "Server", **options: Any) -> None:
         super().__init__(server, **options)
@@ -58,28 +68,28 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data; refuse a head that is too large."""
+        """Parse the data."""
         if self.head_since is None:
             self.head_since = self.server.now
         self.received += len(data)
         super().data_received(data)
-        if self.received > problems.MAX_HEAD_BYTES and not self.is_busy:
-            # If the data completed a head, aiohttp has begun to handle it by then.
-            asyncio.get_running_loop().call_soon(self._refuse_large_head)
 
-    def check(self, now: float, head_timeout: float, send_timeout: float) -> None:
-        """End the connection if a head does not arrive, or if a response is not read, in time."""
-        head_since = None if self.is_busy else self.head_since
-        if head_since is not None and now - head_since > head_timeout:
-            if self.received:
-                self._refuse_head(HTTPStatus.REQUEST_TIMEOUT)
-            else:
-                self.force_close()
+    def check(self, now: float, head_timeout: float) -> None:
+        """End the connection if a head is late or too large, or if a response is not read."""
+        is_in_body = self.is_busy or (self.body and not self.body.is_eof())
+        if self.head_since is not None and not is_in_body:
+            if self.received > MAX_HEAD_BYTES:
+                self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            elif now - self.head_since > head_timeout:
+                if self.received:
+                    self._refuse_head(HTTPStatus.REQUEST_TIMEOUT)
+                else:
+                    self.force_close()
         if not self.unsent_bytes:
             self.unsent_since = None
         elif self.unsent_since is None:
             self.unsent_since = now
-        elif now - self.unsent_since > send_timeout:
+        elif now - self.unsent_since > SEND_TIMEOUT_S:
             self.abort()
 
     @property
@@ -94,12 +104,6 @@ class Connection(web.RequestHandler):
             with suppress(OSError):
                 own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self._socket.abort()
-
-    def _refuse_large_head(self) -> None:
-        """Refuse what has arrived, unless it is the body of a request."""
-        is_body = self.body and not self.body.is_eof()
-        if not self.is_busy and not is_body and self.received > problems.MAX_HEAD_BYTES:
-            self._refuse_head(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _refuse_head(self, status: HTTPStatus) -> None:
         """Respond as to any error of the HTTP parser, which this byte causes."""
@@ -137,10 +141,7 @@ class Connection(web.RequestHandler):
 
 
 class EndOfRequest(AbstractAccessLogger):
-    """Is told by aiohttp that a response has been sent, or that its client has gone.
-
-    Writes the access line, ends the span, and counts the response.
-    """
+    """Is told by aiohttp that a response has been sent, or that its client has gone."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Let the connection wait for the next head; `time`: seconds since the request began."""
@@ -149,12 +150,105 @@ class EndOfRequest(AbstractAccessLogger):
         connection.head_since = None
         connection.received = 0
         connection.unsent_since = None
+        server = connection.server
         if connection.transport:  # otherwise its client has gone
-            connection.server.idle[connection] = None
-        context, parts = connection.context, connection.server.parts
-        if parts.access_log:
-            parts.access_log.write(request, context, response, time)
-        if context.span:
-            context.span.end(request.method, context.route, response.status)
-        if parts.metrics.is_enabled:
-            parts.metrics.count_response(request.method, context, response.status, time)
+            server.idle[connection] = None
+        server.cycle.report(request, connection.context, response, time)
+
+
+class Server(web.Server):
+    """Makes a `Connection` of each connection, and a context of each request.
+
+    At most `max_connections` stay open: a new one ends the one that has been idle for longest.
+    """
+
+    def __init__(self, made: web.Server, cycle: RequestCycle, **options: Any) -> None:
+        super().__init__(made.request_handler, request_factory=self._begin_request, **options)
+        web_protocol.MAX_MSG_QUEUE_SIZE = MAX_PIPELINED
+        self.cycle = cycle
+        self.now = asyncio.get_running_loop().time()  # of the last check
+        self.idle: dict[Connection, None] = {}  # the one that is idle for longest is first
+        self._make_bare_request = made.request_factory
+        self._options = options
+        self._open = 0
+        self._crowded_until = 0.0
+
+    def __call__(self) -> Connection:
+        """Make the protocol of a new connection."""
+        return Connection(self, loop=asyncio.get_running_loop(), **self._options)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Make room for the connection if there are too many."""
+        super().connection_made(handler, transport)
+        self._open += 1
+        self.idle[cast("Connection", handler)] = None
+        if self._open > self.cycle.settings.max_connections:
+            if self.now > self._crowded_until:
+                most = self.cycle.settings.max_connections
+                log.warning("too many connections", max_connections=most)
+            self._crowded_until = self.now + CROWDED_S
+            longest_idle = next(iter(self.idle))
+            del self.idle[longest_idle]
+            longest_idle.abort()
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        """Forget the connection."""
+        super().connection_lost(handler, exc)
+        self._open -= 1
+        self.idle.pop(cast("Connection", handler), None)
+
+    def _begin_request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> web.BaseRequest:
+        """Make a request with its context; also of what is not valid HTTP."""
+        connection: Connection = protocol  # type: ignore[assignment] # of this server
+        connection.is_busy = True
+        connection.body = payload
+        self.idle.pop(connection, None)
+        context = self.cycle.contexts.make(message, connection.peer)
+        if connection.received > MAX_HEAD_BYTES and _count_bytes(message) > MAX_HEAD_BYTES:
+            context.refused_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        elif hdrs.EXPECT in message.headers:
+            message = _take_expectation(message, context)
+        request = self._make_bare_request(message, payload, connection, writer, task)
+        connection.context = request[CONTEXT] = context
+        return request
+
+    async def check_regularly(self) -> None:
+        """End slow connections and requests, until it is cancelled."""
+        settings = self.cycle.settings
+        interval = min(CHECK_INTERVAL_S, settings.request_timeout / 2, settings.head_timeout / 2)
+        while True:
+            self.now = now = asyncio.get_running_loop().time()
+            self.cycle.cancel_overdue(now, now + interval)
+            connections = cast("list[Connection]", self.connections)
+            for connection in connections:
+                connection.check(now, settings.head_timeout)
+            unread = [each for each in connections if each.unsent_bytes]
+            unsent = sum(each.unsent_bytes for each in unread)
+            while unsent > MAX_UNSENT_BYTES_IN_ALL:  # the oldest connections first
+                unsent -= unread[0].unsent_bytes
+                unread.pop(0).abort()
+            await asyncio.sleep(interval)
+
+
+def _count_bytes(message: RawRequestMessage) -> int:
+    """Return the size of a head, without its separators."""
+    return len(message.path) + sum(len(name) + len(value) for name, value in message.raw_headers)
+
+
+def _take_expectation(message: RawRequestMessage, context: RequestContext) -> RawRequestMessage:
+    """Return the message without `Expect`: aiohttp would respond to an unknown one with a text."""
+    if message.headers[hdrs.EXPECT].lower() not in ("100-continue", ""):
+        context.refused_status = HTTPStatus.EXPECTATION_FAILED
+    context.expects_continue = message.version == HttpVersion11
+    others = CIMultiDict(message.headers)
+    del others[hdrs.EXPECT]
+    return message._replace(headers=CIMultiDictProxy(others))

@@ -1,48 +1,52 @@
 """Makes the context of each request: its id, its trace, and its client's address."""
 
+import itertools
 import re
-from typing import TYPE_CHECKING
+import secrets
 
 from aiohttp import web
-from multidict import CIMultiDictProxy, istr
+from aiohttp.http import HttpVersion10, RawRequestMessage
+from multidict import istr
 
+from service.config import Server as Settings
 from service.context import RequestContext
-
-if TYPE_CHECKING:
-    from service.spans import Tracer
+from service.tracing import TRACEPARENT, Tracing, find_trace_id, start_span
+from service.web.request_cycle.client_address import ClientAddresses
+from service.web.request_cycle.headers import CommonHeaders
 
 CONTEXT = web.RequestKey("context", RequestContext)
 REQUEST_ID = istr("X-Request-Id")
 WELL_FORMED_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-MAX_LOGGED_LENGTH = 256  # characters of a path or a user agent; a request may have 8,190
-
-TRACEPARENT = istr("traceparent")
-_TRACESTATE = istr("tracestate")
-# version-trace_id-parent_id-flags. Later versions may have more fields, but no version is ff.
-# https://www.w3.org/TR/trace-context/
-_WELL_FORMED_TRACE = re.compile(
-    r"(?!ff)(?!00.{53}.)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
-)
 
 
-def find_trace_id(headers: CIMultiDictProxy[str]) -> str | None:
-    """Return the id of the trace if the request has exactly one valid `traceparent`."""
-    lines = headers.getall(TRACEPARENT)
-    match = _WELL_FORMED_TRACE.fullmatch(lines[0]) if len(lines) == 1 else None
-    return match[1] if match else None
+class Contexts:
+    """Makes the contexts of a server's requests."""
 
+    def __init__(self, settings: Settings, tracing: Tracing | None) -> None:
+        self._common = CommonHeaders(settings)
+        trusted = settings.trusted_proxies
+        self._clients = ClientAddresses(trusted) if trusted else None
+        self._tracing = tracing
+        self._process_id = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
 
-def start_span(tracer: "Tracer", request: web.BaseRequest, context: RequestContext) -> None:
-    """Start the span of a request, if it is sampled."""
-    parent = {}
-    if context.trace_id:
-        state = ",".join(request.headers.getall(_TRACESTATE, ()))
-        parent = {"traceparent": request.headers[TRACEPARENT], "tracestate": state}
-    attributes = {
-        "url.path": request.rel_url.raw_path[:MAX_LOGGED_LENGTH],
-        "url.scheme": request.scheme,
-        "client.address": context.address,
-    }
-    context.span = tracer.start_request(request.method, parent, attributes)
-    if context.span:
-        context.trace_id = context.span.trace_id
+    def make(self, message: RawRequestMessage, peer: str) -> RequestContext:
+        """Make the context of a request from this peer; also of what is not valid HTTP."""
+        headers = message.headers
+        request_id = headers.get(REQUEST_ID)
+        if request_id is None or not WELL_FORMED_ID.fullmatch(request_id):
+            request_id = f"{self._process_id}-{next(self._numbers):x}"
+        context = RequestContext(
+            request_id,
+            message.method,
+            self._clients.find(peer, headers) if self._clients else peer,
+            {**self._common.constant, "X-Request-Id": request_id},
+            is_last=message.should_close or message.version == HttpVersion10,
+        )
+        if self._common.origins:
+            context.headers |= self._common.choose_cors(message.method, headers)
+        if TRACEPARENT in headers:
+            context.trace_id = find_trace_id(headers)
+        if self._tracing and self._tracing.tracer:
+            start_span(self._tracing.tracer, headers, context, message.url.raw_path)
+        return context

@@ -1,4 +1,4 @@
-"""The middleware that every request passes through: its deadline, its scope, and its errors."""
+"""The middleware that every request passes through, and what is reported of its response."""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,11 +9,16 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from service.access.clients import Scope
+from service.config import Server as Settings
+from service.context import MAX_LOGGED_LENGTH, RequestContext
 from service.errors import Refusal, StatementFailed, Unavailable
+from service.metrics import Metrics
+from service.tracing import Tracing
 from service.web import problems
 from service.web.access import AccessControl
 from service.web.bodies import ClientGone
-from service.web.request_cycle.context import CONTEXT, MAX_LOGGED_LENGTH
+from service.web.request_cycle.access_log import AccessLog
+from service.web.request_cycle.context import CONTEXT, Contexts
 
 log = structlog.get_logger()
 
@@ -33,25 +38,39 @@ class Route(NamedTuple):
 
 
 class RequestCycle:
-    """Passes requests to their handlers, and ends those that take longer than `timeout` seconds.
+    """Passes requests to their handlers, and ends those that take longer than `request_timeout`.
 
     One timer checks all requests: `asyncio.timeout` for each would cost a read a fifth more.
+    Without an `access_log`, requests are not logged.
     """
 
-    def __init__(self, access: AccessControl, timeout: float) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        access: AccessControl,
+        metrics: Metrics,
+        tracing: Tracing | None = None,
+        access_log: AccessLog | None = None,
+    ) -> None:
+        self.settings = settings
+        self.contexts = Contexts(settings, tracing)
         self.is_draining = False  # set when the process is about to stop
-        self.timeout = timeout
         self._routes: dict[Handler, Route] = {}
         self._access = access
+        self.metrics = metrics
+        self._access_log = access_log
         self._next_check = 0.0  # by the loop's clock; deadlines are no more exact
         self._started: dict[asyncio.Task[object], float] = {}  # the oldest first
         self._overdue: set[asyncio.Task[object]] = set()
 
-    def add_routes(self, app: web.Application, routes: Iterable[Route]) -> None:
-        """Add the routes to the application; HEAD works wherever GET does.
+    def make_application(self, routes: Iterable[Route]) -> web.Application:
+        """Make the application of these routes; HEAD works wherever GET does.
 
         aiohttp tries them in this order: first the paths of single movies, as most requests have.
         """
+        app = web.Application(middlewares=[self.respond])
+        app.on_response_prepare.append(add_common_headers)
+        app[CYCLE] = self
         for route in sorted(routes, key=lambda route: "{" not in route.path):
             resource = app.router.add_route(route.method, route.path, route.handler).resource
             self._routes[route.handler] = route._replace(
@@ -60,6 +79,7 @@ class RequestCycle:
             )
             if route.method == "GET":
                 app.router.add_route("HEAD", route.path, route.handler)
+        return app
 
     @property
     def in_flight(self) -> int:
@@ -101,17 +121,32 @@ class RequestCycle:
         return response
 
     def cancel_overdue(self, now: float, next_check: float) -> None:
-        """Cancel the requests that take longer than `timeout`; both times by the loop's clock.
+        """Cancel the requests that take too long; both times by the loop's clock.
 
         A request counts from the check after its start, so none is cancelled too early.
         """
         self._next_check = next_check
         for task, started in list(self._started.items()):
-            if started > now - self.timeout:
+            if started > now - self.settings.request_timeout:
                 break
             if task not in self._overdue:
                 self._overdue.add(task)
                 task.cancel()
+
+    def report(
+        self,
+        request: web.BaseRequest,
+        context: RequestContext,
+        response: web.StreamResponse,
+        seconds: float,
+    ) -> None:
+        """Write the access line, end the span, and count a response that was sent."""
+        if self._access_log:
+            self._access_log.write(request, context, response, seconds)
+        if context.span:
+            context.span.end(context.method, context.route, response.status)
+        if self.metrics.is_enabled:
+            self.metrics.count_response(context, response.status, seconds)
 
     def _respond_to_error(self, request: web.Request, error: Exception) -> web.StreamResponse:
         context = request[CONTEXT]
@@ -137,6 +172,17 @@ def _respond_to_http_error(request: web.Request, error: web.HTTPException) -> we
     if request.method == "OPTIONS":
         return web.Response(status=204, headers=headers)
     return problems.respond_http(request, error.status, headers)
+
+
+async def add_common_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Add the headers that the response does not have, before aiohttp sends it."""
+    headers = response.headers
+    headers.popall("Server", None)  # aiohttp's
+    for name, value in request[CONTEXT].headers.items():
+        if name not in headers or (name == "Vary" and value not in headers.getall(name)):
+            headers.add(name, value)
+    if "Access-Control-Max-Age" in headers and "Allow" in headers:
+        headers["Access-Control-Allow-Methods"] = headers["Allow"]
 
 
 CYCLE = web.AppKey("cycle", RequestCycle)

@@ -6,10 +6,9 @@ sends a token itself, in `Authorization`; there are no cookies, so
 `Access-Control-Allow-Credentials` is never sent, and `*` is no risk.
 """
 
-from aiohttp import web
+from multidict import CIMultiDictProxy
 
 from service.config import Server as Settings
-from service.web.request_cycle.context import CONTEXT
 
 ANY_ORIGIN = "*"
 # Request headers that a page may set, beside those that every page may set.
@@ -44,28 +43,17 @@ class CommonHeaders:
             self.constant["Strict-Transport-Security"] = f"max-age={settings.hsts}"
         self.origins = frozenset(settings.cors_origins)
 
-    def choose_cors(self, request: web.BaseRequest) -> dict[str, str]:
+    def choose_cors(self, method: str, sent: CIMultiDictProxy[str]) -> dict[str, str]:
         """Return the headers of CORS; without them, a browser hides the response from the page."""
         headers = {"Vary": "Origin"}  # also without Origin: a cache may keep that response, too
-        origin = request.headers.get("Origin")
+        origin = sent.get("Origin")
         allowed = ANY_ORIGIN if ANY_ORIGIN in self.origins else origin
         if not origin or allowed not in self.origins:
             return headers
         headers["Access-Control-Allow-Origin"] = allowed
-        if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+        if method == "OPTIONS" and "Access-Control-Request-Method" in sent:
             headers["Access-Control-Allow-Headers"] = ALLOWED_HEADERS
             headers["Access-Control-Max-Age"] = str(PREFLIGHT_MAX_AGE_S)
         else:
             headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS
         return headers
-
-
-async def add_common_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Add those that the response does not have, before aiohttp sends it."""
-    headers = response.headers
-    headers.popall("Server", None)  # aiohttp's
-    for name, value in request[CONTEXT].headers.items():
-        if name not in headers or (name == "Vary" and value not in headers.getall(name)):
-            headers.add(name, value)
-    if "Access-Control-Max-Age" in headers and "Allow" in headers:
-        headers["Access-Control-Allow-Methods"] = headers["Allow"]

@@ -1,7 +1,6 @@
 """Tests compression: which responses, for which clients, and with which entity tags."""
 
 import gzip
-import threading
 from typing import Any
 
 import pytest
@@ -9,8 +8,7 @@ from conftest import Client
 from support import Execute
 from wire import exchange
 
-from service.web.request_cycle import compression
-from service.web.request_cycle.compression import prefers_gzip, weaken_tag
+from service.web.request_cycle.compression import prefers_gzip
 
 DOCUMENT = "/v1/openapi.json"
 GZIP = {"Accept-Encoding": "gzip"}
@@ -120,28 +118,6 @@ async def test_a_304_has_the_tag_and_vary_of_the_200(client: Client) -> None:
             assert "Content-Encoding" not in again.headers
 
 
-async def test_a_huge_response_is_compressed_in_a_thread(
-    client: Client, monkeypatch: pytest.MonkeyPatch, execute: Execute
-) -> None:
-    """The event loop is not blocked."""
-    execute(
-        "insert into movies (title, year, runtime, genres)"
-        " select repeat(e'\\x01', 499) || 'a', 2000, 100, '{b}' from generate_series(1, 100)"
-    )
-    threads = []
-
-    def watched(body: bytes) -> bytes:
-        threads.append(threading.current_thread())
-        return gzip.compress(body)
-
-    monkeypatch.setattr(compression, "gzip", watched)
-    response = await client.get("/v1/movies?page_size=100", headers=GZIP)
-
-    assert len((await response.json())["movies"]) == 100
-    assert len(threads) == 1
-    assert threads[0] is not threading.main_thread()
-
-
 PREFER_GZIP = (
     *("gzip", "GZip", "x-gzip", "br, zstd, gzip", "*", "gzip;q=0.001", "gzip ; q=1.0"),
     *("*;q=0, gzip", "identity;q=0, *", "gzip;q=0.5, identity;q=0"),
@@ -168,8 +144,3 @@ async def test_the_header_may_refuse_everything_or_have_several_lines(client: Cl
     assert status == 200
     assert "Content-Encoding" not in refused
     assert several["Content-Encoding"] == "gzip"
-
-
-def test_a_weak_tag_stays_as_it_is() -> None:
-    """A strong tag becomes weak."""
-    assert weaken_tag('"a"') == weaken_tag('W/"a"') == 'W/"a"'

@@ -16,9 +16,10 @@ from pytest_aiohttp import AiohttpClient
 from support import until
 from wire import exchange
 
-from service.web.request_cycle import server
+from service.web.request_cycle import connections
+from service.web.request_cycle.connections import Server
 from service.web.request_cycle.cycle import CYCLE
-from service.web.request_cycle.server import Server, choose_max_connections
+from service.web.request_cycle.runner import choose_max_connections
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n"
 HEAD_END = b"\r\n\r\n"
@@ -30,7 +31,7 @@ Connect = Callable[..., Awaitable[Stream]]
 @pytest.fixture(autouse=True)
 def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections are checked more often than once a second."""
-    monkeypatch.setattr(server, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(connections, "CHECK_INTERVAL_S", 0.02)
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ async def test_a_head_that_does_not_arrive_is_408(start: Start, length: int) -> 
     status, headers, body = await exchange(client, GET[:length])
 
     assert status == 408
-    assert "Connection" not in headers  # of HTTP/1.0, whose connections end
+    assert headers["Connection"] == "close"
     assert json.loads(body)["type"].endswith("#head-timeout")
 
 
@@ -102,7 +103,7 @@ async def test_a_dripping_head_is_408(start: Start, connect: Connect) -> None:
     dripping = asyncio.create_task(drip())
     response = await read_to_the_end(stream)
 
-    assert response.startswith(b"HTTP/1.0 408 ")
+    assert response.startswith(b"HTTP/1.1 408 ")
     dripping.cancel()
 
 
@@ -279,7 +280,7 @@ async def test_a_response_that_is_not_read_ends(
     with_pages: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while, with its connection; other responses are not affected."""
-    monkeypatch.setattr(server, "SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "SEND_TIMEOUT_S", 0.2)
     client = await with_pages()
     unread = await request_without_reading(client)
 
@@ -292,7 +293,7 @@ async def test_a_response_that_is_not_read_ends(
 
 async def test_unsent_bytes_are_limited(with_pages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest connection ends first."""
-    monkeypatch.setattr(server, "MAX_UNSENT_BYTES_IN_ALL", 25_000_000)
+    monkeypatch.setattr(connections, "MAX_UNSENT_BYTES_IN_ALL", 25_000_000)
     client = await with_pages()
 
     unread = [await request_without_reading(client) for _ in range(4)]
@@ -423,15 +424,14 @@ async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
 async def test_a_request_that_still_arrives_is_served_during_the_stop(
     client: Client, connect: Connect, first: bytes, rest: bytes
 ) -> None:
-    """Idle connections end before it does."""
-    idle, arriving = [await connect(client) for _ in range(2)]
-    await request(idle)
-    arriving[1].write(first)
+    """A head within a second, a body within its own time."""
+    _, writer = arriving = await connect(client)
+    writer.write(first)
     await until(lambda: any(each.received for each in get_server(client).connections))  # type: ignore[attr-defined] # a Connection
 
     stopping = asyncio.create_task(client.server.runner.cleanup())  # type: ignore[union-attr] # it runs
-    assert await read_to_the_end(idle) == b""
-    arriving[1].write(rest)
+    await until(lambda: not client.server.runner.sites)  # type: ignore[union-attr] # it runs
+    writer.write(rest)
     response = await read_to_the_end(arriving)
 
     assert response.startswith((b"HTTP/1.1 422 ", b"HTTP/1.1 404 "))

@@ -1,0 +1,114 @@
+"""Starts and stops the server: `python -m service serve` and gunicorn's workers run a `Runner`."""
+
+import asyncio
+import resource
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from service.config import Config, Operations
+from service.config import Server as Settings
+from service.errors import OperatorError
+from service.web.request_cycle.connections import EndOfRequest, Server
+from service.web.request_cycle.cycle import CYCLE
+
+ACCEPTED_AT_ONCE = 32
+BACKLOG = 2048  # connections that may wait to be accepted; further clients retry after 1 s
+RESERVED_FILES = 128  # of a process: the log, the loop, sockets that listen, a lookup
+LINGERING_S = 2.0  # for the rest of a body that was refused
+# When the process stops, connections have so long for one more response, which tells the client
+# that the connection ends.
+LAST_RESPONSE_S = 1.0
+DRAIN_CHECK_S = 0.02
+OPERATIONS = web.AppKey("operations", web.Application)
+
+
+class Runner(web.AppRunner):
+    """Runs an application with its request cycle, and the one of the operations port with it."""
+
+    def __init__(self, app: web.Application) -> None:
+        self._settings = app[CYCLE].settings
+        self._options: dict[str, Any] = {
+            "auto_decompress": False,  # `bodies.py` decompresses what it reads, and no more
+            "keepalive_timeout": self._settings.keepalive_timeout,
+            "lingering_time": LINGERING_S,
+            "access_log_class": EndOfRequest,
+        }
+        # Nearly no time for aiohttp's own wait at the end: `cleanup` has waited by then.
+        super().__init__(app, shutdown_timeout=1, **self._options)
+        self._check: asyncio.Task[None] | None = None
+        self._operations: Runner | None = None
+
+    async def listen(
+        self, sockets: Iterable[socket.socket], for_operators: Iterable[socket.socket] = ()
+    ) -> None:
+        """Accept connections on these sockets."""
+        if for_operators:
+            self._operations = Runner(self.app[OPERATIONS])
+            await self._operations.setup()
+            await self._operations.listen(for_operators)
+        for each in sockets:
+            # asyncio has one number for the backlog and for the connections that it accepts at
+            # once, each of which opens a file before it can be counted.
+            await web.SockSite(self, each, backlog=ACCEPTED_AT_ONCE).start()
+            each.listen(BACKLOG)
+
+    async def _make_server(self) -> web.Server:
+        server = Server(await super()._make_server(), self.app[CYCLE], **self._options)
+        self._check = asyncio.create_task(server.check_regularly())
+        return server
+
+    async def cleanup(self) -> None:
+        """Report "not ready", accept no more connections, wait for requests in flight, stop."""
+        cycle = self.app[CYCLE]
+        if self.server and self.sites and not cycle.is_draining:
+            cycle.is_draining = True
+            await asyncio.sleep(self._settings.drain_delay)
+            for site in list(self.sites):
+                await site.stop()
+            await self._drain(self.server)
+        await super().cleanup()
+        if self._check:
+            self._check.cancel()
+        if self._operations:
+            await self._operations.cleanup()
+
+    async def _drain(self, server: web.Server) -> None:
+        """Wait for the requests in flight; aiohttp itself would not let their bodies arrive."""
+        loop, cycle = asyncio.get_running_loop(), self.app[CYCLE]
+        started = loop.time()
+        await asyncio.sleep(DRAIN_CHECK_S)  # asyncio may still be accepting connections
+        while (
+            server.connections
+            and (passed := loop.time() - started) < self._settings.shutdown_timeout
+        ):
+            if passed > LAST_RESPONSE_S and not cycle.in_flight:
+                break
+            await asyncio.sleep(DRAIN_CHECK_S)
+
+
+def choose_max_connections(config: Config) -> int:
+    """Return the most connections of a process: the setting, or what its files allow."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return config.server.max_connections
+    available = files - RESERVED_FILES - config.database.max_open
+    return max(1, min(config.server.max_connections, available))
+
+
+def bind(address: Settings | Operations, setting: str) -> list[socket.socket]:
+    """Return a socket for each address of the host.
+
+    Raises `OperatorError`, which names the setting that changes the address.
+    """
+    host, port = address.host, address.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = dict.fromkeys((family, address) for family, *_, address in found)
+        return [socket.create_server(each[:2], family=family) for family, each in addresses]
+    except OSError as error:
+        raise OperatorError(
+            f"cannot listen on {host}:{port}: {error.strerror}; {setting} set the address"
+        ) from error
