@@ -86,6 +86,7 @@ class Metrics:
         self._folder = folder
         self._registry = CollectorRegistry()
         self._log_lines_dropped = 0
+        self._cpu_seconds = 0.0
         self._samplers: list[Callable[[], None]] = []
 
         # The request. Its `_count` is the number of responses.
@@ -167,6 +168,15 @@ class Metrics:
         self.resident_memory = self._gauge(
             "catalogue_resident_memory_bytes", "Resident memory of all processes together."
         )
+        self.cpu_time = self._counter(
+            "catalogue_cpu_seconds_total", "Processor time of all processes together."
+        )
+        self.event_loop_lag = self._histogram(
+            "catalogue_event_loop_lag_seconds",
+            "How late a timer of the event loop ran, once a second: so long requests wait, too.",
+            (),
+            DURATIONS,
+        )
         self.open_files = self._gauge(
             "catalogue_open_files",
             "Open files of the process that has the most.",
@@ -229,6 +239,9 @@ class Metrics:
         dropped = get_writer().dropped_in_all
         self.log_lines_dropped.inc(dropped - self._log_lines_dropped)
         self._log_lines_dropped = dropped
+        used = time.process_time()
+        self.cpu_time.inc(used - self._cpu_seconds)
+        self._cpu_seconds = used
         with suppress(OSError):  # only Linux has them
             pages = int(PROCESS.joinpath("statm").read_text().split()[1])
             self.resident_memory.set(pages * resource.getpagesize())
@@ -253,9 +266,12 @@ class Metrics:
         task.cancel()
 
     async def _keep_sampling(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             self.sample()
+            due = loop.time() + SAMPLE_INTERVAL_S
             await asyncio.sleep(SAMPLE_INTERVAL_S)
+            self.event_loop_lag.observe(loop.time() - due)
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

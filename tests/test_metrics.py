@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -304,9 +305,25 @@ async def test_the_process(start: Start, monkeypatch: pytest.MonkeyPatch) -> Non
     assert after[f"info{{environment=staging,version={__version__}}}"] == 1
     assert after["processes"] == 1
     assert after["resident_memory_bytes"] > 10_000_000
+    assert 0.1 < after["cpu_seconds_total"] < 1000
     assert 5 < after["open_files"] < after["max_files"]
     assert after["start_time_seconds"] > 1_700_000_000
     assert after["log_lines_dropped_total"] - before["log_lines_dropped_total"] == 3
+
+
+async def test_a_blocked_event_loop_is_measured(start: Start) -> None:
+    """By a timer, once a second: whatever blocks it delays all requests."""
+    client = await start(operations__token=TOKEN)
+    metrics = get_app(client)[CYCLE].metrics
+
+    def count_late() -> float:
+        series = read(metrics)
+        late = "event_loop_lag_seconds_bucket{le=0.5}"
+        return series["event_loop_lag_seconds_count"] - series[late]
+
+    time.sleep(2)  # noqa: ASYNC251 - to block it, for longer than a second
+
+    await until(lambda: count_late() == 1)
 
 
 async def test_every_metric_is_there_at_once(start: Start) -> None:

@@ -1,6 +1,7 @@
-"""The access log: one line for each response."""
+"""The access log: one line for each response, of level debug for a successful health check."""
 
 from datetime import UTC, datetime
+from http import HTTPStatus
 
 import orjson
 import structlog
@@ -11,6 +12,8 @@ from service.context import MAX_LOGGED_LENGTH, RequestContext
 from service.log_writer import get_writer
 from service.logs import encode_line, is_as_text
 
+# Platforms ask every few seconds; their lines would hide the others.
+HEALTH_CHECKS = ("/v1/healthcheck", "/v1/healthcheck/ready")
 LINE_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
 
 
@@ -22,7 +25,8 @@ class AccessLog:
     """
 
     def __init__(self, settings: Log) -> None:
-        self._is_enabled = settings.level in ("debug", "info")
+        written = {"debug": ("debug", "info"), "info": ("info",)}
+        self._levels = written.get(settings.level, ())
         is_json = structlog.is_configured() and not is_as_text(settings)
         self._writer = get_writer() if is_json else None
 
@@ -34,7 +38,9 @@ class AccessLog:
         seconds: float,
     ) -> None:
         """Write the line of a response, which was sent `seconds` after the request had begun."""
-        if not self._is_enabled:
+        is_health_check = context.route in HEALTH_CHECKS and response.status == HTTPStatus.OK
+        level = "debug" if is_health_check else "info"
+        if level not in self._levels:
             return
         line: dict[str, object] = {"request_id": context.id}
         if context.trace_id:
@@ -56,19 +62,26 @@ class AccessLog:
             line["duration_ms"] = round(seconds * 1000, 2)
             user_agent = request.headers.get(hdrs.USER_AGENT)
             if user_agent is not None:
-                if not user_agent.isascii():  # a terminal obeys some of the others
-                    user_agent = user_agent.encode("ascii", "backslashreplace").decode()
-                line["user_agent"] = user_agent[:MAX_LOGGED_LENGTH]
+                line["user_agent"] = _escape(user_agent)[:MAX_LOGGED_LENGTH]
         if context.reason:
             line["reason"] = context.reason
         if self._writer is None:
-            structlog.get_logger().info("request", **line)
+            log = structlog.get_logger()
+            if level == "debug":
+                log.debug("request", **line)
+            else:
+                log.info("request", **line)
             return
         line["event"] = "request"
-        line["level"] = "info"
+        line["level"] = level
         line["timestamp"] = datetime.now(UTC)
         try:
             text = orjson.dumps(line, option=LINE_OPTIONS)
         except TypeError:  # a path that is not UTF-8
             text = encode_line(line) + b"\n"
         self._writer.write_line(text)
+
+
+def _escape(text: str) -> str:
+    """Return the text in ASCII: a terminal obeys some other characters."""
+    return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()

@@ -4,8 +4,10 @@ import asyncio
 import resource
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
+import structlog
 from aiohttp import web
 
 from service.config import Config, Operations
@@ -14,8 +16,11 @@ from service.errors import OperatorError
 from service.web.request_cycle.connections import EndOfRequest, Server
 from service.web.request_cycle.cycle import CYCLE
 
+log = structlog.get_logger()
+
 ACCEPTED_AT_ONCE = 32
 BACKLOG = 2048  # connections that may wait to be accepted; further clients retry after 1 s
+FEW_CONNECTIONS = 100  # fewer are hardly meant
 RESERVED_FILES = 128  # of a process: the log, the loop, sockets that listen, a lookup
 LINGERING_S = 2.0  # for the rest of a body that was refused
 # When the process stops, connections have so long for one more response, which tells the client
@@ -90,12 +95,23 @@ class Runner(web.AppRunner):
 
 
 def choose_max_connections(config: Config) -> int:
-    """Return the most connections of a process: the setting, or what its files allow."""
+    """Return the most connections of a process: the setting, or what its files allow.
+
+    The process may open as many files as its hard limit says (`ulimit -Hn`). Raises `OperatorError`
+    if no connection is left.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS refuses to set no limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return config.server.max_connections
-    available = files - RESERVED_FILES - config.database.max_open
-    return max(1, min(config.server.max_connections, available))
+    needed = RESERVED_FILES + config.database.max_open
+    if files <= needed:
+        raise OperatorError(f"expected more than {needed} open files, found {files} (ulimit -n)")
+    if files - needed < FEW_CONNECTIONS:
+        log.warning("few connections", max_connections=files - needed, max_files=files)
+    return min(config.server.max_connections, files - needed)
 
 
 def bind(address: Settings | Operations, setting: str) -> list[socket.socket]:

@@ -16,6 +16,7 @@ from pytest_aiohttp import AiohttpClient
 from support import until
 from wire import exchange
 
+from service.errors import OperatorError
 from service.web.request_cycle import connections
 from service.web.request_cycle.connections import Server
 from service.web.request_cycle.cycle import CYCLE
@@ -382,15 +383,40 @@ async def test_a_client_that_has_gone_is_forgotten(
     assert list(service.idle) == []
 
 
-def test_files_limit_the_connections(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer than the setting, if the process may open few files: the pool needs some, too."""
-    config = settings(server__max_connections=4000, database__max_open=25)
-    found = []
-    for files in (1024, 65_536, 10, resource.RLIM_INFINITY):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        found.append(choose_max_connections(config))
+@pytest.fixture
+def limited(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int, int], tuple[int, list[tuple[int, int]]]]:
+    """Choose the connections of a process with these limits of open files, soft and hard."""
 
-    assert found == [1024 - 128 - 25, 4000, 1, 4000]
+    def choose(soft: int, hard: int) -> tuple[int, list[tuple[int, int]]]:
+        limits = [(soft, hard)]
+        monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+        monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.append(wanted))
+        config = settings(server__max_connections=4000, database__max_open=25)
+        return choose_max_connections(config), limits
+
+    return choose
+
+
+def test_files_limit_the_connections(limited: Any) -> None:
+    """Fewer than the setting, if the process may open few files: the pool needs some, too."""
+    infinity = resource.RLIM_INFINITY
+
+    assert [limited(256, hard)[0] for hard in (1024, 65_536, infinity)] == [871, 4000, 4000]
+
+
+def test_the_hard_limit_of_files_is_used(limited: Any) -> None:
+    """The soft one is 256 on macOS, and 1024 elsewhere."""
+    assert limited(256, 1024)[1][-1] == (1024, 1024)
+
+
+def test_few_connections_are_reported(limited: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """With their number; without any, the service does not start."""
+    assert limited(200, 200)[0] == 47
+    assert "few connections" in capsys.readouterr().out
+    with pytest.raises(OperatorError, match=r"^expected more than 153 open files, found 153"):
+        limited(20, 153)
 
 
 async def test_a_request_on_an_idle_connection_is_served_during_the_stop(

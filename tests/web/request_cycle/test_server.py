@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from conftest import MOANA, Client
+from conftest import MOANA, Client, Start
 from wire import exchange, send
 from yarl import URL
 
@@ -125,9 +125,10 @@ async def test_pipelined_requests_get_responses_in_order(client: Client) -> None
 
 
 async def test_pipelined_requests_take_turns_with_others(
-    client: Client, capsys: pytest.CaptureFixture[str]
+    start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A connection with hundreds of requests does not delay one with a single request."""
+    client = await start(log__level="debug")
     first, last, other = [
         b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\nX-Request-Id: %b\r\n\r\n" % name
         for name in (b"first", b"last", b"other")
@@ -221,9 +222,9 @@ async def test_the_access_line_has_the_start_of_a_long_path(
 @pytest.mark.parametrize(
     "sent",
     [
-        b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\n\r\n",  # a direct response
-        b"GET /v1/healthcheck HTTP/1.0\r\nHost: a\r\n\r\n",  # aiohttp's
-        b"HEAD /v1/healthcheck HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1 HTTP/1.1\r\nHost: a\r\n\r\n",  # a direct response
+        b"GET /v1 HTTP/1.0\r\nHost: a\r\n\r\n",  # aiohttp's
+        b"HEAD /v1 HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET /v1/openapi.json HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n",
         b"OPTIONS /v1/movies HTTP/1.1\r\nHost: a\r\n\r\n",
         b"NONSENSE\r\n\r\n",
@@ -245,7 +246,7 @@ async def test_the_access_line_has_the_bytes_of_a_kept_connection(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As those of any other."""
-    sent = b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\n\r\n"
+    sent = b"GET /v1 HTTP/1.1\r\nHost: a\r\n\r\n"
 
     status_line, headers, body = await send(client, sent)
 
@@ -266,7 +267,7 @@ async def test_the_access_line_has_a_user_agent_of_ascii(
     client: Client, capsys: pytest.CaptureFixture[str], given: str, logged: str
 ) -> None:
     """At most 256 characters of it; others than ASCII are escaped."""
-    await client.get("/v1/healthcheck", headers={"User-Agent": given})
+    await client.get("/v1", headers={"User-Agent": given})
 
     assert logged in f"{capsys.readouterr().out.strip()} "
 
@@ -275,10 +276,35 @@ async def test_bytes_that_are_not_utf_8_are_logged(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And a missing user agent is not."""
-    head = b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\n"
+    head = b"GET /v1 HTTP/1.1\r\nHost: a\r\n"
     await exchange(client, head + b"\r\n")
     await exchange(client, head + b"User-Agent: a\xff\r\n\r\n")
 
     first, second = capsys.readouterr().out.splitlines()
     assert "user_agent" not in first
     assert "user_agent=a\\udcff" in second
+
+
+@pytest.mark.parametrize(("level", "lines"), [("debug", 2), ("info", 0)])
+async def test_health_checks_are_lines_of_level_debug(
+    start: Start, capsys: pytest.CaptureFixture[str], level: str, lines: int
+) -> None:
+    """Platforms ask every few seconds."""
+    client = await start(log__level=level)
+    for path in ("/v1/healthcheck", "/v1/healthcheck/ready"):
+        await client.get(path)
+
+    out = capsys.readouterr().out
+    assert out.count("[debug    ] request ") == lines
+    assert "[info     ] request " not in out
+
+
+async def test_a_health_check_that_fails_is_a_line(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says why."""
+    client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
+
+    await client.get("/v1/healthcheck/ready")
+
+    assert "[info     ] request " in capsys.readouterr().out

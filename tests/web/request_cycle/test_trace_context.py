@@ -19,7 +19,7 @@ Capture = pytest.CaptureFixture[str]
 async def log_request(client: Client, capsys: Capture, *traceparents: str) -> str:
     """Send a request with these headers, and return its access line."""
     headers = CIMultiDict([("traceparent", each) for each in traceparents])
-    await client.get("/v1/healthcheck", headers=headers)
+    await client.get("/v1", headers=headers)
     return capsys.readouterr().out
 
 
