@@ -157,18 +157,15 @@ class Database:
     max_open: int = _setting(WholeNumber(1, 10_000))
     max_idle: int = _setting(WholeNumber(0, 10_000))
     max_idle_time: float = _setting(POSITIVE_SECONDS)
-    connect_timeout: float = _setting(POSITIVE_SECONDS)
     acquire_timeout: float = _setting(POSITIVE_SECONDS)
     statement_timeout: float = _setting(POSITIVE_SECONDS)
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How requests share statements."""
+    """Whether requests share statements."""
 
     enabled: bool = _setting(SWITCH)
-    max_rows: int = _setting(WholeNumber(1, 10_000))
-    max_waiting: int = _setting(WholeNumber(1))
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def test_operators_read_the_defaults_of_the_timeouts() -> None:
         re.MULTILINE,
     )
 
-    assert len(rows) == 7
+    assert len(rows) == 6
     assert [
         (section, key)
         for section, key, value in rows

@@ -14,6 +14,7 @@ from support import Execute, add_movies, until
 from wire import exchange
 
 from service import __version__
+from service.database import batching
 from service.errors import Refusal
 from service.log_writer import get_writer
 from service.metrics import Metrics, list_metrics
@@ -173,6 +174,13 @@ async def check_while_draining(client: Client, _: Execute) -> None:
     await client.get("/v1/healthcheck/ready")
 
 
+@pytest.fixture
+def short_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one request may wait for a statement."""
+    monkeypatch.setattr(batching, "MAX_WAITING", 1)
+
+
+@pytest.mark.usefixtures("short_queues")
 @pytest.mark.parametrize(
     ("changes", "act", "refusal"),
     [
@@ -184,7 +192,7 @@ async def check_while_draining(client: Client, _: Execute) -> None:
             wait_for_a_lock,
             Refusal.POOL_TIMEOUT,
         ),
-        ({"sharing__max_waiting": 1}, get_more_than_may_wait, Refusal.QUEUE_FULL),
+        ({}, get_more_than_may_wait, Refusal.QUEUE_FULL),
         ({}, lose_the_connection, Refusal.STATEMENT_LOST),
         ({}, check_while_draining, Refusal.STOPPING),
     ],

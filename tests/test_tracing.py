@@ -171,7 +171,7 @@ async def test_a_shared_statement_belongs_to_all_its_requests() -> None:
             raise Contended("locked")
         return {}
 
-    batcher = Batcher(run, Sharing(enabled=True, max_rows=128, max_waiting=100))
+    batcher = Batcher(run, Sharing(enabled=True))
     contexts = [RequestContext(str(number), "GET", "192.0.2.1", {}) for number in (1, 2, 3)]
     await asyncio.gather(
         *(batcher.submit(int(context.id), context=context) for context in contexts)

@@ -9,7 +9,6 @@ import hashlib
 import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ QUERIES: Mapping[str, Expected] = {
 
 # While another request uses the key; after the last pause, the client gets a 409.
 RETRY_DELAYS_S = (0.01, 0.02, 0.04, 0.08, 0.1)
-# Keys per statement, whatever `max_rows` says: each takes a lock, and all sessions together have
+# Keys per statement: each takes a lock, and all sessions together have
 # 6400 by default (max_locks_per_transaction).
 MAX_KEYS_PER_STATEMENT = 32
 # Expired keys are deleted in batches (1000 take about 20 ms), with short pauses while there are
@@ -61,7 +60,7 @@ class IdempotentCreates:
         self._statements = statements
         self._fetch = statements.fetch
         self._metrics = statements.metrics
-        self._sharing = replace(sharing, max_rows=min(sharing.max_rows, MAX_KEYS_PER_STATEMENT))
+        self._sharing = sharing
         self._positions = itertools.count()
         self._creates = self._make_batcher("create_movies_once")
         self._responses = self._make_batcher("get_idempotent_responses")
@@ -71,6 +70,7 @@ class IdempotentCreates:
         return Batcher(
             partial(self._run, query),
             self._sharing,
+            max_rows=MAX_KEYS_PER_STATEMENT,
             idempotent=True,
             rows_metric=self._metrics.shared_statement_rows.labels(query),
         )

@@ -19,9 +19,12 @@ Result = TypeVar("Result")
 
 MAX_RUNNING = 2  # statements of one kind
 SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
+# A statement takes half of the known rows: more would help only with more than 256 clients.
+MAX_ROWS = 128
+MAX_WAITING = 1000  # rows of one kind; further requests are refused at once
 MAX_BYTES = 1_048_576  # of the bodies of one statement, or one larger body
 # Rows with the same exclusive key run one after the other. They may take this share of
-# `max_waiting`; otherwise changes of one movie would fill it, and other movies would be refused.
+# `MAX_WAITING`; otherwise changes of one movie would fill it, and other movies would be refused.
 MAX_SHARE_OF_KEY = 0.1
 
 
@@ -52,11 +55,12 @@ class Batcher(Generic[Result]):
     `idempotent`: a row may be executed twice. `rows_metric`: of the rows of each shared statement.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its options
         self,
         run: Run[Result],
         settings: Sharing,
         *,
+        max_rows: int = MAX_ROWS,
         exclusive: bool = False,
         idempotent: bool = False,
         rows_metric: Observer = OFF,
@@ -66,9 +70,9 @@ class Batcher(Generic[Result]):
         self._idempotent = idempotent
         self._rows_metric = rows_metric
         self._is_sharing = settings.enabled  # otherwise each row is sent alone, at once
-        self._max_rows = settings.max_rows if settings.enabled else 1
-        self._max_running = MAX_RUNNING if settings.enabled else settings.max_waiting
-        self._max_waiting = settings.max_waiting
+        self._max_rows = max_rows if settings.enabled else 1
+        self._max_running = MAX_RUNNING if settings.enabled else MAX_WAITING
+        self._max_waiting = MAX_WAITING
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[SharedRow[Result]] = deque()  # of an exclusive key only one
         # By exclusive key, while one of its rows waits or runs: the rows after that one.

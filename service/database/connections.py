@@ -26,6 +26,7 @@ from service.errors import OperatorError
 Session = psycopg2.extensions.connection
 
 CONNECT_TIMEOUT_S = 10.0  # of commands, for each host
+POOL_CONNECT_TIMEOUT_S = 2.0  # for each address; as long as a request waits for the pool
 SIGNAL_CHECK_S = 1.0  # a signal just before select() does not wake it
 # Without these, a connection to a machine that has disappeared would last for hours. Within about
 # 10 s, it breaks; a URL may set others.
@@ -67,11 +68,11 @@ class Connector:
         aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
     async def connect(self) -> aiopg.Connection:
-        """Open a connection; each address may take `connect_timeout`.
+        """Open a connection; each address may take `POOL_CONNECT_TIMEOUT_S`.
 
         Raises `OperatorError` for a wrong URL, otherwise psycopg2.Error.
         """
-        timeout = self._settings.connect_timeout
+        timeout = POOL_CONNECT_TIMEOUT_S
         given = (
             KEEPALIVES | {"application_name": application_name()} | parse_url(self._settings.url)
         )

@@ -9,6 +9,8 @@ from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
 from support import Execute, add_movies, count_deadlocks, set_for_database
 
+from service.database import batching
+
 
 async def test_creates_at_once_get_their_own_movies(client: Client) -> None:
     """300 creates that share statements: each gets the movie that it sent, with its own id."""
@@ -220,9 +222,12 @@ async def test_requests_share_statements(start: Start) -> None:
     assert 0 < len([line for line in logged if line.get("query") == "get_movies"]) < 100
 
 
-async def test_overload_is_refused_early(start: Start, database: str) -> None:
+async def test_overload_is_refused_early(
+    start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If too many requests wait, the next one gets 503 at once, without a timeout."""
-    client = await start(sharing__max_waiting=5)
+    monkeypatch.setattr(batching, "MAX_WAITING", 5)
+    client = await start()
     with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
         cursor.execute("lock table movies in access exclusive mode")
         waiting = [asyncio.create_task(client.get("/v1/movies/1")) for _ in range(6)]
@@ -237,9 +242,12 @@ async def test_overload_is_refused_early(start: Start, database: str) -> None:
         await task
 
 
-async def test_changes_of_one_movie_leave_room_for_others(start: Start, execute: Execute) -> None:
+async def test_changes_of_one_movie_leave_room_for_others(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If too many wait for one movie, further ones are 503 at once, and other movies change."""
-    client = await start(sharing__max_waiting=50)
+    monkeypatch.setattr(batching, "MAX_WAITING", 50)
+    client = await start()
     add_movies(execute, *[f"Movie {n}" for n in range(1, 21)])
     execute(
         "create function dawdle() returns trigger language plpgsql as"

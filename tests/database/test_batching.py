@@ -15,8 +15,14 @@ from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unav
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SETTINGS = Sharing(enabled=True, max_rows=10, max_waiting=50)
-NOT_SHARED = Sharing(enabled=False, max_rows=10, max_waiting=50)
+SETTINGS = Sharing(enabled=True)
+NOT_SHARED = Sharing(enabled=False)
+
+
+@pytest.fixture(autouse=True)
+def max_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let 50 rows wait."""
+    monkeypatch.setattr(batching, "MAX_WAITING", 50)
 
 
 class Statements:
@@ -144,11 +150,11 @@ async def test_the_next_statement_is_sent_before_results_return(statements: Stat
 
 async def test_rows_of_a_statement_are_limited(statements: Statements) -> None:
     """A statement has at most max_rows rows; the others are sent with the next, in order."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run, SETTINGS, max_rows=10)
 
     await asyncio.gather(*send_all(batcher, *range(40)))
 
-    assert max(len(keys) for keys in statements.sent) == SETTINGS.max_rows
+    assert max(len(keys) for keys in statements.sent) == 10
     assert [*chain(*statements.sent)] == list(range(40))
 
 
@@ -185,7 +191,7 @@ async def test_without_sharing_each_request_has_a_statement(statements: Statemen
 
 
 async def test_without_sharing_requests_are_limited_too(statements: Statements) -> None:
-    """At most max_waiting run, and as many wait; a failed one affects no other."""
+    """At most MAX_WAITING run, and as many wait; a failed one affects no other."""
     batcher = Batcher(statements.run, NOT_SHARED)
     statements.may_end.clear()
     statements.find_error = lambda keys: RuleBroken("no_ones") if 1 in keys else None
@@ -257,7 +263,7 @@ async def test_running_statements_are_limited(statements: Statements) -> None:
 
 
 async def test_waiting_requests_are_limited(statements: Statements) -> None:
-    """A request beyond max_waiting is refused at once; the others get their results."""
+    """A request beyond MAX_WAITING is refused at once; the others get their results."""
     batcher = Batcher(statements.run, SETTINGS)
     served = await hold(batcher, statements)
     served += send_all(batcher, *range(1, 51))
@@ -464,11 +470,11 @@ async def test_requests_for_a_busy_key_keep_their_order(statements: Statements) 
         order.extend(row.payload for row in rows if row.key == 1)
         return await statements.run(rows)
 
-    batcher = Batcher(run, SETTINGS, exclusive=True)
+    batcher = Batcher(run, SETTINGS, max_rows=10, exclusive=True)
 
     await asyncio.gather(
         *(batcher.submit(1, payload) for payload in (b"a", b"b", b"c")),
-        *(batcher.submit(key) for key in range(2, SETTINGS.max_rows + 1)),
+        *(batcher.submit(key) for key in range(2, 11)),
         *(batcher.submit(1, payload) for payload in (b"d", b"e")),
     )
 

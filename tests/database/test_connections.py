@@ -16,18 +16,21 @@ from link import Link, opened
 from support import Execute, until
 
 from service.config import Config
+from service.database import connections
 from service.database.connections import Connector
 
 MakeConnector = Callable[..., Connector]
 
 
 @pytest.fixture
-def make_connector(settings: Callable[..., Config]) -> MakeConnector:
+def make_connector(
+    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> MakeConnector:
     """Make a connector for a URL, with this timeout in seconds."""
 
     def make(url: str, connect_timeout: float = 10) -> Connector:
-        changed = settings(database__url=url, database__connect_timeout=connect_timeout)
-        return Connector(changed.database)
+        monkeypatch.setattr(connections, "POOL_CONNECT_TIMEOUT_S", connect_timeout)
+        return Connector(settings(database__url=url).database)
 
     return make
 

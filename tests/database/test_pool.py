@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from support import Execute, approve, until, with_user
 
 from service.config import Config
+from service.database import connections
 from service.database import pool as pool_module
 from service.database.pool import Pool, Share
 from service.errors import OperatorError, Refusal, Unavailable
@@ -87,11 +88,14 @@ def limited(execute: Execute, database: str, connections: int) -> str:
 
 
 @pytest.fixture
-async def make_pool(settings: Callable[..., Config]) -> AsyncIterator[MakePool]:
+async def make_pool(
+    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MakePool]:
     """Make a pool with these settings of [database], closed at the end."""
     pools = []
 
-    def make(verify: Verify = approve, **changes: Any) -> Pool:
+    def make(verify: Verify = approve, connect_timeout: float = 2, **changes: Any) -> Pool:
+        monkeypatch.setattr(connections, "POOL_CONNECT_TIMEOUT_S", connect_timeout)
         changed = settings(**{f"database__{key}": value for key, value in changes.items()})
         pools.append(Pool(changed.database, verify))
         return pools[-1]

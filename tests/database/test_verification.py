@@ -16,7 +16,7 @@ import pytest
 from support import Execute, add_movies, set_for_database, with_user
 
 from service.config import Config
-from service.database import query_files
+from service.database import connections, query_files
 from service.database.connections import Connector
 from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
@@ -520,9 +520,12 @@ async def test_a_connection_that_breaks_blames_no_query(
         await verify()
 
 
-async def test_a_silent_database_is_reported_in_one_line(settings: Callable[..., Config]) -> None:
+async def test_a_silent_database_is_reported_in_one_line(
+    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In `queries check`, and before a reload."""
-    config = settings(database__connect_timeout=0.1)
+    monkeypatch.setattr(connections, "POOL_CONNECT_TIMEOUT_S", 0.1)
+    config = settings()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a"
         with pytest.raises(Unavailable, match="timeout expired"):
