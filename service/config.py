@@ -31,7 +31,6 @@ PREFIX = "CATALOGUE_"
 NOT_SETTINGS = {"CATALOGUE_CONFIG"}  # the path of config.toml itself
 # https://html.spec.whatwg.org/multipage/browsers.html#ascii-serialisation-of-an-origin; not `null`,
 # as any page can have that origin.
-MIN_BURST = 16  # the units of the largest body
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 TOKEN = re.compile("[A-Za-z0-9._~+/-]{16,}=*")  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
 DEFAULT_PORT = re.compile("http:.*:80|https:.*:443")  # browsers omit it
@@ -182,13 +181,6 @@ class Limits:
     rate: int = _setting(WholeNumber(0, 1_000_000))
     burst: int = _setting(WholeNumber(1, 100_000_000))
     redis_url: str = _setting(kinds.String(validate=_is_redis_url), is_secret=True)
-
-    def __post_init__(self) -> None:
-        """Refuse a burst that is no whole number of seconds, or too small for some request."""
-        if self.rate and (self.burst % self.rate or self.burst < MIN_BURST):
-            raise ValidationError(
-                {"burst": [f"must be a multiple of rate ({self.rate}), and at least {MIN_BURST}"]}
-            )
 
 
 @dataclass(frozen=True)

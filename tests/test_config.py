@@ -145,7 +145,6 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
         "cors_origins": "https://a.example,*",
         "trusted_proxies": "10.0.0.7,fd00::/8,unix",
         "token": "0123456789abcdef",
-        "rate": "20",  # a part of burst
         "redis_url": "redis://:p@h/0",
         "anonymous": "read",
     }
@@ -405,15 +404,6 @@ def test_the_password_is_in_no_message(write: Write) -> None:
         assert message.startswith("DATABASE_URL: ")
         assert SECRET not in message
     assert SECRET not in refused(write('\nurl = ""', f'\nurl = "postgresql://u:{SECRET}@h/d'))
-
-
-@pytest.mark.parametrize("burst", [15, 1000])
-def test_a_burst_is_whole_seconds_and_enough_for_each_request(burst: int) -> None:
-    """The message says what is expected; without a rate, it has no effect."""
-    message = refused(DEFAULTS, CATALOGUE_LIMITS_RATE="15", CATALOGUE_LIMITS_BURST=str(burst))
-
-    assert message == "CATALOGUE_LIMITS_BURST: must be a multiple of rate (15), and at least 16"
-    config.load(DEFAULTS, {"CATALOGUE_LIMITS_BURST": str(burst)})
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -25,24 +25,26 @@ class Limits:
     """Refuses what is more than the limit, with `LimitReached`."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._settings = settings
+        self._rate = settings.rate
         self._count_refusal = metrics.count_limited
         self.are_on = settings.rate > 0
         self._redis = _make_redis(settings.redis_url) if self.are_on else None
-        window_s = settings.burst // settings.rate if self.are_on else 1
-        self._rate = Policy("rate", settings.burst, window_s)
-        self._used = self._make_counts(self._rate)
+        # In whole seconds, as Redis counts. A burst that is no multiple of the rate is rounded up:
+        # with a longer window alone, clients would get less than the rate.
+        window_s = -(-settings.burst // settings.rate) if self.are_on else 1
+        self._policy = Policy("rate", settings.rate * window_s, window_s)
+        self._used = self._make_counts(self._policy)
 
     async def charge(self, context: RequestContext, cost: int) -> None:
-        """Count a request of so many units; raises `LimitReached`."""
+        """Count a request of so many units, or of the whole burst; raises `LimitReached`."""
+        cost = min(cost, self._policy.quota)
         refused = await self._used.take(identify(context.client_id, context.address), cost)
         if refused:
             self._count_refusal()
-            rate, burst = self._settings.rate, self._settings.burst
             raise LimitReached(
-                f"the limit is {rate} units per second, and {burst} at once; this request takes"
-                f" {cost}: try again in {refused.retry_after_s} s",
-                self._rate,
+                f"the limit is {self._rate} units per second, and {self._policy.quota} at once;"
+                f" this request takes {cost}: try again in {refused.retry_after_s} s",
+                self._policy,
                 refused.remaining,
                 refused.retry_after_s,
             )

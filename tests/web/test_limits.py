@@ -8,7 +8,6 @@ from conftest import Client, Start
 from support import Execute, StoppedClock, add_client, add_movies, bearer
 from wire import exchange
 
-from service import config
 from service.access import counts
 from service.web.limits import GENRES_UNITS, LIST_UNITS, MAX_BODY_UNITS
 
@@ -202,6 +201,32 @@ async def test_without_limits_there_is_none(client: Client, execute: Execute) ->
     assert statuses == {200}
 
 
-def test_the_smallest_burst_is_enough_for_every_request() -> None:
-    """Otherwise some request would always be refused."""
-    assert max(LIST_UNITS, MAX_BODY_UNITS) <= config.MIN_BURST
+@pytest.mark.parametrize(
+    ("rate", "burst", "policy"), [(1, 5, "q=5;w=5"), (3, 10, "q=12;w=4"), (20, 1, "q=20;w=1")]
+)
+async def test_the_burst_is_whole_seconds_of_the_rate(
+    start: Start, rate: int, burst: int, policy: str
+) -> None:
+    """It is rounded up, so that the rate holds."""
+    client = await start(limits__rate=rate, limits__burst=burst)
+    await exhaust(client)
+
+    refused = await client.get("/v1/movies/1")
+
+    assert refused.headers["RateLimit-Policy"] == f'"rate";{policy}'
+
+
+async def test_a_request_that_costs_more_than_the_burst_takes_all_of_it(
+    start: Start, clock: StoppedClock
+) -> None:
+    """Otherwise it would always be refused."""
+    client = await start(limits__rate=1, limits__burst=2)
+
+    statuses = [(await client.get("/v1/movies")).status for _ in range(2)]
+    refused = await client.patch("/v1/movies/1", data=(1 << 20) * b" ")
+    clock.now += int(refused.headers["Retry-After"])
+    last = await client.patch("/v1/movies/1", data=(1 << 20) * b" ")
+
+    assert statuses == [200, 429]
+    assert "this request takes 2:" in (await refused.json())["detail"]
+    assert (refused.status, last.status) == (429, 400)
