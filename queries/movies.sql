@@ -45,7 +45,7 @@ join new as n on n.id = c.id;
 -- the change again. Waiting for the lock would delay all requests that share the statement.
 -- The trigger movies_keep_version sets version and updated_at.
 -- Conditions are checked after the row is locked: its version is one of `versions` and none of
--- `other_than`, and it has not changed since `unmodified_since` (to the second). `held` is false if a
+-- `other_than`, and it has not changed since `unmodified_since` (to the second). `done` is false if a
 -- condition does not hold; then the movie was not changed.
 with changes as materialized (
   select
@@ -78,7 +78,7 @@ updated as (
   returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 )
 select
-  f.id is null as locked, u.id is not null as held,
+  f.id is null as locked, u.id is not null as done,
   m.id, u.title, u.year, u.runtime, u.genres, u.version, u.created_at, u.updated_at
 from changes as c
 join movies as m on m.id = c.id
@@ -88,7 +88,7 @@ left join updated as u on u.id = c.id;
 -- name: delete_movies(deletions)
 -- set: gin_pending_list_limit = 64kB
 -- \set deletions '\'[{"id": 1, "versions": [1, 2]}, {"id": 2}]\''
--- Returns the deleted movies. For missing ids, conditions, `held` and `locked` see update_movies.
+-- Returns the deleted movies. For missing ids, conditions, `done` and `locked` see update_movies.
 with deletions as materialized (
   select d.id, d.versions, d.other_than, d.unmodified_since
   from jsonb_to_recordset(:deletions)
@@ -111,7 +111,7 @@ deleted as (
   returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 )
 select
-  f.id is null as locked, x.id is not null as held,
+  f.id is null as locked, x.id is not null as done,
   m.id, x.title, x.year, x.runtime, x.genres, x.version, x.created_at, x.updated_at
 from deletions as d
 join movies as m on m.id = d.id

@@ -13,19 +13,19 @@ with locked as materialized (
   select
     case when :highest - s.last_value > 1000000
       then pg_advisory_xact_lock(hashtextextended('reserve_movie_ids', 0)) is not null
-    end as may_leap
+    end as may_skip
   from movies_id_seq as s
 ),
-leapt as materialized (
+skipped as materialized (
   select (
     select setval('movies_id_seq', :highest)
     from movies_id_seq as s
-    where l.may_leap and :highest - s.last_value > 1000000
+    where l.may_skip and :highest - s.last_value > 1000000
   ) as last_id
   from locked as l
 )
 select count(nextval('movies_id_seq')) as drawn
-from leapt as l
+from skipped as l
 cross join lateral generate_series(
   1,
   (

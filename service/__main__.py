@@ -45,7 +45,7 @@ from service.database.urls import hide_password
 from service.database.verification import explain_query
 from service.errors import OperatorError, Unavailable
 from service.log_writer import get_writer
-from service.queries import EXPECTED, load_queries, verify_queries
+from service.query_registry import EXPECTED, load_queries, verify_queries
 from service.transfer import formats
 from service.transfer.exporting import export_movies
 from service.transfer.files import open_source, show_progress

@@ -22,7 +22,7 @@ from service.database.statements import Statements, suppress_timeout_reports
 from service.database.urls import check_tls
 from service.errors import OperatorError, Unavailable
 from service.metrics import Metrics
-from service.queries import SqlFiles, load_queries, verify_queries
+from service.query_registry import QueryRegistry, load_queries, verify_queries
 from service.tracing import Tracing
 from service.web.access import AccessControl
 from service.web.bodies import BodyReader
@@ -54,7 +54,7 @@ def create_app(
     reads them again until the database is verified. `metrics_folder`: what several processes count.
     """
     metrics = Metrics(is_enabled=config.operations.are_metrics_on, folder=metrics_folder)
-    files = SqlFiles(config)
+    files = QueryRegistry(config)
     if refuse_mistakes:
         files.load()
     check_tls(config.database)

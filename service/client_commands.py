@@ -20,7 +20,7 @@ from service.database import transactions
 from service.database.embedded import with_database
 from service.database.transactions import Transaction
 from service.errors import OperatorError
-from service.queries import load_queries
+from service.query_registry import load_queries
 
 MAX_NAME = 100  # characters, as the table allows
 DURATION = re.compile("([0-9]{1,6})(s|min|h|d)")

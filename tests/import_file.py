@@ -5,7 +5,7 @@ from pathlib import Path
 from conftest import ROOT
 
 from service.database import query_files
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 from service.transfer import formats
 from service.transfer.files import open_source
 from service.transfer.importing import ImportResult, import_rows

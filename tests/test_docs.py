@@ -18,7 +18,7 @@ from service import config
 from service.app import create_app
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 from service.web.problems import BY_SLUG
 
 DOCUMENTS = sorted(

@@ -25,10 +25,10 @@ from test_process import (
     serving,
 )
 
-import service.queries
+import service.query_registry
 from service.config import Config
-from service.database.queries import Query
-from service.queries import SqlFiles
+from service.database.query import Query
+from service.query_registry import QueryRegistry
 
 __all__ = ["checkout"]  # a fixture
 
@@ -218,8 +218,8 @@ async def test_of_two_reloads_the_later_one_wins(
             await is_released.wait()
         verified.append(found["get_a"].sql[-1])
 
-    monkeypatch.setattr(service.queries, "verify_queries", verify)
-    files = SqlFiles(settings(root=checkout))
+    monkeypatch.setattr(service.query_registry, "verify_queries", verify)
+    files = QueryRegistry(settings(root=checkout))
     for number in "12":
         (checkout / "queries" / "a.sql").write_text(f"-- name: get_a()\nselect {number};")
         files.reload()

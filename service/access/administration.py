@@ -8,7 +8,7 @@ import orjson
 
 from service.access.clients import Scope
 from service.access.tokens import hash_token, make_token
-from service.database.queries import Expected
+from service.database.query import Expected
 from service.database.transactions import Transaction
 from service.errors import OperatorError
 

@@ -18,7 +18,7 @@ from service.access.tokens import EXPECTED_TOKEN, hash_token, parse_token
 from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
-from service.database.queries import Expected
+from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import (
     CatalogueError,

@@ -18,7 +18,7 @@ MAX_ADDRESSES = 100_000  # that are counted by themselves in a window; 13 MB
 ADDRESS = "address:"  # the start of the identity of a client without a token
 
 
-class Refused(NamedTuple):
+class RetryLater(NamedTuple):
     """Nothing was counted, as it is too much: how much is left, and when it would be enough."""
 
     remaining: int
@@ -36,7 +36,7 @@ class Usage(NamedTuple):
 class Counts(Protocol):
     """Counts by identity."""
 
-    async def take(self, identity: str, cost: int) -> Refused | None:
+    async def take(self, identity: str, cost: int) -> RetryLater | None:
         """Count the cost, or nothing if that is more than the limit."""
         ...
 
@@ -55,7 +55,7 @@ class MemoryCounts:
         self._previous: dict[str, int] = {}
         self._current: dict[str, int] = {}
 
-    async def take(self, identity: str, cost: int) -> Refused | None:
+    async def take(self, identity: str, cost: int) -> RetryLater | None:
         """Count the cost, or nothing if that is more than the limit."""
         quota = self._policy.quota
         now = time.time()
@@ -89,7 +89,7 @@ class MemoryCounts:
         self._ends_at = (window + 1.0) * self._policy.window_s
 
 
-def refuse(policy: Policy, usage: Usage, cost: int) -> Refused:
+def refuse(policy: Policy, usage: Usage, cost: int) -> RetryLater:
     """Return what is left, and after how many seconds the cost would not be refused."""
     previous, current, left_s = usage
     weighted = int(previous * left_s / policy.window_s)
@@ -99,7 +99,7 @@ def refuse(policy: Policy, usage: Usage, cost: int) -> Refused:
     else:  # this window must end; then it is the one before
         room = policy.quota - cost
         wait_s = left_s + max(0.0, policy.window_s - (room + 1) * policy.window_s / current)
-    return Refused(max(0, policy.quota - current - weighted), max(1, int(wait_s) + 1))
+    return RetryLater(max(0, policy.quota - current - weighted), max(1, int(wait_s) + 1))
 
 
 def _share(identity: str) -> str:

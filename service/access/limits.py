@@ -38,7 +38,7 @@ class Limits:
     async def charge(self, context: RequestContext, cost: int) -> None:
         """Count a request of so many units, or of the whole burst; raises `LimitReached`."""
         cost = min(cost, self._policy.quota)
-        refused = await self._used.take(identify(context.client_id, context.address), cost)
+        refused = await self._used.take(choose_key(context.client_id, context.address), cost)
         if refused:
             self._count_refusal()
             raise LimitReached(
@@ -66,7 +66,7 @@ class Limits:
 
 
 @lru_cache(KNOWN_REQUESTERS)
-def identify(client_id: int | None, address: str) -> str:
+def choose_key(client_id: int | None, address: str) -> str:
     """Return whom a request counts for: its client, or else its address."""
     if client_id is not None:
         return f"client:{client_id}"

@@ -15,7 +15,7 @@ from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from service.access.counts import MemoryCounts, Refused, Usage, refuse
+from service.access.counts import MemoryCounts, RetryLater, Usage, refuse
 from service.errors import OperatorError, Policy
 
 log = structlog.get_logger()
@@ -107,7 +107,7 @@ class RedisCounts:
         self._redis = redis
         self._memory = MemoryCounts(policy)
 
-    async def take(self, identity: str, cost: int) -> Refused | None:
+    async def take(self, identity: str, cost: int) -> RetryLater | None:
         """Count the cost, or nothing if that is more than the limit."""
         refused = await self._memory.take(identity, cost)
         if refused or not self._redis.is_there:

@@ -10,8 +10,9 @@ import re
 import secrets
 from base64 import urlsafe_b64encode
 
+from service.database import MAX_BIGINT
+
 PATTERN = re.compile("mc_([1-9][0-9]{0,18})_[A-Za-z0-9_-]{43}")
-MAX_ID = 2**63 - 1
 RANDOM_CHARACTERS = 37
 CHECKSUM_CHARACTERS = 6
 
@@ -30,7 +31,7 @@ def parse_token(token: str) -> int | None:
     if not match or _sum(token[:-CHECKSUM_CHARACTERS]) != token[-CHECKSUM_CHARACTERS:]:
         return None
     client_id = int(match[1])
-    return client_id if client_id <= MAX_ID else None
+    return client_id if client_id <= MAX_BIGINT else None
 
 
 def hash_token(token: str) -> str:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from service.context import RequestContext
-from service.database.queries import Expected
+from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Refusal, Unavailable
 

@@ -19,7 +19,7 @@ from service.catalogue.movies import to_invalid
 from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
-from service.database.queries import Expected
+from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import KeyInUse, KeyReused, RuleBroken
 

@@ -19,7 +19,7 @@ from service.catalogue.paging import (
     SortKey,
 )
 from service.context import RequestContext
-from service.database.queries import Expected
+from service.database.query import Expected
 from service.database.statements import Row, Statements
 from service.errors import Contended, Failure, WrongParameters
 

@@ -14,7 +14,7 @@ from service.catalogue.movie import FIELDS, TYPES, Movie
 from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
-from service.database.queries import Expected
+from service.database.query import Expected
 from service.database.statements import Row, Statements
 from service.errors import (
     Contended,
@@ -38,14 +38,14 @@ class Condition(NamedTuple):
 ALWAYS = Condition()
 
 
-class Refused(Enum):
+class NotChanged(Enum):
     """Why an existing movie was not changed."""
 
-    BY_CONDITION = auto()
-    BY_LOCK = auto()  # another session holds the row's lock; try again
+    CONDITION_FAILED = auto()
+    LOCKED = auto()  # another session holds the row's lock; try again
 
 
-CHANGED = {"locked": bool, "held": bool, **TYPES}
+CHANGED = {"locked": bool, "done": bool, **TYPES}
 QUERIES: Mapping[str, Expected] = {
     "get_movies": Expected(TYPES, [{"ids": "{}"}], "GET a movie"),
     "create_movies": Expected(
@@ -129,7 +129,7 @@ class Catalogue:
 
     async def _change(
         self,
-        batcher: Batcher[Movie | Refused],
+        batcher: Batcher[Movie | NotChanged],
         movie_id: int,
         payload: bytes,
         context: RequestContext | None,
@@ -137,27 +137,27 @@ class Catalogue:
         """Submit the row, and again while another session holds the movie's lock."""
         try:
             result = await batcher.submit(movie_id, payload, context)
-            if result is Refused.BY_LOCK:
+            if result is NotChanged.LOCKED:
                 result = await self._retry_until_unlocked(batcher, movie_id, payload, context)
         except RuleBroken as error:
             raise to_invalid(error) from error
         if result is None:
             raise MovieNotFound
-        if isinstance(result, Refused):
+        if isinstance(result, NotChanged):
             raise PreconditionFailed
         return result
 
     async def _retry_until_unlocked(
         self,
-        batcher: Batcher[Movie | Refused],
+        batcher: Batcher[Movie | NotChanged],
         movie_id: int,
         payload: bytes,
         context: RequestContext | None,
-    ) -> Movie | Refused | None:
+    ) -> Movie | NotChanged | None:
         started = time.monotonic()
         delay = LOCK_RETRY_MIN_S
-        result: Movie | Refused | None = Refused.BY_LOCK
-        while result is Refused.BY_LOCK:
+        result: Movie | NotChanged | None = NotChanged.LOCKED
+        while result is NotChanged.LOCKED:
             if time.monotonic() > started + self._timeout:
                 raise Contended(f"movie {movie_id} is locked")
             await asyncio.sleep(delay)
@@ -182,10 +182,10 @@ class Catalogue:
         created = await self._write("create_movies", rows, 0, movies=_to_json(rows))
         return {row[0]: Movie(*row[1:]) for row in created}
 
-    async def _update(self, rows: Rows[Movie | Refused]) -> dict[int, Movie | Refused]:
+    async def _update(self, rows: Rows[Movie | NotChanged]) -> dict[int, Movie | NotChanged]:
         return _by_id(await self._write("update_movies", rows, 2, changes=_to_json(rows)))
 
-    async def _delete(self, rows: Rows[Movie | Refused]) -> dict[int, Movie | Refused]:
+    async def _delete(self, rows: Rows[Movie | NotChanged]) -> dict[int, Movie | NotChanged]:
         return _by_id(await self._write("delete_movies", rows, 2, deletions=_to_json(rows)))
 
     async def _write(
@@ -206,13 +206,13 @@ def _to_json(rows: Rows[Any]) -> str:
     return "[" + b",".join([row.payload for row in rows]).decode() + "]"
 
 
-def _by_id(fetched: list[Row]) -> dict[int, Movie | Refused]:
-    results: dict[int, Movie | Refused] = {}
-    for is_locked, is_held, *movie in fetched:
+def _by_id(fetched: list[Row]) -> dict[int, Movie | NotChanged]:
+    results: dict[int, Movie | NotChanged] = {}
+    for is_locked, is_done, *movie in fetched:
         if is_locked:
-            results[movie[0]] = Refused.BY_LOCK
+            results[movie[0]] = NotChanged.LOCKED
         else:
-            results[movie[0]] = Movie(*movie) if is_held else Refused.BY_CONDITION
+            results[movie[0]] = Movie(*movie) if is_done else NotChanged.CONDITION_FAILED
     return results
 
 

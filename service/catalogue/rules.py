@@ -13,13 +13,13 @@ from marshmallow import Schema, ValidationError, missing
 from marshmallow.fields import Field
 
 from service.catalogue.movie import COLUMNS, FIELDS
+from service.database import MAX_INTEGER
 from service.errors import Failure, Invalid, Malformed
 
 MIN_YEAR = 1888  # Roundhay Garden Scene
 MAX_TITLE_BYTES = 500
 MAX_GENRES = 5
 MAX_GENRE_BYTES = 100
-MAX_RUNTIME_MINUTES = 2**31 - 1  # an integer of PostgreSQL
 RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
 READ_ONLY = tuple(name for name in COLUMNS if name not in FIELDS)
 MAX_DIGITS = 18  # a number with more may not fit a bigint
@@ -150,8 +150,8 @@ def _check_year(year: int) -> None:
 
 
 def _check_runtime(minutes: int) -> None:
-    if not 1 <= minutes <= MAX_RUNTIME_MINUTES:
-        raise ValidationError(f"must be more than 0 and at most {MAX_RUNTIME_MINUTES} mins")
+    if not 1 <= minutes <= MAX_INTEGER:
+        raise ValidationError(f"must be more than 0 and at most {MAX_INTEGER} mins")
 
 
 def _check_genres(genres: list[str]) -> None:
@@ -209,8 +209,8 @@ YEAR_SHAPE = {
     "examples": [1942],
 }
 RUNTIME_SHAPE = {
-    "pattern": rf"^[1-9][0-9]{{0,{len(str(MAX_RUNTIME_MINUTES)) - 1}}} mins$",
-    "description": f"`<number> mins`; more than 0 and at most {MAX_RUNTIME_MINUTES}",
+    "pattern": rf"^[1-9][0-9]{{0,{len(str(MAX_INTEGER)) - 1}}} mins$",
+    "description": f"`<number> mins`; more than 0 and at most {MAX_INTEGER}",
     "examples": ["102 mins"],
 }
 GENRES_SHAPE = {

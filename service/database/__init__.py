@@ -1,1 +1,5 @@
 """All that speaks PostgreSQL."""
+
+# https://www.postgresql.org/docs/current/datatype-numeric.html
+MAX_INTEGER = 2**31 - 1
+MAX_BIGINT = 2**63 - 1

@@ -5,7 +5,7 @@ import asyncio
 import psycopg2
 from psycopg2 import errors as postgres
 
-from service.database.queries import Query
+from service.database.query import Query
 from service.errors import (
     CatalogueError,
     Contended,

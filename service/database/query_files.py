@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import aiosql
 from aiosql.utils import SQLLoadException, SQLParseException
 
-from service.database.queries import TIMEOUT_SETTING, AiopgAdapter, Expected, Query, Setting
+from service.database.query import TIMEOUT_SETTING, AiopgAdapter, Expected, Query, Setting
 from service.database.sql_files import read_sql_file
 from service.errors import OperatorError
 

@@ -24,7 +24,7 @@ from service.database.driver_errors import (
     translate_error,
 )
 from service.database.pool import Pool, Share
-from service.database.queries import Execution, Query
+from service.database.query import Execution, Query
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]

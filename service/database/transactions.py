@@ -14,7 +14,7 @@ from psycopg2.extensions import POLL_OK, POLL_READ
 
 from service.database.connections import Session, open_polled_session, wait
 from service.database.driver_errors import describe_error, translate_error
-from service.database.queries import Query
+from service.database.query import Query
 from service.database.statements import Row, limit_affected
 from service.errors import OperatorError, RuleBroken
 

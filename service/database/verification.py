@@ -18,7 +18,7 @@ from psycopg2 import errors as postgres
 from service.config import Database
 from service.database.connections import application_name, open_session
 from service.database.driver_errors import describe_error
-from service.database.queries import Expected, Query
+from service.database.query import Expected, Query
 from service.database.statements import limit_affected
 from service.errors import Contended, OperatorError, Refusal, Unavailable
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 from service.catalogue.movie import TYPES, Movie, movie_json
 from service.database import transactions
-from service.database.queries import Expected, Query
+from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
 from service.transfer.files import write_file

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import orjson
 
 from service.database import transactions
-from service.database.queries import Expected, Query
+from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import CatalogueError, OperatorError
 from service.transfer.rejects import explain, to_reject, write_rejects

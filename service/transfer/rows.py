@@ -11,11 +11,9 @@ from marshmallow.validate import Range
 
 from service.catalogue.rules import MAX_DIGITS, MOVIE, JSONField, load_fields
 from service.catalogue.strict_json import MAX_BYTES
+from service.database import MAX_INTEGER
 from service.errors import CatalogueError
 
-MAX_ID = 10**MAX_DIGITS - 1  # ids beyond are left for new movies
-MAX_VERSION = 2**31 - 1  # an integer of PostgreSQL
-RANGE_ERROR = "must be {min} to {max}"
 TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
 
 
@@ -58,6 +56,10 @@ def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
     return load_fields(MOVIE if READ_ONLY.keys().isdisjoint(row) else RECORD, row)
 
 
+def _number(maximum: int) -> JSONField:
+    return JSONField(int, "an integer", Range(1, maximum, error="must be {min} to {max}"), {})
+
+
 def _parse_time(text: str) -> datetime:
     with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text)
@@ -68,8 +70,8 @@ def _parse_time(text: str) -> datetime:
 
 TIME = JSONField(str, 'a string like "2026-01-05T09:00:00Z"', None, {}, _parse_time)
 READ_ONLY = {
-    "id": JSONField(int, "an integer", Range(1, MAX_ID, error=RANGE_ERROR), {}),
-    "version": JSONField(int, "an integer", Range(1, MAX_VERSION, error=RANGE_ERROR), {}),
+    "id": _number(10**MAX_DIGITS - 1),  # ids beyond are left for new movies
+    "version": _number(MAX_INTEGER),
     "created_at": TIME,
     "updated_at": TIME,
 }

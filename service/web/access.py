@@ -12,7 +12,7 @@ from service.access.limits import Limits
 from service.config import Access
 from service.context import RequestContext
 from service.errors import Forbidden, MalformedHeader, Unauthorized
-from service.web.limits import count_units
+from service.web.costs import count_units
 
 if TYPE_CHECKING:
     from service.web.request_cycle.cycle import Route

@@ -1,10 +1,10 @@
 """All routes in one table, each with its handler and its description in the reference."""
 
 from service.access.clients import Scope
+from service.web.costs import GENRES_UNITS, LIST_UNITS
 from service.web.genres import Genres
 from service.web.health import Health
 from service.web.index import show_index, show_root_index
-from service.web.limits import GENRES_UNITS, LIST_UNITS
 from service.web.movies.handlers import Movies
 from service.web.reference import operations
 from service.web.reference.document import Operation, build_document

@@ -35,7 +35,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.errors import Unauthorized, Unavailable
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 
 ALMOST_S = 0.001  # before a cached client is looked up again
 

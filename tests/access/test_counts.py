@@ -4,8 +4,8 @@ import pytest
 from support import StoppedClock
 
 from service.access import counts
-from service.access.counts import MemoryCounts, Refused
-from service.access.limits import identify
+from service.access.counts import MemoryCounts, RetryLater
+from service.access.limits import choose_key
 from service.errors import Policy
 
 TEN = Policy("rate", 10, 5)
@@ -36,7 +36,7 @@ async def test_no_more_than_the_quota_is_taken_at_once() -> None:
 
     refused = await counter.take("client:7", 3)
 
-    assert refused == Refused(2, 6)
+    assert refused == RetryLater(2, 6)
     assert await counter.take("client:7", 2) is None
     assert await counter.take("client:8", 10) is None
 
@@ -127,4 +127,4 @@ async def test_addresses_that_have_used_nothing_take_no_memory(
 )
 def test_an_ipv6_address_counts_as_its_network(one: str, other: str, *, is_same: bool) -> None:
     """A customer has a /64, and could send each request from another address of it."""
-    assert (identify(None, one) == identify(None, other)) is is_same
+    assert (choose_key(None, one) == choose_key(None, other)) is is_same

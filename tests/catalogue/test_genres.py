@@ -17,7 +17,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements, suppress_timeout_reports
 from service.errors import StatementFailed, Unavailable
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 
 MOVIES = "insert into movies (title, year, runtime, genres) "
 ONE = MOVIES + "values ('Moana', 2016, 107, '{animation}')"

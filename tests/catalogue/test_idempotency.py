@@ -33,7 +33,7 @@ from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 
 OTHER = {**MOANA, "title": "Another"}
 LARGE = {**MOANA, "title": "é" * 250, "genres": [letter * 100 for letter in "abcde"]}

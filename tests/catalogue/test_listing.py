@@ -17,7 +17,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Row, Statements, suppress_timeout_reports
 from service.errors import Contended, Unavailable, WrongParameters
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 
 EVERYTHING = Filter()
 RARE = Filter(year=Range(2000, 2000))

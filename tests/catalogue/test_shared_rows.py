@@ -21,7 +21,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.errors import Contended, MovieNotFound, PreconditionFailed, Unavailable
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 
 FIELDS = {**MOANA, "runtime": 107}
 WAITING = "select 1 from pg_stat_activity where wait_event = 'advisory'"

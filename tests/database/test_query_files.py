@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from service.database import query_files
-from service.database.queries import Expected, Query
+from service.database.query import Expected, Query
 from service.errors import OperatorError
 
 

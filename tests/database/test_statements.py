@@ -18,7 +18,7 @@ from support import Execute, add_movies, approve, set_for_database, until
 from service.config import Config
 from service.database import pool, query_files
 from service.database.pool import Pool
-from service.database.queries import Query
+from service.database.query import Query
 from service.database.statements import Row, Statements
 from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
 

@@ -12,10 +12,10 @@ from conftest import ROOT
 from support import Execute, wait_until
 
 from service.database import query_files, transactions
-from service.database.queries import Query
+from service.database.query import Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 
 INSERT = "import_movies"
 OTHERS = "pid <> pg_backend_pid() and datname = current_database()"

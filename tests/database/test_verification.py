@@ -20,10 +20,10 @@ from service.database import connections, query_files
 from service.database.connections import Connector
 from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
-from service.database.queries import Expected
+from service.database.query import Expected
 from service.database.verification import explain_query, verify_database
 from service.errors import Contended, OperatorError, Unavailable
-from service.queries import EXPECTED, SqlFiles, verify_queries
+from service.query_registry import EXPECTED, QueryRegistry, verify_queries
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
@@ -464,7 +464,7 @@ async def test_a_standby_is_verified_as_far_as_possible_and_only_once(
     read_only: aiopg.Connection, settings: Callable[..., Config]
 ) -> None:
     """Writes are verified when it becomes writable; a burst of new connections is no load."""
-    files = SqlFiles(settings())
+    files = QueryRegistry(settings())
 
     first = await files.verify(read_only)
     files.queries.clear()  # to verify again would fail

@@ -14,7 +14,7 @@ from support import Execute, add_movies, set_for_database
 from service.catalogue.movie import COLUMNS
 from service.database import query_files, transactions
 from service.errors import OperatorError
-from service.queries import EXPECTED
+from service.query_registry import EXPECTED
 from service.transfer import exporting, formats
 from service.transfer.exporting import read_chunks
 

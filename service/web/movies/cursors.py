@@ -12,11 +12,9 @@ from typing import Any
 import orjson
 
 from service.catalogue.paging import Filter, Place, SortKey
+from service.database import MAX_BIGINT, MAX_INTEGER
 
 DIGEST_BYTES = 8
-MAX_ID = 2**63 - 1  # PostgreSQL's bigint
-MAX_INTEGER = 2**31 - 1  # PostgreSQL's integer
-MAX_TOTAL = 2**53 - 1  # all JSON parsers read this number exactly (RFC 8259, 6)
 
 
 def encode(key: SortKey, total: int, filters: Filter, sort: str, *, backwards: bool) -> str:
@@ -51,8 +49,9 @@ def _parse_place(content: Any, sort: str) -> Place:
     if not isinstance(content, list) or [type(part) for part in content] != [bool, int, kind, int]:
         raise ValueError("not a place")
     backwards, total, value, movie_id = content
-    if not 0 <= movie_id <= MAX_ID or not 0 < total <= MAX_TOTAL or "\0" in str(value):
+    # All JSON parsers read a total below 2^53 exactly (RFC 8259, 6).
+    if not 0 <= movie_id <= MAX_BIGINT or not 0 < total < 2**53 or "\0" in str(value):
         raise ValueError("out of range")
-    if field != "title" and abs(value) > (MAX_ID if field == "id" else MAX_INTEGER):
+    if field != "title" and abs(value) > (MAX_BIGINT if field == "id" else MAX_INTEGER):
         raise ValueError("out of range")
     return Place(key=SortKey(value, movie_id), backwards=backwards, total=total)

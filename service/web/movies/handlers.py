@@ -9,10 +9,10 @@ from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.catalogue.rules import read_movie
+from service.database import MAX_BIGINT
 from service.errors import MovieNotFound
 from service.web.bodies import BodyReader
 from service.web.conditions import is_not_modified, not_modified_headers
-from service.web.movies.cursors import MAX_ID
 from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
 from service.web.movies.pages import page_response
 from service.web.movies.parameters import parse_list_query, reject_query_string
@@ -105,6 +105,6 @@ def _parse_target(request: web.Request) -> int:
     if request.rel_url.raw_query_string:
         reject_query_string(request)
     movie_id = int(request.match_info["id"])
-    if movie_id > MAX_ID:
+    if movie_id > MAX_BIGINT:
         raise MovieNotFound
     return movie_id

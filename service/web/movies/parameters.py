@@ -18,9 +18,9 @@ from marshmallow.fields import Field
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
 from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, quote
 from service.catalogue.search_words import MAX_WORDS, MIN_PREFIX_LETTERS, split_words
+from service.database import MAX_INTEGER
 from service.errors import Failure, WrongParameters
 from service.web.movies import cursors
-from service.web.movies.cursors import MAX_INTEGER
 
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100

@@ -10,9 +10,9 @@ from aiohttp import hdrs, web
 
 from service.catalogue.movie import Movie
 from service.catalogue.movies import ALWAYS, Condition
+from service.database import MAX_INTEGER
 from service.errors import PreconditionRequired
 from service.web.conditions import Tag, format_date, parse_date, parse_tags
-from service.web.movies.cursors import MAX_INTEGER
 
 MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
 

@@ -9,7 +9,7 @@ from marshmallow import Schema
 
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MOVIE
-from service.web.movies.cursors import MAX_ID
+from service.database import MAX_BIGINT
 from service.web.movies.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.movies.parameters import PARAMETERS
 from service.web.reference import schemas
@@ -31,7 +31,7 @@ ID = parameter(
     type="integer",
     format="int64",
     minimum=1,
-    maximum=MAX_ID,
+    maximum=MAX_BIGINT,
     examples=[7],
 )
 FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))

@@ -16,7 +16,7 @@ from service.database import query_files, verification
 from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.database.migrations.files import list_versions
-from service.database.queries import Expected, Query
+from service.database.query import Expected, Query
 from service.database.statements import Statements, suppress_timeout_reports
 from service.errors import OperatorError, Refusal, Unavailable
 from service.transfer import exporting, importing
@@ -66,7 +66,7 @@ class LoadedQueries(dict[str, Query]):
         raise Unavailable(f"{name} is not loaded", Refusal.NOT_READY)
 
 
-class SqlFiles:
+class QueryRegistry:
     """What a process uses of queries/*.sql and migrations/*.sql."""
 
     def __init__(self, config: Config) -> None:
