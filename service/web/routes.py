@@ -6,9 +6,9 @@ from service.web.genres import Genres
 from service.web.health import Health
 from service.web.index import show_index, show_root_index
 from service.web.movies.handlers import Movies
-from service.web.reference import operations
-from service.web.reference.document import Operation, build_document
+from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
+from service.web.reference.operations import OPERATIONS
 from service.web.request_cycle.cycle import Route
 
 # No leading zeros, so that a movie has one path; `\d` would match digits of other scripts.
@@ -19,22 +19,22 @@ def make_routes(
     health: Health, movies: Movies, genres: Genres, reference: Reference, anonymous: Scope
 ) -> list[Route]:
     """Return every route; give `reference` the OpenAPI document of them."""
-    table: list[tuple[Route, Operation]] = [
-        (Route("GET", "/", show_root_index), operations.SHOW_ROOT_INDEX),
-        (Route("GET", "/v1", show_index), operations.SHOW_INDEX),
-        (Route("GET", "/v1/healthcheck", health.show), operations.SHOW_HEALTH),
-        (Route("GET", "/v1/healthcheck/ready", health.ready), operations.SHOW_READINESS),
-        (Route("GET", "/v1/movies", movies.list, Scope.READ, LIST_UNITS), operations.LIST_MOVIES),
-        (Route("POST", "/v1/movies", movies.create, Scope.WRITE), operations.CREATE_MOVIE),
-        (Route("GET", MOVIE_PATH, movies.show, Scope.READ), operations.SHOW_MOVIE),
-        (Route("PATCH", MOVIE_PATH, movies.update, Scope.WRITE), operations.UPDATE_MOVIE),
-        (Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE), operations.REPLACE_MOVIE),
-        (Route("DELETE", MOVIE_PATH, movies.delete, Scope.WRITE), operations.DELETE_MOVIE),
-        (Route("GET", "/v1/genres", genres.list, Scope.READ, GENRES_UNITS), operations.LIST_GENRES),
-        (Route("GET", "/v1/openapi.json", reference.document), operations.SHOW_DOCUMENT),
-        (Route("GET", "/v1/docs", reference.page), operations.SHOW_PAGE),
-        (Route("GET", "/v1/docs/{file}", reference.file), operations.SHOW_FILE),
+    table = [
+        (Route("GET", "/", show_root_index), "show_root_index"),
+        (Route("GET", "/v1", show_index), "show_index"),
+        (Route("GET", "/v1/healthcheck", health.show), "show_health"),
+        (Route("GET", "/v1/healthcheck/ready", health.ready), "show_readiness"),
+        (Route("GET", "/v1/movies", movies.list, Scope.READ, LIST_UNITS), "list_movies"),
+        (Route("POST", "/v1/movies", movies.create, Scope.WRITE), "create_movie"),
+        (Route("GET", MOVIE_PATH, movies.show, Scope.READ), "show_movie"),
+        (Route("PATCH", MOVIE_PATH, movies.update, Scope.WRITE), "update_movie"),
+        (Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE), "replace_movie"),
+        (Route("DELETE", MOVIE_PATH, movies.delete, Scope.WRITE), "delete_movie"),
+        (Route("GET", "/v1/genres", genres.list, Scope.READ, GENRES_UNITS), "list_genres"),
+        (Route("GET", "/v1/openapi.json", reference.document), "show_document"),
+        (Route("GET", "/v1/docs", reference.page), "show_page"),
+        (Route("GET", "/v1/docs/{file}", reference.file), "show_file"),
     ]
-    described = [(route.method, route.path, operation, route.scope) for route, operation in table]
+    described = [(route.method, route.path, OPERATIONS[name], route.scope) for route, name in table]
     reference.publish(build_document(described, anonymous))
     return [route for route, _ in table]

@@ -18,7 +18,7 @@ from marshmallow import Schema
 from service import __version__
 from service.access.clients import Scope
 from service.web.problems import BY_SLUG, CONTENT_TYPE, Problem, example_json
-from service.web.reference.schemas import MOVIE_PATCH, PROBLEM, make_example
+from service.web.reference import schemas
 from service.web.request_cycle.context import WELL_FORMED_ID
 
 Json = dict[str, Any]
@@ -81,7 +81,7 @@ def json_response(
     description: str, schema: type[Schema], headers: tuple[str, ...] = (), **changes: Any
 ) -> Json:
     """Describe a response whose example is made of those of the fields, with these changes."""
-    content = {"schema": schema, "example": make_example(schema()) | changes}
+    content = {"schema": schema, "example": schemas.make_example(schema()) | changes}
     return response(description, headers, {"application/json": content})
 
 
@@ -160,7 +160,7 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
         plugins=[MarshmallowPlugin()],
     )
     spec.components.security_scheme(TOKEN, SECURITY_SCHEME)
-    spec.components.schema("MoviePatch", schema=MOVIE_PATCH)
+    spec.components.schema("MoviePatch", schema=schemas.MOVIE_PATCH)
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
@@ -245,5 +245,5 @@ def _problem_response(problems: list[Problem]) -> Json:
     return response(
         ", or ".join(problem.title for problem in problems),
         PROBLEM_HEADERS.get(problems[0].status, ()),
-        {CONTENT_TYPE: {"schema": PROBLEM, "examples": examples}},
+        {CONTENT_TYPE: {"schema": schemas.Problem, "examples": examples}},
     )

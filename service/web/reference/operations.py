@@ -3,6 +3,7 @@
 A new parameter or header of a request is added here, a new header of responses in `document.py`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from marshmallow import Schema
@@ -79,8 +80,8 @@ PRECONDITION_PROBLEMS = ("malformed-header", "precondition-failed", "preconditio
 
 
 def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
-    movie = schemas.make_example(schemas.MOVIE_OUTPUT()) | changes
-    return json_response(description, schemas.MOVIE_RESPONSE, headers, movie=movie)
+    movie = schemas.make_example(schemas.Movie()) | changes
+    return json_response(description, schemas.MovieResponse, headers, movie=movie)
 
 
 def _body(schema: Schema, examples: Json, *media_types: str) -> Json:
@@ -102,145 +103,151 @@ PATCH = _body(
 )
 DOCUMENT = {"type": "object", "required": ["openapi", "info", "paths"]}
 VALIDATORS = ("ETag", "Last-Modified")  # RFC 9110, 8.8
-LIST_MOVIES = Operation(
-    "list_movies",
-    "Movies",
-    "Find movies",
-    "Returns a page of the movies that match all filters. `title` finds words in any order and"
-    " ignores case and accents. `genres` finds movies that have all of the given genres. Ranges"
-    " include both ends. `-` before a `sort` field reverses the order.\n\n"
-    "Follow the cursors, or the `Link` header, from page to page. A page by cursor takes the same"
-    " time at any depth. While other movies are added or deleted, a movie that stays is neither"
-    " skipped nor repeated. You can use `page` numbers instead. They reach all pages if at most"
-    f" {EXACT_TOTAL:,} movies match; otherwise they reach the first {NUMBERED_MOVIES:,} movies.\n\n"
-    f"The total is exact up to {EXACT_TOTAL:,} and an estimate beyond that. A cursor keeps the"
-    " total of its first page.",
-    json_response("The page.", schemas.MOVIE_LIST, ("Link", "ETag")),
-    (*QUERY, IF_NONE_MATCH),
-    problems=("wrong-parameters",),
-)
-LIST_GENRES = Operation(
-    "list_genres",
-    "Movies",
-    "List the genres",
-    "Returns the genres with their numbers of movies, the most frequent first, at most 1,000. A"
-    " process counts them on request and reuses the result for 100 times as long as the count"
-    " took, but for at least 1 s: about a minute for 2 million movies. `as_of` is the time of the"
-    " count.",
-    json_response(
-        "The genres.",
-        schemas.GENRE_LIST,
-        ("ETag",),
-        genres=[{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
+_OPERATIONS = (
+    Operation(
+        "list_movies",
+        "Movies",
+        "Find movies",
+        "Returns a page of the movies that match all filters. `title` finds words in any order"
+        " and ignores case and accents. `genres` finds movies that have all of the given genres."
+        " Ranges include both ends. `-` before a `sort` field reverses the order.\n\n"
+        "Follow the cursors, or the `Link` header, from page to page. A page by cursor takes the"
+        " same time at any depth. While other movies are added or deleted, a movie that stays is"
+        " neither skipped nor repeated. You can use `page` numbers instead. They reach all pages"
+        f" if at most {EXACT_TOTAL:,} movies match; otherwise they reach the first"
+        f" {NUMBERED_MOVIES:,} movies.\n\n"
+        f"The total is exact up to {EXACT_TOTAL:,} and an estimate beyond that. A cursor keeps"
+        " the total of its first page.",
+        json_response("The page.", schemas.MovieList, ("Link", "ETag")),
+        (*QUERY, IF_NONE_MATCH),
+        problems=("wrong-parameters",),
     ),
-    (IF_NONE_MATCH,),
-    problems=("wrong-parameters",),
-)
-CREATE_MOVIE = Operation(
-    "create_movie",
-    "Movies",
-    "Add a movie",
-    "Stores the movie with a new id and version 1; `Location` is its path. A `Content-Type` is not"
-    " required. If you send an `Idempotency-Key`, you can repeat the request when a response is"
-    " lost: for 24 hours, the same key gets the first response and adds no second movie. Error"
-    " responses are not stored.",
-    _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
-    (IDEMPOTENCY_KEY,),
-    WHOLE_MOVIE,
-    (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
-    status=201,
-)
-SHOW_MOVIE = Operation(
-    "show_movie",
-    "Movies",
-    "Show a movie",
-    "Returns the movie with every change that was acknowledged before this request arrived.",
-    _movie_response("The movie.", *VALIDATORS),
-    (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
-    problems=("wrong-parameters",),
-)
-UPDATE_MOVIE = Operation(
-    "update_movie",
-    "Movies",
-    "Change fields of a movie",
-    "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once. `null` is"
-    " refused, because no field of a movie can be removed. A patch that changes nothing does not"
-    " increase the version.",
-    _movie_response(
-        "The changed movie.",
-        "Content-Location",
-        *VALIDATORS,
-        title="Casablanca (restored)",
-        version=2,
+    Operation(
+        "list_genres",
+        "Movies",
+        "List the genres",
+        "Returns the genres with their numbers of movies, the most frequent first, at most"
+        " 1,000. A process counts them on request and reuses the result for 100 times as long as"
+        " the count took, but for at least 1 s: about a minute for 2 million movies. `as_of` is"
+        " the time of the count.",
+        json_response(
+            "The genres.",
+            schemas.GenreList,
+            ("ETag",),
+            genres=[{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
+        ),
+        (IF_NONE_MATCH,),
+        problems=("wrong-parameters",),
     ),
-    (ID, *PRECONDITIONS),
-    PATCH,
-    ("wrong-parameters", *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
+    Operation(
+        "create_movie",
+        "Movies",
+        "Add a movie",
+        "Stores the movie with a new id and version 1; `Location` is its path. A `Content-Type`"
+        " is not required. If you send an `Idempotency-Key`, you can repeat the request when a"
+        " response is lost: for 24 hours, the same key gets the first response and adds no second"
+        " movie. Error responses are not stored.",
+        _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
+        (IDEMPOTENCY_KEY,),
+        WHOLE_MOVIE,
+        (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
+        status=201,
+    ),
+    Operation(
+        "show_movie",
+        "Movies",
+        "Show a movie",
+        "Returns the movie with every change that was acknowledged before this request arrived.",
+        _movie_response("The movie.", *VALIDATORS),
+        (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
+        problems=("wrong-parameters",),
+    ),
+    Operation(
+        "update_movie",
+        "Movies",
+        "Change fields of a movie",
+        "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once."
+        " `null` is refused, because no field of a movie can be removed. A patch that changes"
+        " nothing does not increase the version.",
+        _movie_response(
+            "The changed movie.",
+            "Content-Location",
+            *VALIDATORS,
+            title="Casablanca (restored)",
+            version=2,
+        ),
+        (ID, *PRECONDITIONS),
+        PATCH,
+        ("wrong-parameters", *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
+    ),
+    Operation(
+        "replace_movie",
+        "Movies",
+        "Replace a movie",
+        "Replaces all fields of an existing movie. It does not create movies.",
+        _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
+        (ID, *PRECONDITIONS),
+        WHOLE_MOVIE,
+        ("wrong-parameters", *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
+    ),
+    Operation(
+        "delete_movie",
+        "Movies",
+        "Delete a movie",
+        "Deletes the movie and returns it. Deleting it again is answered 404.",
+        _movie_response("The deleted movie."),
+        (ID, *PRECONDITIONS),
+        problems=("wrong-parameters", "validation-failed", *PRECONDITION_PROBLEMS),
+    ),
+    Operation(
+        "show_health",
+        "Health",
+        "Check that the process is alive",
+        "For liveness probes. Does not use the database, so that a process is not restarted because"
+        " its database is unreachable.",
+        json_response("The process is alive.", schemas.Health),
+    ),
+    Operation(
+        "show_readiness",
+        "Health",
+        "Check that the process can serve requests",
+        "For readiness probes. 503 while the database is unreachable, migrations are missing, or"
+        " the process is shutting down.",
+        json_response("The process can serve requests.", schemas.Readiness),
+    ),
+    *(
+        Operation(
+            name,
+            "Reference",
+            "Find the API and its reference",
+            "Returns the paths of the movies, the reference page and the OpenAPI document.",
+            json_response("The paths.", schemas.Index),
+        )
+        for name in ("show_index", "show_root_index")
+    ),
+    Operation(
+        "show_document",
+        "Reference",
+        "Get this API in OpenAPI 3.1",
+        "For tools such as client generators, gateways and tests.",
+        response("The document.", ("ETag",), {"application/json": {"schema": DOCUMENT}}),
+        (IF_NONE_MATCH,),
+    ),
+    Operation(
+        "show_page",
+        "Reference",
+        "Show the reference page",
+        "Shows the document to people, with a form to send each request.",
+        response("The page.", ("ETag",), {"text/html": {"schema": STRING}}),
+        (IF_NONE_MATCH,),
+    ),
+    Operation(
+        "show_file",
+        "Reference",
+        "Get a file of the reference page",
+        "Its style sheet, script or icon.",
+        response("The file.", ("ETag",), {"*/*": {"schema": STRING}}),
+        (FILE, IF_NONE_MATCH),
+    ),
 )
-REPLACE_MOVIE = Operation(
-    "replace_movie",
-    "Movies",
-    "Replace a movie",
-    "Replaces all fields of an existing movie. It does not create movies.",
-    _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
-    (ID, *PRECONDITIONS),
-    WHOLE_MOVIE,
-    ("wrong-parameters", *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
-)
-DELETE_MOVIE = Operation(
-    "delete_movie",
-    "Movies",
-    "Delete a movie",
-    "Deletes the movie and returns it. Deleting it again is answered 404.",
-    _movie_response("The deleted movie."),
-    (ID, *PRECONDITIONS),
-    problems=("wrong-parameters", "validation-failed", *PRECONDITION_PROBLEMS),
-)
-SHOW_HEALTH = Operation(
-    "show_health",
-    "Health",
-    "Check that the process is alive",
-    "For liveness probes. Does not use the database, so that a process is not restarted because"
-    " its database is unreachable.",
-    json_response("The process is alive.", schemas.HEALTH),
-)
-SHOW_READINESS = Operation(
-    "show_readiness",
-    "Health",
-    "Check that the process can serve requests",
-    "For readiness probes. 503 while the database is unreachable, migrations are missing, or the"
-    " process is shutting down.",
-    json_response("The process can serve requests.", schemas.READINESS),
-)
-SHOW_INDEX = Operation(
-    "show_index",
-    "Reference",
-    "Find the API and its reference",
-    "Returns the paths of the movies, the reference page and the OpenAPI document.",
-    json_response("The paths.", schemas.INDEX),
-)
-SHOW_ROOT_INDEX = SHOW_INDEX._replace(name="show_root_index")
-SHOW_DOCUMENT = Operation(
-    "show_document",
-    "Reference",
-    "Get this API in OpenAPI 3.1",
-    "For tools such as client generators, gateways and tests.",
-    response("The document.", ("ETag",), {"application/json": {"schema": DOCUMENT}}),
-    (IF_NONE_MATCH,),
-)
-SHOW_PAGE = Operation(
-    "show_page",
-    "Reference",
-    "Show the reference page",
-    "Shows the document to people, with a form to send each request.",
-    response("The page.", ("ETag",), {"text/html": {"schema": STRING}}),
-    (IF_NONE_MATCH,),
-)
-SHOW_FILE = Operation(
-    "show_file",
-    "Reference",
-    "Get a file of the reference page",
-    "Its style sheet, script or icon.",
-    response("The file.", ("ETag",), {"*/*": {"schema": STRING}}),
-    (FILE, IF_NONE_MATCH),
-)
+OPERATIONS: Mapping[str, Operation] = {operation.name: operation for operation in _OPERATIONS}

@@ -52,7 +52,7 @@ def _cursor(page: str) -> Field[Any]:
     return String(allow_none=True, metadata={"description": text})
 
 
-MOVIE_OUTPUT = _schema(
+Movie = _schema(
     "Movie",
     id=_field("read-only; never used again for another movie", 7, minimum=1, readOnly=True),
     title=MOVIE.fields["title"],
@@ -63,8 +63,8 @@ MOVIE_OUTPUT = _schema(
     created_at=_time("read-only; RFC 3339, in UTC", readOnly=True),
     updated_at=_time("read-only; the time of the last change", readOnly=True),
 )
-MOVIE_RESPONSE = _schema("MovieResponse", movie=Nested(MOVIE_OUTPUT))
-PAGE_METADATA = _schema(
+MovieResponse = _schema("MovieResponse", movie=Nested(Movie))
+PageMetadata = _schema(
     "PageMetadata",
     optional=("current_page", "last_page"),
     page_size=_field("the largest number of movies on a page", 20, minimum=1),
@@ -75,43 +75,43 @@ PAGE_METADATA = _schema(
     current_page=_field("only with the parameter `page`", 1, minimum=1),
     last_page=_field("only with the parameter `page`", 1, minimum=1),
 )
-MOVIE_LIST = _schema("MovieList", movies=List(Nested(MOVIE_OUTPUT)), metadata=Nested(PAGE_METADATA))
-GENRE = _schema(
+MovieList = _schema("MovieList", movies=List(Nested(Movie)), metadata=Nested(PageMetadata))
+Genre = _schema(
     "Genre",
     genre=_field("the name of the genre", "drama"),
     movies=_field("the number of movies of this genre", 120, minimum=1),
 )
-GENRE_METADATA = _schema(
+GenreMetadata = _schema(
     "GenreMetadata",
     total_records=_field("the number of all genres", 2, minimum=0),
     as_of=_time("every change before this time is counted"),
 )
-GENRE_LIST = _schema("GenreList", genres=List(Nested(GENRE)), metadata=Nested(GENRE_METADATA))
-SYSTEM_INFO = _schema(
+GenreList = _schema("GenreList", genres=List(Nested(Genre)), metadata=Nested(GenreMetadata))
+SystemInfo = _schema(
     "SystemInfo",
     environment=_field("the name of this deployment", "production"),
     version=_field("the version of the service", __version__),
 )
-HEALTH = _schema(
+Health = _schema(
     "Health",
     status=_field("always `available`", "available", enum=["available"]),
-    system_info=Nested(SYSTEM_INFO),
+    system_info=Nested(SystemInfo),
 )
-READINESS = _schema("Readiness", status=_field("always `ready`", "ready", enum=["ready"]))
-INDEX = _schema(
+Readiness = _schema("Readiness", status=_field("always `ready`", "ready", enum=["ready"]))
+Index = _schema(
     "Index",
     api=_field("the path of the movies", index.INDEX["api"]),
     reference=_field("the path of the reference page", index.INDEX["reference"]),
     openapi=_field("the path of the OpenAPI document", index.INDEX["openapi"]),
 )
-FIELD_ERROR = _schema(
+FieldError = _schema(
     "FieldError",
     optional=("pointer", "parameter"),
     pointer=_field("a JSON Pointer (RFC 6901) to the field; `#`: the whole body", "#/year"),
     parameter=_field("the query parameter, instead of a pointer", "year"),
     detail=_field("what is expected", "must not be in the future"),
 )
-PROBLEM = _schema(
+Problem = _schema(
     "Problem",
     optional=("errors",),
     type=_field("a link to the description of the problem", f"{REFERENCE}#validation-failed"),
@@ -120,7 +120,7 @@ PROBLEM = _schema(
     detail=_field("what was wrong and what is expected", 'unknown field "titel"'),
     instance=_field("the path of the request", "/v1/movies/7"),
     errors=List(
-        Nested(FIELD_ERROR), metadata={"description": "the failures of fields or parameters"}
+        Nested(FieldError), metadata={"description": "the failures of fields or parameters"}
     ),
     request_id=_field("the id of the request in the log", "5a1d8b0a7c9e4f21-5"),
 )
