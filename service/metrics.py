@@ -10,9 +10,10 @@ import resource
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client import disable_created_metrics as hide_creation_times
@@ -23,15 +24,13 @@ from service.context import RequestContext
 from service.errors import Refusal
 from service.log_writer import get_writer
 
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-SAMPLE_INTERVAL_S = 1.0
-PROCESS = Path("/proc/self")
 # A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
 DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-OTHER_METHOD = "other"  # clients may send dozens
-NO_ROUTE = "none"
 
 
 class Definition(NamedTuple):
@@ -89,106 +88,103 @@ class Metrics:
         self._cpu_seconds = 0.0
         self._samplers: list[Callable[[], None]] = []
 
+        histogram = partial(self._add, Histogram, buckets=DURATIONS)
+        counter = partial(self._add, Counter)
+        # The sum of all live processes, if nothing else is said.
+        gauge = partial(self._add, Gauge, multiprocess_mode="livesum")
+
         # The request. Its `_count` is the number of responses.
-        self._requests = self._histogram(
+        self._requests = histogram(
             "catalogue_request_duration_seconds",
             "Responses by method, route and status, and how long they took.",
             ("method", "route", "status"),
-            DURATIONS,
         )
-        self.requests_in_flight = self._gauge(
+        self.requests_in_flight = gauge(
             "catalogue_requests_in_flight", "Requests that have no response yet."
         )
-        self._refusals = self._counter(
+        self._refusals = counter(
             "catalogue_refusals_total", "Responses 503, by reason.", ("reason",)
         )
-        self._limited = self._counter(
-            "catalogue_limited_total", "Responses 429, by limit.", ("limit",)
-        )
+        self._limited = counter("catalogue_limited_total", "Responses 429, by limit.", ("limit",))
 
         # The database.
-        self._statements = self._histogram(
+        self._statements = histogram(
             "catalogue_statement_duration_seconds",
             "Statements by query, and how long they took, without the wait for a connection.",
             ("query",),
-            DURATIONS,
         )
-        self._statement_rows = self._counter(
+        self._statement_rows = counter(
             "catalogue_statement_rows_total", "Rows that statements returned.", ("query",)
         )
-        self._statement_failures = self._counter(
+        self._statement_failures = counter(
             "catalogue_statement_failures_total",
             "Statements that failed, other than by a rule that a movie broke.",
             ("query",),
         )
-        self.shared_statement_rows = self._histogram(
+        self.shared_statement_rows = histogram(
             "catalogue_shared_statement_rows",
             "Requests that shared a statement.",
             ("query",),
-            ROWS,
+            buckets=ROWS,
         )
-        self.pool_connections = self._gauge(
+        self.pool_connections = gauge(
             "catalogue_pool_connections",
             "Connections by state. open: all that count toward max_open, with those that connect.",
             ("state",),
         )
-        self.pool_max_open = self._gauge(
+        self.pool_max_open = gauge(
             "catalogue_pool_max_open_connections", "[database] max_open, of all processes together."
         )
-        self.pool_waiting = self._gauge(
+        self.pool_waiting = gauge(
             "catalogue_pool_waiting", "Statements that wait for a connection."
         )
-        self.pool_wait = self._histogram(
+        self.pool_wait = histogram(
             "catalogue_pool_wait_seconds",
             "How long statements waited for a connection.",
-            (),
-            DURATIONS,
         )
 
         # The catalogue.
-        self.genre_counts_age = self._gauge(
+        self.genre_counts_age = gauge(
             "catalogue_genre_counts_age_seconds",
             "Age of the oldest genre counts of a process; 0 before the first count.",
-            mode="livemax",
+            multiprocess_mode="livemax",
         )
-        self.idempotency_keys = self._gauge(
+        self.idempotency_keys = gauge(
             "catalogue_idempotency_keys",
             "Stored idempotency keys, by PostgreSQL's estimate.",
-            mode="livemostrecent",
+            multiprocess_mode="livemostrecent",
         )
 
         # The processes.
-        self.info = self._gauge(
-            "catalogue_info", "Always 1.", ("version", "environment"), mode="livemax"
+        self.info = gauge(
+            "catalogue_info", "Always 1.", ("version", "environment"), multiprocess_mode="livemax"
         )
-        self.log_lines_dropped = self._counter(
+        self.log_lines_dropped = counter(
             "catalogue_log_lines_dropped_total", "Log lines that could not be written."
         )
-        self.processes = self._gauge("catalogue_processes", "Processes that serve requests.")
-        self.resident_memory = self._gauge(
+        self.processes = gauge("catalogue_processes", "Processes that serve requests.")
+        self.resident_memory = gauge(
             "catalogue_resident_memory_bytes", "Resident memory of all processes together."
         )
-        self.cpu_time = self._counter(
+        self.cpu_time = counter(
             "catalogue_cpu_seconds_total", "Processor time of all processes together."
         )
-        self.event_loop_lag = self._histogram(
+        self.event_loop_lag = histogram(
             "catalogue_event_loop_lag_seconds",
             "How late a timer of the event loop ran, once a second: so long requests wait, too.",
-            (),
-            DURATIONS,
         )
-        self.open_files = self._gauge(
+        self.open_files = gauge(
             "catalogue_open_files",
             "Open files of the process that has the most.",
-            mode="livemax",
+            multiprocess_mode="livemax",
         )
-        self.max_files = self._gauge(
-            "catalogue_max_files", "Files that a process may open.", mode="livemin"
+        self.max_files = gauge(
+            "catalogue_max_files", "Files that a process may open.", multiprocess_mode="livemin"
         )
-        self.start_time = self._gauge(
+        self.start_time = gauge(
             "catalogue_start_time_seconds",
             "When the youngest process started, in seconds since 1970.",
-            mode="livemax",
+            multiprocess_mode="livemax",
         )
 
         self._by_response: dict[tuple[str, str | None, int], Histogram] = {}
@@ -204,9 +200,9 @@ class Metrics:
         method = context.method
         series = self._by_response.get((method, context.route, status))
         if series is None:
-            label = method if method in METHODS else OTHER_METHOD
-            series = self._requests.labels(label, context.route or NO_ROUTE, status)
-            if label == method:  # clients may send any other
+            label = method if method in METHODS else "other"  # clients may send dozens
+            series = self._requests.labels(label, context.route or "none", status)
+            if label == method:
                 self._by_response[method, context.route, status] = series
         series.observe(seconds)
         if context.refusal:
@@ -243,9 +239,9 @@ class Metrics:
         self.cpu_time.inc(used - self._cpu_seconds)
         self._cpu_seconds = used
         with suppress(OSError):  # only Linux has them
-            pages = int(PROCESS.joinpath("statm").read_text().split()[1])
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
             self.resident_memory.set(pages * resource.getpagesize())
-            self.open_files.set(len(list(PROCESS.joinpath("fd").iterdir())))
+            self.open_files.set(len(list(Path("/proc/self/fd").iterdir())))
 
     def add_sampler(self, sample: Callable[[], None]) -> None:
         """Let `sample` set gauges once a second and before they are read."""
@@ -269,8 +265,8 @@ class Metrics:
         loop = asyncio.get_running_loop()
         while True:
             self.sample()
-            due = loop.time() + SAMPLE_INTERVAL_S
-            await asyncio.sleep(SAMPLE_INTERVAL_S)
+            due = loop.time() + 1
+            await asyncio.sleep(1)
             self.event_loop_lag.observe(loop.time() - due)
 
     def render(self) -> bytes:
@@ -281,29 +277,12 @@ class Metrics:
             MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
         return generate_latest(registry)
 
-    def _histogram(
-        self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]
-    ) -> Histogram:
-        made: Histogram = self._add(Histogram, name, text, labels, buckets=buckets)
-        return made
-
-    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        made: Counter = self._add(Counter, name, text, labels)
-        return made
-
-    def _gauge(
-        self, name: str, text: str, labels: tuple[str, ...] = (), mode: str = "livesum"
-    ) -> Gauge:
-        """`mode`: how the values of several live processes become one."""
-        made: Gauge = self._add(Gauge, name, text, labels, multiprocess_mode=mode)
-        return made
-
     def _add(
-        self, kind: type[Any], name: str, text: str, labels: tuple[str, ...], **options: Any
-    ) -> Any:
+        self, kind: type[Metric], name: str, text: str, labels: tuple[str, ...] = (), **options: Any
+    ) -> Metric:
         self.definitions.append(Definition(name, kind.__name__.lower(), labels))
         if not self.is_enabled:
-            return OFF
+            return cast("Metric", OFF)
         return kind(name, text, labels, registry=self._registry, **options)
 
 

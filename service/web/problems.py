@@ -10,28 +10,9 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from service import errors
 from service.catalogue.movie import FIELDS
 from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
-from service.errors import (
-    BodyTimedOut,
-    CatalogueError,
-    Failure,
-    Forbidden,
-    Invalid,
-    KeyInUse,
-    KeyReused,
-    LimitReached,
-    Malformed,
-    MalformedHeader,
-    MovieNotFound,
-    PreconditionFailed,
-    PreconditionRequired,
-    StatementFailed,
-    Unauthorized,
-    Unavailable,
-    WrongKey,
-    WrongParameters,
-)
 from service.web.access import EXPECTED_HEADER
 from service.web.movies.idempotency_keys import EXPECTED_KEY
 from service.web.request_cycle.context import CONTEXT
@@ -41,7 +22,6 @@ from service.web.responses import json_response
 # Of the request line and all headers. aiohttp limits each line to 8,190 bytes and allows 128 lines.
 MAX_HEAD_BYTES = 65_536
 REFERENCE = "/v1/docs"  # the page has a section for every slug below
-REALM = "movie catalogue"  # what the tokens are for (RFC 9110, 11.5)
 CONTENT_TYPE = "application/problem+json"
 
 
@@ -54,7 +34,7 @@ class Problem(NamedTuple):
     detail: str  # for clients; empty: they get the text of the error itself
     what_happened: str
     how_to_fix: str
-    example: CatalogueError | None = None  # if the detail or the failures vary
+    example: errors.CatalogueError | None = None  # if the detail or the failures vary
 
 
 NOT_FOUND = Problem(
@@ -76,7 +56,7 @@ INTERNAL = Problem(
     " log has the details under it.",
 )
 PROBLEMS: Mapping[type[Exception], Problem] = {
-    Malformed: Problem(
+    errors.Malformed: Problem(
         "malformed-body",
         "Malformed request body",
         400,
@@ -87,9 +67,9 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         f" {MAX_COMMAS:,} commas.",
         "The detail names the field or the character. Send numbers as numbers (`1942`, not"
         ' `"1942"`) and the runtime as `"102 mins"`. Do not send read-only fields such as `id`.',
-        Malformed(f'unknown field "titel"; a movie has {", ".join(FIELDS)}'),
+        errors.Malformed(f'unknown field "titel"; a movie has {", ".join(FIELDS)}'),
     ),
-    MalformedHeader: Problem(
+    errors.MalformedHeader: Problem(
         "malformed-header",
         "Malformed header",
         400,
@@ -97,9 +77,9 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "A header of the request cannot be read. Nothing was changed.",
         "The detail names the header and the expected form. Send entity tags exactly as you"
         " received them, with their quotes, and only one `Authorization` header.",
-        MalformedHeader('If-Match must be * or tags like "7-1", found "7-1 without quotes"'),
+        errors.MalformedHeader('If-Match must be * or tags like "7-1", found "7-1 without quotes"'),
     ),
-    WrongKey: Problem(
+    errors.WrongKey: Problem(
         "wrong-idempotency-key",
         "Wrong Idempotency-Key",
         400,
@@ -108,9 +88,9 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " twice.",
         "Create a new key, such as a UUID, for every movie that you add. Send the same key when"
         " you retry.",
-        WrongKey(EXPECTED_KEY),
+        errors.WrongKey(EXPECTED_KEY),
     ),
-    Unauthorized: Problem(
+    errors.Unauthorized: Problem(
         "unauthorized",
         "Unauthorized",
         401,
@@ -120,9 +100,9 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Send `Authorization: Bearer` and your token, complete and unchanged. If the token is no"
         " longer valid, or if you have none, ask the operator of the service for a new one. The"
         " same request without a valid token will fail again.",
-        Unauthorized(EXPECTED_HEADER, is_token_sent=False),
+        errors.Unauthorized(EXPECTED_HEADER, is_token_sent=False),
     ),
-    Forbidden: Problem(
+    errors.Forbidden: Problem(
         "forbidden",
         "Forbidden",
         403,
@@ -131,10 +111,10 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " changed.",
         "The detail names the scope: `write` for every change. Ask the operator of the service to"
         " add it to your token, or for another token.",
-        Forbidden("write"),
+        errors.Forbidden("write"),
     ),
-    MovieNotFound: NOT_FOUND,
-    BodyTimedOut: Problem(
+    errors.MovieNotFound: NOT_FOUND,
+    errors.BodyTimedOut: Problem(
         "body-timeout",
         "Request timeout",
         408,
@@ -142,7 +122,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "The headers of the request arrived, but its body did not arrive in time.",
         "Send as many bytes as `Content-Length` says, without a pause, and try again.",
     ),
-    KeyInUse: Problem(
+    errors.KeyInUse: Problem(
         "idempotency-key-in-use",
         "Idempotency-Key in use",
         409,
@@ -152,7 +132,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Wait for the number of seconds in `Retry-After` and send the same request again. It gets"
         " the response of the first request.",
     ),
-    PreconditionFailed: Problem(
+    errors.PreconditionFailed: Problem(
         "precondition-failed",
         "Precondition failed",
         412,
@@ -161,7 +141,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " `If-Unmodified-Since`: somebody else has changed it. It was not changed by this request.",
         "Get the movie, look at the changes, and send your request again with the new `ETag`.",
     ),
-    Invalid: Problem(
+    errors.Invalid: Problem(
         "validation-failed",
         "Validation failed",
         422,
@@ -169,14 +149,14 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "The request could be read, but the movie breaks rules. `errors` lists all failures, each"
         " with a JSON Pointer to the field and with what is expected.",
         "Correct the fields that `errors` lists, and send the request again.",
-        Invalid(
+        errors.Invalid(
             [
-                Failure("year", "must not be in the future"),
-                Failure("genres/1", "must not be repeated"),
+                errors.Failure("year", "must not be in the future"),
+                errors.Failure("genres/1", "must not be repeated"),
             ]
         ),
     ),
-    WrongParameters: Problem(
+    errors.WrongParameters: Problem(
         "wrong-parameters",
         "Wrong query parameters",
         422,
@@ -185,9 +165,11 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " all failures, each with what is expected.",
         "Correct the parameters that `errors` lists. A cursor is only valid with the filters and"
         " the sort order that it was made for; without a cursor, the list starts at the beginning.",
-        WrongParameters([Failure("year", "must be years like 1990, 1990..1999, 1990.. or ..1999")]),
+        errors.WrongParameters(
+            [errors.Failure("year", "must be years like 1990, 1990..1999, 1990.. or ..1999")]
+        ),
     ),
-    KeyReused: Problem(
+    errors.KeyReused: Problem(
         "idempotency-key-reused",
         "Idempotency-Key already used",
         422,
@@ -196,7 +178,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Use a new key for another movie. To retry, send the same fields as the first time;"
         " whitespace and the order of the fields do not matter.",
     ),
-    PreconditionRequired: Problem(
+    errors.PreconditionRequired: Problem(
         "precondition-required",
         "Precondition required",
         428,
@@ -204,7 +186,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "This deployment requires `If-Match` for updates and deletes.",
         "Send `If-Match` with the `ETag` of the movie that you want to change.",
     ),
-    LimitReached: Problem(
+    errors.LimitReached: Problem(
         "limit-reached",
         "Too many requests",
         429,
@@ -213,13 +195,13 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " list or a large body counts more than a movie by id. Nothing was changed.",
         "Wait for the number of seconds in `Retry-After` and try again. The detail and the header"
         " `RateLimit-Policy` say what the limit is.",
-        CatalogueError(
+        errors.CatalogueError(
             "the limit is 10 units per second, and 100 at once; this request takes 1: try again in"
             " 3 s"
         ),
     ),
-    StatementFailed: INTERNAL,
-    Unavailable: Problem(
+    errors.StatementFailed: INTERNAL,
+    errors.Unavailable: Problem(
         "unavailable",
         "Service unavailable",
         503,
@@ -285,13 +267,13 @@ def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     """Build the response to an error whose type, or a base class of it, is in `PROBLEMS`."""
     problem = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     headers = {}
-    if isinstance(error, Unavailable | KeyInUse | LimitReached):
+    if isinstance(error, errors.Unavailable | errors.KeyInUse | errors.LimitReached):
         headers["Retry-After"] = str(error.retry_after)
-    if isinstance(error, Unauthorized | Forbidden):
+    if isinstance(error, errors.Unauthorized | errors.Forbidden):
         headers["WWW-Authenticate"] = _challenge(error)
-    if isinstance(error, LimitReached):
+    if isinstance(error, errors.LimitReached):
         headers |= _describe_limit(error)
-    if isinstance(error, Unavailable):
+    if isinstance(error, errors.Unavailable):
         request[CONTEXT].refusal = error.refusal
     return _response(request, problem, error, headers)
 
@@ -324,7 +306,7 @@ def example_json(problem: Problem) -> dict[str, Any]:
 def _problem_json(
     problem: Problem, error: Exception | None, instance: str, request_id: str
 ) -> dict[str, Any]:
-    errors = _failures_json(error)
+    failures = _failures_json(error)
     return {
         # RFC 9457, 4.2.1: about:blank means "no more than its status says".
         "type": f"{REFERENCE}#{problem.slug}" if problem.slug else "about:blank",
@@ -332,7 +314,7 @@ def _problem_json(
         "status": problem.status,
         "detail": problem.detail or str(error),
         "instance": instance,
-        **({"errors": errors} if errors else {}),
+        **({"errors": failures} if failures else {}),
         "request_id": request_id,
     }
 
@@ -347,15 +329,15 @@ def _response(
     return json_response(body, {"Content-Type": CONTENT_TYPE, **(headers or {})}, problem.status)
 
 
-def _challenge(error: Unauthorized | Forbidden) -> str:
+def _challenge(error: errors.Unauthorized | errors.Forbidden) -> str:
     """Return WWW-Authenticate (RFC 6750, 3); `error` only if a token was sent."""
-    challenge = f'Bearer realm="{REALM}"'
-    if isinstance(error, Forbidden):
+    challenge = 'Bearer realm="movie catalogue"'
+    if isinstance(error, errors.Forbidden):
         return f'{challenge}, error="insufficient_scope", scope="{error.scope}"'
     return f'{challenge}, error="invalid_token"' if error.is_token_sent else challenge
 
 
-def _describe_limit(error: LimitReached) -> dict[str, str]:
+def _describe_limit(error: errors.LimitReached) -> dict[str, str]:
     """Return the fields of draft-ietf-httpapi-ratelimit-headers-10.
 
     https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
@@ -368,9 +350,9 @@ def _describe_limit(error: LimitReached) -> dict[str, str]:
 
 
 def _failures_json(error: Exception | None) -> list[dict[str, str]]:
-    if isinstance(error, WrongParameters):
+    if isinstance(error, errors.WrongParameters):
         return [{"parameter": name, "detail": detail} for name, detail in error.failures]
-    if isinstance(error, Invalid):  # JSON Pointers as URI fragments: RFC 6901, 6
+    if isinstance(error, errors.Invalid):  # JSON Pointers as URI fragments: RFC 6901, 6
         return [
             {"pointer": f"#/{field}" if field else "#", "detail": detail}
             for field, detail in error.failures
