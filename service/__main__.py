@@ -4,27 +4,10 @@ python -m service serve     one process
 python -m service web       several, under gunicorn, as the Procfile does
 """
 
-import sys
-from types import TracebackType
-
-
-def report_interrupt(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-) -> None:
-    """Report Ctrl-C in one line, and any other error as usual."""
-    if issubclass(kind, KeyboardInterrupt):
-        sys.stderr.write("stopped\n")
-    else:
-        sys.__excepthook__(kind, error, traceback)
-
-
-if __name__ == "__main__":
-    # Before the imports, which take 0.5 s.
-    sys.excepthook = report_interrupt
-
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,7 +31,7 @@ from service.log_writer import get_writer
 from service.query_registry import EXPECTED, load_queries, verify_queries
 from service.transfer import formats
 from service.transfer.exporting import export_movies
-from service.transfer.files import open_source, show_progress
+from service.transfer.files import open_source
 from service.transfer.importing import import_rows
 from service.web.request_cycle.runner import Runner, bind
 
@@ -228,7 +211,9 @@ def _split_pairs(
 
 
 pairs_option = partial(click.option, callback=_split_pairs, multiple=True)
-FORMAT_HELP = "Needed if the file name does not tell it."
+format_option = partial(
+    click.option, "--format", "kind", help="Needed if the file name does not tell it."
+)
 
 
 @main.group(invoke_without_command=True)
@@ -288,7 +273,7 @@ def explain(
 
 @main.command("import")
 @click.argument("file")
-@click.option("--format", "kind", type=click.Choice(formats.IMPORTED), help=FORMAT_HELP)
+@format_option(type=click.Choice(formats.IMPORTED))
 @pairs_option(
     "--map", "columns", metavar="FIELD=COLUMN", help="CSV: the column of a field; FIELD= for none."
 )
@@ -324,9 +309,9 @@ def import_(  # noqa: PLR0913 - its options
     rejects = rejects_path or Path(f"{name}.rejects.ndjson")
     if rejects.resolve() == Path(file).resolve():
         raise OperatorError(f"--rejects {rejects}: this is the file to be imported")
-    with _stop_on_signals(), open_source(file) as source:
-        rows = formats.read_rows(name, source.stream, kind, dict(columns), where)
-        with with_database(config) as ready, show_progress(source.raw) as report:
+    with _stop_on_signals(), open_source(file) as stream:
+        rows = formats.read_rows(name, stream, kind, dict(columns), where)
+        with with_database(config) as ready:
             result = import_rows(
                 ready.database.url,
                 load_queries(config),
@@ -334,7 +319,6 @@ def import_(  # noqa: PLR0913 - its options
                 rejects,
                 allow_rejects=allow_rejects,
                 dry_run=dry_run,
-                report=report,
             )
     click.echo(result.summary(rejects, allow_rejects=allow_rejects, dry_run=dry_run), err=True)
     if result.rejected and not allow_rejects:
@@ -344,7 +328,7 @@ def import_(  # noqa: PLR0913 - its options
 
 @main.command("export")
 @click.argument("file")
-@click.option("--format", "kind", type=click.Choice(list(formats.EXPORTED)), help=FORMAT_HELP)
+@format_option(type=click.Choice(list(formats.EXPORTED)))
 @click.pass_obj
 def export(config: Config, file: str, kind: str | None) -> None:
     """Export all movies into FILE (- for stdout): NDJSON, JSON or CSV, by id.

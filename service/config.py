@@ -28,12 +28,12 @@ PLATFORM_NAMES = {
     "LOG_LEVEL": ("log", "level"),
 }
 PREFIX = "CATALOGUE_"
-NOT_SETTINGS = {"CATALOGUE_CONFIG"}  # the path of config.toml itself
 # https://html.spec.whatwg.org/multipage/browsers.html#ascii-serialisation-of-an-origin; not `null`,
-# as any page can have that origin.
-ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
-TOKEN = re.compile("[A-Za-z0-9._~+/-]{16,}=*")  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
-DEFAULT_PORT = re.compile("http:.*:80|https:.*:443")  # browsers omit it
+# as any page can have that origin, and without a default port, which browsers omit.
+ORIGIN = re.compile(
+    r"\*|(?!http:.*:80$|https:.*:443$)"
+    r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?"
+)
 
 
 def _setting(kind: kinds.Field[Any], *, is_secret: bool = False) -> Any:
@@ -72,7 +72,8 @@ def _split_list(value: Any, expected: str) -> tuple[str, ...]:
 
 
 def _is_token(token: str) -> None:
-    if token and not TOKEN.fullmatch(token):
+    # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
+    if token and not re.fullmatch("[A-Za-z0-9._~+/-]{16,}=*", token):
         raise ValidationError(
             "must be 16 or more letters, digits and -._~+/, as of openssl rand -hex 16, or empty"
         )
@@ -84,7 +85,7 @@ class Origins(kinds.Field[tuple[str, ...]]):
     def _deserialize(self, value: Any, *_: Any, **__: Any) -> tuple[str, ...]:
         origins = _split_list(value, "origins, like https://example.com")
         for origin in origins:
-            if not ORIGIN.fullmatch(origin) or DEFAULT_PORT.fullmatch(origin):
+            if not ORIGIN.fullmatch(origin):
                 raise ValidationError(
                     f"{origin!r} is not an origin as browsers send it: scheme://host in lower case,"
                     " with :port only if it is not the default one, and nothing after it; or *"
@@ -271,7 +272,8 @@ def _find_overrides(environ: Mapping[str, str]) -> dict[tuple[str, str], tuple[s
         for key in fields(kind)
     }
     for variable in environ:
-        if variable.startswith(PREFIX) and variable not in own.keys() | NOT_SETTINGS:
+        # CATALOGUE_CONFIG is the path of config.toml itself.
+        if variable.startswith(PREFIX) and variable not in own.keys() | {"CATALOGUE_CONFIG"}:
             raise OperatorError(f"the environment sets {variable}, which is not a setting")
     names = PLATFORM_NAMES | own
     return {names[name]: (name, environ[name]) for name in names if name in environ}

@@ -16,13 +16,12 @@ def import_file(
 ) -> ImportResult:
     """Import `path`; the extension gives the format."""
     kind = formats.detect_format(path.name, None, formats.IMPORTED)
-    with open_source(str(path)) as source:
+    with open_source(str(path)) as stream:
         return import_rows(
             url,
             query_files.load(ROOT / "queries", EXPECTED),
-            formats.read_rows(path.name, source.stream, kind, {}, ()),
+            formats.read_rows(path.name, stream, kind, {}, ()),
             rejects,
             allow_rejects=allow_rejects,
             dry_run=dry_run,
-            report=lambda: None,
         )

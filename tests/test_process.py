@@ -148,25 +148,6 @@ def test_serve_ends_on_sigint_and_sigterm(environment: Environment, number: sign
     assert {"event": "request", "route": "/v1/movies/{id}", "status": 404}.items() <= last.items()
 
 
-def test_ctrl_c_during_the_imports(environment: Environment, tmp_path: Path) -> None:
-    """Ctrl-C is one line, too: here the first import of `python -m service` hangs."""
-    (tmp_path / "click.py").write_text("import time\nprint(flush=True)\ntime.sleep(60)\n")
-    with subprocess.Popen(
-        SERVE,
-        cwd=ROOT,
-        env={**environment, "PYTHONPATH": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-
-    assert (process.returncode, err) == (-signal.SIGINT, "stopped\n")
-
-
 def test_ctrl_c_during_the_start(environment: Environment) -> None:
     """Ctrl-C is one line while the service waits for its database."""
     with socket.socket() as silent:

@@ -60,15 +60,7 @@ def list_servers(given: Mapping[str, Any]) -> list[Server]:
     if any(len(values) != number for values in lists.values()):
         counts = ", ".join(f"{len(values)} of {name}" for name, values in lists.items())
         raise OperatorError(f"the database's URL lists {counts}: expected as many of each")
-    servers = [{name: values[index] for name, values in lists.items()} for index in range(number)]
-    if _find_parameter(given, "target_session_attrs") != "prefer-standby":
-        return list(servers)  # libpq checks target_session_attrs on each connection
-    # libpq would try twice by itself, on another socket.
-    return [
-        {**server, "target_session_attrs": wanted}
-        for wanted in ("standby", "any")
-        for server in servers
-    ]
+    return [{name: values[index] for name, values in lists.items()} for index in range(number)]
 
 
 def list_addresses(given: Mapping[str, Any]) -> list[Server]:

@@ -4,41 +4,27 @@ import gzip
 import io
 import os
 import secrets
-import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
-
-import click
+from typing import BinaryIO
 
 from service.errors import OperatorError
 
-BUFFER_BYTES = 1 << 18
-GZIP_MAGIC = b"\x1f\x8b"  # https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1
-
-
-class Source(NamedTuple):
-    """An open file: its unpacked content, and the file itself."""
-
-    stream: BinaryIO
-    raw: io.FileIO
-
 
 @contextmanager
-def open_source(path: str) -> Iterator[Source]:
-    """Open a file (`-`: stdin); gzip is recognized by the first bytes."""
+def open_source(path: str) -> Iterator[BinaryIO]:
+    """Yield the unpacked content of a file (`-`: stdin); gzip has its own first bytes."""
     with ExitStack() as files:
         with convert_read_errors(path):
             number = 0 if path == "-" else path
-            raw = files.enter_context(open(number, "rb", buffering=0, closefd=path != "-"))
-            packed = files.enter_context(io.BufferedReader(raw, BUFFER_BYTES))
-            stream: BinaryIO = packed
-            if packed.peek().startswith(GZIP_MAGIC):
-                unpacked = files.enter_context(gzip.GzipFile(fileobj=packed))
-                stream = io.BufferedReader(unpacked, BUFFER_BYTES)
-        yield Source(stream, raw)
+            stream = files.enter_context(open(number, "rb", closefd=path != "-"))
+            # https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1
+            if stream.peek().startswith(b"\x1f\x8b"):
+                unpacked = files.enter_context(gzip.GzipFile(fileobj=stream))
+                stream = io.BufferedReader(unpacked)
+        yield stream
 
 
 @contextmanager
@@ -49,17 +35,6 @@ def convert_read_errors(path: str) -> Iterator[None]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise OperatorError(f"{path}: cannot be read: {reason}") from error
-
-
-@contextmanager
-def show_progress(raw: io.FileIO) -> Iterator[Callable[[], None]]:
-    """Yield a function that shows on a terminal how much of the file has been read."""
-    size = os.fstat(raw.fileno()).st_size  # 0: a pipe
-    if not size or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    with click.progressbar(length=size, file=sys.stderr) as bar:
-        yield lambda: bar.update(raw.tell() - bar.pos)
 
 
 @contextmanager

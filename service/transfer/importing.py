@@ -1,7 +1,7 @@
 """Import: rows of a file, checked by the API's rules, into the table; all rows or none."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,17 +103,16 @@ def import_rows(  # noqa: PLR0913 - what it works with, and its options
     *,
     allow_rejects: bool,
     dry_run: bool,
-    report: Callable[[], None],
 ) -> ImportResult:
     """Import all rows, or none; with `allow_rejects`, all rows that are not rejected.
 
-    `dry_run`: roll back at the end. `report` is called after each chunk. An error or Ctrl-C before
-    the commit leaves nothing behind. Raises `OperatorError`.
+    `dry_run`: roll back at the end. An error or Ctrl-C before the commit leaves nothing behind.
+    Raises `OperatorError`.
     """
     started = time.monotonic()
     with transactions.begin(url, queries) as transaction:
         try:
-            read, inserted, rejected = _insert_all(transaction, rows, rejects, report)
+            read, inserted, rejected = _insert_all(transaction, rows, rejects)
             must_commit = not dry_run and (allow_rejects or not rejected)
             if must_commit:
                 transaction.run("analyze_movies")
@@ -125,7 +124,7 @@ def import_rows(  # noqa: PLR0913 - what it works with, and its options
 
 
 def _insert_all(
-    transaction: Transaction, rows: Iterable[FileRow], rejects: Path, report: Callable[[], None]
+    transaction: Transaction, rows: Iterable[FileRow], rejects: Path
 ) -> tuple[int, int, int]:
     """Return how many rows were read, inserted and rejected."""
     read = inserted = rejected = 0
@@ -136,7 +135,6 @@ def _insert_all(
             read += chunk.read
             inserted += chunk.inserted
             rejected += len(chunk.rejects)
-            report()
     return read, inserted, rejected
 
 

@@ -79,13 +79,6 @@ def test_the_password_does_not_show(url: str, shown: str) -> None:
             "postgresql:///a?host=x,/run&port=1",
             [{"host": "x", "port": "1"}, {"host": "/run", "port": "1"}],
         ),
-        (
-            "postgresql://x/a?hostaddr=10.0.0.1&target_session_attrs=prefer-standby",
-            [
-                {"host": "x", "hostaddr": "10.0.0.1", "target_session_attrs": "standby"},
-                {"host": "x", "hostaddr": "10.0.0.1", "target_session_attrs": "any"},
-            ],
-        ),
     ],
 )
 def test_servers_are_listed_in_the_order_of_the_url(

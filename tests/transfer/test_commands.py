@@ -1,16 +1,13 @@
 """Tests the commands of operators: their output, exit statuses and interruptions."""
 
 import gzip
-import io
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -240,25 +237,3 @@ import resource, subprocess, sys
 status = subprocess.run(sys.argv[1:]).returncode
 print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-
-
-def test_a_terminal_shows_a_progress_bar(environment: Environment, tmp_path: Path) -> None:
-    """It reaches the end of the file."""
-    path = tmp_path / "movies.ndjson"
-    path.write_bytes(LINE * 25_000)
-    master, terminal = pty.openpty()
-    with subprocess.Popen(
-        [*SERVICE, "import", str(path)], cwd=ROOT, env=environment, stderr=terminal
-    ) as process:
-        os.close(terminal)
-        shown = io.BytesIO()
-        with suppress(OSError):  # the other end is closed
-            while data := os.read(master, 4096):
-                shown.write(data)
-        process.wait(60)
-    os.close(master)
-
-    text = shown.getvalue().decode()
-    assert process.returncode == 0
-    assert "100%" in text
-    assert "imported 25,000 and rejected 0" in text

@@ -36,8 +36,8 @@ def read(tmp_path: Path) -> Read:
     ) -> list[FileRow]:
         path = tmp_path / "movies"
         path.write_bytes(data.encode() if isinstance(data, str) else data)
-        with open_source(str(path)) as source:
-            return list(formats.read_rows("movies", source.stream, kind, columns, where))
+        with open_source(str(path)) as stream:
+            return list(formats.read_rows("movies", stream, kind, columns, where))
 
     return all_rows
 
