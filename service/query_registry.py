@@ -1,4 +1,4 @@
-"""The .sql files that the service uses: all queries that it expects, loaded and verified."""
+"""All queries that the service expects: loaded, verified and reloaded."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -75,8 +75,7 @@ class QueryRegistry:
         self._config = config
         self._is_loaded = False
         self._are_reads_verified = False
-        self._reload_lock = asyncio.Lock()  # of two reloads, the later one must win
-        self._reloads: set[asyncio.Task[None]] = set()  # the loop holds no strong reference
+        self._reloading: asyncio.Task[None] | None = None
 
     def load(self) -> None:
         """Read the files; `OperatorError` where one is wrong."""
@@ -109,21 +108,21 @@ class QueryRegistry:
     def reload(self) -> None:
         """Start to replace the queries by those that the files hold now.
 
-        If one of them is wrong, the old queries stay. Statements under way end as they began.
+        If one of them is wrong, the old queries stay. Statements under way end as they began. A
+        reload that is running is given up: it may have read other files.
         """
-        task = asyncio.create_task(self._reload())
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
+        if self._reloading:
+            self._reloading.cancel()
+        self._reloading = asyncio.create_task(self._reload())
 
     async def _reload(self) -> None:
-        async with self._reload_lock:
-            try:
-                found = load_queries(self._config)
-                await verify_queries(self._config, found)
-            except (OperatorError, Unavailable) as error:
-                log.warning("queries not reloaded", reason=str(error))
-                return
-            changed = [name for name in found if found[name] != self.queries.get(name)]
-            self.queries.clear()
-            self.queries.update(found)
-            log.info("queries reloaded", changed=changed)
+        try:
+            found = load_queries(self._config)
+            await verify_queries(self._config, found)
+        except (OperatorError, Unavailable) as error:
+            log.warning("queries not reloaded", reason=str(error))
+            return
+        changed = [name for name in found if found[name] != self.queries.get(name)]
+        self.queries.clear()
+        self.queries.update(found)
+        log.info("queries reloaded", changed=changed)

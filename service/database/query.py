@@ -14,7 +14,6 @@ from service.database.sql_files import locate
 from service.errors import OperatorError
 
 TIMEOUT_SETTING = "statement_timeout"
-SECONDS = {"": 0.001, "ms": 0.001, "s": 1, "min": 60, "h": 3600}
 
 
 class Expected(NamedTuple):
@@ -53,7 +52,8 @@ class Setting(NamedTuple):
     def seconds(self) -> float | None:
         """The value as a time; None if it is none."""
         match = re.fullmatch("([0-9]{1,9})(ms|s|min|h|)", self.value)
-        return int(match[1]) * SECONDS[match[2]] if match else None
+        units = {"": 0.001, "ms": 0.001, "s": 1, "min": 60, "h": 3600}
+        return int(match[1]) * units[match[2]] if match else None
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,9 @@ class Query:
 
     def make_error(self, what: str, line: int | None = None) -> OperatorError:
         """Return an error that names the file and line of this query."""
-        return OperatorError(f"{self.path}:{line or self.line}: {what.partition(chr(10))[0]}")
+        return OperatorError(
+            f"{locate(self.path, line or self.line)}: {what.partition(chr(10))[0]}"
+        )
 
 
 class Execution(NamedTuple):

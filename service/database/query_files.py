@@ -16,7 +16,7 @@ import aiosql
 from aiosql.utils import SQLLoadException, SQLParseException
 
 from service.database.query import TIMEOUT_SETTING, AiopgAdapter, Expected, Query, Setting
-from service.database.sql_files import read_sql_file
+from service.database.sql_files import read_sql_file, refuse
 from service.errors import OperatorError
 
 # The parts of a file that are not plain SQL; a comment may be a line `-- name:` or `-- set:`.
@@ -69,7 +69,7 @@ def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
         checked = _QueryFile(path).check()
         for query in checked:
             if known := queries.get(query.name):
-                raise query.make_error(f"{query.name} is already in {known.path}:{known.line}")
+                raise query.make_error(f"{query.name} is already in {known.location}")
             queries[query.name] = query
         loaded = _load(path, {query.name: query.comment for query in checked})
         for query in checked:
@@ -89,7 +89,7 @@ def _load(path: Path, comments: Mapping[str, str]) -> Any:
             path, AiopgAdapter, args=[comments], attribute=None, encoding="utf-8-sig"
         )
     except (SQLLoadException, SQLParseException, ValueError) as error:
-        raise OperatorError(f"{path}: {error}") from error
+        refuse(path, 1, str(error))
 
 
 def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, Expected]) -> None:
@@ -116,7 +116,7 @@ class _QueryFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        text = read_sql_file(path, _refuse)
+        text = read_sql_file(path)
         self._text = text.replace("\r\n", "\n").replace("\r", "\n")
         self._tokens = list(TOKEN.finditer(self._text))
         self._code = TOKEN.sub(_blank_comment, self._text)
@@ -215,13 +215,9 @@ class _QueryFile:
         return self._text.count("\n", 0, position) + 1
 
     def _refuse(self, position: int, what: str) -> NoReturn:
-        _refuse(self._path, self._line(position), what)
+        refuse(self._path, self._line(position), what)
 
 
 def _blank_comment(token: Token) -> str:
     is_comment = token["comment"] or token["block"]
     return re.sub(r"[^\n]", " ", token[0]) if is_comment else token[0]
-
-
-def _refuse(path: Path, line: int, what: str) -> NoReturn:
-    raise OperatorError(f"{path}:{line}: {what}")

@@ -1,13 +1,12 @@
-"""Reads the text of a .sql file, and refuses one that is not text."""
+"""Reads the text of a .sql file, and names its lines in messages."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-Refuse = Callable[[Path, int, str], NoReturn]  # takes the file, the line and what is wrong with it
+from service.errors import OperatorError
 
 
-def read_sql_file(path: Path, refuse: Refuse) -> str:
+def read_sql_file(path: Path) -> str:
     """Return the text of the file; line ends and all else stay as they are."""
     try:
         raw = path.read_bytes()
@@ -20,6 +19,11 @@ def read_sql_file(path: Path, refuse: Refuse) -> str:
     if "\0" in text:
         refuse(path, text.count("\n", 0, text.index("\0")) + 1, "a NUL character: remove it")
     return text
+
+
+def refuse(path: Path, line: int, problem: str) -> NoReturn:
+    """Raise an `OperatorError` that names the file and line."""
+    raise OperatorError(f"{locate(path, line)}: {problem}")
 
 
 def locate(path: Path, line: int = 1) -> str:

@@ -32,7 +32,7 @@ def refused(folder: Path, text: str, **expected: Expected) -> str:
     """Load this text, which must be refused; return the reason, with paths in the folder."""
     with pytest.raises(OperatorError) as caught:
         load(folder, text, **expected)
-    return str(caught.value).replace(f"{folder}/", "")
+    return str(caught.value).replace(f"{folder.name}/", "")
 
 
 def sql(folder: Path, text: str) -> str:
@@ -174,7 +174,7 @@ GET_A = "-- name: get_a()\n"
         (f"{GET_A}select 1\nfrom movies \0 where false;\n", "3: a NUL character: remove it"),
         (f"{GET_A}-- a\u2028line\nselect 1;\n", "2: the character U+2028: remove it"),
         (f"{GET_A}select 'a\x85b';\n", "2: the character U+0085: remove it"),
-        ("-- name: add_query()\nselect 1;\n", " cannot override existing attribute with query: "),
+        ("-- name: add_query()\nselect 1;\n", "1: cannot override existing attribute with query: "),
         # A name line.
         *(
             (f"{GET_A}select 1;\n{line}\nselect 2;\n", f"3: {NAME}")

@@ -82,7 +82,7 @@ def refused(verify: Verify, folder: Path) -> Refused:
     async def run(text: str, **arguments: Any) -> str:
         with pytest.raises(OperatorError) as caught:
             await verify(text, **arguments)
-        return str(caught.value).removeprefix(f"{folder}/")
+        return str(caught.value).removeprefix(f"{folder.name}/")
 
     return run
 
