@@ -23,11 +23,6 @@ from service.errors import OperatorError
 from service.query_registry import load_queries
 
 MAX_NAME = 100  # characters, as the table allows
-DURATION = re.compile("([0-9]{1,6})(s|min|h|d)")
-UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
-EXPECTED_TIME = (
-    "a duration like 90d, 12h, 30min or 10s, or a date like 2027-01-31 (until it starts in UTC)"
-)
 MINUTE = "%Y-%m-%d %H:%M UTC"
 TAKES_EFFECT = "every process of the service notices within 35 s"
 report = partial(click.echo, err=True)
@@ -58,13 +53,17 @@ def _parse_time(_: click.Context, __: click.Parameter, text: str | None) -> date
     if text is None:
         return None
     now = datetime.now(UTC)
+    units = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
     try:
-        if match := DURATION.fullmatch(text):
-            time = now + timedelta(**{UNITS[match[2]]: int(match[1])})
+        if match := re.fullmatch("([0-9]{1,6})(s|min|h|d)", text):
+            time = now + timedelta(**{units[match[2]]: int(match[1])})
         else:
             time = datetime.strptime(f"{text}Z", "%Y-%m-%d%z")
     except (ValueError, OverflowError) as error:
-        raise click.BadParameter(f"{text!r}: expected {EXPECTED_TIME}") from error
+        raise click.BadParameter(
+            f"{text!r}: expected a duration like 90d, 12h, 30min or 10s, or a date like 2027-01-31"
+            " (until it starts in UTC)"
+        ) from error
     if time <= now:
         raise click.BadParameter(f"{text!r} is in the past")
     return time

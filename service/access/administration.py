@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -23,27 +24,17 @@ LISTED: Mapping[str, Any] = {
     "last_used_on": str,
     "created_on": str,
 }
-LOCKED: Mapping[str, Any] = {"id": int, "refused_since": str, "former_token_until": str}
 USED_BY = "python -m service clients"
+_expect = partial(Expected, used_by=USED_BY, writes=True, by_command=True)
 QUERIES: Mapping[str, Expected] = {
-    "list_clients": Expected(LISTED, [{}], USED_BY, by_command=True),
-    "reserve_client_ids": Expected(
-        {"id": int}, [{"number": 0}], USED_BY, writes=True, by_command=True
+    "list_clients": _expect(LISTED, [{}], writes=False),
+    "reserve_client_ids": _expect({"id": int}, [{"number": 0}]),
+    "add_clients": _expect({"id": int}, [{"clients": "[]"}]),
+    "lock_client": _expect(
+        {"id": int, "refused_since": str, "former_token_until": str}, [{"client_name": ""}]
     ),
-    "add_clients": Expected(
-        {"id": int}, [{"clients": "[]"}], USED_BY, writes=True, by_command=True
-    ),
-    "lock_client": Expected(LOCKED, [{"client_name": ""}], USED_BY, writes=True, by_command=True),
-    "rotate_client": Expected(
-        {},
-        [{"id": 0, "token_hash": "", "former_token_until": None}],
-        USED_BY,
-        writes=True,
-        by_command=True,
-    ),
-    "revoke_client": Expected(
-        {"id": int}, [{"client_name": ""}], USED_BY, writes=True, by_command=True
-    ),
+    "rotate_client": _expect({}, [{"id": 0, "token_hash": "", "former_token_until": None}]),
+    "revoke_client": _expect({"id": int}, [{"client_name": ""}]),
 }
 
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from hmac import compare_digest
-from typing import Any, NamedTuple, get_type_hints
+from typing import NamedTuple, get_type_hints
 
 from cachetools import LRUCache, TTLCache
 
-from service.access.tokens import EXPECTED_TOKEN, hash_token, parse_token
+from service.access.tokens import hash_token, parse_token
 from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
@@ -46,9 +46,10 @@ class StoredClient(NamedTuple):
     was_used_today: bool
 
 
-COLUMNS: Mapping[str, Any] = get_type_hints(StoredClient)
 QUERIES: Mapping[str, Expected] = {
-    "get_clients": Expected(COLUMNS, [{"ids": "{}"}], "a request with a token"),
+    "get_clients": Expected(
+        get_type_hints(StoredClient), [{"ids": "{}"}], "a request with a token"
+    ),
     "mark_clients_used": Expected(
         {"id": int}, [{"ids": "{}"}], "the first request of a client on a day", writes=True
     ),
@@ -60,7 +61,9 @@ MAX_KNOWN = 10_000  # tokens; about 5 MB
 MAX_UNKNOWN = 10_000
 MARK_RETRY_S = 3600.0  # after a failure: a standby refuses each mark, and each failure is logged
 
-MALFORMED = f"the token is malformed; expected {EXPECTED_TOKEN}"
+MALFORMED = (
+    "the token is malformed; expected mc_, digits, _ and 43 characters, the last 6 a checksum"
+)
 UNKNOWN = "the token is not known here"
 EXPIRED = "the token has expired"
 REVOKED = "the token was revoked"

@@ -22,8 +22,6 @@ log = structlog.get_logger()
 
 TIMEOUT_S = 0.25  # of a request, with the wait for a connection
 RETRY_S = 0.2  # meanwhile each process may let the whole rate pass
-MAX_CONNECTIONS = 10
-KEY_PREFIX = "catalogue"
 PROBE = RateLimitItemPerSecond(1, namespace="probe")
 
 
@@ -34,7 +32,7 @@ class Redis:
         try:
             self._pool = BlockingConnectionPool.from_url(
                 url,
-                max_connections=MAX_CONNECTIONS,
+                max_connections=10,
                 timeout=TIMEOUT_S,
                 socket_timeout=TIMEOUT_S,
                 socket_connect_timeout=TIMEOUT_S,
@@ -48,7 +46,7 @@ class Redis:
         self.storage = RedisStorage(
             "redis://",
             implementation="redispy",
-            key_prefix=KEY_PREFIX,
+            key_prefix="catalogue",
             connection_pool=self._pool,  # type: ignore[arg-type] # its docstring allows it
         )
         self.limiter = SlidingWindowCounterRateLimiter(self.storage)

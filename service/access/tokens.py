@@ -13,15 +13,12 @@ from base64 import urlsafe_b64encode
 from service.database import MAX_BIGINT
 
 PATTERN = re.compile("mc_([1-9][0-9]{0,18})_[A-Za-z0-9_-]{43}")
-RANDOM_CHARACTERS = 37
 CHECKSUM_CHARACTERS = 6
-
-EXPECTED_TOKEN = "mc_, digits, _ and 43 characters, the last 6 a checksum"  # noqa: S105 - its form
 
 
 def make_token(client_id: int) -> str:
     """Make a new token of a client."""
-    unchecked = f"mc_{client_id}_{secrets.token_urlsafe(32)[:RANDOM_CHARACTERS]}"
+    unchecked = f"mc_{client_id}_{secrets.token_urlsafe(32)[:37]}"
     return unchecked + _sum(unchecked)
 
 

@@ -24,7 +24,6 @@ from service.database.statements import Row, Statements
 from service.errors import Contended, Failure, WrongParameters
 
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
-UNLIMITED_MATCHES = 2**31
 
 
 def place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
@@ -152,7 +151,7 @@ class _Pages:
         except Contended:
             if total > MAX_SORTED_MATCHES:
                 raise
-        _, rows = await self._sort(UNLIMITED_MATCHES, place, filters)
+        _, rows = await self._sort(2**31, place, filters)  # any number
         return rows
 
     async def _sort(

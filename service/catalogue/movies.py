@@ -55,8 +55,7 @@ QUERIES: Mapping[str, Expected] = {
     "delete_movies": Expected(CHANGED, [{"deletions": "[]"}], "DELETE a movie", writes=True),
 }
 
-LOCK_RETRY_MIN_S = 0.01
-LOCK_RETRY_MAX_S = 0.2
+LOCK_RETRY_S = 0.02
 
 
 class Catalogue:
@@ -155,13 +154,11 @@ class Catalogue:
         context: RequestContext | None,
     ) -> Movie | NotChanged | None:
         started = time.monotonic()
-        delay = LOCK_RETRY_MIN_S
         result: Movie | NotChanged | None = NotChanged.LOCKED
         while result is NotChanged.LOCKED:
             if time.monotonic() > started + self._timeout:
                 raise Contended(f"movie {movie_id} is locked")
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, LOCK_RETRY_MAX_S)
+            await asyncio.sleep(LOCK_RETRY_S)
             result = await batcher.submit(movie_id, payload, context)
         return result
 

@@ -42,7 +42,11 @@ class JSONField(Field[Any]):
         convert: Callable[[Any], Any] | None = None,
     ) -> None:
         metadata = {"type": JSON_TYPES[kind], **shape}
-        super().__init__(required=True, error_messages={**MESSAGES}, metadata=metadata)
+        super().__init__(
+            required=True,
+            error_messages={"required": "is required", "null": "must not be null"},
+            metadata=metadata,
+        )
         self._rule = rule
         self._kind = kind
         self._expected = expected
@@ -194,43 +198,57 @@ def _type_name(value: Any) -> str:
     return names.get(type(value), "null")
 
 
-MESSAGES = {"required": "is required", "null": "must not be null"}
-# The rules above in JSON Schema, which counts characters where the rules count bytes.
-TITLE_SHAPE = {
-    "minLength": 1,
-    "maxLength": MAX_TITLE_BYTES,
-    "pattern": r"\S",
-    "description": f"1 to {MAX_TITLE_BYTES} bytes of UTF-8, not blank; stored byte for byte",
-    "examples": ["Casablanca"],
-}
-YEAR_SHAPE = {
-    "minimum": MIN_YEAR,
-    "description": f"{MIN_YEAR} to this year (UTC)",
-    "examples": [1942],
-}
-RUNTIME_SHAPE = {
-    "pattern": rf"^[1-9][0-9]{{0,{len(str(MAX_INTEGER)) - 1}}} mins$",
-    "description": f"`<number> mins`; more than 0 and at most {MAX_INTEGER}",
-    "examples": ["102 mins"],
-}
-GENRES_SHAPE = {
-    "items": {"type": "string", "minLength": 1, "maxLength": MAX_GENRE_BYTES},
-    "minItems": 1,
-    "maxItems": MAX_GENRES,
-    "uniqueItems": True,
-    "description": f"1 to {MAX_GENRES} different strings of 1 to {MAX_GENRE_BYTES} bytes of UTF-8,"
-    " none blank",
-    "examples": [["drama", "romance", "war"]],
-}
+# With the rules above in JSON Schema, which counts characters where the rules count bytes.
 MOVIE = Schema.from_dict(
     {
-        "title": JSONField(str, "a string", _check_title, TITLE_SHAPE),
-        "year": JSONField(int, "an integer", _check_year, YEAR_SHAPE),
+        "title": JSONField(
+            str,
+            "a string",
+            _check_title,
+            {
+                "minLength": 1,
+                "maxLength": MAX_TITLE_BYTES,
+                "pattern": r"\S",
+                "description": f"1 to {MAX_TITLE_BYTES} bytes of UTF-8, not blank; stored byte for"
+                " byte",
+                "examples": ["Casablanca"],
+            },
+        ),
+        "year": JSONField(
+            int,
+            "an integer",
+            _check_year,
+            {
+                "minimum": MIN_YEAR,
+                "description": f"{MIN_YEAR} to this year (UTC)",
+                "examples": [1942],
+            },
+        ),
         "runtime": JSONField(
-            str, 'a string like "102 mins"', _check_runtime, RUNTIME_SHAPE, _parse_runtime
+            str,
+            'a string like "102 mins"',
+            _check_runtime,
+            {
+                "pattern": rf"^[1-9][0-9]{{0,{len(str(MAX_INTEGER)) - 1}}} mins$",
+                "description": f"`<number> mins`; more than 0 and at most {MAX_INTEGER}",
+                "examples": ["102 mins"],
+            },
+            _parse_runtime,
         ),
         "genres": JSONField(
-            list, "an array of strings", _check_genres, GENRES_SHAPE, _require_strings
+            list,
+            "an array of strings",
+            _check_genres,
+            {
+                "items": {"type": "string", "minLength": 1, "maxLength": MAX_GENRE_BYTES},
+                "minItems": 1,
+                "maxItems": MAX_GENRES,
+                "uniqueItems": True,
+                "description": f"1 to {MAX_GENRES} different strings of 1 to {MAX_GENRE_BYTES}"
+                " bytes of UTF-8, none blank",
+                "examples": [["drama", "romance", "war"]],
+            },
+            _require_strings,
         ),
     },
     name="MovieInput",

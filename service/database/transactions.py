@@ -28,12 +28,13 @@ select set_config(name, '0', true) from pg_settings where name in (
 BEGIN_WRITING = f"begin; set constraints all immediate; {DISABLE_TIMEOUTS}"
 BEGIN_READING = f"begin isolation level repeatable read, read only; {DISABLE_TIMEOUTS}"
 
-IS_IT_MIGRATED = "; is it migrated? python -m service migrate"
-HINTS: Mapping[type[psycopg2.Error], str] = {
-    postgres.UndefinedTable: IS_IT_MIGRATED,
-    postgres.UndefinedColumn: IS_IT_MIGRATED,
-    postgres.InsufficientPrivilege: "; use the role that owns the tables, as for migrate",
-}
+HINTS = (
+    (
+        (postgres.UndefinedTable, postgres.UndefinedColumn),
+        "; is it migrated? python -m service migrate",
+    ),
+    (postgres.InsufficientPrivilege, "; use the role that owns the tables, as for migrate"),
+)
 
 
 class Transaction:
@@ -132,7 +133,7 @@ def begin(
         yield transaction
     except psycopg2.Error as error:
         lost = "the connection to the database broke" if session.closed else "the database refused"
-        hint = next((hint for kind, hint in HINTS.items() if isinstance(error, kind)), "")
+        hint = next((hint for kinds, hint in HINTS if isinstance(error, kinds)), "")
         raise OperatorError(f"{lost}: {describe_error(error, details=True)}{hint}") from error
     finally:
         if session.isexecuting():  # a backend that waits for a lock does not notice a close

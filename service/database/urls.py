@@ -21,8 +21,6 @@ Server = Mapping[str, str]  # libpq's parameters that name one server, or one ad
 
 log = structlog.get_logger()
 
-WITHOUT_TLS = ("disable", "allow", "prefer")  # values of sslmode
-
 
 def parse_url(url: str) -> dict[str, Any]:
     """Return what the URL says, by libpq's names; `OperatorError` if it cannot be read."""
@@ -95,7 +93,8 @@ def check_tls(settings: Database) -> None:
     """
     given = parse_url(settings.url)
     mode = _find_parameter(given, "sslmode") or "prefer"
-    if mode not in WITHOUT_TLS or all(is_local(server) for server in list_servers(given)):
+    is_required = mode not in ("disable", "allow", "prefer")
+    if is_required or all(is_local(server) for server in list_servers(given)):
         return
     reason = f"the password of the database may cross a network without TLS (sslmode={mode})"
     remedy = "add ?sslmode=verify-full to the database's URL"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
 from service.catalogue.movie import TYPES, Movie, movie_json
-from service.database import transactions
+from service.database import MAX_BIGINT, transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
@@ -16,9 +16,7 @@ from service.transfer.formats import EXPORTED
 QUERIES: Mapping[str, Expected] = {
     "export_movies": Expected(TYPES, [{"after_id": "0", "size": 0}], "export", by_command=True),
 }
-GZIP_LEVEL = 6  # the default of gzip
 CHUNK_ROWS = 2000
-BEFORE_ALL_IDS = -(2**63) + 1
 
 
 def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) -> int:
@@ -32,7 +30,7 @@ def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) 
     is_gzip = path.lower().endswith(".gz")
     with (
         write_file(path if path == "-" else os.path.realpath(path)) as file,
-        gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) if is_gzip else nullcontext(file) as out,
+        gzip.GzipFile("", "wb", 6, file, mtime=0) if is_gzip else nullcontext(file) as out,
         transactions.begin(url, queries, read_only=True) as transaction,
     ):
         out.write(form.head)
@@ -48,7 +46,7 @@ def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) 
 
 def read_chunks(transaction: Transaction) -> Iterator[list[Movie]]:
     """Yield all movies by id in chunks; the next chunk is fetched meanwhile."""
-    transaction.start("export_movies", after_id=str(BEFORE_ALL_IDS), size=CHUNK_ROWS)
+    transaction.start("export_movies", after_id=str(-MAX_BIGINT), size=CHUNK_ROWS)
     try:
         while rows := transaction.finish():
             movies = [Movie._make(row) for row in rows]

@@ -17,8 +17,6 @@ from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
-IMDB_COLUMNS = {"title": "primaryTitle", "year": "startYear", "runtime": "runtimeMinutes"}
-IMDB_WHERE = (("titleType", "movie"),)
 
 
 def read_csv(
@@ -36,7 +34,8 @@ def read_csv(
 def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
     r"""Yield the rows of title.basics.tsv: split by tabs, without quotes; `\N` is an empty cell."""
     records = _read_records(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-    return _read_table(records, IMDB_COLUMNS, IMDB_WHERE, empty="\\N")
+    columns = {"title": "primaryTitle", "year": "startYear", "runtime": "runtimeMinutes"}
+    return _read_table(records, columns, [("titleType", "movie")], empty="\\N")
 
 
 def split_genres(text: str) -> list[str]:

@@ -19,7 +19,6 @@ TAGS = re.compile(rf"[ \t,]*+{TAG.pattern}(?:[ \t]*+,[ \t]*+(?:{TAG.pattern})?+)
 MAX_TAGS_LENGTH = 8190  # characters in all lines of a header; aiohttp's limit for one line
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-KEPT_IN_304 = ("ETag", "Cache-Control", "Content-Security-Policy")  # RFC 9110, 15.4.5
 
 
 class Tag(NamedTuple):
@@ -70,8 +69,9 @@ def format_date(moment: datetime) -> str:
 
 
 def not_modified_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the headers that a 304 keeps."""
-    return {name: headers[name] for name in KEPT_IN_304 if name in headers}
+    """Return those of the headers that a 304 keeps (RFC 9110, 15.4.5)."""
+    kept = ("ETag", "Cache-Control", "Content-Security-Policy")
+    return {name: headers[name] for name in kept if name in headers}
 
 
 def parse_tags(request: web.Request, name: str) -> list[Tag] | None:

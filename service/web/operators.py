@@ -8,7 +8,7 @@ import hmac
 
 from aiohttp import web
 
-from service.metrics import CONTENT_TYPE, Metrics
+from service.metrics import Metrics
 from service.web import problems
 from service.web.health import Health
 from service.web.request_cycle.compression import LargeResponse
@@ -30,7 +30,8 @@ class MetricsPage:
         async with self._rendering:
             self._metrics.sample()
             body = await asyncio.to_thread(self._metrics.render)
-        return LargeResponse(body=body, headers={"Content-Type": CONTENT_TYPE})
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return LargeResponse(body=body, headers={"Content-Type": content_type})
 
     async def show_with_token(self, request: web.Request) -> web.StreamResponse:
         """200, or 401 without the token (RFC 6750, 3)."""

@@ -27,7 +27,6 @@ MARKERS_FORM = (
     "with no other option than transaction:false"
 )
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-TEMPLATE = "-- What this changes, and why.\n\n-- migrate:up\n\n\n-- migrate:down\n\n"
 
 
 class Section(NamedTuple):
@@ -77,7 +76,9 @@ def create(folder: Path, name: str) -> Path:
             f"{name!r}: expected lower-case words joined by _, like add_genre_index"
         )
     path = folder / file_name
-    path.write_text(TEMPLATE, "utf-8")
+    path.write_text(
+        "-- What this changes, and why.\n\n-- migrate:up\n\n\n-- migrate:down\n\n", "utf-8"
+    )
     return path
 
 

@@ -20,8 +20,6 @@ from service.web.movies.preconditions import movie_headers, parse_preconditions
 from service.web.request_cycle.context import CONTEXT
 from service.web.responses import movie_response
 
-NO_STORE = {"Cache-Control": "no-store"}
-
 
 class Movies:
     """List, create, show, update, replace and delete movies."""
@@ -87,7 +85,7 @@ class Movies:
         movie_id = _parse_target(request)
         condition = parse_preconditions(request, movie_id, if_match_required=self._require_if_match)
         movie = await self._catalogue.delete(movie_id, condition, request[CONTEXT])
-        return movie_response(movie, NO_STORE)
+        return movie_response(movie, {"Cache-Control": "no-store"})
 
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
         movie_id = _parse_target(request)
