@@ -31,14 +31,6 @@ DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Definition(NamedTuple):
-    """What operators know of a metric."""
-
-    name: str
-    kind: str  # counter, gauge or histogram
-    labels: tuple[str, ...]
-
-
 class Observer(Protocol):
     """A histogram, or nothing."""
 
@@ -79,17 +71,16 @@ class Metrics:
     def __init__(self, *, is_enabled: bool, folder: Path | None = None) -> None:
         hide_creation_times()  # type: ignore[no-untyped-call]
         self.is_enabled = is_enabled
-        self.definitions: list[Definition] = []
         self._folder = folder
         self._registry = CollectorRegistry()
         self._log_lines_dropped = 0
         self._cpu_seconds = 0.0
         self._samplers: list[Callable[[], None]] = []
 
-        histogram = partial(self._add, Histogram, buckets=DURATIONS)
-        counter = partial(self._add, Counter)
+        histogram = partial(self.add, Histogram, buckets=DURATIONS)
+        counter = partial(self.add, Counter)
         # The sum of all live processes, if nothing else is said.
-        gauge = partial(self._add, Gauge, multiprocess_mode="livesum")
+        gauge = partial(self.add, Gauge, multiprocess_mode="livesum")
 
         # The request. Its `_count` is the number of responses.
         self._requests = histogram(
@@ -275,15 +266,10 @@ class Metrics:
             MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
         return generate_latest(registry)
 
-    def _add(
+    def add(
         self, kind: type[Metric], name: str, text: str, labels: tuple[str, ...] = (), **options: Any
     ) -> Metric:
-        self.definitions.append(Definition(name, kind.__name__.lower(), labels))
+        """Make a metric of these labels."""
         if not self.is_enabled:
             return cast("Metric", OFF)
         return kind(name, text, labels, registry=self._registry, **options)
-
-
-def list_metrics() -> list[Definition]:
-    """Return the name, type and labels of every metric."""
-    return Metrics(is_enabled=False).definitions

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.access.tokens import hash_token, make_token
+from service.metrics import Metric, Metrics
 
 Environment = dict[str, str]
 Execute = Callable[..., list[tuple[Any, ...]]]
@@ -26,6 +27,34 @@ WAIT_S = 90.0  # waits take milliseconds, but seconds on a loaded machine
 POLL_S = 0.01
 FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off"  # options of a server
 SERVER_BYTES = 512 * 1024 * 1024  # a server's folder may need so much
+
+
+class Definition(NamedTuple):
+    """What operators know of a metric."""
+
+    name: str
+    kind: str  # counter, gauge or histogram
+    labels: tuple[str, ...]
+
+
+def list_metrics() -> list[Definition]:
+    """Return the name, type and labels of every metric."""
+    found: list[Definition] = []
+
+    class Recorder(Metrics):
+        def add(
+            self,
+            kind: type[Metric],
+            name: str,
+            text: str,
+            labels: tuple[str, ...] = (),
+            **options: Any,
+        ) -> Metric:
+            found.append(Definition(name, kind.__name__.lower(), labels))
+            return super().add(kind, name, text, labels, **options)
+
+    Recorder(is_enabled=False)
+    return found
 
 
 async def until(condition: Callable[[], object]) -> None:

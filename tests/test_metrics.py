@@ -10,14 +10,14 @@ import pytest
 from aiohttp import web
 from conftest import MOANA, ROOT, Client, Start
 from prometheus_client.parser import text_string_to_metric_families
-from support import Execute, add_movies, until
+from support import Execute, add_movies, list_metrics, until
 from wire import exchange
 
 from service import __version__
 from service.database import batching
 from service.errors import Refusal
 from service.log_writer import get_writer
-from service.metrics import Metrics, list_metrics
+from service.metrics import Metrics
 from service.web.request_cycle.cycle import CYCLE
 
 TOKEN = "0123456789abcdef"

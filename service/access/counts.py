@@ -10,7 +10,7 @@ and a busy processor, or 770 us with 20,000; this one takes 0.5 us.
 """
 
 import time
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from service.errors import Policy
 
@@ -23,22 +23,6 @@ class RetryLater(NamedTuple):
 
     remaining: int
     retry_after_s: int
-
-
-class Usage(NamedTuple):
-    """What was used in this window, which ends in `left_s` seconds, and in the one before it."""
-
-    previous: int
-    current: int
-    left_s: float
-
-
-class Counts(Protocol):
-    """Counts by identity."""
-
-    async def take(self, identity: str, cost: int) -> RetryLater | None:
-        """Count the cost, or nothing if that is more than the limit."""
-        ...
 
 
 class MemoryCounts:
@@ -69,7 +53,7 @@ class MemoryCounts:
         left_s = self._ends_at - now
         weighted = int(previous * left_s / self._policy.window_s) if previous else 0
         if current + weighted + cost > quota:
-            return refuse(self._policy, Usage(previous, current, left_s), cost)
+            return refuse(self._policy, cost, previous, current, left_s)
         self._current[identity] = current + cost
         return None
 
@@ -89,9 +73,12 @@ class MemoryCounts:
         self._ends_at = (window + 1.0) * self._policy.window_s
 
 
-def refuse(policy: Policy, usage: Usage, cost: int) -> RetryLater:
-    """Return what is left, and after how many seconds the cost would not be refused."""
-    previous, current, left_s = usage
+def refuse(policy: Policy, cost: int, previous: int, current: int, left_s: float) -> RetryLater:
+    """Return what is left, and after how many seconds the cost would not be refused.
+
+    `current`: what was used in this window, which ends in `left_s` seconds; `previous`: in the one
+    before it.
+    """
     weighted = int(previous * left_s / policy.window_s)
     room = policy.quota - current - cost  # for what was used in the window before
     if room >= 0:

@@ -9,14 +9,14 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING
 
-from service.access.counts import ADDRESS, Counts, MemoryCounts
+from service.access.counts import ADDRESS, MemoryCounts
 from service.config import Limits as Settings
 from service.context import RequestContext
 from service.errors import LimitReached, Policy
 from service.metrics import Metrics
 
 if TYPE_CHECKING:
-    from service.access.redis_counts import Redis
+    from service.access.redis_counts import Redis, RedisCounts
 
 KNOWN_REQUESTERS = 4096  # the latest
 
@@ -28,17 +28,22 @@ class Limits:
         self._rate = settings.rate
         self._count_refusal = metrics.count_limited
         self.are_on = settings.rate > 0
-        self._redis = _make_redis(settings.redis_url) if self.are_on else None
         # In whole seconds, as Redis counts. A burst that is no multiple of the rate is rounded up:
         # with a longer window alone, clients would get less than the rate.
         window_s = -(-settings.burst // settings.rate) if self.are_on else 1
         self._policy = Policy("rate", settings.rate * window_s, window_s)
-        self._used = self._make_counts(self._policy)
+        self._counts: MemoryCounts | RedisCounts = MemoryCounts(self._policy)
+        self._redis: Redis | None = None
+        if self.are_on and settings.redis_url:
+            from service.access import redis_counts  # noqa: PLC0415 - it takes 0.3 s
+
+            self._redis = redis_counts.Redis(settings.redis_url)
+            self._counts = redis_counts.RedisCounts(self._policy, self._redis)
 
     async def charge(self, context: RequestContext, cost: int) -> None:
         """Count a request of so many units, or of the whole burst; raises `LimitReached`."""
         cost = min(cost, self._policy.quota)
-        refused = await self._used.take(choose_key(context.client_id, context.address), cost)
+        refused = await self._counts.take(choose_key(context.client_id, context.address), cost)
         if refused:
             self._count_refusal()
             raise LimitReached(
@@ -57,13 +62,6 @@ class Limits:
         if self._redis:
             await self._redis.close()
 
-    def _make_counts(self, policy: Policy) -> Counts:
-        if self._redis is None:
-            return MemoryCounts(policy)
-        from service.access.redis_counts import RedisCounts  # noqa: PLC0415 - as below
-
-        return RedisCounts(policy, self._redis)
-
 
 @lru_cache(KNOWN_REQUESTERS)
 def choose_key(client_id: int | None, address: str) -> str:
@@ -74,11 +72,3 @@ def choose_key(client_id: int | None, address: str) -> str:
         return ADDRESS + address
     network = int(IPv6Address(address)) >> 64
     return f"{ADDRESS}{network:x}/64"
-
-
-def _make_redis(url: str) -> "Redis | None":
-    if not url:
-        return None
-    from service.access.redis_counts import Redis  # noqa: PLC0415 - it takes 0.3 s
-
-    return Redis(url)

@@ -15,7 +15,7 @@ from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from service.access.counts import MemoryCounts, RetryLater, Usage, refuse
+from service.access.counts import MemoryCounts, RetryLater, refuse
 from service.errors import OperatorError, Policy
 
 log = structlog.get_logger()
@@ -123,4 +123,4 @@ class RedisCounts:
         await self._memory.give_back(identity, cost)
         # It keeps a window for twice its time, of which it is the current one first.
         left_s = max(0.0, left_s - self._policy.window_s)
-        return refuse(self._policy, Usage(previous, current, left_s), cost)
+        return refuse(self._policy, cost, previous, current, left_s)

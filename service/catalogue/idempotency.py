@@ -34,8 +34,9 @@ QUERIES: Mapping[str, Expected] = {
     "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
 }
 
-# While another request uses the key; after the last pause, the client gets a 409.
-RETRY_DELAYS_S = (0.01, 0.02, 0.04, 0.08, 0.1)
+# While another request uses the key; after the last try, the client gets a 409.
+RETRY_PAUSE_S = 0.05
+RETRIES = 5
 # Keys per statement: each takes a lock, and all sessions together have
 # 6400 by default (max_locks_per_transaction).
 MAX_KEYS_PER_STATEMENT = 32
@@ -108,8 +109,9 @@ class IdempotentCreates:
         payload = orjson.dumps(
             {"position": position, "key": key, "fingerprint": fingerprint, **fields}
         )
-        for delay in (0, *RETRY_DELAYS_S):
-            await asyncio.sleep(delay)
+        for attempt in range(1 + RETRIES):
+            if attempt:
+                await asyncio.sleep(RETRY_PAUSE_S)
             if created := await self._create_if_unused(key, position, payload, context):
                 return created.movie, False
             if first := await self._responses.submit(position, payload, context):
@@ -158,7 +160,9 @@ class IdempotentCreates:
     async def _keep_clearing(self) -> None:
         while True:
             try:
-                await self._count_keys()
+                if self._metrics.is_enabled:
+                    ((keys,),) = await self._fetch("estimate_idempotency_keys", retry=True)
+                    self._metrics.idempotency_keys.set(keys)
             except Exception as error:  # noqa: BLE001 - it is only a metric
                 self._statements.fail("estimate_idempotency_keys", error)
             await asyncio.sleep(CLEAR_INTERVAL_S)
@@ -169,8 +173,3 @@ class IdempotentCreates:
                     await asyncio.sleep(CLEAR_BATCH_PAUSE_S)
             except Exception as error:  # noqa: BLE001 - tried again after the interval
                 self._statements.fail("clear_idempotency_keys", error)
-
-    async def _count_keys(self) -> None:
-        if self._metrics.is_enabled:
-            ((keys,),) = await self._fetch("estimate_idempotency_keys", retry=True)
-            self._metrics.idempotency_keys.set(keys)

@@ -55,7 +55,7 @@ QUERIES: Mapping[str, Expected] = {
     "delete_movies": Expected(CHANGED, [{"deletions": "[]"}], "DELETE a movie", writes=True),
 }
 
-LOCK_RETRY_S = 0.02
+LOCK_RETRY_S = 0.02  # while another session holds the lock of a movie
 
 
 class Catalogue:
@@ -134,32 +134,19 @@ class Catalogue:
         context: RequestContext | None,
     ) -> Movie:
         """Submit the row, and again while another session holds the movie's lock."""
+        give_up = 0.0
         try:
-            result = await batcher.submit(movie_id, payload, context)
-            if result is NotChanged.LOCKED:
-                result = await self._retry_until_unlocked(batcher, movie_id, payload, context)
+            while (result := await batcher.submit(movie_id, payload, context)) is NotChanged.LOCKED:
+                give_up = give_up or time.monotonic() + self._timeout
+                if time.monotonic() > give_up:
+                    raise Contended(f"movie {movie_id} is locked")
+                await asyncio.sleep(LOCK_RETRY_S)
         except RuleBroken as error:
             raise to_invalid(error) from error
         if result is None:
             raise MovieNotFound
         if isinstance(result, NotChanged):
             raise PreconditionFailed
-        return result
-
-    async def _retry_until_unlocked(
-        self,
-        batcher: Batcher[Movie | NotChanged],
-        movie_id: int,
-        payload: bytes,
-        context: RequestContext | None,
-    ) -> Movie | NotChanged | None:
-        started = time.monotonic()
-        result: Movie | NotChanged | None = NotChanged.LOCKED
-        while result is NotChanged.LOCKED:
-            if time.monotonic() > started + self._timeout:
-                raise Contended(f"movie {movie_id} is locked")
-            await asyncio.sleep(LOCK_RETRY_S)
-            result = await batcher.submit(movie_id, payload, context)
         return result
 
     async def _get(self, rows: Rows[Movie]) -> dict[int, Movie]:

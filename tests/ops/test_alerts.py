@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 from conftest import ROOT
-
-from service.metrics import list_metrics
+from support import list_metrics
 
 OPS = ROOT / "ops"
 TESTS = ROOT / "tests" / "ops" / "alerts_test.yml"
