@@ -6,7 +6,7 @@ in, first out. On an idle service, a statement is sent at the end of the event l
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -23,9 +23,7 @@ SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
 MAX_ROWS = 128
 MAX_WAITING = 1000  # rows of one kind; further requests are refused at once
 MAX_BYTES = 1_048_576  # of the bodies of one statement, or one larger body
-# Rows with the same exclusive key run one after the other. They may take this share of
-# `MAX_WAITING`; otherwise changes of one movie would fill it, and other movies would be refused.
-MAX_SHARE_OF_KEY = 0.1
+MAX_SHARE_OF_KEY = 0.1  # of `MAX_WAITING`, for rows behind others with the same exclusive key
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +38,7 @@ class SharedRow(Generic[Result]):
 
 Rows = Sequence[SharedRow[Result]]
 Run = Callable[[Rows[Result]], Awaitable[Mapping[int, Result]]]
+Outcome = Mapping[int, Result] | Exception
 
 
 def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
@@ -69,18 +68,16 @@ class Batcher(Generic[Result]):
         self._exclusive = exclusive
         self._idempotent = idempotent
         self._rows_metric = rows_metric
-        self._is_sharing = settings.enabled  # otherwise each row is sent alone, at once
+        # Without sharing, each row is sent alone, and waits for no other one.
         self._max_rows = max_rows if settings.enabled else 1
         self._max_running = MAX_RUNNING if settings.enabled else MAX_WAITING
-        self._max_waiting = MAX_WAITING
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[SharedRow[Result]] = deque()  # of an exclusive key only one
+        self._slow_s = SLOW_S if settings.enabled else 0
+        self._next: deque[SharedRow[Result]] = deque()  # for the next statement
         # By exclusive key, while one of its rows waits or runs: the rows after that one.
-        self._queues: dict[int, deque[SharedRow[Result]]] = {}
-        self._queued = 0  # rows in all queues
-        self._running: dict[asyncio.Task[None], float] = {}  # since when; the oldest first
-        self._is_starting = False  # a statement is sent at the end of this turn
-        self._second: asyncio.TimerHandle | None = None  # starts a second statement
+        self._later: dict[int, deque[SharedRow[Result]]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        # Of the last statement, until it ends or is slow; no other one starts before that.
+        self._slow_timer: asyncio.TimerHandle | None = None
         self._last_rows = 0  # of the last statement
 
     def submit(
@@ -88,83 +85,63 @@ class Batcher(Generic[Result]):
     ) -> Awaitable[Result | None]:
         """Send this row with a statement; return its result, to be awaited.
 
-        Raises what `run` raises for it, or `Unavailable` if too many are waiting, in all or with
-        this key, if it is exclusive.
+        Raises what `run` raises for it, or `Unavailable` if too many are waiting.
         """
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        row: SharedRow[Result] = SharedRow(key, payload, context, self._loop.create_future())
-        if (waiting := len(self._waiting) + self._queued) >= self._max_waiting:
-            raise Unavailable(f"{waiting} requests are waiting already", Refusal.QUEUE_FULL)
-        if not self._exclusive or self._takes_turn(row):
-            self._waiting.append(row)
-        if not self._is_starting and self._second is None:
+        if len(self._next) >= MAX_WAITING:
+            raise Unavailable("too many requests are waiting already", Refusal.QUEUE_FULL)
+        queue = self._choose_queue(key) if self._exclusive else self._next
+        row: SharedRow[Result] = SharedRow(key, payload, context, asyncio.Future())
+        queue.append(row)
+        if not self._slow_timer:
             self._start()
         return row.result
 
-    def _takes_turn(self, row: SharedRow[Result]) -> bool:
-        """Whether no other row has this key; otherwise let the row wait after those."""
-        if (queue := self._queues.get(row.key)) is None:
-            self._queues[row.key] = deque()
-            return True
-        if len(queue) >= max(1, MAX_SHARE_OF_KEY * self._max_waiting):
-            raise Unavailable(
-                f"{len(queue)} requests with the key {row.key} are waiting already",
-                Refusal.QUEUE_FULL,
-            )
-        queue.append(row)
-        self._queued += 1
-        return False
+    def _choose_queue(self, key: int) -> deque[SharedRow[Result]]:
+        """Return where a row with this exclusive key waits; these are sent one after the other."""
+        if (queue := self._later.get(key)) is None:
+            self._later[key] = deque()
+            return self._next
+        if len(queue) >= max(1, MAX_SHARE_OF_KEY * MAX_WAITING):
+            raise Unavailable(f"{len(queue)} are waiting for {key} already", Refusal.QUEUE_FULL)
+        return queue
 
-    def _end_turns(self, rows: Iterable[SharedRow[Result]]) -> None:
-        """Let the next rows with the exclusive keys of these rows wait for a statement."""
+    def _free_keys(self, rows: Rows[Result]) -> None:
+        """Let the next rows with these exclusive keys wait for the next statement."""
         for row in rows:
-            if queue := self._queues[row.key]:
-                self._waiting.append(queue.popleft())
-                self._queued -= 1
+            if queue := self._later[row.key]:
+                self._next.append(queue.popleft())
             else:
-                del self._queues[row.key]
+                del self._later[row.key]
 
     def _start(self) -> None:
-        """Start a statement if rows wait and none is running; or beside only one that is slow."""
-        if self._second:
-            self._second.cancel()
-            self._second = None
-        if not self._waiting or self._is_starting or len(self._running) >= self._max_running:
-            return
-        loop = asyncio.get_running_loop()
-        if self._running and self._is_sharing:
-            slow_at = next(iter(self._running.values())) + SLOW_S
-            if slow_at > loop.time():
-                self._second = loop.call_at(slow_at, self._start)
-                return
-        self._is_starting = True
-        self._running[loop.create_task(self._execute())] = loop.time()
+        """Start a statement if rows wait, unless another one is not slow yet, or two run."""
+        if self._next and not self._slow_timer and len(self._running) < self._max_running:
+            loop = asyncio.get_running_loop()
+            self._slow_timer = loop.call_later(self._slow_s, self._start_second)
+            self._running.add(loop.create_task(self._execute(self._slow_timer)))
 
-    async def _execute(self) -> None:
+    def _start_second(self) -> None:
+        self._slow_timer = None
+        self._start()
+
+    async def _execute(self, slow_timer: asyncio.TimerHandle) -> None:
         """Take rows, run a statement for them, and give each its result or error."""
-        self._is_starting = False
         rows = self._take_rows()
-        self._start()  # rows that did not fit must not wait for this statement alone
-        results: Mapping[int, Result] = {}
-        failure: Exception | None = Unavailable(
-            "the statement was given up", Refusal.STATEMENT_LOST
-        )
+        outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
         try:
             if rows:
-                self._rows_metric.observe(len(rows))
-                results = await self._run(rows)
-            failure = None
-        except Exception as error:  # noqa: BLE001 - the requests must learn it, whatever it is
-            if len(rows) > 1 and self._may_be_sent_again(error):
+                outcome = await self._send(rows)
+            if len(rows) > 1 and isinstance(outcome, Exception) and self._may_be_one_row(outcome):
                 await self._send_alone(rows)
-            failure = error
         finally:
             if self._exclusive:
-                self._end_turns(rows)
-            del self._running[asyncio.current_task()]  # type: ignore[arg-type] # it is a task
+                self._free_keys(rows)
+            self._running.discard(asyncio.current_task())
+            if self._slow_timer is slow_timer:
+                slow_timer.cancel()
+                self._slow_timer = None
             self._start()  # before the results are returned
-            _set_results(rows, results, failure)
+            _return_to_requests(rows, outcome)
 
     def _take_rows(self) -> list[SharedRow[Result]]:
         """Take half of the known rows, in their order, up to the limits.
@@ -174,53 +151,48 @@ class Batcher(Generic[Result]):
         """
         rows: list[SharedRow[Result]] = []
         size = 0
-        most = min((len(self._waiting) + self._last_rows + 1) // 2, self._max_rows)
-        while self._waiting and len(rows) < most:
-            row = self._waiting[0]
-            size += len(row.payload)
+        most = min((len(self._next) + self._last_rows + 1) // 2, self._max_rows)
+        while self._next and len(rows) < most:
+            size += len(self._next[0].payload)
             if rows and size > MAX_BYTES:
                 break
-            self._waiting.popleft()
+            row = self._next.popleft()
             if not row.result.done():
                 rows.append(row)
             elif self._exclusive:  # its request was cancelled
-                self._end_turns([row])
+                self._free_keys([row])
         self._last_rows = len(rows)
         return rows
 
-    def _may_be_sent_again(self, error: Exception) -> bool:
-        """Whether the statement may be one row's fault, and was not executed."""
+    async def _send(self, rows: Rows[Result]) -> Outcome[Result]:
+        self._rows_metric.observe(len(rows))
+        try:
+            return await self._run(rows)
+        except Exception as error:  # noqa: BLE001 - the requests must learn it, whatever it is
+            return error
+
+    def _may_be_one_row(self, error: Exception) -> bool:
+        """Whether a statement may have failed for one of its rows, and may be sent again."""
         if isinstance(error, StatementFailed):
             return not error.for_every_row
-        if isinstance(error, Unavailable) and not isinstance(error, Contended):
-            return False  # the database is away, for example
-        return self._idempotent or isinstance(error, RuleBroken | Contended)
+        if isinstance(error, RuleBroken | Contended):
+            return True  # it was rolled back
+        return self._idempotent and not isinstance(error, Unavailable)
 
     async def _send_alone(self, rows: Rows[Result]) -> None:
-        """Send each row alone, once.
-
-        After the first one that is `Unavailable`, no further row is sent: no request waits for more
-        than one timeout.
-        """
-        failure: Exception | None = None
+        """Send each row alone, once; if one is `Unavailable`, so are those after it."""
+        # Otherwise a request could wait for the timeouts of all rows before its own.
         for row in rows:
-            if failure is None and not row.result.done():
-                try:
-                    _set_results([row], await self._run([row]))
-                except Exception as error:  # noqa: BLE001 - as in `_execute`
-                    _set_results([row], {}, error)
-                    failure = error if isinstance(error, Unavailable) else None
-            elif failure:
-                _set_results([row], {}, failure)
+            if not row.result.done():
+                outcome = await self._send([row])
+                _return_to_requests(rows if isinstance(outcome, Unavailable) else [row], outcome)
 
 
-def _set_results(
-    rows: Rows[Result], results: Mapping[int, Result], error: Exception | None = None
-) -> None:
-    for row in rows:
-        if row.result.done():
-            continue
-        if error:
-            row.result.set_exception(error)
-        else:
-            row.result.set_result(results.get(row.key))
+def _return_to_requests(rows: Rows[Result], outcome: Outcome[Result]) -> None:
+    waiting = [row for row in rows if not row.result.done()]
+    if isinstance(outcome, Exception):
+        for row in waiting:
+            row.result.set_exception(outcome)
+    else:
+        for row in waiting:
+            row.result.set_result(outcome.get(row.key))
