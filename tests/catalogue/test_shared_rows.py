@@ -20,7 +20,7 @@ from service.config import Config, Sharing
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.errors import Contended, MovieNotFound, PreconditionFailed, Unavailable
+from service.errors import MovieNotFound, PreconditionFailed
 from service.query_registry import EXPECTED
 
 FIELDS = {**MOANA, "runtime": 107}
@@ -53,19 +53,6 @@ def sharing(settings: Callable[..., Config]) -> Sharing:
     return settings().sharing
 
 
-async def test_of_two_deletes_of_a_movie_one_finds_it(make: Make, sharing: Sharing) -> None:
-    """Deletes of one movie never share a statement, because both would find the movie."""
-    catalogue = Catalogue(make(), sharing)
-    movie = await catalogue.create(FIELDS)
-
-    first, second = await asyncio.gather(
-        *(catalogue.delete(movie.id) for _ in range(2)), return_exceptions=True
-    )
-
-    assert first == movie
-    assert isinstance(second, MovieNotFound)
-
-
 async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -> None:
     """PostgreSQL may return the rows of a statement in any order."""
     joined = "join new as n on n.id = c.id"
@@ -76,48 +63,6 @@ async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -
     )
 
     assert [movie.title for movie in movies] == ["a", "b", "c"]
-
-
-async def test_creates_that_fail_unexpectedly_are_not_sent_again(
-    make: Make, sharing: Sharing, execute: Execute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may have been executed, as in this test."""
-    statements = make()
-    fetch = statements.fetch
-
-    async def fetch_and_fail(*args: Any, **kwargs: Any) -> Any:
-        await fetch(*args, **kwargs)
-        raise RuntimeError
-
-    monkeypatch.setattr(statements, "fetch", fetch_and_fail)
-    catalogue = Catalogue(statements, sharing)
-
-    failed = await asyncio.gather(
-        *(catalogue.create(FIELDS) for _ in range(2)), return_exceptions=True
-    )
-
-    assert [type(error) for error in failed] == [RuntimeError] * 2
-    assert execute("select count(*) from movies") == [(2,)]
-
-
-async def test_reads_that_time_out_are_not_sent_again(
-    make: Make, sharing: Sharing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table is locked, which is no row's fault."""
-    statements = make()
-    sent = []
-
-    async def fetch_and_time_out(name: str, **_: Any) -> Any:
-        sent.append(name)
-        raise Contended("locked")
-
-    monkeypatch.setattr(statements, "fetch", fetch_and_time_out)
-    catalogue = Catalogue(statements, sharing)
-
-    failed = await asyncio.gather(*(catalogue.get(n) for n in range(8)), return_exceptions=True)
-
-    assert sent == ["get_movies"] * 2  # of 4 rows each
-    assert [type(error) for error in failed] == [Unavailable] * 8
 
 
 async def test_a_create_is_on_disk_before_its_response(
