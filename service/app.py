@@ -18,7 +18,8 @@ from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.config import Config
 from service.database.pool import Pool
-from service.database.statements import Statements, suppress_timeout_reports
+from service.database.query import suppress_timeout_reports
+from service.database.statements import Statements
 from service.database.urls import check_tls
 from service.errors import OperatorError, Unavailable
 from service.metrics import Metrics

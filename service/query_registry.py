@@ -16,8 +16,8 @@ from service.database import query_files, verification
 from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.database.migrations.files import list_versions
-from service.database.query import Expected, Query
-from service.database.statements import Statements, suppress_timeout_reports
+from service.database.query import Expected, Query, suppress_timeout_reports
+from service.database.statements import Statements
 from service.errors import OperatorError, Refusal, Unavailable
 from service.transfer import exporting, importing
 
@@ -102,7 +102,7 @@ class QueryRegistry:
 
     async def require_migrations(self, statements: Statements) -> None:
         """Raise `Unavailable` unless all migrations have been applied."""
-        applied = await statements.fetch("get_applied_migrations", retry=True)
+        applied = await statements.fetch("get_applied_migrations")
         verification.require_migrations(self._versions, applied)
 
     def reload(self) -> None:

@@ -153,9 +153,9 @@ class Clients:
         ids = {row.key for row in rows}
         try:
             fetched = await self._fetch(
-                "get_clients", retry=True, waiting=list_contexts(rows), ids=_to_array(ids)
+                "get_clients", waiting=list_contexts(rows), ids=_to_array(ids)
             )
-            self._statements.require_sent("get_clients", rows, fetched)
+            self._statements.require_sent("get_clients", [row[0] for row in fetched], ids)
         except (Contended, StatementFailed) as error:
             # Whatever it is, no row is to blame, and no client may be told that its token is wrong.
             refusal = error.refusal if isinstance(error, Contended) else Refusal.STATEMENT_LOST

@@ -81,15 +81,15 @@ class GenreCounts:
         """Count, and store the counts or the error."""
         loop = asyncio.get_running_loop()
         try:
-            rows = await self._statements.fetch("count_genres", retry=True, waiting=waiting)
+            rows = await self._statements.fetch("count_genres", waiting=waiting)
             if not rows:
-                raise self._statements.fail("count_genres", "it returned no row")  # noqa: TRY301
+                raise self._statements.report("count_genres", "it returned no row")  # noqa: TRY301
             *_, total, as_of, seconds = rows[0]
             genres = [(genre, movies) for genre, movies, *_ in rows if genre is not None]
             self._counts = Counts(genres, total, as_of.astimezone(UTC))
             pause = CACHE_FACTOR * seconds
         except Exception as error:  # noqa: BLE001 - waiting requests must get any error
-            self._error = self._statements.fail("count_genres", error)
+            self._error = self._statements.report("count_genres", error)
             pause = loop.time() - self._started_at
         self._cached_until = loop.time() + max(CACHE_MIN_S, pause)
         self._counting = None

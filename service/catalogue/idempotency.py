@@ -79,13 +79,12 @@ class IdempotentCreates:
     async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response]:
         fetched = await self._fetch(
             query,
-            retry=True,  # harmless: if the first attempt was committed, the keys are used
-            shared=len(rows) > 1,
+            is_repeatable=True,  # if the first attempt was committed, the keys are used
             max_affected=len(rows),
             waiting=list_contexts(rows),
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
-        self._statements.require_sent(query, rows, fetched)
+        self._statements.require_sent(query, [row[0] for row in fetched], [row.key for row in rows])
         return {
             position: Response(fingerprint, Movie._make(movie))
             for position, fingerprint, *movie in fetched
@@ -140,7 +139,7 @@ class IdempotentCreates:
         finally:
             self._keys_in_use.discard(key)
         if response and response.movie.id is None:
-            raise self._statements.fail("create_movies_once", "it created no movie")
+            raise self._statements.report("create_movies_once", "it created no movie")
         return response
 
     async def clear(self) -> int:
@@ -161,10 +160,10 @@ class IdempotentCreates:
         while True:
             try:
                 if self._metrics.is_enabled:
-                    ((keys,),) = await self._fetch("estimate_idempotency_keys", retry=True)
+                    ((keys,),) = await self._fetch("estimate_idempotency_keys")
                     self._metrics.idempotency_keys.set(keys)
             except Exception as error:  # noqa: BLE001 - it is only a metric
-                self._statements.fail("estimate_idempotency_keys", error)
+                self._statements.report("estimate_idempotency_keys", error)
             await asyncio.sleep(CLEAR_INTERVAL_S)
             cleared = CLEAR_BATCH_ROWS
             try:
@@ -172,4 +171,4 @@ class IdempotentCreates:
                     cleared = await self.clear()
                     await asyncio.sleep(CLEAR_BATCH_PAUSE_S)
             except Exception as error:  # noqa: BLE001 - tried again after the interval
-                self._statements.fail("clear_idempotency_keys", error)
+                self._statements.report("clear_idempotency_keys", error)

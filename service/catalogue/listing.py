@@ -114,7 +114,7 @@ class _Pages:
         context: RequestContext | None,
     ) -> None:
         waiting = [context] if context else []
-        self._fetch = partial(statements.fetch, retry=True, waiting=waiting)
+        self._fetch = partial(statements.fetch, waiting=waiting)
         self._timeout = statements.timeout
         self._filters = filters
         self._order = order

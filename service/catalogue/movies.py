@@ -97,7 +97,7 @@ class Catalogue:
         except RuleBroken as error:
             raise to_invalid(error) from error
         if movie is None:
-            raise self._statements.fail("create_movies", "it returned no row for a movie")
+            raise self._statements.report("create_movies", "it returned no row for a movie")
         return movie
 
     async def update(
@@ -153,51 +153,53 @@ class Catalogue:
         try:
             # An array literal; the server parses it faster than `array[...]`.
             ids = "{" + ",".join([str(row.key) for row in rows]) + "}"
-            fetched = await self._fetch(
-                "get_movies", retry=True, waiting=list_contexts(rows), ids=ids
-            )
+            fetched = await self._fetch("get_movies", waiting=list_contexts(rows), ids=ids)
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
-        self._statements.require_sent("get_movies", rows, fetched)
+        self._statements.require_sent(
+            "get_movies", [row[0] for row in fetched], [row.key for row in rows]
+        )
         return {row[0]: Movie(*row) for row in fetched}
 
     async def _create(self, rows: Rows[Movie]) -> dict[int, Movie]:
-        created = await self._write("create_movies", rows, 0, movies=_to_json(rows))
-        return {row[0]: Movie(*row[1:]) for row in created}
+        created = await self._write("create_movies", rows, movies=_to_json(rows))
+        self._statements.require_sent(
+            "create_movies", [row[0] for row in created], [row.key for row in rows]
+        )
+        return {position: Movie(*movie) for position, *movie in created}
 
     async def _update(self, rows: Rows[Movie | NotChanged]) -> dict[int, Movie | NotChanged]:
-        return _by_id(await self._write("update_movies", rows, 2, changes=_to_json(rows)))
+        return await self._write_changes("update_movies", rows, changes=_to_json(rows))
 
     async def _delete(self, rows: Rows[Movie | NotChanged]) -> dict[int, Movie | NotChanged]:
-        return _by_id(await self._write("delete_movies", rows, 2, deletions=_to_json(rows)))
+        return await self._write_changes("delete_movies", rows, deletions=_to_json(rows))
 
-    async def _write(
-        self, name: str, rows: Rows[Any], key_column: int, **parameters: Any
-    ) -> list[Row]:
-        fetched = await self._fetch(
-            name,
-            shared=len(rows) > 1,
-            max_affected=len(rows),
-            waiting=list_contexts(rows),
-            **parameters,
+    async def _write_changes(
+        self, name: str, rows: Rows[Movie | NotChanged], **parameters: Any
+    ) -> dict[int, Movie | NotChanged]:
+        fetched = await self._write(name, rows, **parameters)
+        ids = [movie_id for _, _, movie_id, *_ in fetched]
+        self._statements.require_sent(name, ids, [row.key for row in rows])
+        results: dict[int, Movie | NotChanged] = {}
+        for is_locked, is_done, movie_id, *fields in fetched:
+            if is_locked:
+                results[movie_id] = NotChanged.LOCKED
+            else:
+                results[movie_id] = (
+                    Movie(movie_id, *fields) if is_done else NotChanged.CONDITION_FAILED
+                )
+        return results
+
+    async def _write(self, name: str, rows: Rows[Any], **parameters: Any) -> list[Row]:
+        """Run a write that is shared by the requests of these rows."""
+        return await self._fetch(
+            name, max_affected=len(rows), waiting=list_contexts(rows), **parameters
         )
-        self._statements.require_sent(name, rows, fetched, key_column)
-        return fetched
 
 
 def _to_json(rows: Rows[Any]) -> str:
     return "[" + b",".join([row.payload for row in rows]).decode() + "]"
-
-
-def _by_id(fetched: list[Row]) -> dict[int, Movie | NotChanged]:
-    results: dict[int, Movie | NotChanged] = {}
-    for is_locked, is_done, *movie in fetched:
-        if is_locked:
-            results[movie[0]] = NotChanged.LOCKED
-        else:
-            results[movie[0]] = Movie(*movie) if is_done else NotChanged.CONDITION_FAILED
-    return results
 
 
 def to_invalid(broken: RuleBroken) -> Invalid:

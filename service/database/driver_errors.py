@@ -1,11 +1,12 @@
 """Errors of PostgreSQL and the driver, as one line and in the catalogue's words."""
 
-import asyncio
+from collections.abc import Sequence
 
 import psycopg2
 from psycopg2 import errors as postgres
 
 from service.database.query import Query
+from service.database.urls import Server
 from service.errors import (
     CatalogueError,
     Contended,
@@ -48,12 +49,17 @@ def describe_error(error: BaseException, *, details: bool = False) -> str:
     return " ".join((text or str(error) or type(error).__name__).split()).rstrip(".")
 
 
-def is_statement_timeout(error: asyncio.CancelledError) -> bool:
-    """Whether this is how aiopg reports a statement timeout.
+def make_timeout_error(address: Server) -> psycopg2.Error:
+    """Describe a timeout in libpq's words."""
+    host = address.get("hostaddr") or address.get("host") or "the default socket"
+    return psycopg2.OperationalError(f'connection to server at "{host}" failed: timeout expired')
 
-    Otherwise it looks like a cancelled request, which gets no response.
-    """
-    return isinstance(error.__context__, postgres.QueryCanceled)
+
+def join_failures(failures: Sequence[psycopg2.Error]) -> psycopg2.Error:
+    """Return one error for the failures of all addresses."""
+    if len(failures) == 1:
+        return failures[0]
+    return psycopg2.OperationalError("; ".join(describe_error(error) for error in failures))
 
 
 def translate_error(query: Query, error: BaseException) -> CatalogueError:

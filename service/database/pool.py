@@ -1,9 +1,9 @@
 """aiopg connections under `max_open`, `max_idle` and `max_idle_time`, with a queue of waiters.
 
-The semantics are those of Go's database/sql (https://pkg.go.dev/database/sql#DB.SetMaxOpenConns):
-connects run in tasks of their own, and whatever becomes free first, a new connection or a returned
-one, goes to the waiter that has waited longest. docs/decisions/0002-own-connection-pool.md: why not
-aiopg's own pool.
+The settings mean what they mean in Go's database/sql
+(https://pkg.go.dev/database/sql#DB.SetMaxOpenConns). Whatever becomes free first, a new connection
+or a returned one, goes to the waiter that has waited longest.
+docs/decisions/0002-own-connection-pool.md: why not aiopg's own pool.
 """
 
 import asyncio
@@ -24,48 +24,14 @@ from service.metrics import Metrics
 
 log = structlog.get_logger()
 
-# Pause between failed connects. With no connection left, requests are refused meanwhile: an outage
-# costs a few connects and one line in the log.
-REFUSE_S = 0.25
-CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
-# The place of a connection that was given up stays taken for so long: its backend goes on until its
+# After a failed connect, the next one begins so much later. With no connection left, users are
+# refused meanwhile: an outage costs a few connects and one line in the log. It is also the least
+# time between two calls of `distrust` that have an effect.
+RETRY_S = 0.25
+# A connection that was given up keeps its places for so long: its backend goes on until its
 # statement times out, or PostgreSQL notices that the connection is closed.
 GIVEN_UP_S = 4.0
-# Connections that are younger are not closed because of what their server's settings were before.
-RENEW_MIN_S = 1.0
-# Statements that may wait for a place of a share. A place that is free again after 6 ms serves so
-# many within `acquire_timeout` (2 s).
-MAX_WAITING_PER_PLACE = 300
-
-
-class Share:
-    """The connections that one kind of statements may use at once, and a bounded queue for them."""
-
-    def __init__(self, places: int) -> None:
-        self._places = asyncio.Semaphore(places)
-        self._max_waiting = places * MAX_WAITING_PER_PLACE
-        self.waiting = 0  # statements, for a place
-
-    async def take_place(self, give_up_at: float) -> None:
-        """Wait for a place; `Unavailable` at once if too many wait, or at `give_up_at`."""
-        if self.waiting >= self._max_waiting:
-            raise Unavailable(
-                f"{self.waiting} statements of this kind are waiting already", Refusal.QUEUE_FULL
-            )
-        self.waiting += 1
-        try:
-            async with asyncio.timeout_at(give_up_at):
-                await self._places.acquire()
-        except TimeoutError as error:
-            raise Unavailable(
-                "no connection for this kind of statements became free", Refusal.POOL_TIMEOUT
-            ) from error
-        finally:
-            self.waiting -= 1
-
-    def free_place(self) -> None:
-        """Let the next one have the place."""
-        self._places.release()
+CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 
 
 class Pool:
@@ -74,8 +40,9 @@ class Pool:
     A new connection goes through `verify` before its first use until that has returned True once:
     no query runs before the schema is verified.
 
-    `lists` and `writes`: 30 and 40 % of `max_open`. The rest is for reads by id and readiness
-    checks: they wait neither for slow lists nor for writes that wait for a lost standby.
+    `lists` and `writes` are shares: so many connections may lists and writes use at once, 30 and
+    40 % of `max_open`. The rest is for reads by id and readiness checks: they wait neither for slow
+    lists nor for writes that wait for a lost standby.
     """
 
     def __init__(
@@ -86,28 +53,28 @@ class Pool:
     ) -> None:
         self.metrics = metrics or Metrics(is_enabled=False)
         self.metrics.add_sampler(self.sample)
+        self.lists = asyncio.Semaphore(max(1, settings.max_open * 3 // 10))
+        self.writes = asyncio.Semaphore(max(1, settings.max_open * 4 // 10))
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify
         self._is_verified = False
         self._is_closing = False
-        self._refusal: tuple[float, BaseException] | None = None  # in an outage: until when, why
-        self.lists = Share(max(1, settings.max_open * 3 // 10))
-        self.writes = Share(max(1, settings.max_open * 4 // 10))
+        self._is_database_away = False  # and the log says so
+        self._refusal: Unavailable | None = None  # of all who ask for a connection
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
-        self._connecting: dict[asyncio.Task[aiopg.Connection], float] = {}
-        self._given_up = 0  # places of connections that were given up
-        self._trusted_since = 0.0  # by the loop's clock; older connections may have broken
-        self._pause: asyncio.TimerHandle | None = None  # before the next connect
+        self._trusted_since = -inf  # older connections are not lent again
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
+        self._reaper: asyncio.TimerHandle | None = None  # closes connections that are idle too long
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
-        self._reaper: asyncio.TimerHandle | None = None
-        self._emptied = asyncio.Event()
+        self._waiting = 0  # users, for a place in a share or for a connection
+        self._opener: asyncio.Task[None] | None = None  # opens connections for the waiters
+        self._emptied = asyncio.Event()  # while closing: no connection is left
 
     @property
     def size(self) -> int:
-        """Connections that are open or being opened, and places of those that were given up."""
-        return len(self._opened) + len(self._connecting) + self._given_up
+        """Connections that are open, being opened, or given up in the last `GIVEN_UP_S`."""
+        return len(self._opened) + (self._opener is not None)
 
     @property
     def idle(self) -> int:
@@ -116,68 +83,50 @@ class Pool:
 
     def sample(self) -> None:
         """Set the gauges of the metrics."""
-        opened, idle = len(self._opened), len(self._idle)
+        given_up = sum(connection.raw.closed == CLOSED_HERE for connection in self._opened)
         connections = self.metrics.pool_connections
         connections.labels("open").set(self.size)
-        connections.labels("idle").set(idle)
-        connections.labels("in_use").set(opened - idle)
-        connections.labels("closing").set(self._given_up)
-        waiting = len(self._waiters) + self.lists.waiting + self.writes.waiting
-        self.metrics.pool_waiting.set(waiting)
+        connections.labels("idle").set(self.idle)
+        connections.labels("in_use").set(len(self._opened) - self.idle - given_up)
+        connections.labels("closing").set(given_up)
+        self.metrics.pool_waiting.set(self._waiting)
         self.metrics.pool_max_open.set(self._settings.max_open)
 
     @asynccontextmanager
-    async def connection(self, share: Share | None = None) -> AsyncIterator[aiopg.Connection]:
+    async def connection(
+        self, share: asyncio.Semaphore | None = None
+    ) -> AsyncIterator[aiopg.Connection]:
         """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`.
 
-        aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection and
-        its place in `share` count for `GIVEN_UP_S` more.
+        aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection
+        counts for `GIVEN_UP_S` more, and so does its place in `share`.
         """
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        give_up_at = asked_at + self._settings.acquire_timeout
-        free_place = share.free_place if share else None
+        self._waiting += 1
         try:
-            if share:
-                await share.take_place(give_up_at)
-            try:
-                connection = await self._acquire(give_up_at)
-            except BaseException:
-                if free_place:
-                    free_place()
-                raise
+            connection = await self._acquire(share)
         finally:
+            self._waiting -= 1
             self.metrics.pool_wait.observe(loop.time() - asked_at)
         try:
             yield connection
         finally:
             if connection.raw.closed == CLOSED_HERE and not self._is_closing:
-                self._given_up += 1
-                loop.call_later(GIVEN_UP_S, self._end_given_up, free_place)
-            elif free_place:
-                free_place()
-            self._release(connection)
-
-    def _end_given_up(self, free_place: Callable[[], None] | None) -> None:
-        self._given_up -= 1
-        if free_place:
-            free_place()
-        self._open_more()
+                loop.call_later(GIVEN_UP_S, self._return, connection, share)
+            else:
+                self._return(connection, share)
 
     def distrust(self) -> None:
-        """Lend no connection that was opened before now: if one has broken, others may have too."""
-        self._trusted_since = asyncio.get_running_loop().time()
-        self.close_idle()
+        """Lend no connection again that was opened before now, at most once in `RETRY_S`.
 
-    def renew(self, connection: aiopg.Connection) -> None:
-        """Close a connection whose settings or cached plans may be out of date, and older ones.
-
-        Only itself if it is new: then the others would not be any better.
+        If a connection has broken, the others may have, too; and if its server is read-only now, or
+        its cached plans are out of date, theirs are.
         """
-        age = asyncio.get_running_loop().time() - self._opened[connection]
-        self._opened[connection] = -inf
-        if age > RENEW_MIN_S:
-            self.distrust()
+        now = asyncio.get_running_loop().time()
+        if now - self._trusted_since >= RETRY_S:
+            self._trusted_since = now
+            self.close_idle()
 
     def close_idle(self) -> None:
         """Close all idle connections."""
@@ -187,158 +136,171 @@ class Pool:
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
         """Close; waiters fail, connections in use have `timeout` seconds to be returned."""
         self._is_closing = True
-        for timer in (self._reaper, self._pause):
-            if timer:
-                timer.cancel()
-        self._fail_waiters(STOPPING)
-        for task in list(self._connecting):
-            task.cancel()
+        if self._reaper:
+            self._reaper.cancel()
+        self._refuse(Unavailable("the service is stopping", Refusal.STOPPING))
         self.close_idle()
+        for connection in [*self._opened]:
+            if connection.closed:  # given up
+                self._discard(connection)
         try:
             async with asyncio.timeout(timeout):
-                while self._opened or self._connecting:
-                    self._emptied.clear()
+                if self._opener:
+                    self._opener.cancel()
+                    await asyncio.wait([self._opener])
+                    self._opener = None
+                if self._opened:
                     await self._emptied.wait()
         except TimeoutError:
-            for connection in list(self._opened):
+            for connection in [*self._opened]:
                 self._discard(connection)
 
-    async def _acquire(self, give_up_at: float) -> aiopg.Connection:
+    async def _acquire(self, share: asyncio.Semaphore | None) -> aiopg.Connection:
+        """Wait for a place in the share, then for a connection."""
+        if not share and (connection := self._take_idle()):
+            return connection
+        try:
+            async with asyncio.timeout(self._settings.acquire_timeout):
+                if share:
+                    await share.acquire()
+                try:
+                    return self._take_idle() or await self._wait_for_connection()
+                except BaseException:
+                    if share:
+                        share.release()
+                    raise
+        except TimeoutError as error:
+            raise Unavailable(
+                f"no database connection became free in {self._settings.acquire_timeout:g} s",
+                Refusal.POOL_TIMEOUT,
+            ) from error
+
+    def _take_idle(self) -> aiopg.Connection | None:
         while self._idle:
             connection, _ = self._idle.pop()
             if not connection.closed:
                 return connection
             self._discard(connection)
-        loop = asyncio.get_running_loop()
-        if self._is_closing:
-            raise _make_no_database_error(STOPPING)
-        if self._refusal and loop.time() < self._refusal[0]:
-            raise _make_no_database_error(self._refusal[1])
-        waiter: asyncio.Future[aiopg.Connection] = loop.create_future()
+        return None
+
+    async def _wait_for_connection(self) -> aiopg.Connection:
+        if self._refusal:
+            raise self._refusal.with_traceback(None)
+        waiter: asyncio.Future[aiopg.Connection] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._open_more()
         try:
-            async with asyncio.timeout_at(give_up_at):
-                return await waiter
-        except BaseException as error:
+            return await waiter
+        except BaseException:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-            elif waiter.done() and not waiter.cancelled() and not waiter.exception():
+            elif not waiter.cancelled() and not waiter.exception():
                 # Lent in the moment of giving up: the next waiter can use it.
-                self._release(waiter.result())
-            if isinstance(error, TimeoutError):
-                raise Unavailable(
-                    f"no database connection became free in {self._settings.acquire_timeout:g} s",
-                    Refusal.POOL_TIMEOUT,
-                ) from error
+                self._return(waiter.result())
             raise
 
-    def _release(self, connection: aiopg.Connection) -> None:
-        is_trusted = self._opened.get(connection, -inf) >= self._trusted_since
+    def _return(self, connection: aiopg.Connection, share: asyncio.Semaphore | None = None) -> None:
+        """Free its place in the share; lend the connection to the next waiter, keep or close it."""
+        if share:
+            share.release()
+        is_trusted = self._opened.get(connection, -inf) > self._trusted_since
         # The status of a broken one is "unknown".
         is_idle = connection.raw.info.transaction_status == TRANSACTION_STATUS_IDLE
-        if is_idle and is_trusted and not self._is_closing:
-            self._lend_or_keep(connection)
-        else:
+        if not is_idle or not is_trusted or self._is_closing:
             self._discard(connection)
-
-    def _lend_or_keep(self, connection: aiopg.Connection) -> None:
+            return
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(connection)
                 return
-        if len(self._idle) < self._settings.max_idle:
-            self._idle.append((connection, asyncio.get_running_loop().time()))
-            self._schedule_reaper()
-        else:
+        if len(self._idle) >= self._settings.max_idle:
             self._discard(connection)
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.append((connection, loop.time()))
+        if not self._reaper:
+            self._reaper = loop.call_later(self._settings.max_idle_time, self._close_expired)
+
+    def _close_expired(self) -> None:
+        """Close what has been idle for `max_idle_time`; look again when that is over for others."""
+        loop = asyncio.get_running_loop()
+        max_idle_time = self._settings.max_idle_time
+        while self._idle and self._idle[0][1] <= loop.time() - max_idle_time:
+            self._discard(self._idle.popleft()[0])
+        self._reaper = None
+        if self._idle:
+            self._reaper = loop.call_at(self._idle[0][1] + max_idle_time, self._close_expired)
 
     def _discard(self, connection: aiopg.Connection) -> None:
+        """Close it, if it is not closed, and forget it."""
         self._opened.pop(connection, None)
         # Never a second time: aiopg would stop watching a file descriptor that by now may be
         # another connection's.
         if connection.raw.closed != CLOSED_HERE:
             connection.close()
-        self._emptied.set()
+        if self._is_closing and not self._opened:
+            self._emptied.set()
         self._open_more()
 
     def _open_more(self) -> None:
-        if self._pause:
-            return
-        while self.size < self._settings.max_open and len(self._connecting) < len(self._waiters):
-            task = asyncio.create_task(self._connect_and_verify())
-            self._connecting[task] = asyncio.get_running_loop().time()
-            task.add_done_callback(self._add_connection)
+        if not self._opener and self._needs_more():
+            self._opener = asyncio.create_task(self._open_connections())
 
-    async def _connect_and_verify(self) -> aiopg.Connection:
+    def _needs_more(self) -> bool:
+        return bool(self._waiters) and len(self._opened) < self._settings.max_open
+
+    async def _open_connections(self) -> None:
+        """Open connections, one after the other, while users wait and there is room."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._needs_more():
+                began = loop.time()
+                try:
+                    connection = await self._open_connection()
+                # A timeout of PostgreSQL is a `CancelledError` of aiopg.
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - users get it
+                    if self._is_closing:
+                        return
+                    # PostgreSQL may be full, for example: then connections that are open serve.
+                    if all(connection.closed for connection in self._opened):
+                        self._begin_outage(error)
+                    await asyncio.sleep(RETRY_S)
+                    self._refusal = None
+                else:
+                    self._opened[connection] = began
+                    self._return(connection)
+        finally:
+            self._opener = None
+
+    async def _open_connection(self) -> aiopg.Connection:
         connection = await self._connector.connect()
         try:
             self._is_verified = self._is_verified or await self._verify(connection)
         except BaseException:
             connection.close()
             raise
+        if self._is_database_away:
+            self._is_database_away = False
+            log.info("database reached again")
         return connection
 
-    def _add_connection(self, task: asyncio.Task[aiopg.Connection]) -> None:
-        began = self._connecting.pop(task)
-        self._emptied.set()
-        if task.cancelled():
-            self._refuse_or_pause(asyncio.CancelledError())
-        elif error := task.exception():
-            self._refuse_or_pause(error)
-        else:
-            if self._refusal:
-                log.info("database reached again")
-                self._refusal = None
-            self._opened[task.result()] = began
-            self._release(task.result())
+    def _begin_outage(self, error: BaseException) -> None:
+        reason = describe_error(error)
+        if not self._is_database_away:
+            self._is_database_away = True
+            log.error("no database", reason=reason)
+        # A migration is missing or a file is wrong; or there is no connection.
+        is_behind = isinstance(error, Unavailable | OperatorError)
+        refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
+        unavailable = Unavailable(f"no database: {reason}", refusal)
+        unavailable.__cause__ = error
+        self._refuse(unavailable)
 
-    def _refuse_or_pause(self, error: BaseException) -> None:
-        """Refuse requests for a while, unless another connection may still serve the waiters."""
-        if self._is_closing:
-            return
-        loop = asyncio.get_running_loop()
-        if self._opened or self._connecting:  # PostgreSQL may be full, for example
-            self._pause = self._pause or loop.call_later(REFUSE_S, self._resume)
-            return
-        if not self._refusal:
-            log.error("no database", reason=describe_error(error))
-        self._refusal = (loop.time() + REFUSE_S, error)
-        self._fail_waiters(error)
-
-    def _resume(self) -> None:
-        self._pause = None
-        self._open_more()
-
-    def _fail_waiters(self, error: BaseException) -> None:
+    def _refuse(self, refusal: Unavailable) -> None:
+        """Refuse those who wait, and others while `_refusal` is set."""
+        self._refusal = refusal
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_exception(_make_no_database_error(error))
-
-    def _schedule_reaper(self) -> None:
-        if self._idle and not self._reaper:
-            when = self._idle[0][1] + self._settings.max_idle_time
-            self._reaper = asyncio.get_running_loop().call_at(when, self._reap)
-
-    def _reap(self) -> None:
-        self._reaper = None
-        expired = asyncio.get_running_loop().time() - self._settings.max_idle_time
-        while self._idle and self._idle[0][1] <= expired:
-            self._discard(self._idle.popleft()[0])
-        self._schedule_reaper()
-
-
-STOPPING = RuntimeError("the service is stopping")
-
-
-def _make_no_database_error(error: BaseException) -> Unavailable:
-    if error is STOPPING:
-        refusal = Refusal.STOPPING
-    else:  # a migration is missing or a file is wrong, or there is no connection
-        is_behind = isinstance(error, Unavailable | OperatorError)
-        refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
-    unavailable = Unavailable(f"no database: {describe_error(error)}", refusal)
-    unavailable.__cause__ = error
-    return unavailable
+                waiter.set_exception(refusal)

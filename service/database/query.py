@@ -1,5 +1,6 @@
 """A named query: its SQL and settings, what the service expects of it, and how aiopg runs it."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import aiopg
 from aiosql.adapters.pyformat import PyFormatAdapter
+from psycopg2.errors import QueryCanceled
 
 from service.database.sql_files import locate
 from service.errors import OperatorError
@@ -122,6 +124,15 @@ class Query:
         )
 
 
+def limit_affected(movies: int) -> str:
+    """Return SQL that makes PostgreSQL refuse a statement that changes more movies.
+
+    The trigger is in migrations/*limit_affected_movies.sql. Not by `set local`: before version 16,
+    pg_stat_statements would list it once for each number.
+    """
+    return f"select set_config('catalogue.max_affected', '{movies}', true); "
+
+
 class Execution(NamedTuple):
     """The SQL in front of a statement, and the driver's time limit in seconds.
 
@@ -164,7 +175,27 @@ class AiopgAdapter(PyFormatAdapter):
     ) -> list[tuple[Any, ...]]:
         """Run it and return its rows."""
         connection, execution = conn
-        async with connection.cursor(timeout=execution.driver_timeout) as cursor:
-            await cursor.execute(execution.preamble + sql, parameters)
-            rows: list[tuple[Any, ...]] = await cursor.fetchall()
-            return rows
+        try:
+            async with connection.cursor(timeout=execution.driver_timeout) as cursor:
+                await cursor.execute(execution.preamble + sql, parameters)
+                rows: list[tuple[Any, ...]] = await cursor.fetchall()
+                return rows
+        except asyncio.CancelledError as error:
+            # So aiopg reports that PostgreSQL has cancelled the statement, for example at its
+            # timeout. It would look like a cancelled request, which gets no response.
+            if isinstance(error.__context__, QueryCanceled):
+                raise error.__context__ from None
+            raise
+
+
+def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
+    """Stop the loop from reporting statement timeouts.
+
+    aiopg reports each as an error with a traceback and without the query; `Statements` logs them.
+    """
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), QueryCanceled):
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(report)

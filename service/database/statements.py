@@ -5,31 +5,23 @@ client's doing) or `StatementFailed` (anything else), and is logged once per sta
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from operator import attrgetter, itemgetter
 from time import monotonic
 from typing import Any
 
 import psycopg2
 import structlog
-from psycopg2 import errors as postgres
 
 from service.context import RequestContext
-from service.database.batching import Rows
-from service.database.driver_errors import (
-    OUTDATED,
-    describe_error,
-    is_statement_timeout,
-    translate_error,
-)
-from service.database.pool import Pool, Share
-from service.database.query import Execution, Query
+from service.database.driver_errors import OUTDATED, describe_error, translate_error
+from service.database.pool import Pool
+from service.database.query import Execution, Query, limit_affected
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
 
-SHARED_LOCK_TIMEOUT_MS = 250  # of a statement that many wait for; its rows are then sent alone
+SHARED_LOCK_TIMEOUT_MS = 250  # of a write that several requests share; its rows are then sent alone
 # PostgreSQL has so long to report a timeout. It does not while a commit waits for a standby.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
@@ -59,7 +51,7 @@ class Statements:
         queries: Mapping[str, Query],
         statement_timeout: float,
         slow: float = 0,
-        share: Share | None = None,
+        share: asyncio.Semaphore | None = None,
     ) -> None:
         self._pool = pool
         self.metrics = pool.metrics
@@ -68,12 +60,11 @@ class Statements:
         self._slow = slow
         self._share = share
 
-    async def fetch(  # noqa: PLR0913 - each is a keyword that most callers leave out
+    async def fetch(
         self,
         name: str,
         *,
-        retry: bool = False,
-        shared: bool = False,
+        is_repeatable: bool = False,
         max_affected: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
         waiting: Sequence[RequestContext] = (),
@@ -81,30 +72,22 @@ class Statements:
     ) -> list[Row]:
         """Run the query `name` and return its rows.
 
-        `retry`: the statement is safe to repeat: run it once more, on another connection, if its
-        own broke. For other writes it is unknown whether they were executed.
-        `shared`: other requests wait for this statement too, so it waits for a lock for at most
-        `SHARED_LOCK_TIMEOUT_MS`.
-        `max_affected`: a statement that changes more movies is refused.
+        If its connection breaks, a read is run once more on a new one; so is a write that
+        `is_repeatable`. For other writes it is unknown whether they were executed.
+        `max_affected`: a statement that changes more movies is refused. If this is more than 1,
+        several requests share it, so it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
         `waiting`: the requests that wait for it, for logs and traces.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self._queries[name]
-        if timeout is None:
-            timeout = self.timeout if query.timeout is None else query.timeout
-        preamble = query.build_preamble(timeout, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
-        if shared:
-            preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
-        if max_affected is not None:
-            preamble += limit_affected(max_affected)
-        execution = Execution(preamble, timeout + SILENCE_MAX_S if timeout else UNLIMITED_S)
+        execution = self._prepare(query, max_affected, timeout)
         spans = [context.span for context in waiting if context.span]
         with spans[0].trace_statement(name, spans) if spans else nullcontext() as report_rows:
             try:
                 rows = await self._run(query, execution, parameters, waiting)
             except psycopg2.Error as error:  # the connection broke
-                if not retry:
+                if not query.is_read_only and not is_repeatable:
                     raise self._lose(query, describe_error(error)) from error
                 try:
                     rows = await self._run(query, execution, parameters, waiting)
@@ -114,30 +97,36 @@ class Statements:
                 report_rows(len(rows))
         return rows
 
-    def require_sent(
-        self, name: str, rows: Rows[Any], fetched: Sequence[Row], column: int = 0
-    ) -> None:
-        """Raise `StatementFailed` unless each of the `fetched` has another key of `rows`.
+    def require_sent(self, name: str, returned: Sequence[int], sent: Collection[int]) -> None:
+        """Raise `StatementFailed` unless each key that a query returned was sent, and no key twice.
 
-        Otherwise a mistake in the query would give requests the results of others. `column`: of the
-        key, an id or position.
+        Keys are ids or positions. Otherwise a mistake in the query would give requests the results
+        of others.
         """
-        found = set(map(itemgetter(column), fetched))
-        if len(found) < len(fetched) or not found.issubset(map(attrgetter("key"), rows)):
-            raise self.fail(name, "it returned an id or position that was not sent, or one twice")
+        found = set(returned)
+        if len(found) < len(returned) or not found.issubset(sent):
+            raise self.report(name, "it returned an id or position that was not sent, or one twice")
 
-    def fail(self, name: str, error: Exception | str) -> CatalogueError:
-        """Return the error of a query that failed, or returned wrong rows; log what is not logged.
-
-        `fetch` has logged each `CatalogueError` that it raised.
-        """
+    def report(self, name: str, error: Exception | str) -> CatalogueError:
+        """Log a failure that `fetch` has not logged, such as wrong rows; return its error."""
         if isinstance(error, CatalogueError):
             return error
+        query = self._queries[name]
         reason = error if isinstance(error, str) else describe_error(error)
-        location = self._queries[name].location
         self.metrics.get_statement(name).failures.inc()
-        log.warning("statement failed", query=name, file=location, reason=reason)
-        return StatementFailed(f"{name} ({location}): {reason}", for_every_row=True)
+        log.warning("statement failed", query=name, file=query.location, reason=reason)
+        return StatementFailed(f"{name} ({query.location}): {reason}", for_every_row=True)
+
+    def _prepare(self, query: Query, max_affected: int | None, timeout: float | None) -> Execution:
+        """Return the settings in front of the statement."""
+        if timeout is None:
+            timeout = self.timeout if query.timeout is None else query.timeout
+        preamble = query.build_preamble(timeout, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
+        if max_affected is not None:
+            preamble += limit_affected(max_affected)
+            if max_affected > 1:
+                preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
+        return Execution(preamble, timeout + SILENCE_MAX_S if timeout else UNLIMITED_S)
 
     async def _run(
         self,
@@ -148,60 +137,51 @@ class Statements:
     ) -> list[Row]:
         """Run it on a connection; psycopg2.Error if that breaks."""
         share = self._share if query.is_read_only else self._pool.writes
+        metrics = self.metrics.get_statement(query.name)
         async with self._pool.connection(share) as connection:
             started = monotonic()
             try:
                 rows = await query.run(connection, execution, parameters)
-            except asyncio.CancelledError as error:
-                if not is_statement_timeout(error):
-                    raise
-                raise self._fail(query, error.__context__, started, waiting) from error
             except TimeoutError as error:
                 if query.is_read_only:  # a write may only wait for a lost synchronous standby
                     self._pool.distrust()
                 raise self._lose(query, "PostgreSQL does not respond") from error
             except psycopg2.Error as error:
-                if connection.closed:
+                if connection.closed or isinstance(error, OUTDATED):
                     self._pool.distrust()
+                if connection.closed:
                     raise
-                if isinstance(error, OUTDATED):
-                    self._pool.renew(connection)
-                raise self._fail(query, error, started, waiting) from error
+                raise self._refuse(query, error, started, waiting) from error
             finally:
                 seconds = monotonic() - started
-                self.metrics.get_statement(query.name).duration.observe(seconds)
+                metrics.duration.observe(seconds)
             # A warning about a write: it may not be on the standby, if somebody has cancelled the
             # commit's wait for it.
             if connection.notices and not query.is_read_only:
                 raise self._lose(query, " ".join(connection.notices))
-        self.metrics.get_statement(query.name).rows.inc(len(rows))
+        metrics.rows.inc(len(rows))
         if self._slow and seconds > self._slow:
-            log.warning("slow statement", **_describe(query, started, waiting), rows=len(rows))
+            log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))
         return rows
 
     def _lose(self, query: Query, reason: str) -> Unavailable:
         """Log why it is unknown whether a statement was executed, and return the error."""
         reason = " ".join(reason.split())
-        log.warning("statement lost", query=query.name, file=query.location, reason=reason)
         self.metrics.get_statement(query.name).failures.inc()
+        log.warning("statement lost", query=query.name, file=query.location, reason=reason)
         return Unavailable(f"{query.name}: {reason}", Refusal.STATEMENT_LOST)
 
-    def _fail(
-        self,
-        query: Query,
-        error: BaseException | None,
-        started: float,
-        waiting: Sequence[RequestContext],
+    def _refuse(
+        self, query: Query, error: psycopg2.Error, started: float, waiting: Sequence[RequestContext]
     ) -> CatalogueError:
-        """Log why a statement failed, unless a named rule refused it, and translate the error."""
-        error = error or RuntimeError()
-        translated = translate_error(query, error)
-        details = {**_describe(query, started, waiting), "reason": describe_error(error)}
-        if isinstance(translated, Unavailable | StatementFailed):
+        """Log why PostgreSQL refused a statement, unless a named rule did, and translate it."""
+        translated, reason = translate_error(query, error), describe_error(error)
+        if not isinstance(translated, RuleBroken):
             self.metrics.get_statement(query.name).failures.inc()
-            log.warning("statement failed", **details)
-        elif isinstance(translated, RuleBroken) and not translated.rule:
-            log.warning("refused by the database", **details)
+            log.warning("statement failed", reason=reason, **_describe(query, started, waiting))
+        elif not translated.rule:
+            fields = _describe(query, started, waiting)
+            log.warning("refused by the database", reason=reason, **fields)
         return translated
 
 
@@ -214,25 +194,3 @@ def _describe(query: Query, started: float, waiting: Sequence[RequestContext]) -
         "duration_ms": round((monotonic() - started) * 1000, 1),
         **({"clients": clients} if clients else {}),
     }
-
-
-def limit_affected(movies: int) -> str:
-    """Return SQL that makes PostgreSQL refuse a statement that changes more movies.
-
-    The trigger is in migrations/*limit_affected_movies.sql. Not by `set local`: before version 16,
-    pg_stat_statements would list it once for each number.
-    """
-    return f"select set_config('catalogue.max_affected', '{movies}', true); "
-
-
-def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
-    """Stop the loop from reporting statement timeouts.
-
-    aiopg reports each as an error with a traceback and without the query; `_fail` logs them.
-    """
-
-    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), postgres.QueryCanceled):
-            loop.default_exception_handler(context)
-
-    loop.set_exception_handler(report)

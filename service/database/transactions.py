@@ -12,10 +12,10 @@ import psycopg2
 from psycopg2 import errors as postgres
 from psycopg2.extensions import POLL_OK, POLL_READ
 
-from service.database.connections import Session, open_polled_session, wait
 from service.database.driver_errors import describe_error, translate_error
-from service.database.query import Query
-from service.database.statements import Row, limit_affected
+from service.database.query import Query, limit_affected
+from service.database.sessions import Session, open_polled_session, wait
+from service.database.statements import Row
 from service.errors import OperatorError, RuleBroken
 
 # Where a role or a database has these, they are for requests.

@@ -16,10 +16,10 @@ import psycopg2
 from psycopg2 import errors as postgres
 
 from service.config import Database
-from service.database.connections import application_name, open_session
+from service.database.connections import application_name
 from service.database.driver_errors import describe_error
-from service.database.query import Expected, Query
-from service.database.statements import limit_affected
+from service.database.query import Expected, Query, limit_affected
+from service.database.sessions import open_session
 from service.errors import Contended, OperatorError, Refusal, Unavailable
 
 DRIVER_TIMEOUT_S = 3

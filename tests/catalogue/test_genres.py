@@ -15,7 +15,8 @@ from service.catalogue.genres import GenreCounts
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
-from service.database.statements import Statements, suppress_timeout_reports
+from service.database.query import suppress_timeout_reports
+from service.database.statements import Statements
 from service.errors import StatementFailed, Unavailable
 from service.query_registry import EXPECTED
 

@@ -15,7 +15,8 @@ from service.catalogue.paging import SORTS, Filter, Page, Place, Range, SortKey
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
-from service.database.statements import Row, Statements, suppress_timeout_reports
+from service.database.query import suppress_timeout_reports
+from service.database.statements import Row, Statements
 from service.errors import Contended, Unavailable, WrongParameters
 from service.query_registry import EXPECTED
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import resource
 import socket
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any
@@ -114,31 +113,6 @@ async def test_a_name_without_an_address_is_passed_over(
         await none.connect()
 
 
-async def test_a_silent_resolver_delays_nothing_once_it_responds(
-    make_connector: MakeConnector, link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Looking up has a timeout, too; lookups that go on do not fill the pool of threads."""
-    getaddrinfo = socket.getaddrinfo
-    responds = threading.Event()
-
-    def look_up(*arguments: Any, **options: Any) -> Any:
-        responds.wait(30)
-        return getaddrinfo(*arguments, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    connector = make_connector(link.url_through("localhost", str(link.port)), connect_timeout=0.05)
-    for _ in range(20):
-        with pytest.raises(psycopg2.Error, match="looking up the hosts: timeout expired"):
-            await connector.connect()
-
-    responds.set()
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    async with asyncio.timeout(5), await make_connector(link.url).connect() as connection:
-        value = await fetch_value(connection)
-
-    assert value == 1
-
-
 @pytest.mark.parametrize("wanted", ["any", "primary", "read-write"])
 async def test_target_session_attrs_holds_for_each_host(
     make_connector: MakeConnector, link: Link, other: Link, wanted: str
@@ -148,20 +122,6 @@ async def test_target_session_attrs_holds_for_each_host(
 
     async with await make_connector(url).connect():
         assert [link.connects, other.connects] == [1, 0]
-
-
-async def test_the_error_has_the_reason_of_each_host(
-    make_connector: MakeConnector, link: Link, other: Link
-) -> None:
-    """If no host has the wanted attributes, for example."""
-    url = f"{url_of_both(link, other)}&target_session_attrs=standby"
-
-    with pytest.raises(
-        psycopg2.Error, match=r"not in hot standby mode.*; .*not in hot standby mode"
-    ):
-        await make_connector(url).connect()
-
-    assert [link.connects, other.connects] == [1, 1]
 
 
 async def test_a_connection_with_a_high_file_descriptor_may_break(

@@ -14,8 +14,8 @@ from support import make_folder, until
 
 from service.app import POOL
 from service.database import embedded
-from service.database.connections import open_polled_session, wait
 from service.database.migrations import runner as migrations
+from service.database.sessions import open_polled_session, wait
 
 Run = Callable[..., list[tuple[Any, ...]]]
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from psycopg2 import errors as postgres
 
-from service.database.connections import Session
 from service.database.migrations.files import Migration, Report
+from service.database.sessions import Session
 from service.database.sql_files import locate
 from service.errors import OperatorError
 
