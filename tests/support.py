@@ -10,9 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psycopg2
 
 from service.access.tokens import hash_token, make_token
 from service.metrics import Metric, Metrics
@@ -111,6 +113,14 @@ def set_for_database(execute: Execute, setting: str) -> None:
     execute(f"alter database {name} set {setting}")
 
 
+@contextmanager
+def hold(url: str, sql: str) -> Iterator[Any]:
+    """Keep a transaction of another session open in which `sql` has run; yield its connection."""
+    with closing(psycopg2.connect(url)) as other:
+        other.cursor().execute(sql)
+        yield other
+
+
 def count_deadlocks(execute: Execute) -> int:
     """Return the number of deadlocks; end all sessions first, because only then they report."""
     execute(
@@ -146,11 +156,6 @@ def add_client(
         expires,
         revoked,
     )
-    return rotate_token(execute, client_id)
-
-
-def rotate_token(execute: Execute, client_id: int) -> str:
-    """Give a client another token, and return it."""
     token = make_token(client_id)
     execute("update clients set token_hash = %s where id = %s", hash_token(token), client_id)
     return token

@@ -3,12 +3,15 @@
 The tests use plain SQL, as a DBA would write it in psql.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg2
 import pytest
-from support import Execute
+from support import Execute, hold
+
+from service.catalogue import rules
 
 MOVIE: dict[str, Any] = {
     "title": "Moana",
@@ -50,14 +53,10 @@ BROKEN = [
     ("movies_genres_one_to_five", {"genres": "[0:0]={a}"}),  # SQL's arrays may begin anywhere
     ("movies_genres_no_null", {"genres": ["a", None]}),
     ("movies_genres_not_empty", {"genres": ["a", ""]}),
-    ("movies_genres_different", {"genres": ["a", "a"]}),
-    ("movies_genres_different", {"genres": ["a", "b", "a"]}),
-    ("movies_genres_different", {"genres": ["a", "b", "c", "d", "a"]}),
-    ("movies_genres_different", {"genres": ["a", "b", "b"]}),
-    ("movies_genres_different", {"genres": ["a", "b", "c", "d", "b"]}),
-    ("movies_genres_different", {"genres": ["a", "b", "c", "c"]}),
-    ("movies_genres_different", {"genres": ["a", "b", "c", "d", "c"]}),
-    ("movies_genres_different", {"genres": ["a", "b", "c", "d", "d"]}),
+    *(
+        ("movies_genres_different", {"genres": list(letters)})
+        for letters in ("aa", "aba", "abcda", "abb", "abcdb", "abcc", "abcdc", "abcdd")
+    ),
     *(
         ("movies_genres_at_most_100_bytes", {"genres": [*"abcd"[:n], "é" * 50 + "x"]})
         for n in range(5)
@@ -77,22 +76,6 @@ def test_a_broken_rule_is_refused_by_its_name(
     assert caught.value.diag.constraint_name == rule
 
 
-@pytest.mark.parametrize(
-    ("rule", "fields"), [pair for pair in BROKEN if pair[0] != "movies_version_positive"]
-)
-def test_a_change_that_breaks_a_rule_is_refused(
-    execute: Execute, rule: str, fields: dict[str, Any]
-) -> None:
-    """The rules hold for updates as they do for inserts."""
-    movie_id = insert(execute)
-    ((column, value),) = fields.items()
-
-    with pytest.raises(psycopg2.errors.CheckViolation) as caught:
-        execute(f"update movies set {column} = %s where id = %s", value, movie_id)
-
-    assert caught.value.diag.constraint_name == rule
-
-
 def test_every_rule_is_tried(execute: Execute) -> None:
     """Every constraint has an example above."""
     rows = execute(
@@ -107,15 +90,11 @@ def test_every_rule_is_tried(execute: Execute) -> None:
     [
         {"title": "x"},
         {"title": " x "},
-        {"title": "x" * 500},
         {"title": "é" * 250},
         {"title": "🎬" * 125},
-        {"year": 1888},
         {"year": 2**31 - 1},
         {"runtime": 1},
-        {"runtime": 2**31 - 1},
         {"genres": ["a"]},
-        {"genres": ["a", "b", "c", "d", "e"]},
         {"genres": ["a", "A", "a ", "\u00e1", "a\u0301"]},
         {"genres": [letter + "é" * 49 + "x" for letter in "abcde"]},
         {"version": 1},
@@ -130,6 +109,49 @@ def test_the_edges_of_the_rules_are_accepted(execute: Execute, fields: dict[str,
     assert execute(f"select {column} from movies where id = %s", movie_id) == [(value,)]
 
 
+@pytest.mark.parametrize(
+    ("constant", "place", "make_fields"),
+    [
+        ("MIN_YEAR", "movies_year_1888_or_later", lambda year: {"year": year}),
+        ("MAX_TITLE_BYTES", "movies_title_at_most_500_bytes", lambda size: {"title": size * "x"}),
+        (
+            "MAX_GENRES",
+            "movies_genres_one_to_five",
+            lambda count: {"genres": [str(number) for number in range(count)]},
+        ),
+        (
+            "MAX_GENRE_BYTES",
+            "movies_genres_at_most_100_bytes",
+            lambda size: {"genres": [size * "x"]},
+        ),
+        ("MAX_RUNTIME_MINUTES", "the type of the column runtime", lambda time: {"runtime": time}),
+    ],
+)
+def test_the_service_and_the_database_have_the_same_limits(
+    execute: Execute, constant: str, place: str, make_fields: Callable[[int], dict[str, Any]]
+) -> None:
+    """Who changes a limit in one place learns which other places to change."""
+    limit = getattr(rules, constant)
+    beyond = limit - 1 if constant.startswith("MIN") else limit + 1
+    remedy = (
+        f"{constant} in service/catalogue/rules.py is {limit}, but {place} in the migrated database"
+        " has another limit. Correct the constant, or write a migration that changes the database."
+        " Then correct the table of fields in docs/clients.md."
+    )
+
+    assert is_accepted(execute, make_fields(limit)), remedy
+    assert not is_accepted(execute, make_fields(beyond)), remedy
+
+
+def is_accepted(execute: Execute, fields: dict[str, Any]) -> bool:
+    """Whether the database takes a movie with these fields."""
+    try:
+        insert(execute, **fields)
+    except (psycopg2.errors.CheckViolation, psycopg2.errors.NumericValueOutOfRange):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("column", [*MOVIE, "version", "created_at", "updated_at"])
 def test_no_column_may_be_null(execute: Execute, column: str) -> None:
     """Every column is not null."""
@@ -137,16 +159,6 @@ def test_no_column_may_be_null(execute: Execute, column: str) -> None:
         insert(execute, **{column: None})
 
     assert caught.value.diag.column_name == column
-
-
-def test_an_id_is_never_given_twice(execute: Execute) -> None:
-    """The id of a deleted movie is not used again."""
-    first = insert(execute)
-    execute("delete from movies where id = %s", first)
-
-    second = insert(execute)
-
-    assert second > first
 
 
 def test_a_new_movie_begins_at_version_one(execute: Execute) -> None:
@@ -162,107 +174,58 @@ def test_a_new_movie_begins_at_version_one(execute: Execute) -> None:
     assert rows == [(1, True, True)]
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("title", "Vaiana"),
-        ("title", "Moana "),
-        ("year", 2017),
-        ("runtime", 108),
-        ("genres", ["adventure", "animation"]),
-        ("genres", ["animation"]),
-        ("created_at", YESTERDAY),
-    ],
-)
+CHANGES = [
+    ("title", "Vaiana"),
+    ("title", "Moana "),
+    ("year", 2017),
+    ("runtime", 108),
+    ("genres", ["adventure", "animation"]),
+    ("created_at", YESTERDAY),
+    ("id", 9000),
+]
+
+
+@pytest.mark.parametrize(("column", "value"), CHANGES)
 def test_a_change_raises_version_and_updated_at(execute: Execute, column: str, value: Any) -> None:
-    """Any change of a movie raises its version by one and sets updated_at to now."""
-    movie_id = insert(execute, version=7, updated_at=YESTERDAY)
+    """Any change raises the version by one and sets updated_at to now, whatever else is set."""
+    execute("alter table movies alter id set generated by default")
+    insert(execute, version=7, updated_at=YESTERDAY)
 
-    execute(f"update movies set {column} = %s where id = %s", value, movie_id)
-    version, updated_at = stamps(execute, movie_id)
+    execute(f"update movies set {column} = %s, version = 1, updated_at = '1999-01-01'", value)
 
+    ((version, updated_at),) = execute("select version, updated_at from movies")
     assert version == 8
     assert datetime.now(UTC) - updated_at < timedelta(minutes=1)
 
 
-def test_another_id_is_a_change(execute: Execute) -> None:
-    """A DBA who moves a movie to another id has changed it."""
-    movie_id = insert(execute, updated_at=YESTERDAY)
-
-    execute(
-        "alter table movies alter id set generated by default;"
-        "update movies set id = 9000 where id = %s",
-        movie_id,
-    )
-    version, updated_at = stamps(execute, 9000)
-
-    assert version == 2
-    assert updated_at > YESTERDAY
-
-
-def test_every_column_of_the_table_counts_as_a_change(execute: Execute) -> None:
-    """The trigger compares every column, except those that PostgreSQL or the trigger sets."""
-    ((source,),) = execute("select prosrc from pg_proc where proname = 'movies_keep_version'")
+def test_every_column_is_changed_above(execute: Execute) -> None:
+    """Except those that PostgreSQL or the trigger sets: a new column counts as a change, too."""
     rows = execute(
         "select attname from pg_attribute where attrelid = 'movies'::regclass"
         " and attnum > 0 and not attisdropped and attgenerated = ''"
     )
 
-    columns = {name for (name,) in rows} - {"version", "updated_at"}
-
-    assert columns == {name for name in columns if f"new.{name}" in source}
-    assert columns == {name for name in columns if f"old.{name}" in source}
-
-
-def test_nothing_changed_leaves_all_as_it_is(execute: Execute) -> None:
-    """An update that changes no value keeps version and updated_at."""
-    movie_id = insert(execute, version=7, updated_at=YESTERDAY)
-    before = stamps(execute, movie_id)
-
-    execute(
-        "update movies set title = title, year = %s, genres = %s where id = %s",
-        MOVIE["year"],
-        MOVIE["genres"],
-        movie_id,
-    )
-
-    assert stamps(execute, movie_id) == before
+    assert {name for (name,) in rows} - {"version", "updated_at"} == {name for name, _ in CHANGES}
 
 
 @pytest.mark.parametrize(
     "assignment",
     [
+        "title = title, year = year, runtime = runtime, genres = genres",
         "version = 99",
-        "version = version + 1",
-        "version = 0",
         "version = null",
         "updated_at = now()",
-        "updated_at = 'infinity'",
-        "version = 99, updated_at = '1999-01-01'",
+        "version = 0, updated_at = 'infinity'",
     ],
 )
-def test_version_and_updated_at_cannot_be_set_by_hand(execute: Execute, assignment: str) -> None:
-    """Setting them without a change of the movie does nothing."""
+def test_nothing_changed_leaves_all_as_it_is(execute: Execute, assignment: str) -> None:
+    """Setting version or updated_at without a change of the movie does nothing."""
     movie_id = insert(execute, version=7, updated_at=YESTERDAY)
     before = stamps(execute, movie_id)
 
     execute(f"update movies set {assignment} where id = %s", movie_id)
 
     assert stamps(execute, movie_id) == before
-
-
-def test_a_change_overrules_what_is_set_by_hand(execute: Execute) -> None:
-    """An update of a movie and its version still gets the next version."""
-    movie_id = insert(execute, version=7, updated_at=YESTERDAY)
-
-    execute(
-        "update movies set title = 'Vaiana', version = 1, updated_at = '1999-01-01' where id = %s",
-        movie_id,
-    )
-    version, updated_at = stamps(execute, movie_id)
-
-    assert version == 8
-    assert updated_at > YESTERDAY
 
 
 def test_updated_at_never_goes_back(execute: Execute) -> None:
@@ -286,21 +249,12 @@ def test_each_of_many_rows_counts_for_itself(execute: Execute) -> None:
 
 
 def test_versions_at_once_are_each_given_once(execute: Execute, database: str) -> None:
-    """If two changes run at the same time, the second waits and counts from the first."""
+    """A change in a transaction that began before another one's counts from that one's version."""
     movie_id = insert(execute)
-    first, second = psycopg2.connect(database), psycopg2.connect(database)
-    try:
-        with second.cursor() as cursor:
-            cursor.execute("select now()")  # its transaction begins before the first one's change
-        with first.cursor() as cursor:
-            cursor.execute("update movies set year = 2017 where id = %s", (movie_id,))
-        first.commit()
+    with hold(database, "select now()") as second:
+        execute("update movies set year = 2017")
         between = stamps(execute, movie_id)
-        with second.cursor() as cursor:
-            cursor.execute("update movies set year = 2018 where id = %s", (movie_id,))
+        second.cursor().execute("update movies set year = 2018")
         second.commit()
-    finally:
-        first.close()
-        second.close()
 
     assert stamps(execute, movie_id) == (3, between[1])
