@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing, suppress
-from datetime import datetime
+from contextlib import suppress
+from functools import partial
 
-import psycopg2
 import pytest
 from structlog.testing import capture_logs
-from support import Execute, approve, until
+from support import Execute, approve, hold, until
 
 from service.catalogue import genres as genres_module
 from service.catalogue.genres import GenreCounts
@@ -22,7 +21,8 @@ from service.query_registry import EXPECTED
 
 MOVIES = "insert into movies (title, year, runtime, genres) "
 ONE = MOVIES + "values ('Moana', 2016, 107, '{animation}')"
-LONG = 1000.0  # seconds
+LOCK = "lock table movies"
+RENAME = "alter table {} rename to {}"
 
 
 @pytest.fixture
@@ -51,14 +51,11 @@ def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 Keep = Callable[[float], None]
 
 
-def count_running(execute: Execute) -> int:
-    """Tell how many counts the database is working on."""
-    return len(
-        execute(
-            "select pid from pg_stat_activity where datname = current_database()"
-            " and state = 'active' and query like '/* count_genres %'"
-        )
-    )
+# The counts that the database has been working on for a while.
+RUNNING = (
+    "from pg_stat_activity where datname = current_database() and state = 'active'"
+    " and query like '/* count_genres %' and clock_timestamp() - query_start > '0.1 s'"
+)
 
 
 # The counts.
@@ -73,14 +70,6 @@ async def test_most_movies_first_and_ties_by_code_point(
     counts = await genres.get()
 
     assert counts.genres == [("war", 2), ("Z", 1), ("a", 1), ("b", 1), ("é", 1)]
-
-
-async def test_an_empty_catalogue_has_no_genres(genres: GenreCounts) -> None:
-    """It has no genre, but the time of the count."""
-    counts = await genres.get()
-
-    assert (counts.genres, counts.total) == ([], 0)
-    assert isinstance(counts.as_of, datetime)
 
 
 async def test_the_most_frequent_are_listed_and_all_are_counted(
@@ -111,70 +100,52 @@ async def test_every_change_before_as_of_is_counted(genres: GenreCounts, execute
 # The time of the count.
 
 
-async def test_counts_are_kept(genres: GenreCounts, execute: Execute, keep: Keep) -> None:
-    """While counts are cached, no query is sent."""
-    keep(LONG)
-    first = await genres.get()
-    execute(ONE)
-
-    assert await genres.get() is first
-
-
-async def test_counts_that_are_too_old_are_counted_again(
+async def test_counts_are_kept_until_they_are_too_old(
     genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
     """The first request after that gets new counts, so those of a small catalogue are current."""
     keep(0)
     await genres.get()
     execute(ONE)
+    keep(1000)
 
-    assert (await genres.get()).genres == [("animation", 1)]
+    counts = await genres.get()
+
+    assert counts.genres == [("animation", 1)]
+    execute(ONE)
+    assert await genres.get() is counts
 
 
 async def test_counts_are_kept_a_hundred_times_as_long_as_the_count_took(
-    genres: GenreCounts, execute: Execute, database: str
+    genres: GenreCounts, execute: Execute, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So counting takes at most 1 % of the time."""
-    with closing(psycopg2.connect(database)) as holder:
-        holder.cursor().execute("lock table movies")
+    monkeypatch.setattr(genres_module, "CACHE_MIN_S", 0)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    with hold(database, LOCK):
         first = asyncio.create_task(genres.get())
-        await until(lambda: count_running(execute) == 1)
-        await asyncio.sleep(0.1)  # the count takes as long
+        await until(lambda: execute(f"select 1 {RUNNING}"))  # so they are kept for more than 10 s
     counts = await first
     execute(ONE)
-    loop = asyncio.get_running_loop()
-    kept_from = loop.time()
-    await asyncio.sleep(1.1)  # longer than the least time, less than a hundred times 0.1 s
+
+    await asyncio.sleep(2 * (loop.time() - started))  # longer than the count took
 
     assert await genres.get() is counts
-    assert loop.time() < kept_from + 9
 
 
 async def test_requests_share_a_count(genres: GenreCounts, execute: Execute, database: str) -> None:
-    """Requests that wait at the same time cause one count."""
-    with closing(psycopg2.connect(database)) as holder:
-        holder.cursor().execute("lock table movies")
-        waiting = [asyncio.create_task(genres.get()) for _ in range(50)]
-        await until(lambda: count_running(execute) > 0)
-        running = count_running(execute)
-
-    answers = await asyncio.gather(*waiting)
-
-    assert running == 1
-    assert all(answer is answers[0] for answer in answers)
-
-
-async def test_a_request_that_goes_away_ends_no_count(
-    genres: GenreCounts, execute: Execute, database: str
-) -> None:
-    """A cancelled request does not cancel the count, because others wait for it."""
-    with closing(psycopg2.connect(database)) as holder:
-        holder.cursor().execute("lock table movies")
-        gone, waiting = (asyncio.create_task(genres.get()) for _ in range(2))
-        await until(lambda: count_running(execute) == 1)
+    """Requests that wait at the same time cause one count, which goes on if one of them leaves."""
+    with hold(database, LOCK):
+        gone, *waiting = [asyncio.create_task(genres.get()) for _ in range(50)]
+        await until(lambda: execute(f"select 1 {RUNNING}"))
         gone.cancel()
+        running = execute(f"select count(*) {RUNNING}")
 
-    assert (await waiting).genres == []
+    first, *others = await asyncio.gather(*waiting)
+
+    assert running == [(1,)]
+    assert all(counts is first for counts in others)
 
 
 async def test_the_old_counts_are_served_while_a_count_runs(
@@ -183,72 +154,54 @@ async def test_the_old_counts_are_served_while_a_count_runs(
     """A long count delays no request; the first request after it gets the new counts."""
     keep(0)
     old = await genres.get()
-    with closing(psycopg2.connect(database)) as holder:
-        cursor = holder.cursor()
-        cursor.execute("lock table movies")
-        cursor.execute(ONE)
+    with hold(database, LOCK) as other:
+        other.cursor().execute(ONE)
 
         served = [await asyncio.wait_for(genres.get(), 20) for _ in range(3)]
 
-        assert count_running(execute) == 1
-        holder.commit()
+        await until(lambda: execute(f"select 1 {RUNNING}"))
+        other.commit()
 
     assert all(counts is old for counts in served)
-    async with asyncio.timeout(10):
-        while (new := await genres.get()) is old:  # noqa: ASYNC110 - as until
-            await asyncio.sleep(0.01)
-    assert new.genres == [("animation", 1)]
+    await until(partial(has_counted, genres, 1))
 
 
-async def test_only_the_first_requests_wait_for_a_count(
-    genres: GenreCounts, database: str, keep: Keep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Later than `MAX_WAIT_S` after its start, requests get the old counts at once."""
-    monkeypatch.setattr(genres_module, "MAX_WAIT_S", 1.0)
-    keep(0)
-    await genres.get()
-    with closing(psycopg2.connect(database)) as holder:
-        holder.cursor().execute("lock table movies")
-        async with asyncio.timeout(20):
-            for _ in range(30):
-                await genres.get()
+async def has_counted(genres: GenreCounts, total: int) -> bool:
+    """Whether so many genres are counted now."""
+    with suppress(StatementFailed):
+        return (await genres.get()).total == total
+    return False
 
 
 # Failures of the count.
 
 
 async def test_without_counts_a_failure_is_raised(
-    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next count may start after the duration of the failed one, not 100 times that."""
-    keep(0)
-    monkeypatch.setattr(genres_module, "CACHE_FACTOR", 1e9)
-    execute("alter table movies rename to films")
-    with pytest.raises(StatementFailed):
-        await genres.get()
-    execute("alter table films rename to movies")
-
-    counts = None
-    async with asyncio.timeout(10):
-        while counts is None:
-            with suppress(StatementFailed):
-                counts = await genres.get()
-            await asyncio.sleep(0.01)
-    assert counts.genres == []
-
-
-async def test_a_failure_is_not_tried_again_at_once(
     genres: GenreCounts, execute: Execute, keep: Keep
 ) -> None:
-    """Otherwise every request would start a long count on a database with a problem."""
-    keep(LONG)
-    execute("alter table movies rename to films")
+    """It is not tried again at once: each request would cost a long count."""
+    keep(1000)
+    execute(RENAME.format("movies", "films"))
     with pytest.raises(StatementFailed):
         await genres.get()
-    execute("alter table films rename to movies")
+    execute(RENAME.format("films", "movies"))
 
     with pytest.raises(StatementFailed):
         await genres.get()
+
+
+async def test_a_failed_count_is_tried_again(
+    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After as long as it took, not a hundred times that."""
+    keep(0)
+    monkeypatch.setattr(genres_module, "CACHE_FACTOR", 1e9)
+    execute(RENAME.format("movies", "films"))
+    with pytest.raises(StatementFailed):
+        await genres.get()
+    execute(RENAME.format("films", "movies"))
+
+    await until(partial(has_counted, genres, 0))
 
 
 async def test_the_old_counts_are_served_if_a_count_fails(
@@ -257,7 +210,7 @@ async def test_the_old_counts_are_served_if_a_count_fails(
     """`as_of` shows their age."""
     keep(0)
     old = await genres.get()
-    execute("alter table movies rename to films")
+    execute(RENAME.format("movies", "films"))
 
     assert await genres.get() is old
 
@@ -265,21 +218,10 @@ async def test_the_old_counts_are_served_if_a_count_fails(
 async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
     genres: GenreCounts, execute: Execute, database: str
 ) -> None:
-    """A DBA may cancel the query."""
-    with closing(psycopg2.connect(database)) as holder:
-        holder.cursor().execute("lock table movies")
+    """A DBA may cancel the query; at the start of a statement, it is tried again."""
+    with hold(database, LOCK):
         waiting = asyncio.create_task(genres.get())
-        # A cancellation at the start of a statement is retried, because it may be a late one.
-        await until(
-            lambda: (
-                execute(
-                    "select pg_cancel_backend(pid) from pg_stat_activity"
-                    " where datname = current_database() and query like '/* count_genres %'"
-                    " and state = 'active' and clock_timestamp() - query_start > '0.1 s'"
-                )
-                == [(True,)]
-            )
-        )
+        await until(lambda: execute(f"select pg_cancel_backend(pid) {RUNNING}"))
 
         with pytest.raises(Unavailable):
             await waiting
@@ -297,10 +239,7 @@ async def test_a_broken_connection_fails_no_count(
     )
     execute(ONE)
 
-    async def is_counted() -> bool:
-        return (await genres.get()).total == 1
-
     with capture_logs() as logged:
-        await until(is_counted)
+        await until(partial(has_counted, genres, 1))
 
     assert logged == []

@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from typing import Any
 
-import psycopg2
 import pytest
-from support import Execute, approve
+from support import Execute, approve, hold
 
 from service.catalogue import listing, paging
 from service.catalogue.listing import Listing
@@ -77,9 +75,7 @@ def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the mov
     """Return a page, and the names of its statements."""
 
     async def page(
-        wanted: Filter,
-        place: Place = FIRST,
-        sort: str = "id",
+        wanted: Filter, place: Place = FIRST, sort: str = "id"
     ) -> tuple[Page, list[str]]:
         statements.sent.clear()
         return await Listing(statements).fetch_page(wanted, sort, place, SIZE), [*statements.sent]
@@ -123,117 +119,78 @@ async def test_the_three_queries_have_the_same_filters(
     assert estimated == [(len(matches),)]
 
 
-async def test_a_first_page_of_few_takes_one_statement(ask: Ask) -> None:
-    """It counts and sorts them."""
-    page, sent = await ask(RARE)
-
-    assert sent == ["sort_movies"]
-    assert (ids(page), page.total, page.total_is_estimate) == ([2, 4, 6], 10, False)
+COUNT_FEW = ["sort_movies"]
+COUNT_MANY = ["sort_movies", "estimate_movies", "walk_movies"]
+WALK = ["walk_movies"]
 
 
-async def test_a_first_page_of_many_takes_three(ask: Ask) -> None:
-    """It counts up to the limit, estimates the total and walks."""
-    page, sent = await ask(EVERYTHING)
-
-    assert sent == ["sort_movies", "estimate_movies", "walk_movies"]
-    assert (ids(page), page.total, page.total_is_estimate) == ([1, 2, 3], 20, True)
-
-
-@pytest.mark.parametrize("wanted", [RARE, EVERYTHING])
-async def test_a_page_by_cursor_takes_one(ask: Ask, wanted: Filter) -> None:
-    """Its total comes with the cursor."""
-    first, _ = await ask(wanted)
-
-    page, sent = await ask(wanted, Place(key=first.next, total=first.total))
-
-    assert sent == ["walk_movies"]
-    assert ids(page) == ([8, 10, 12] if wanted is RARE else [4, 5, 6])
-    assert page.total == first.total
-
-
-async def test_a_page_by_cursor_whose_movies_have_gone_counts_anew(ask: Ask) -> None:
-    """The page is empty, and its total is a new count."""
-    page, sent = await ask(RARE, Place(key=SortKey(20, 20), total=99))
-
-    assert sent == ["walk_movies", "sort_movies"]
-    assert (ids(page), page.total) == ([], 10)
-
-
-async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
-    ask: Ask, statements: Recorded
+@pytest.mark.parametrize(
+    ("wanted", "place", "names", "movies", "total"),
+    [
+        (RARE, FIRST, COUNT_FEW, [2, 4, 6], 10),
+        (RARE, Place(key=SortKey(6, 6), total=10), WALK, [8, 10, 12], 10),
+        (RARE, Place(key=SortKey(20, 20), total=99), WALK + COUNT_FEW, [], 10),  # others have gone
+        (RARE, Place(skip=9), COUNT_FEW, [20], 10),
+        (RARE, Place(skip=12), COUNT_FEW, [], 10),
+        (EVERYTHING, FIRST, COUNT_MANY, [1, 2, 3], 20),
+        (EVERYTHING, Place(key=SortKey(3, 3), total=20), WALK, [4, 5, 6], 20),
+        (EVERYTHING, Place(skip=12), COUNT_MANY, [13, 14, 15], 20),
+    ],
+)
+async def test_a_page_takes_few_statements(  # noqa: PLR0913, PLR0917 - the cases
+    ask: Ask,
+    wanted: Filter,
+    place: Place,
+    names: list[str],
+    movies: list[int],
+    total: int,
 ) -> None:
-    """The page is the same."""
-    statements.slow = "walk_movies"
+    """Few matches are counted and sorted, many estimated and walked; a cursor has the total."""
+    page, sent = await ask(wanted, place)
 
-    first, sent = await ask(EVERYTHING, sort="-id")
-    page, sent_next = await ask(EVERYTHING, Place(key=first.next, total=first.total), sort="-id")
-
-    assert sent == ["sort_movies", "estimate_movies", "walk_movies", "sort_movies"]
-    assert sent_next == ["walk_movies", "sort_movies"]
-    assert (ids(first), first.total) == ([20, 19, 18], 20)
-    assert ids(page) == [17, 16, 15]
+    assert sent == names
+    assert (ids(page), page.total, page.total_is_estimate) == (movies, total, total == 20)
 
 
 @pytest.mark.parametrize("sort", SORTS)
-async def test_a_page_by_cursor_is_the_same_walked_or_sorted(
+async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
     ask: Ask, statements: Recorded, sort: str
 ) -> None:
-    """This is so in every order; the movie of the cursor is not on the page."""
+    """The first page and a later one are the same in every order, without the cursor's movie."""
     first, _ = await ask(EVERYTHING, sort=sort)
     place = Place(key=first.next, total=first.total)
     walked, _ = await ask(EVERYTHING, place, sort)
     statements.slow = "walk_movies"
 
+    sorted_first, sent_first = await ask(EVERYTHING, sort=sort)
     page, sent = await ask(EVERYTHING, place, sort)
 
+    assert sent_first == [*COUNT_MANY, "sort_movies"]
     assert sent == ["walk_movies", "sort_movies"]
+    assert sorted_first == first
     assert ids(page) == ids(walked)
     assert not {*ids(page)} & {*ids(first)}
 
 
 async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
-    ask: Ask, statements: Recorded, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, database: str, statements: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timeout of config.toml, and not that of the query."""
+    """The timeout of config.toml, and not that of the query; then it is not replaced by a sort."""
     monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
     statements.slow = "walk_movies"
 
     page, sent = await ask(EVERYTHING)
 
-    assert sent == ["sort_movies", "estimate_movies", "walk_movies"]
-    assert ids(page) == [1, 2, 3]
-
-
-async def test_a_walk_of_more_than_can_be_sorted_may_time_out(
-    ask: Ask, database: str, statements: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not replaced by a sort."""
-    monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
+    assert (ids(page), sent) == ([1, 2, 3], COUNT_MANY)
     monkeypatch.setattr(statements, "timeout", 0.05)
-    with closing(psycopg2.connect(database)) as holder:
-        holder.cursor().execute("lock table movies")
-
-        with pytest.raises(Unavailable):
-            await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
-
-    assert statements.sent == ["walk_movies"]
+    with hold(database, "lock table movies"), pytest.raises(Unavailable):
+        await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
+    assert statements.sent == WALK
 
 
-@pytest.mark.parametrize(("skip", "pages"), [(12, True), (13, False)])
-async def test_numbers_reach_so_far(ask: Ask, skip: int, *, pages: bool) -> None:
-    """Of many movies, a page beyond the last number is refused before any walk."""
-    if pages:
-        page, _ = await ask(EVERYTHING, Place(skip=skip))
-        assert ids(page) == [13, 14, 15]
-        return
+async def test_a_number_beyond_the_last_is_refused(ask: Ask, statements: Recorded) -> None:
+    """Of many movies, before any walk."""
     with pytest.raises(WrongParameters):
-        await ask(EVERYTHING, Place(skip=skip))
+        await ask(EVERYTHING, Place(skip=13))
 
-
-async def test_of_few_numbers_reach_all(ask: Ask) -> None:
-    """The last page, and an empty one behind it."""
-    last, _ = await ask(RARE, Place(skip=9))
-    behind, _ = await ask(RARE, Place(skip=12))
-
-    assert (ids(last), last.next) == ([20], None)
-    assert ids(behind) == []
+    assert statements.sent == COUNT_FEW

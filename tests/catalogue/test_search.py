@@ -12,24 +12,25 @@ from support import Execute
 from service.catalogue.search_words import split_words
 from service.database.migrations import runner as migrations
 
-# A character that is not ASCII, but folds to ASCII, selects the slow path for the whole text.
-BOTH_WAYS = "select fold_text(%s), fold_text(%s)"
-
 
 def test_ascii_is_folded_as_all_else(execute: Execute) -> None:
-    """Every character, alone and beside others."""
-    for code in range(1, 128):
-        text = f"A{chr(code)}b {chr(code)}{chr(code)}Cd{chr(code)}"
+    """Every character; one that is not ASCII selects the slow path for the whole text."""
+    texts = [f"A{chr(n)}b {chr(n)}{chr(n)}Cd{chr(n)}" for n in range(1, 128)]
 
-        ((short, long),) = execute(BOTH_WAYS, f"{text}e", f"{text}é")
+    rows = execute(
+        "select text, fold_text(text || 'e'), fold_text(text || 'é') from unnest(%s) as text", texts
+    )
 
-        assert short == long
+    assert len(rows) == 127
+    assert [text for text, short, long in rows if short != long] == []
 
 
-@pytest.mark.parametrize("letters", [98, 99, 100, 101, 250])
+@pytest.mark.parametrize("letters", [99, 100, 101, 250])
 def test_a_word_is_known_by_its_first_100_characters(execute: Execute, letters: int) -> None:
     """Also if the word is ASCII."""
-    ((short, long),) = execute(BOTH_WAYS, f"of {'A' * letters}", f"òf {'A' * letters}")
+    ((short, long),) = execute(
+        "select fold_text(%s), fold_text(%s)", f"of {'A' * letters}", f"òf {'A' * letters}"
+    )
 
     assert short == long == f"of {'a' * min(letters, 100)}"
 
