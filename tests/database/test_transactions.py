@@ -2,14 +2,15 @@
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import orjson
 import psycopg2
 import pytest
 from conftest import ROOT
-from support import Execute, wait_until
+from support import Execute, hold, wait_until
 
 from service.database import query_files, transactions
 from service.database.query import Query
@@ -18,19 +19,28 @@ from service.errors import OperatorError
 from service.query_registry import EXPECTED
 
 INSERT = "import_movies"
+YEARS = "create table years (year integer primary key); insert into years values (2001)"
+LOADED = query_files.load(ROOT / "queries", EXPECTED)
 OTHERS = "pid <> pg_backend_pid() and datname = current_database()"
 
 
-@pytest.fixture(scope="module")
-def loaded() -> Mapping[str, Query]:
-    """Return the queries of this checkout."""
-    return query_files.load(ROOT / "queries", EXPECTED)
+Begin = Callable[..., AbstractContextManager[Transaction]]
 
 
 @pytest.fixture
-def transaction(database: str, loaded: Mapping[str, Query]) -> Iterator[Transaction]:
+def begin(database: str) -> Begin:
+    """Begin a transaction with the queries of this checkout, some of them changed."""
+
+    def run(url: str = database, **changes: Query) -> AbstractContextManager[Transaction]:
+        return transactions.begin(url, {**LOADED, **changes})
+
+    return run
+
+
+@pytest.fixture
+def transaction(begin: Begin) -> Iterator[Transaction]:
     """A transaction."""
-    with transactions.begin(database, loaded) as begun:
+    with begin() as begun:
         yield begun
 
 
@@ -59,26 +69,22 @@ def years(transaction: Transaction) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [[], [0], [99], [0, 99], [50, 51, 52], list(range(100)), list(range(0, 100, 2)), [3, 4, 90]],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "rule",
+    ("rule", "bad"),
     [
-        "check (year > 2000)",
+        *(
+            ("check (year > 2000)", bad)
+            for bad in ([], [0, 99], [50, 51, 52], list(range(100)), list(range(0, 100, 2)))
+        ),
         # Checked at the end of the statement, or by the commit.
-        "foreign key (year) references years",
-        "foreign key (year) references years deferrable initially deferred",
+        ("foreign key (year) references years", [3, 4, 90]),
+        ("foreign key (year) references years deferrable initially deferred", [3, 4, 90]),
     ],
-    ids=["check", "foreign key", "deferred"],
 )
 def test_refused_rows_are_found_wherever_they_are(
     execute: Execute, transaction: Transaction, rule: str, bad: list[int]
 ) -> None:
     """Only they are returned, with the reason; the others are inserted in their order."""
-    execute("create table years (year integer primary key)")
-    execute("insert into years values (2001)")
+    execute(YEARS)
     execute(f"alter table movies add constraint movies_rule {rule}")
     given = [1999 if position in bad else 2001 for position in range(100)]
 
@@ -105,88 +111,66 @@ def test_a_trigger_that_refuses_gives_the_reason(
     assert years(transaction) == [2001, 2001]
 
 
-def test_a_column_without_a_value_stops_the_transaction(
-    execute: Execute, database: str, loaded: Mapping[str, Query]
-) -> None:
+def test_a_column_without_a_value_stops_the_transaction(execute: Execute, begin: Begin) -> None:
     """It is no row's fault."""
     execute("alter table movies add column studio text not null")
 
     with (
         pytest.raises(OperatorError, match='the database refused: null value in column "studio"'),
-        transactions.begin(database, loaded) as transaction,
+        begin() as transaction,
     ):
         insert(transaction, [2001])
 
 
 def test_a_statement_that_inserts_more_than_it_was_given_is_refused(
-    database: str, loaded: Mapping[str, Query]
+    begin: Begin,
 ) -> None:
     """The limit of changed movies applies to imports, too."""
-    query = loaded["import_movies"]
+    query = LOADED[INSERT]
     twice = query.sql + " cross join generate_series(1, 2)"
-    run_twice = {**loaded, "import_movies": replace(query, sql=twice)}
 
     with (
         pytest.raises(OperatorError, match="insert changed 2 movies, but at most 1 were requested"),
-        transactions.begin(database, run_twice) as transaction,
+        begin(**{INSERT: replace(query, sql=twice)}) as transaction,
     ):
         insert(transaction, [1999])
 
 
-def test_a_connection_that_breaks_is_one_line(
-    execute: Execute, database: str, loaded: Mapping[str, Query]
-) -> None:
+def test_a_connection_that_breaks_is_one_line(execute: Execute, begin: Begin) -> None:
     """The message names the reason that PostgreSQL gave."""
     with (
         pytest.raises(OperatorError, match=r"the connection to the database broke: .*terminating"),
-        transactions.begin(database, loaded) as transaction,
+        begin() as transaction,
     ):
         insert(cut(execute, transaction), [2001])
 
 
-def test_without_commit_a_transaction_is_rolled_back(
-    execute: Execute, database: str, loaded: Mapping[str, Query]
-) -> None:
-    """Nothing of the transaction stays."""
-    with transactions.begin(database, loaded) as transaction:
-        insert(transaction, [2001])
-
-    assert execute("select count(*) from movies") == [(0,)]
-
-
 def test_a_running_statement_is_cancelled_at_the_end(
-    execute: Execute, database: str, loaded: Mapping[str, Query]
+    execute: Execute, database: str, begin: Begin
 ) -> None:
     """No backend continues to wait for a lock."""
-    blocker = psycopg2.connect(database)
-    blocker.cursor().execute("lock table movies in access exclusive mode")
-
     waiting = f"select 1 from pg_stat_activity where wait_event_type = 'Lock' and {OTHERS}"
 
-    with transactions.begin(database, loaded) as transaction:
-        transaction.start_insert(INSERT, movies([2001]))
-        wait_until(lambda: execute(waiting))
+    with hold(database, "lock table movies in access exclusive mode"):
+        with begin() as transaction:
+            transaction.start_insert(INSERT, movies([2001]))
+            wait_until(lambda: execute(waiting))
 
-    wait_until(lambda: not execute(waiting))
-    blocker.close()
+        wait_until(lambda: not execute(waiting))
 
 
-def test_a_lost_result_of_the_commit_is_reported(
-    execute: Execute, database: str, loaded: Mapping[str, Query]
-) -> None:
+def test_a_lost_result_of_the_commit_is_reported(execute: Execute, begin: Begin) -> None:
     """The commit may have succeeded, so the operator must check."""
     with (
         pytest.raises(OperatorError, match="interrupted during the commit"),
-        transactions.begin(database, loaded) as transaction,
+        begin() as transaction,
     ):
         cut(execute, transaction).commit()
 
 
-def test_a_commit_that_is_refused_is_not_taken_for_lost(
-    execute: Execute, database: str, loaded: Mapping[str, Query]
-) -> None:
+def test_a_commit_that_is_refused_is_not_taken_for_lost(execute: Execute, begin: Begin) -> None:
     """PostgreSQL reported that nothing was committed."""
-    execute("create table years (year integer primary key)")
+    execute(YEARS)
     execute(
         "alter table movies add constraint movies_rule"
         " foreign key (year) references years deferrable initially deferred"
@@ -194,82 +178,75 @@ def test_a_commit_that_is_refused_is_not_taken_for_lost(
 
     def insert_and_commit(transaction: Transaction) -> None:
         transaction.execute("set constraints all deferred")
-        insert(transaction, [2001])
+        insert(transaction, [1999])
         transaction.commit()
 
     with (
         pytest.raises(OperatorError, match=r'the database refused: .*"movies_rule"'),
-        transactions.begin(database, loaded) as transaction,
+        begin() as transaction,
     ):
         insert_and_commit(transaction)
 
 
-def test_a_host_that_does_not_respond_is_skipped(
-    database: str, loaded: Mapping[str, Query]
-) -> None:
-    """Each host has its own timeout; then the next one is tried."""
-    folder = psycopg2.extensions.parse_dsn(database)
+@pytest.mark.parametrize(
+    ("hosts", "ports"),
+    [
+        ("127.0.0.1,{host}&connect_timeout=2", "{silent},{port}"),
+        ("/nowhere,{host}", "{port}"),
+    ],
+    ids=["a silent host", "one port for all hosts"],
+)
+def test_the_next_host_is_tried(database: str, begin: Begin, hosts: str, ports: str) -> None:
+    """Each host has its own timeout; the URL is read as by libpq."""
+    given = psycopg2.extensions.parse_dsn(database)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
+        values = given | {"silent": silent.getsockname()[1]}
         url = (
-            f"postgresql://{folder['user']}@/{folder['dbname']}?host=127.0.0.1,{folder['host']}"
-            f"&port={port},{folder['port']}&connect_timeout=1"
+            f"postgresql://{given['user']}@/{given['dbname']}"
+            f"?host={hosts.format(**values)}&port={ports.format(**values)}"
         )
-        with transactions.begin(url, loaded) as transaction:
+        with begin(url) as transaction:
             assert years(transaction) == []
 
 
-def test_one_port_is_for_all_hosts(database: str, loaded: Mapping[str, Query]) -> None:
-    """It is read as by libpq: `?host=a,b&port=5433`."""
-    folder = psycopg2.extensions.parse_dsn(database)
-    url = (
-        f"postgresql://{folder['user']}@/{folder['dbname']}"
-        f"?host=/nowhere,{folder['host']}&port={folder['port']}"
-    )
-
-    with transactions.begin(url, loaded) as transaction:
-        assert years(transaction) == []
-
-
-def test_a_connect_timeout_of_zero_is_none(database: str, loaded: Mapping[str, Query]) -> None:
+def test_a_connect_timeout_of_zero_is_none(database: str, begin: Begin) -> None:
     """As libpq reads it."""
-    with transactions.begin(f"{database}&connect_timeout=0", loaded) as transaction:
+    with begin(f"{database}&connect_timeout=0") as transaction:
         assert years(transaction) == []
 
 
-def test_no_responding_host_is_one_line(loaded: Mapping[str, Query]) -> None:
+def test_no_responding_host_is_one_line(begin: Begin) -> None:
     """The message says that the timeout expired."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a?connect_timeout=1"
         with (
             pytest.raises(OperatorError, match=r"the database is unreachable: .*timeout expired"),
-            transactions.begin(url, loaded),
+            begin(url),
         ):
             pass
 
 
 @pytest.mark.parametrize(
-    ("before", "highest", "drawn"),
+    ("before", "highest"),
     [
-        (0, 1, 1),  # of a new sequence, whose last_value is 1 too
-        (0, 100, 100),
-        (50, 100, 50),
-        (1000, 100, 0),
-        (0, 0, 0),
-        (0, 10**18 - 1, 0),  # too many ids to draw each
+        (0, 1),  # of a new sequence, whose last_value is 1 too
+        (0, 100),
+        (50, 100),
+        (1000, 100),
+        (0, 0),
+        (0, 10**18 - 1),  # too many ids to draw each
     ],
 )
 def test_reserved_ids_are_passed_by_the_sequence(
-    execute: Execute, transaction: Transaction, before: int, highest: int, drawn: int
+    execute: Execute, transaction: Transaction, before: int, highest: int
 ) -> None:
     """The sequence moves to the highest id, and never back."""
     if before:
         execute("select setval('movies_id_seq', %s)", before)
 
-    rows = transaction.run("reserve_movie_ids", highest=highest)
+    transaction.run("reserve_movie_ids", highest=highest)
 
     last_id = "select case when is_called then last_value else 0 end from movies_id_seq"
-    assert rows == [(drawn,)]
     assert execute(last_id) == [(max(before, highest),)]
 
 
@@ -277,24 +254,21 @@ def test_reserving_never_moves_the_sequence_back(
     execute: Execute, transaction: Transaction, database: str
 ) -> None:
     """It reads the sequence again under the lock, because another import may have moved it."""
-    other = psycopg2.connect(database)
-    cursor = other.cursor()
-    cursor.execute("select pg_advisory_xact_lock(hashtextextended('reserve_movie_ids', 0))")
-    transaction.start("reserve_movie_ids", highest=3_000_000)
-    waiting = "select 1 from pg_locks where locktype = 'advisory' and not granted"
-    while not execute(waiting):
-        pass
-    cursor.execute("select setval('movies_id_seq', 5000000)")
-    other.commit()
-    other.close()
+    lock = "select pg_advisory_xact_lock(hashtextextended('reserve_movie_ids', 0))"
+    with hold(database, lock) as other:
+        transaction.start("reserve_movie_ids", highest=3_000_000)
+        waiting = "select 1 from pg_locks where locktype = 'advisory' and not granted"
+        wait_until(lambda: execute(waiting))
+        other.cursor().execute("select setval('movies_id_seq', 5000000)")
+        other.commit()
 
-    transaction.finish()
+        transaction.finish()
 
     assert execute("select last_value from movies_id_seq") == [(5_000_000,)]
 
 
 def test_ids_are_reserved_while_writers_draw_ids(
-    execute: Execute, database: str, loaded: Mapping[str, Query]
+    execute: Execute, database: str, begin: Begin
 ) -> None:
     """Two imports and a writer at once: every id is higher than the one drawn before it."""
     drawn: list[int] = []
@@ -307,7 +281,7 @@ def test_ids_are_reserved_while_writers_draw_ids(
         writer.close()
 
     def reserve(step: int) -> None:
-        with transactions.begin(database, loaded) as transaction:
+        with begin() as transaction:
             for highest in range(step, 100 * step, step):
                 transaction.run("reserve_movie_ids", highest=highest)
 

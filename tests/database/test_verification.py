@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiopg
 import psycopg2
 import pytest
-from support import Execute, add_movies, set_for_database, with_user
+from support import Execute, add_movies, hold, set_for_database, with_user
 
 from service.config import Config
 from service.database import connections, query_files
@@ -23,7 +23,7 @@ from service.database.migrations import runner as migrations
 from service.database.query import Expected
 from service.database.verification import explain_query, verify_database
 from service.errors import Contended, OperatorError, Unavailable
-from service.query_registry import EXPECTED, QueryRegistry, verify_queries
+from service.query_registry import EXPECTED, verify_queries
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
@@ -171,16 +171,11 @@ where id = any (:ids)
         ("select id\nform movies;", '3: syntax error at or near "movies"'),
         ("select id,\n  titel\nfrom movies;", '3: column "titel" does not exist'),
         ("select id,\r\n  titel\r\nfrom movies;\r\n", '3: column "titel" does not exist'),
-        ("select id\nfrom movies\nwhere f(id);", "4: function f(bigint) does not exist"),
         ("select id\nfrom films;", '3: relation "films" does not exist'),
         ("select 1 / 0\nfrom movies limit 0;", "1: division by zero"),  # an error without a place
         (
             "insert into movies (title,\n  yaer)\nvalues ('a', 1)\nreturning id;",
             '3: column "yaer" of relation "movies" does not exist',
-        ),
-        (
-            "delete from movies\nwhere id = 1\nreturning\n  titel;",
-            '5: column "titel" does not exist',
         ),
         # A misspelt name line after a query without a semicolon.
         ("select 1\n-- nmae: get_b()\nselect 2;", '4: syntax error at or near "2"'),
@@ -188,10 +183,6 @@ where id = any (:ids)
         # Settings.
         ("--\n-- set: a = 1\nselect 1;", '3: unrecognized configuration parameter "a"'),
         ("-- set: jit = perhaps\nselect 1;", '2: parameter "jit" requires a Boolean value'),
-        (
-            "-- set: work_mem = 8XB\nselect 1;",
-            '2: invalid value for parameter "work_mem": "8XB"',
-        ),
         (
             "-- set: search_path = pg_catalog\nselect id from movies;",
             '3: relation "movies" does not exist',
@@ -222,7 +213,7 @@ async def test_lines_are_right_after_comments_and_parameters(refused: Refused) -
                 reads(**dict.fromkeys(columns, int)),
                 f"1: get_a must return the columns {', '.join(columns)}; it returns id, title",
             )
-            for columns in (("id",), ("id", "title", "year"), ("title", "id"), ("id", "name"), ())
+            for columns in (("id",), ("id", "title", "year"), ("title", "id"), ("id", "name"))
         ),
         (
             "-- name: get_a(x)\ndelete from movies where id = :x returning title;",
@@ -244,14 +235,12 @@ async def test_lines_are_right_after_comments_and_parameters(refused: Refused) -
             for column, kind, reason in (
                 ("m.id::text", int, f"{INTEGERS}, not text"),
                 ("m.id::numeric", int, f"{INTEGERS}, not numeric"),
-                ("m.id::float8", int, f"{INTEGERS}, not double precision"),
                 ("(m.year = 2000)", int, f"{INTEGERS}, not boolean"),
                 ("m.year", bool, "boolean, not integer"),
                 ("m.title::bytea", str, f"{TEXTS}, not bytea"),
                 ("m.created_at::date", datetime, f"{TIME}, not date"),
                 ("m.created_at::timestamp", datetime, f"{TIME}, not timestamp without time zone"),
                 ("m.genres::text", list[str], f"{ARRAYS}, not text"),
-                ("to_jsonb(m.genres)", list[str], f"{ARRAYS}, not jsonb"),
                 ("'{1}'::integer[]", list[str], f"{ARRAYS}, not integer[]"),
             )
         ),
@@ -346,16 +335,12 @@ async def test_every_kind_of_statement_can_be_verified(verify: Verify) -> None:
 # The encoding.
 
 
-@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 async def test_a_database_in_another_encoding_is_refused(
-    server_url: str,
-    maintain: Callable[[str], None],
-    settings: Callable[..., Config],
-    encoding: str,
+    server_url: str, maintain: Callable[[str], None], settings: Callable[..., Config]
 ) -> None:
     """By `migrate`, before its first migration, and by the start; one line names the remedy."""
-    name = f"test_{encoding.lower()}_{os.getpid()}"
-    maintain(f"create database {name} encoding '{encoding}' locale 'C' template template0")
+    name = f"test_latin1_{os.getpid()}"
+    maintain(f"create database {name} encoding 'LATIN1' locale 'C' template template0")
     try:
         url = urlsplit(server_url)._replace(path=f"/{name}").geturl()
         with pytest.raises(OperatorError) as migrating:
@@ -366,11 +351,11 @@ async def test_a_database_in_another_encoding_is_refused(
     finally:
         maintain(f"drop database {name} with (force)")
 
-    for refusal in (migrating, starting):
-        assert str(refusal.value) == (
-            f"the database's encoding is {encoding}, but the service needs UTF8: create another one"
-            " with: create database NAME encoding 'UTF8' locale 'C' template template0"
-        )
+    assert str(migrating.value) == str(starting.value)
+    assert str(starting.value) == (
+        "the database's encoding is LATIN1, but the service needs UTF8: create another one"
+        " with: create database NAME encoding 'UTF8' locale 'C' template template0"
+    )
 
 
 # Privileges.
@@ -397,31 +382,32 @@ async def clerk(
 @pytest.mark.parametrize(
     ("revoked", "reason"),
     [
-        ("update on movies_id_seq", None),
-        ("usage on movies_id_seq", None),
         (
             "update, usage on movies_id_seq",
             "needs the privilege USAGE on the sequence movies_id_seq",
         ),
         ("select on movies", "permission denied for table movies"),
-        ("delete on movies", "permission denied for table movies"),
         ("insert on idempotency_keys", "permission denied for table idempotency_keys"),
         ("select on schema_migrations", "permission denied for table schema_migrations"),
     ],
 )
 async def test_a_missing_privilege_is_reported(
-    clerk: aiopg.Connection, execute: Execute, revoked: str, reason: str | None
+    clerk: aiopg.Connection, execute: Execute, revoked: str, reason: str
 ) -> None:
-    """Before the first request; commands may use other logins."""
-    ((name,),) = execute("select current_database()")
-    execute(f"revoke {revoked} from clerk_{name}; revoke usage on clients_id_seq from clerk_{name}")
+    """Before the first request; commands may use other logins, and one of two may be enough."""
+    ((role,),) = execute("select 'clerk_' || current_database()")
+    enough = "usage on movies_id_seq" if "schema" in revoked else "update on movies_id_seq"
+    execute(
+        f"revoke {enough} from {role}; revoke usage on clients_id_seq from {role};"
+        f" revoke insert on clients from {role}"
+    )
     loaded = query_files.load(ROOT / "queries", EXPECTED)
+    assert await verify_database(clerk, VERSIONS, loaded, EXPECTED)
+    execute(f"revoke {revoked} from {role}")
 
-    if reason is None:
-        assert await verify_database(clerk, VERSIONS, loaded, EXPECTED)
-        return
     with pytest.raises(OperatorError) as caught:
         await verify_database(clerk, VERSIONS, loaded, EXPECTED)
+
     assert str(caught.value).endswith(reason)
 
 
@@ -460,18 +446,6 @@ async def read_only(
     connection.close()
 
 
-async def test_a_standby_is_verified_as_far_as_possible_and_only_once(
-    read_only: aiopg.Connection, settings: Callable[..., Config]
-) -> None:
-    """Writes are verified when it becomes writable; a burst of new connections is no load."""
-    files = QueryRegistry(settings())
-
-    first = await files.verify(read_only)
-    files.queries.clear()  # to verify again would fail
-
-    assert (first, await files.verify(read_only)) == (False, False)
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -500,10 +474,12 @@ async def test_a_query_that_waits_for_a_lock_is_named_but_not_refused(
         set_for_database(execute, "lock_timeout = '50ms'")
     connection = await Connector(settings().database).connect()
 
-    with closing(psycopg2.connect(database)) as holder, closing(connection):
-        holder.cursor().execute("lock table movies")
-        with pytest.raises(Contended) as caught:
-            await verify("\n-- name: get_a()\nselect id from movies;\n", on=connection)
+    with (
+        closing(connection),
+        hold(database, "lock table movies"),
+        pytest.raises(Contended) as caught,
+    ):
+        await verify("\n-- name: get_a()\nselect id from movies;\n", on=connection)
 
     assert str(caught.value).endswith(
         f"/a.sql:2: get_a could not be checked: canceling statement due to {kind} timeout"
@@ -536,10 +512,9 @@ def test_a_query_without_a_time_limit_is_explained_without_one(
     settings: Callable[..., Config], folder: Path
 ) -> None:
     """The query's `statement_timeout = 0` overrides the settings."""
-    (folder / "a.sql").write_text(
-        "-- name: wait_a_while()\n-- set: statement_timeout = 0\nselect pg_sleep(0.2);\n"
-    )
+    text = "-- name: wait_a_while()\n-- set: statement_timeout = 0\nselect pg_sleep(0.1);\n"
+    (folder / "a.sql").write_text(text)
     query = query_files.load(folder, {})["wait_a_while"]
-    database = settings(database__statement_timeout=0.05).database
+    database = settings(database__statement_timeout=0.01).database
 
     assert list(explain_query(database, query, {}, analyze=True))

@@ -30,20 +30,9 @@ def dbmate(empty_database: str) -> Dbmate:
         pytest.skip("dbmate is neither on PATH nor named by DBMATE (npm install dbmate)")
 
     def run(command: str) -> str:
+        options = ["--no-dump-schema", "--migrations-dir", str(OWN), "--url", empty_database]
         done = subprocess.run(
-            [
-                program,
-                "--no-dump-schema",
-                "--migrations-dir",
-                OWN,
-                "--url",
-                empty_database,
-                command,
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            [program, *options, command], check=True, capture_output=True, text=True, timeout=60
         )
         return done.stdout
 
@@ -76,42 +65,24 @@ def test_migrate_takes_over_from_dbmate(
     assert len(migrate()) == len(VERSIONS)
 
 
-def test_dbmate_applies_what_migrate_took_back(
+def test_both_take_turns(
     empty_database: str, dbmate: Dbmate, migrate: Callable[[], list[str]]
 ) -> None:
-    """After `migrate down`, dbmate's `up` continues; then `migrate` has nothing to do."""
+    """Each knows what the other one has applied, and continues after what it has taken back."""
     migrate()
+    status = dbmate("status")
+    nothing = dbmate("up")
     migrations.downgrade(empty_database, OWN, lambda _: None)
-
-    printed = dbmate("up")
-
-    assert f"Applied: {NEWEST}" in printed
-    assert migrate() == [NOTHING_TO_DO]
+    again = dbmate("up")
     found = migrations.status(empty_database, OWN, pytest.fail)
+
+    assert f"Applied: {len(VERSIONS)}\nPending: 0\n" in status
+    assert "Applied" not in nothing
+    assert f"Applied: {NEWEST}" in again
+    assert migrate() == [NOTHING_TO_DO]
     assert all(entry.applied and entry.applied.applied_at for entry in found)
-
-
-def test_migrate_applies_what_dbmate_took_back(
-    dbmate: Dbmate, migrate: Callable[[], list[str]]
-) -> None:
-    """`migrate` continues after dbmate's `rollback` of one migration or of all."""
-    migrate()
-
     dbmate("rollback")
     assert migrate() == [f"applied {NEWEST}"]
-
     for _ in VERSIONS:
         dbmate("rollback")
     assert len(migrate()) == len(VERSIONS)
-
-
-def test_dbmate_knows_what_migrate_applied(
-    dbmate: Dbmate, migrate: Callable[[], list[str]]
-) -> None:
-    """After `migrate`, dbmate's `status` shows all as applied and its `up` does nothing."""
-    migrate()
-
-    status = dbmate("status")
-
-    assert f"Applied: {len(VERSIONS)}\nPending: 0\n" in status
-    assert "Applied" not in dbmate("up")
