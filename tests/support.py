@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg2
+from click.testing import CliRunner
 
+from service.__main__ import main
 from service.access.tokens import hash_token, make_token
 from service.metrics import Metric, Metrics
 
@@ -178,6 +180,15 @@ def run_command(environment: Environment, *words: str, given: bytes = b"") -> tu
         check=False,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def run_here(environment: Environment, *words: str) -> tuple[int, str, str]:
+    """Run a command as `run_command` does, but in this process, which is faster by 0.5 s.
+
+    Not for commands that write a token: they write past Python's stdout.
+    """
+    result = CliRunner(env=environment).invoke(main, words)
+    return result.exit_code, result.stdout, result.stderr
 
 
 @contextmanager

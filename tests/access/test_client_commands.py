@@ -5,9 +5,7 @@ import re
 import signal
 import subprocess
 
-import psycopg2
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT, Start
 from support import (
     SERVICE,
@@ -15,13 +13,14 @@ from support import (
     Execute,
     add_client,
     bearer,
+    hold,
     run_command,
+    run_here,
     started,
     wait_until,
 )
 
 from service.access.tokens import hash_token
-from service.client_commands import clients
 
 ALL = "select c::text from clients as c order by c.id"
 TAKES_EFFECT = "every process of the service notices within 35 s"
@@ -119,46 +118,40 @@ ADD = ("add", "a", "--scopes")
 )
 def test_wrong_arguments_are_refused(words: list[str], problem: str) -> None:
     """With what is expected, before a database is asked; the status is 2."""
-    result = CliRunner().invoke(clients, words)
+    status, _, err = run_here({}, "clients", *words)
 
-    assert result.exit_code == 2
-    assert problem in result.stderr.splitlines()[-1]
-
-
-def test_a_name_is_taken_once(environment: Environment, execute: Execute) -> None:
-    """The list is recommended."""
-    name_client(execute)
-
-    status, out, err = run_command(environment, "clients", "add", "reports", "--scopes", "read")
-
-    problem = 'the name "reports" is taken: choose another one; see python -m service clients list'
-    assert (status, out, err) == (1, "", f"Error: {problem}\n")
-    assert execute("select count(*) from clients") == [(1,)]
+    assert status == 2
+    assert problem in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("words", [["add", "new", "--scopes", "read"], ["rotate", "reports"]])
+@pytest.mark.parametrize(
+    ("words", "redirection"),
+    [
+        ("add new --scopes read", ">/dev/full"),
+        ("add new --scopes read", ">&-"),
+        ("rotate reports", "| true"),
+    ],
+)
 def test_a_token_that_cannot_be_shown_changes_nothing(
-    environment: Environment, execute: Execute, words: list[str]
+    environment: Environment, execute: Execute, words: str, redirection: str
 ) -> None:
-    """The disk is full, the reader has gone, or stdout is closed."""
+    """The disk is full, stdout is closed, or the reader has gone."""
     name_client(execute)
     before = execute(ALL)
-    errors = []
-    for redirection in (">/dev/full", ">&-", "| true"):
-        # `sleep`: until the reader has gone.
-        command = f"(sleep 0.1; exec {' '.join([*SERVICE, 'clients', *words])}) {redirection}"
-        done = subprocess.run(
-            ["sh", "-c", command],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        errors.append(done.stderr.decode())
 
-    problem = "Error: nothing was changed: the token cannot be written to stdout\n"
-    assert errors == 3 * [problem]
+    # `sleep`: until the reader has gone.
+    command = f"(sleep 0.1; exec {' '.join(SERVICE)} clients {words}) {redirection}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+
+    problem = b"Error: nothing was changed: the token cannot be written to stdout\n"
+    assert done.stderr == problem
     assert execute(ALL) == before
 
 
@@ -182,61 +175,31 @@ async def test_a_rotation_replaces_the_token(
 async def test_a_grace_lets_the_former_token_work(
     environment: Environment, execute: Execute, start: Start
 ) -> None:
-    """Until it ends."""
-    old = name_client(execute)
+    """Until it ends: a second grace is refused; without one, all former tokens stop."""
+    first = name_client(execute)
 
     _, out, err = await run(environment, "rotate", "reports", "--grace", "1h")
-
-    new = out.removesuffix("\n")
+    second = out.removesuffix("\n")
     ((until, is_right),) = execute(
         "select to_char(previous_expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI'),"
         " previous_expires_at - now() between interval '50 min' and interval '1 hour' from clients"
     )
+    before = execute(ALL)
+    again = run_here(environment, "clients", "rotate", "reports", "--grace", "1h")
+
+    assert execute(ALL) == before
     assert is_right
     assert err == f'the former token of "reports" works until {until} UTC\n'
-    assert [await get_status(start, token) for token in (old, new)] == [200, 200]
+    assert [await get_status(start, token) for token in (first, second)] == [200, 200]
+    assert again[:2] == (1, "")
+    assert again[2].startswith('Error: the former token of "reports" works until ')
+    assert again[2].endswith(", or rotate without --grace, which stops both tokens\n")
     execute("update clients set previous_expires_at = now()")
-    assert [await get_status(start, token) for token in (old, new)] == [401, 200]
-
-
-async def test_a_grace_is_kept_or_ended_with_all_old_tokens(
-    environment: Environment, execute: Execute, start: Start
-) -> None:
-    """A second grace would stop the first token before its time; without one, all stop."""
-    first = name_client(execute)
-    _, out, _ = await run(environment, "rotate", "reports", "--grace", "1h")
-    second = out.removesuffix("\n")
-    before = execute(ALL)
-
-    status, out, err = await run(environment, "rotate", "reports", "--grace", "1h")
-
-    assert (status, out) == (1, "")
-    assert err.startswith('Error: the former token of "reports" works until ')
-    assert err.endswith(", or rotate without --grace, which stops both tokens\n")
-    assert execute(ALL) == before
+    assert [await get_status(start, token) for token in (first, second)] == [401, 200]
+    execute("update clients set previous_expires_at = 'infinity'")
     _, out, _ = await run(environment, "rotate", "reports")
     third = out.removesuffix("\n")
     assert [await get_status(start, token) for token in (first, second, third)] == [401, 401, 200]
-
-
-@pytest.mark.parametrize(
-    "changes", [{"revoked": "2026-01-31 UTC"}, {"expires": "2026-01-31 UTC"}], ids=str
-)
-def test_a_token_that_would_be_refused_is_not_made(
-    environment: Environment, execute: Execute, changes: dict[str, str]
-) -> None:
-    """The client was revoked or has expired."""
-    name_client(execute, **changes)
-    before = execute(ALL)
-
-    status, out, err = run_command(environment, "clients", "rotate", "reports")
-
-    assert (status, out) == (1, "")
-    assert err == (
-        'Error: "reports" was revoked or expired at 2026-01-31 00:00 UTC:'
-        " restore it in SQL first (docs/dbas.md), or add a new client\n"
-    )
-    assert execute(ALL) == before
 
 
 async def test_a_revocation_refuses_all_tokens(
@@ -247,22 +210,52 @@ async def test_a_revocation_refuses_all_tokens(
     _, out, _ = await run(environment, "rotate", "reports", "--grace", "1h")
     new = out.removesuffix("\n")
 
-    revoked = await run(environment, "revoke", "reports")
+    revoked = run_here(environment, "clients", "revoke", "reports")
     at = execute("select revoked_at from clients")
-    again = await run(environment, "revoke", "reports")
+    again = run_here(environment, "clients", "revoke", "reports")
 
     assert revoked == again == (0, "", f'revoked "reports": {TAKES_EFFECT}\n')
     assert [await get_status(start, token) for token in (old, new)] == [401, 401]
     assert execute("select revoked_at from clients") == at
 
 
-@pytest.mark.parametrize("command", ["rotate", "revoke"])
-def test_an_unknown_name(environment: Environment, command: str) -> None:
-    """The list is recommended."""
-    status, out, err = run_command(environment, "clients", command, "reports")
+TAKEN = 'the name "reports" is taken: choose another one; see python -m service clients list'
+NOBODY = 'no client is called "nobody": see python -m service clients list'
+ENDED = (
+    '"reports" was revoked or expired at 2026-01-31 00:00 UTC:'
+    " restore it in SQL first (docs/dbas.md), or add a new client"
+)
 
-    assert (status, out) == (1, "")
-    assert err == ('Error: no client is called "reports": see python -m service clients list\n')
+
+@pytest.mark.parametrize(
+    ("words", "before", "problem"),
+    [
+        (["add", "reports", "--scopes", "read"], "select 1", TAKEN),
+        (["rotate", "nobody"], "select 1", NOBODY),
+        (["revoke", "nobody"], "select 1", NOBODY),
+        (["rotate", "reports"], "update clients set revoked_at = '2026-01-31 UTC'", ENDED),
+        (["rotate", "reports"], "update clients set expires_at = '2026-01-31 UTC'", ENDED),
+    ],
+)
+def test_a_refusal_is_one_line_and_changes_nothing(
+    environment: Environment, execute: Execute, words: list[str], before: str, problem: str
+) -> None:
+    """The status is 1; the line says what to do."""
+    name_client(execute)
+    execute(before)
+    rows = execute(ALL)
+
+    assert run_here(environment, "clients", *words) == (1, "", f"Error: {problem}\n")
+    assert execute(ALL) == rows
+
+
+def test_a_database_without_the_migration(environment: Environment, empty_database: str) -> None:
+    """One line says what to run."""
+    environment["DATABASE_URL"] = empty_database
+
+    problem = 'the database refused: relation "clients" does not exist; is it migrated?'
+    expected = (1, "", f"Error: {problem} python -m service migrate\n")
+    assert run_here(environment, "clients", "list") == expected
 
 
 def test_the_list(environment: Environment, execute: Execute) -> None:
@@ -276,7 +269,7 @@ def test_the_list(environment: Environment, execute: Execute) -> None:
         " case id when 1 then '2199-12-31 23:59:30 UTC' else '2026-01-01 UTC' end::timestamptz"
     )
 
-    status, out, err = run_command(environment, "clients", "list")
+    status, out, err = run_here(environment, "clients", "list")
 
     assert (status, err) == (0, "")
     assert [",".join(re.split(" {2,}", line)) for line in out.splitlines()] == [
@@ -291,7 +284,6 @@ def test_the_list(environment: Environment, execute: Execute) -> None:
     [
         (["add", "new", "--scopes", "read"], "lock table clients"),
         (["rotate", "reports"], "select from clients for update"),
-        (["revoke", "reports"], "select from clients for update"),
     ],
 )
 def test_a_command_that_waits_can_be_interrupted(
@@ -300,25 +292,10 @@ def test_a_command_that_waits_can_be_interrupted(
     """Ctrl-C ends it in one line, and nothing has changed."""
     name_client(execute)
     before = execute(ALL)
-    with psycopg2.connect(database) as other:
-        other.cursor().execute(change)
-        with started(environment, "clients", *words) as process:
-            wait_until(lambda: execute(IS_LOCKED))
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-    other.close()
+    with hold(database, change), started(environment, "clients", *words) as process:
+        wait_until(lambda: execute(IS_LOCKED))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out, err) == (130, b"", b"stopped\n")
     assert execute(ALL) == before
-
-
-@pytest.mark.parametrize("words", [["list"], ["revoke", "reports"]])
-def test_a_database_without_the_migration(
-    environment: Environment, empty_database: str, words: list[str]
-) -> None:
-    """One line says what to run."""
-    environment["DATABASE_URL"] = empty_database
-
-    problem = 'the database refused: relation "clients" does not exist; is it migrated?'
-    expected = (1, "", f"Error: {problem} python -m service migrate\n")
-    assert run_command(environment, "clients", *words) == expected

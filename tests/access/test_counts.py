@@ -89,30 +89,21 @@ async def test_what_is_given_back_can_be_taken_again() -> None:
 
 
 @pytest.mark.usefixtures("clock")
-async def test_a_flood_of_addresses_takes_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses above the limit share one count; those that are known, and clients, do not."""
-    monkeypatch.setattr(counts, "MAX_ADDRESSES", 100)
-    counter = MemoryCounts(TEN)
-    for number in range(200):
-        await counter.take(f"address:{number}", 1)
-
-    assert await take_all(counter, "address:99") == 9
-    assert await take_all(counter, "address:300") == 0
-    assert await take_all(counter, "client:7") == 10
-
-
-@pytest.mark.usefixtures("clock")
-async def test_addresses_that_have_used_nothing_take_no_memory(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("has_failed", [False, True])
+async def test_a_flood_of_addresses_takes_no_more_memory(
+    monkeypatch: pytest.MonkeyPatch, *, has_failed: bool
 ) -> None:
-    """A flood of requests that fail must not make the others share one quota."""
+    """Addresses above the limit share one count, but not with clients or after failed requests."""
     monkeypatch.setattr(counts, "MAX_ADDRESSES", 100)
     counter = MemoryCounts(TEN)
     for number in range(200):
         await counter.take(f"address:{number}", 1)
-        await counter.give_back(f"address:{number}", 1)
+        if has_failed:
+            await counter.give_back(f"address:{number}", 1)
 
-    assert [await take_all(counter, f"address:{number}") for number in (7, 300)] == [10, 10]
+    known, other = [await take_all(counter, f"address:{number}") for number in (99, 300)]
+    assert (known, other) == ((10, 10) if has_failed else (9, 0))
+    assert await take_all(counter, "client:7") == 10
 
 
 @pytest.mark.parametrize(

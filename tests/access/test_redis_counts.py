@@ -228,23 +228,6 @@ async def test_a_redis_that_refuses_is_as_none(
     assert PASSWORD not in str(logs)
 
 
-async def test_cancelled_requests_leave_connections_in_order(redis: Redis) -> None:
-    """No request gets the response to another one."""
-    counts = RedisCounts(HUNDRED, redis)
-    await counts.take("client:1", 100)
-    tasks = [asyncio.create_task(counts.take("client:2", 0)) for _ in range(200)]
-    for task in tasks:
-        await asyncio.sleep(0)
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-    fresh = RedisCounts(HUNDRED, redis)  # which asks Redis, as it has counted nothing
-    for _ in range(30):
-        assert await fresh.take("client:1", 1)
-        assert not await fresh.take("client:2", 0)
-    assert redis.is_there
-
-
 def test_a_wrong_url_stops_the_start() -> None:
     """The message says what is expected, without the password."""
     with pytest.raises(OperatorError) as caught:
