@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import psycopg2
 import pytest
 from conftest import MOANA, ROOT
 from support import (
@@ -19,13 +18,16 @@ from support import (
     Environment,
     Execute,
     add_movies,
+    hold,
     run_command,
+    run_here,
     started,
     wait_until,
 )
 
 LINE = json.dumps(MOANA).encode() + b"\n"
 MAPS = ("--map", "year=year_", "--map", "runtime=length", "--map", "genres=tags")
+NOWHERE = "postgresql://nobody@127.0.0.1:9/nothing"
 COUNT = "select count(*) from movies"
 
 
@@ -54,10 +56,10 @@ def test_import_names_the_file_of_rejects(
     path = tmp_path / "movies.ndjson"
     path.write_bytes(LINE * 1200 + b"{\n")
 
-    dry, _, foreseen = run_command(environment, "import", str(path), "--dry-run")
-    status, _, err = run_command(environment, "import", str(path))
+    dry, _, foreseen = run_here(environment, "import", str(path), "--dry-run")
+    status, _, err = run_here(environment, "import", str(path))
     before = execute(COUNT)
-    allowed, out, summary = run_command(environment, "import", str(path), "--allow-rejects")
+    allowed, out, summary = run_here(environment, "import", str(path), "--allow-rejects")
 
     place = rf"; the rejected rows are in {path}\.rejects\.ndjson\n"
     speed = r" and rejected 1 of 1,201 rows in \d+\.\d s \([\d,]+ rows/s\)" + place
@@ -76,9 +78,9 @@ def test_a_foreign_csv(environment: Environment, execute: Execute, tmp_path: Pat
     path.write_text("type,title,year_,length,tags\nMovie,A,1999,90 min,a\nShow,B,1999,1,b\n")
     words = (*MAPS, "--where", "type=Movie")
 
-    _, _, dry = run_command(environment, "import", str(path), *words, "--dry-run")
+    _, _, dry = run_here(environment, "import", str(path), *words, "--dry-run")
     before = execute(COUNT)
-    status, _, err = run_command(environment, "import", str(path), *words)
+    status, _, err = run_here(environment, "import", str(path), *words)
 
     assert dry.startswith("would import 1, left out 1 and rejected 0 of 2 rows in ")
     assert before == [(0,)]
@@ -90,10 +92,7 @@ def test_a_foreign_csv(environment: Environment, execute: Execute, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (
-            ["-"],
-            "-: its name does not tell the format: add --format with one of ndjson, json",
-        ),
+        (["-"], "-: its name does not tell the format: add --format with one of ndjson, json"),
         (["README.md", "--format", "json", "--map", "year=y"], "--map and --where are for CSV"),
         (["samples/movies.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year"),
         (["a.csv", "--where", "x"], "expected NAME=VALUE, found 'x'"),
@@ -102,15 +101,12 @@ def test_a_foreign_csv(environment: Environment, execute: Execute, tmp_path: Pat
         (["tests", "--format", "csv"], "tests: cannot be read: Is a directory"),
     ],
 )
-def test_contradictions_are_refused(
-    environment: Environment, words: list[str], problem: str
-) -> None:
+def test_contradictions_are_refused(words: list[str], problem: str) -> None:
     """They are refused before any other work."""
-    status, _, err = run_command(environment, "import", *words)
+    status, _, err = run_here({"DATABASE_URL": NOWHERE}, "import", *words)
 
     assert status in (1, 2)
     assert problem in err
-    assert "Traceback" not in err
 
 
 def test_a_pipe_from_export_to_import(
@@ -161,7 +157,7 @@ def test_a_disk_that_is_full_behind_stdout(
     assert done.stderr == b"Error: stdout: cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_import_leaves_nothing(
     environment: Environment, execute: Execute, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -175,18 +171,9 @@ def test_an_interrupted_import_leaves_nothing(
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
 
-    killed = (-signal.SIGKILL, b"")
-    reported = (1, b"Error: interrupted: nothing was imported\n")
-    assert (process.returncode, err) == (killed if number == signal.SIGKILL else reported)
+    assert (process.returncode, err) == (1, b"Error: interrupted: nothing was imported\n")
     assert execute(COUNT) == [(0,)]
-    left = [path.suffix for path in tmp_path.iterdir()]
-    assert left == ([".part"] if number == signal.SIGKILL else [])
-
-
-OTHERS = (
-    " where datname = current_database() and pid <> pg_backend_pid()"
-    " and application_name like 'movie-catalogue %'"
-)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [["import", "samples/movies.csv"], ["export", "-"]])
@@ -194,14 +181,11 @@ def test_a_command_that_waits_for_a_lock_can_be_interrupted(
     environment: Environment, database: str, execute: Execute, words: list[str]
 ) -> None:
     """Ctrl-C ends it at once, although the lock is still held."""
-    blocker = psycopg2.connect(database)
-    blocker.cursor().execute("lock table movies in access exclusive mode")
-    with started(environment, *words) as process:
-        waiting = f"select 1 from pg_stat_activity{OTHERS} and wait_event_type = 'Lock'"
+    waiting = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+    with hold(database, "lock table movies"), started(environment, *words) as process:
         wait_until(lambda: execute(waiting))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    blocker.close()
 
     assert process.returncode == 1
     assert err.startswith(b"Error: interrupted")

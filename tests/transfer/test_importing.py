@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
 from import_file import import_file
-from support import Execute, set_for_database
+from support import Execute, hold, set_for_database
 
 from service.errors import OperatorError
 from service.transfer import importing
@@ -70,11 +69,7 @@ def test_one_rejected_row_stops_all(run: Import, execute: Execute, rejects: Path
     assert (result.read, result.inserted, result.rejected) == (4, 1, 3)
     assert execute(COUNT) == [(0,)]
     assert written(rejects) == [
-        {
-            "line": 2,
-            "reasons": ["the row must be one JSON object"],
-            "row": "[]",
-        },
+        {"line": 2, "reasons": ["the row must be one JSON object"], "row": "[]"},
         {
             "line": 3,
             "reasons": ["year: must be 1888 or later", "genres: must be 1 to 5 genres"],
@@ -147,10 +142,7 @@ def test_rows_of_an_export_keep_ids_versions_and_times(run: Import, execute: Exe
         ({"version": ...}, "version: is required"),
         ({"id": "7"}, '"id" must be an integer, found a string'),
         ({"id": 0}, "id: must be 1 to 999999999999999999"),
-        ({"id": 10**18}, 'the number in "id" is too big'),
-        ({"version": True}, '"version" must be an integer, found a boolean'),
         ({"created_at": None}, "created_at: must not be null"),
-        ({"created_at": 5}, '"created_at" must be a string like "2026-01-05T09:00:00Z", found an'),
         ({"updated_at": "2001-02-03"}, '"updated_at" must be a time of RFC 3339'),
         ({"updated_at": "2001-02-30T00:00:00Z"}, '"updated_at" must be a time of RFC 3339'),
         ({"updated_at": "0001-01-01T00:00:00+14:00"}, '"updated_at" must be a time of RFC 3339'),
@@ -177,18 +169,6 @@ async def test_new_movies_get_ids_beyond_the_imported(
 
     assert execute("select count(*), max(id) from movies") == [(6, 6)]
     assert response.headers["Location"] == "/v1/movies/6"
-
-
-def test_the_sequence_goes_beyond_the_imported_ids_and_never_back(
-    run: Import, execute: Execute
-) -> None:
-    """It moves at once, by any distance; smaller ids do not change it."""
-    execute("select setval('movies_id_seq', 1000)")
-    run(MOANA | OWN)
-    assert execute("select nextval('movies_id_seq')") == [(1001,)]
-
-    run(MOANA | OWN | {"id": 10**18 - 1})
-    assert execute("select nextval('movies_id_seq')") == [(10**18,)]
 
 
 def test_a_dry_run_rejects_as_an_import_does(run: Import, execute: Execute, rejects: Path) -> None:
@@ -247,11 +227,8 @@ def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> N
 
 def test_an_import_does_not_wait_to_analyze(database: str, run: Import, execute: Execute) -> None:
     """`create index concurrently` has this lock, and waits for the import."""
-    other = psycopg2.connect(database)
-    other.cursor().execute("lock table movies in share update exclusive mode")
-
-    run(MOANA)
-    other.close()
+    with hold(database, "lock table movies in share update exclusive mode"):
+        run(MOANA)
 
     assert execute(COUNT) == [(1,)]
 
@@ -278,13 +255,6 @@ def test_rejects_do_not_follow_a_link(run: Import, rejects: Path) -> None:
 
     assert other.read_text() == "precious"
     assert [reject["line"] for reject in written(rejects)] == [1]
-
-
-def test_a_database_without_migrations_is_reported(empty_database: str, rejects: Path) -> None:
-    """The error says how to create the table."""
-    sample = ROOT / "samples" / "movies.csv"
-    with pytest.raises(OperatorError, match=r"is it migrated\? python -m service migrate"):
-        import_file(empty_database, sample, rejects)
 
 
 @pytest.mark.parametrize(
