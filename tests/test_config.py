@@ -42,64 +42,16 @@ def refused(path: Path, **environ: str) -> str:
     return message.replace(f"{path}:", "config.toml:")
 
 
-def setting(loaded: config.Config, section: str, key: str) -> Any:
-    """Return one setting."""
-    return getattr(getattr(loaded, section), key)
-
-
-def test_the_defaults_load() -> None:
-    """The project's config.toml is valid, for development."""
-    loaded = config.load(DEFAULTS, {})
-
-    assert loaded.service.environment == "development"
-    assert (loaded.server.host, loaded.server.port) == ("127.0.0.1", 8000)
-    assert loaded.database.url == ""
-    assert (loaded.database.max_open, loaded.database.max_idle) == (10, 5)
-    assert loaded.database.max_idle_time == 30
-
-
-def test_the_root_is_where_config_toml_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path is absolute, so a later change of directory has no effect."""
-    monkeypatch.chdir(DEFAULTS.parent)
-
-    loaded = config.load(Path("config.toml"), {})
-
-    assert loaded.root == DEFAULTS.parent
-
-
-def test_the_file_and_the_classes_agree() -> None:
-    """Every key of the file is a setting and every setting is in the file."""
-    given = tomllib.loads(DEFAULTS.read_text("utf-8"))
-
-    assert {section: list(keys) for section, keys in given.items()} == {
-        section: [key.name for key in fields(kind)] for section, kind in config.SECTIONS.items()
-    }
-
-
-def test_every_default_is_loaded_unchanged() -> None:
-    """With an empty environment, each setting has the value of the file."""
+def test_every_setting_is_in_the_file() -> None:
+    """With an empty environment, each has the value of the file, which is for development."""
     given = tomllib.loads(DEFAULTS.read_text("utf-8"))
 
     loaded = asdict(config.load(DEFAULTS, {}))
 
+    assert given.keys() == config.SECTIONS.keys()
     # JSON makes lists of tuples, as in TOML.
     assert {section: json.loads(json.dumps(loaded[section])) for section in given} == given
-
-
-def test_every_key_is_explained() -> None:
-    """Above each key is a comment, or a key that shares its comment."""
-    lines = DEFAULTS.read_text("utf-8").splitlines()
-    unexplained = []
-    explained = False
-    for line in lines:
-        if line.startswith("#"):
-            explained = True
-        elif not line or line.startswith("["):
-            explained = False
-        elif not explained:
-            unexplained.append(line)
-
-    assert unexplained == []
+    assert given["service"]["environment"] == "development"
 
 
 def test_the_platform_names_are_at_the_top_of_the_file() -> None:
@@ -126,7 +78,7 @@ def test_platform_variables_are_taken(
     """Variables that platforms set override the file."""
     loaded = config.load(DEFAULTS, {variable: value})
 
-    assert setting(loaded, section, key) == expected
+    assert getattr(getattr(loaded, section), key) == expected
 
 
 @pytest.mark.parametrize(
@@ -152,7 +104,7 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
 
     loaded = config.load(DEFAULTS, {f"CATALOGUE_{section}_{key}".upper(): value})
 
-    taken = setting(loaded, section, key)
+    taken = getattr(getattr(loaded, section), key)
     shown = ",".join(taken) if isinstance(taken, tuple) else str(taken)
     assert shown.removesuffix(".0").lower() == value
 
@@ -231,75 +183,54 @@ def test_an_unknown_variable_is_refused() -> None:
     assert message == "the environment sets CATALOGUE_DATABASE_MAX_OPNE, which is not a setting"
 
 
+# A setting with its value in config.toml, and values that are wrong.
 BAD = [
-    ("environment", '"development"', "5"),
-    ("environment", '"development"', '""'),
+    ("environment", '"development"', "5", '""'),
     ("host", '"127.0.0.1"\nport = 8000', '""\nport = 8000'),
     ("host", '"127.0.0.1"\nport = 0', '""\nport = 0'),
+    ("port", "8000", "-1", "65536", "80.5", "true", "[8000]"),
     ("port", "0", "65536"),
-    ("token", '""', '"fifteen-letters"'),
-    ("token", '""', '"sixteen letters "'),
-    ("token", '""', "1234567890123456"),
-    ("port", "8000", "-1"),
-    ("port", "8000", "65536"),
-    ("port", "8000", "80.5"),
-    ("port", "8000", "true"),
-    ("port", "8000", "[8000]"),
-    ("workers", "1", "0"),
-    ("workers", "1", "513"),
-    ("keepalive_timeout", "75", "-1"),
-    ("keepalive_timeout", "75", "true"),
-    ("keepalive_timeout", "75", '"soon"'),
-    ("keepalive_timeout", "75", "inf"),
-    ("keepalive_timeout", "75", "nan"),
-    ("request_timeout", "10", "0"),
+    ("workers", "1", "0", "513"),
     ("max_connections", "4000", "0"),
+    ("keepalive_timeout", "75", "-1", "true", '"soon"', "inf", "nan"),
+    ("request_timeout", "10", "0"),
     ("head_timeout", "15", "0"),
     ("body_timeout", "5", "0"),
     ("drain_delay", "0", "-0.5"),
     ("shutdown_timeout", "10", "0"),
-    ("hsts", "0", "-1"),
-    ("hsts", "0", "true"),
-    ("cors_origins", "[]", "1"),
-    ("cors_origins", "[]", '["https://a.example/"]'),
-    ("trusted_proxies", "[]", '"10.0.0.300"'),
-    ("trusted_proxies", "[]", "[10]"),
-    ("trusted_proxies", "[]", '["10.0.0.1/8"]'),
-    ("trusted_proxies", "[]", '["localhost"]'),
+    ("require_if_match", "false", "2", '"yes"'),
+    ("hsts", "0", "-1", "true"),
+    ("cors_origins", "[]", "1", "{}", "[1]", "[[]]"),
+    # No browser sends these, so they would never match.
+    ("cors_origins", "[]", '["https://a.example/"]', '["https://A.example"]', '["a.example"]'),
+    ("cors_origins", "[]", '["https://a.example:443"]', '["http://a.example:80"]', '["null"]'),
+    ("cors_origins", "[]", '["https://*.example"]', '["https://ä.example"]'),
+    ("cors_origins", "[]", '["https://a.example https://b.example"]'),
+    ("trusted_proxies", "[]", '"10.0.0.300"', "[10]", '["10.0.0.1/8"]', '["localhost"]'),
     ("trusted_proxies", "[]", '["::ffff:10.0.0.7"]'),
-    ("url", '""', '"mysql://u@h/d"'),
-    ("url", '""', '"h/d"'),
-    ("url", '""', "1"),
-    ("rate", "0", "-1"),
-    ("rate", "0", "0.5"),
-    ("burst", "100", "0"),
-    ("redis_url", '""', '"localhost:6379"'),
-    ("anonymous", '"write"', '"all"'),
+    ("url", '""', '"mysql://u@h/d"', '"h/d"', "1"),
     ("require_tls", "false", "2"),
-    ("max_open", "10", "0"),
-    ("max_open", "10", "10001"),
-    ("max_open", "10", "2.5"),
-    ("max_open", "10", '"many"'),
+    ("max_open", "10", "0", "10001", "2.5", '"many"'),
     ("max_idle", "5", "-1"),
-    ("max_idle_time", "30", "0"),
-    ("max_idle_time", "30", "86401"),
+    ("max_idle_time", "30", "0", "86401"),
     ("acquire_timeout", "2", "0"),
     ("statement_timeout", "3", "0"),
-    ("enabled", "true", '"yes"'),
-    ("enabled", "true", "2"),
-    ("enabled", "true", "[]"),
+    ("enabled", "true", '"yes"', "2", "[]"),
     ("enabled", "false", '"yes"'),
-    ("require_if_match", "false", "2"),
-    ("require_if_match", "false", '"yes"'),
+    ("anonymous", '"write"', '"all"'),
+    ("rate", "0", "-1", "0.5"),
+    ("burst", "100", "0"),
+    ("redis_url", '""', '"localhost:6379"'),
+    ("token", '""', '"fifteen-letters"', '"sixteen letters "', "1234567890123456"),
+    ("level", '"info"', '"loud"', '"INFO"'),
+    ("format", '"auto"', '"xml"', "1"),
     ("slow_statement", "0.5", "-1"),
-    ("level", '"info"', '"loud"'),
-    ("level", '"info"', '"INFO"'),
-    ("format", '"auto"', '"xml"'),
-    ("format", '"auto"', "1"),
 ]
 
 
-@pytest.mark.parametrize(("key", "good", "bad"), BAD)
+@pytest.mark.parametrize(
+    ("key", "good", "bad"), [(key, good, bad) for key, good, *wrong in BAD for bad in wrong]
+)
 def test_a_bad_value_is_refused(write: Write, key: str, good: str, bad: str) -> None:
     """A value of a wrong type or out of range is refused, with its section and key."""
     path = write(f"\n{key} = {good}", f"\n{key} = {bad}")
@@ -316,19 +247,14 @@ def test_every_setting_has_a_bad_value() -> None:
     """The examples above have an invalid value for each setting."""
     keys = {key.name for kind in config.SECTIONS.values() for key in fields(kind)}
 
-    assert keys == {key for key, _, _ in BAD}
+    assert keys == {key for key, *_ in BAD}
 
 
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("PORT", "http"),
-        ("PORT", ""),
-        ("PORT", "5 000"),
-        ("PORT", "٣"),
-        ("PORT", "1" * 5000),
+        *(("PORT", wrong) for wrong in ("http", "", "5 000", "٣", "1" * 5000)),
         ("WEB_CONCURRENCY", "2.5"),
-        ("WEB_CONCURRENCY", "0"),
         ("LOG_LEVEL", "loud"),
         ("HOST", ""),
         ("DATABASE_URL", "sqlite:///movies.db"),
@@ -366,23 +292,6 @@ def test_a_file_that_cannot_be_read_is_refused(write: Write, tmp_path: Path) -> 
     assert refused(tmp_path).endswith(": cannot be read: Is a directory")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgres://u:p@h:5432/d?sslmode=require",  # as Heroku writes it
-        "postgresql://u:p@h:5432/d?sslmode=require",
-        "postgresql:///d?host=/run/postgresql",
-        "postgresql://u@[::1]:5432/d",
-        "postgresql://u@%2Frun%2Fpostgresql/d",
-        "postgresql://u@h1,h2/d",
-        "postgresql://u@h1:5432,h2:5433/d",
-    ],
-)
-def test_every_form_of_url_is_accepted(url: str) -> None:
-    """All forms that libpq documents are accepted."""
-    assert config.load(DEFAULTS, {"DATABASE_URL": url}).database.url == url
-
-
 def test_the_password_is_in_no_repr() -> None:
     """Settings may be printed and logged, so their repr leaves out the URL and the token."""
     token = "0123456789abcdef"
@@ -406,14 +315,6 @@ def test_the_password_is_in_no_message(write: Write) -> None:
     assert SECRET not in refused(write('\nurl = ""', f'\nurl = "postgresql://u:{SECRET}@h/d'))
 
 
-def test_settings_cannot_be_changed() -> None:
-    """Loaded settings are frozen."""
-    loaded = config.load(DEFAULTS, {})
-
-    with pytest.raises(AttributeError):
-        loaded.server.port = 1  # type: ignore[misc] # that it cannot be is what is tried
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -434,34 +335,3 @@ def test_a_list_comes_from_the_environment_with_commas(
     loaded = config.load(DEFAULTS, {"CATALOGUE_SERVER_CORS_ORIGINS": value})
 
     assert loaded.server.cors_origins == expected
-
-
-@pytest.mark.parametrize(
-    "origin",
-    [
-        "https://a.example/",
-        "https://A.example",
-        "https://a.example:443",
-        "http://a.example:80",
-        "https://*.example",
-        "a.example",
-        "null",
-        "https://ä.example",
-        "https://a.example https://b.example",
-    ],
-)
-def test_an_origin_that_no_browser_sends_is_refused(write: Write, origin: str) -> None:
-    """It would never match, and no message would say why."""
-    path = write("cors_origins = []", f'cors_origins = ["{origin}"]')
-
-    assert refused(path).startswith(
-        f"config.toml: [server] cors_origins: {origin!r} is not an origin as browsers send it: scheme://"
-    )
-
-
-@pytest.mark.parametrize("value", ["1", "{}", "[1]", "[[]]"])
-def test_origins_have_to_be_a_list(write: Write, value: str) -> None:
-    """A list of strings is expected."""
-    path = write("cors_origins = []", f"cors_origins = {value}")
-
-    assert refused(path).endswith("must be a list of origins, like https://example.com")

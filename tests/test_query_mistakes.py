@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, add_movies, until
+from support import Execute, add_movies
 
 from service import __version__
-from service.app import check_start
-from service.catalogue import idempotency
-from service.config import Config
 
 Edited = Callable[..., Any]
 
@@ -28,27 +25,17 @@ def logged() -> Iterator[list[Any]]:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Callable[[str, str, str], Path]:
-    """Copy the .sql files; in one query file, replace `old` by `new`."""
+def edited(start: Start, tmp_path: Path) -> Edited:
+    """Start a service with a query file in which `old` is replaced by `new`."""
 
-    def copy(file_name: str, old: str, new: str) -> Path:
+    async def begin(file_name: str, old: str, new: str) -> Client:
         for name in ("queries", "migrations"):
             copytree(ROOT / name, tmp_path / name)
         file = tmp_path / "queries" / file_name
         text = file.read_text()
         assert text.count(old) == 1
         file.write_text(text.replace(old, new))
-        return tmp_path
-
-    return copy
-
-
-@pytest.fixture
-def edited(start: Start, checkout: Callable[..., Path]) -> Edited:
-    """Start a service with an edited query file."""
-
-    async def begin(file_name: str, old: str, new: str, **settings: Any) -> Client:
-        return await start(root=checkout(file_name, old, new), **settings)
+        return await start(root=tmp_path)
 
     return begin
 
@@ -82,7 +69,6 @@ MISTAKES = [
         STRAY,
     ),
     ("GET", "get_movies", "where m.id = any", ", (values (1), (2)) where m.id = any", STRAY),
-    ("POST", "create_movies", "  n.position,\n  c", "  n.position - 1 as position,\n  c", STRAY),
     ("POST", "create_movies_once", "  n.position, n.f", "  n.position - 1 as position, n.f", STRAY),
     ("PATCH", "update_movies", "  m.id, u.title", "  m.id - 1 as id, u.title", STRAY),
     ("DELETE", "delete_movies", "  m.id, x.title", "  m.id - 1 as id, x.title", STRAY),
@@ -130,48 +116,6 @@ async def test_all_requests_of_a_wrong_statement_fail(
     assert {response.status for response in responses} == {500}
     assert get_failures(logged, "create_movies") == {STRAY}
     assert execute("select count(*) from movies") == [(20,)]
-
-
-async def test_a_failure_in_the_background_is_logged(
-    edited: Edited, logged: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With query, file and line, also if PostgreSQL sees no error; it is tried again."""
-    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.01)
-
-    await edited("idempotency.sql", "from gone as g;", "from gone as g limit 0;")
-
-    await until(lambda: len([e for e in logged if e["event"] == "statement failed"]) > 1)
-    (reason,) = get_failures(logged, "clear_idempotency_keys")
-    assert "expected 1, got 0" in reason
-
-
-async def test_a_slow_query_is_logged(edited: Edited, logged: list[Any]) -> None:
-    """Its requests are 503; the log has query, file, line and PostgreSQL's reason."""
-    slow = "from created as c\ncross join lateral (select pg_sleep(10), c.id) as s\njoin"
-    client = await edited(
-        "movies.sql", "from created as c\njoin", slow, database__statement_timeout=0.1
-    )
-
-    response = await client.post("/v1/movies", json=MOANA)
-
-    assert response.status == 503
-    reason = "canceling statement due to statement timeout"
-    assert get_failures(logged, "create_movies") == {reason}
-
-
-async def test_a_query_that_is_too_slow_to_be_checked_is_logged(
-    checkout: Callable[..., Path], settings: Callable[..., Config], logged: list[Any]
-) -> None:
-    """Gunicorn's master logs it with file and line; the workers are not ready."""
-    root = checkout(
-        "movies.sql", "from created as c\njoin", "from pg_sleep(10), created as c\njoin"
-    )
-
-    await check_start(settings(root=root))
-
-    (entry,) = [entry for entry in logged if entry["event"] == "not ready"]
-    assert "queries/movies.sql:" in entry["reason"]
-    assert "create_movies could not be checked: canceling statement" in entry["reason"]
 
 
 async def test_what_a_trigger_changes_is_not_limited(client: Client, execute: Execute) -> None:

@@ -292,9 +292,7 @@ async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
 # A repeat during the first request.
 
 
-@pytest.mark.parametrize(
-    ("retries", "status"), [(idempotency.RETRIES, 409), (1000, 201)]
-)
+@pytest.mark.parametrize(("retries", "status"), [(idempotency.RETRIES, 409), (1000, 201)])
 async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 - the cases
     start: Start,
     execute: Execute,
