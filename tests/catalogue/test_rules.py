@@ -124,7 +124,7 @@ def test_the_edges_of_the_rules_are_accepted(execute: Execute, fields: dict[str,
             "movies_genres_at_most_100_bytes",
             lambda size: {"genres": [size * "x"]},
         ),
-        ("MAX_RUNTIME_MINUTES", "the type of the column runtime", lambda time: {"runtime": time}),
+        ("MAX_INTEGER", "the type of the column runtime", lambda time: {"runtime": time}),
     ],
 )
 def test_the_service_and_the_database_have_the_same_limits(
