@@ -170,12 +170,14 @@ class MoviesQuery(Schema):
     )
 
 
-PARAMETERS = cast("Mapping[str, QueryParameter]", MoviesQuery().fields)
+SCHEMA = MoviesQuery()
+PARAMETERS = cast("Mapping[str, QueryParameter]", SCHEMA.fields)
+NO_PARAMETERS = Schema()
 
 
 def parse_list_query(request: web.Request) -> ListQuery:
     """Return the query of GET /v1/movies; `WrongParameters`."""
-    values = _parse(request, PARAMETERS)
+    values = _parse(request, SCHEMA)
     filters = Filter(
         title=values.get("title"),
         genres=values.get("genres"),
@@ -203,30 +205,28 @@ def parse_list_query(request: web.Request) -> ListQuery:
 def reject_query_string(request: web.Request) -> None:
     """Raise `WrongParameters` if there is a query string, on paths without parameters."""
     if request.rel_url.raw_query_string:
-        _parse(request, {})
+        _parse(request, NO_PARAMETERS)
 
 
-def _parse(request: web.Request, parameters: Mapping[str, QueryParameter]) -> dict[str, Any]:
+def _parse(request: web.Request, schema: Schema) -> dict[str, Any]:
     query = request.rel_url.raw_query_string
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
     except UnicodeDecodeError as error:
         detail = "the query string is not percent-encoded UTF-8"
         raise WrongParameters([Failure("", detail)]) from error
-    values: dict[str, Any] = {}
     failures: dict[str, str] = {}
-    count = Counter(name for name, _ in pairs)
-    for name, text in pairs:
-        if name not in parameters:
-            known = ", ".join(parameters) or "none here"
+    for name, times in Counter(name for name, _ in pairs).items():
+        if name not in schema.fields:
+            known = ", ".join(schema.fields) or "none here"
             failures[name] = f"unknown parameter {quote(name)}; there are {known}"
-        elif count[name] > 1:
+        elif times > 1:
             failures[name] = "must not be repeated"
-        else:
-            try:
-                values[name] = parameters[name].deserialize(text)
-            except ValidationError as error:
-                failures[name] = str(error.messages[0])
+    try:
+        values = schema.load({name: text for name, text in pairs if name not in failures})
+    except ValidationError as error:
+        failures |= {name: errors[0] for name, errors in error.messages_dict.items()}
     if failures:
-        raise WrongParameters([Failure(*failure) for failure in failures.items()])
-    return values
+        in_order = [name for name in dict(pairs) if name in failures]
+        raise WrongParameters([Failure(name, failures[name]) for name in in_order])
+    return dict(values)
