@@ -35,6 +35,7 @@ from service.database.migrations import runner as migrations
 from service.web.request_cycle.runner import Runner
 
 ROOT = Path(__file__).parent.parent
+AWAY = "postgresql://nobody@127.0.0.1:9/nothing"  # nobody listens there
 MOANA = {"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}
 
 Client = TestClient[web.Request, None]
