@@ -17,10 +17,8 @@ from support import WAIT_S, Environment, Execute, until, wait_until
 from test_process import GUNICORN, SERVE, get, serving
 
 import service
-from service.config import Config, Sharing, Tracing
-from service.context import RequestContext
-from service.database.batching import Batcher, Rows, list_contexts
-from service.errors import Contended, OperatorError
+from service.config import Config, Tracing
+from service.errors import OperatorError
 from service.tracing import Tracing as Traces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -161,25 +159,6 @@ async def test_every_request_finds_the_statement_that_it_shared(
     assert sorted(served) == sorted(span.span_id for span in collector.find("GET /v1/movies/{id}"))
 
 
-async def test_a_shared_statement_belongs_to_all_its_requests() -> None:
-    """And one that is sent again for a single row belongs to its request only."""
-    runs: list[list[str]] = []
-
-    async def run(rows: Rows[None]) -> dict[int, None]:
-        runs.append([context.id for context in list_contexts(rows)])
-        if len(rows) > 1:
-            raise Contended("locked")
-        return {}
-
-    batcher = Batcher(run, Sharing(enabled=True))
-    contexts = [RequestContext(str(number), "GET", "192.0.2.1", {}) for number in (1, 2, 3)]
-    await asyncio.gather(
-        *(batcher.submit(int(context.id), context=context) for context in contexts)
-    )
-
-    assert runs == [["1", "2"], ["1"], ["2"], ["3"]]  # half of the known rows; then each alone
-
-
 async def test_an_error_of_the_service_is_one_of_its_spans(
     traced: Client, collector: Collector, execute: Execute
 ) -> None:
@@ -235,26 +214,18 @@ async def test_the_sampler_decides_about_requests_without_a_trace(
     assert not collector.find("GET /v1/movies/{id}")
 
 
-async def test_the_log_has_the_trace_of_a_request_that_begins_one(
+async def test_a_request_that_begins_a_trace_on_a_path_that_is_no_route(
     traced: Client, collector: Collector, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So that its line and its span are found by each other."""
-    await traced.get("/v1/healthcheck")
-
-    await until(lambda: collector.spans)
-    assert f"trace_id={collector.spans[0].trace_id.hex()}" in capsys.readouterr().out
-
-
-async def test_a_path_that_is_no_route_does_not_name_the_span(
-    traced: Client, collector: Collector
-) -> None:
-    """Clients could make any number of names."""
+    """The log has its trace, too. The path does not name it: clients could make any names."""
     path = f"/nowhere/{'x' * 8000}"
     await traced.get(path)
 
     await until(lambda: collector.spans)
-    assert collector.spans[0].name == "GET"
-    assert read_attributes(collector.spans[0])["url.path"] == f"{path[:256]}"  # as in the log
+    (span,) = collector.spans
+    assert span.name == "GET"
+    assert read_attributes(span)["url.path"] == path[:256]  # as in the log
+    assert f"trace_id={span.trace_id.hex()}" in capsys.readouterr().out
 
 
 async def test_a_wrong_tracestate_is_ignored(
@@ -315,6 +286,7 @@ def test_a_missing_collector_is_a_line_in_the_log(environment: Environment) -> N
     changes = {
         "CATALOGUE_TRACING_ENABLED": "true",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
         "OTEL_BSP_SCHEDULE_DELAY": "20",
     }
     with serving(SERVE, environment, **changes) as (base, process):
