@@ -1,31 +1,11 @@
 """Tests the reference page in a real browser."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
 
-import chromium
 import pytest
 from chromium import Page
 from conftest import Client, Start
 from support import Execute, add_client
-
-pytestmark = pytest.mark.skipif(
-    not chromium.EXECUTABLE, reason="needs Chromium (apt-get install chromium)"
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a browser."""
-    with chromium.running(tmp_path_factory.mktemp("profile")) as address:
-        yield address
-
-
-@pytest.fixture
-async def page(browser: str) -> AsyncIterator[Page]:
-    """Return an empty page."""
-    async with chromium.opened(browser) as opened:
-        yield opened
 
 
 async def show(
