@@ -75,8 +75,9 @@ async def test_a_page_may_read_every_response(open_client: Client) -> None:
         await open_client.get("/nowhere", headers={"Origin": PAGE}),
         await open_client.options("/v1/movies", headers={"Origin": PAGE}),  # no preflight
         await open_client.get("/v1/movies", headers={"Origin": PAGE, "Authorization": "Bearer x"}),
+        await open_client.post("/v1/movies", json={}, headers={"Origin": PAGE, "Expect": "magic"}),
     ]
-    assert responses[-1].status == 401
+    assert [response.status for response in responses[-2:]] == [401, 417]
 
     for response in responses:
         told = protocol(response.headers)
@@ -95,15 +96,14 @@ async def test_a_page_may_read_every_response(open_client: Client) -> None:
         assert told == {}
 
 
-@pytest.mark.parametrize("origin", [STRANGER, "null", "", f"{PAGE}.stranger.example", PAGE.upper()])
-async def test_other_origins_get_no_permission(open_client: Client, origin: str) -> None:
+async def test_other_origins_get_no_permission(open_client: Client) -> None:
     """They get no CORS header and no error; the browser hides the response from the page."""
-    asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    preflight = await open_client.options("/v1/movies", headers=asked)
-    response = await open_client.get("/v1/healthcheck", headers={"Origin": origin})
-
-    assert (preflight.status, response.status) == (204, 200)
-    assert protocol(preflight.headers) == protocol(response.headers) == {}
+    for origin in (STRANGER, "null", "", f"{PAGE}.stranger.example", PAGE.upper()):
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        preflight = await open_client.options("/v1/movies", headers=asked)
+        response = await open_client.get("/v1/healthcheck", headers={"Origin": origin})
+        assert (preflight.status, response.status) == (204, 200)
+        assert protocol(preflight.headers) == protocol(response.headers) == {}, origin
 
 
 async def test_caches_separate_responses_by_origin(open_client: Client) -> None:
@@ -153,17 +153,6 @@ async def test_no_header_is_there_twice(open_client: Client) -> None:
         assert len(names) == len(set(names)), head
         assert len(varying) == len(set(varying)), head
         assert "Origin" in varying, head
-
-
-async def test_a_request_that_fails_at_its_body_is_readable_too(open_client: Client) -> None:
-    """Errors outside of the handlers have the CORS headers, too."""
-    _, headers, _ = await exchange(
-        open_client,
-        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nExpect: magic\r\nContent-Length: 2\r\n"
-        b"Origin: " + PAGE.encode() + b"\r\n\r\n{}",
-    )
-
-    assert protocol(headers)["access-control-allow-origin"] == PAGE
 
 
 async def test_every_origin_may_be_allowed(start: Start) -> None:
