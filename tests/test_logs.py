@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
+from support import WAIT_S
 
-ROOT = Path(__file__).parent.parent
 IN_EVERY_LINE = ("event", "level", "timestamp")
 
 # Sets up logging, runs the test's code, and writes to stderr at the end.
@@ -55,6 +56,7 @@ def run(environment: dict[str, str]) -> Run:
             env=environment,
             stdout=subprocess.PIPE if stdout is None else stdout,
             stderr=subprocess.PIPE,
+            timeout=WAIT_S,
             check=False,
         )
         assert process.stderr.decode() == "reached its end\n"

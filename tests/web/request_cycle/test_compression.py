@@ -44,6 +44,8 @@ async def test_a_page_of_movies_is_compressed(client: Client) -> None:
     assert len(compressed) < len(body) / 5
     assert "Content-Encoding" not in plain
     assert headers["Vary"] == plain["Vary"] == "Accept-Encoding"
+    assert headers["ETag"] == plain["ETag"]
+    assert headers["ETag"].startswith('W/"')
 
 
 async def test_the_genres_are_compressed(client: Client, execute: Execute) -> None:
