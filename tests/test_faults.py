@@ -173,9 +173,7 @@ async def test_a_network_that_loses_everything(start: Start, database: str) -> N
     Whatever the old connections do: a proxy may keep them open for ever.
     """
     async with opened(database) as link:
-        client = await start(
-            database__url=link.url, database__connect_timeout=1, database__statement_timeout=1
-        )
+        client = await start(database__url=link.url)
         path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
 
         async def request_all() -> set[int]:
