@@ -134,6 +134,13 @@ async def wait_for_a_lock(client: Client, _: Execute) -> None:
         await asyncio.gather(*gets, client.get("/v1/movies?page_size=2"))
 
 
+async def get_more_than_may_wait(client: Client, execute: Execute) -> None:
+    """GET ten movies while their table is locked, and only one may wait for a statement."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "MAX_WAITING", 1)
+        await wait_for_a_lock(client, execute)
+
+
 async def lose_the_connection(client: Client, execute: Execute) -> None:
     """POST a movie while its table is locked, and end the backend."""
     end = "select pg_terminate_backend(pid) from pg_stat_activity where wait_event_type = 'Lock'"
@@ -158,12 +165,6 @@ async def check_while_draining(client: Client, _: Execute) -> None:
 BRIEF = {"database__statement_timeout": 0.3}
 
 
-@pytest.fixture
-def short_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only one request may wait for a statement."""
-    monkeypatch.setattr(batching, "MAX_WAITING", 1)
-
-
 @pytest.mark.parametrize(
     ("changes", "act", "refusal"),
     [
@@ -175,12 +176,7 @@ def short_queues(monkeypatch: pytest.MonkeyPatch) -> None:
             wait_for_a_lock,
             Refusal.POOL_TIMEOUT,
         ),
-        pytest.param(
-            BRIEF,
-            wait_for_a_lock,
-            Refusal.QUEUE_FULL,
-            marks=pytest.mark.usefixtures("short_queues"),
-        ),
+        (BRIEF, get_more_than_may_wait, Refusal.QUEUE_FULL),
         ({}, lose_the_connection, Refusal.STATEMENT_LOST),
         ({}, take_a_migration_back, Refusal.NOT_READY),
         ({}, check_while_draining, Refusal.STOPPING),

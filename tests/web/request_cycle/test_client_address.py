@@ -29,7 +29,7 @@ def read_client(capsys: Capture) -> str:
 
 async def find_client(client: Client, capsys: Capture, *headers: tuple[str, str]) -> str:
     """Send a request with these headers, and return the address in its access line."""
-    await client.get("/v1/healthcheck", headers=CIMultiDict(headers))
+    await client.get("/v1", headers=CIMultiDict(headers))
     return read_client(capsys)
 
 
@@ -100,7 +100,7 @@ async def test_a_peer_on_a_unix_socket_is_trusted_by_name(
         listener.bind(str(tmp_path / "socket"))
         await runner.listen([listener])
         async with ClientSession(connector=UnixConnector(str(tmp_path / "socket"))) as session:
-            await session.get("http://a/v1/healthcheck", headers={"X-Forwarded-For": "192.0.2.1"})
+            await session.get("http://a/v1", headers={"X-Forwarded-For": "192.0.2.1"})
         await runner.cleanup()
 
     assert read_client(capsys) == expected
