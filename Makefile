@@ -69,6 +69,9 @@ bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in ever
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create and patch (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)
 
+# Whoever makes a release sets this to the one before it.
+RELEASE_BEFORE ?= bc1446e
+drills: export RELEASE_BEFORE := $(RELEASE_BEFORE)
 drills: $(VENV)/run-$(PYTHON_ID) ## faults and hostile clients, with real processes (10 minutes; ARGS="--only NAME")
 	$(BIN)/python -m drills.run $(ARGS)
 

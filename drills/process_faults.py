@@ -58,16 +58,12 @@ async def killed_worker(lab: Lab, checks: Checks) -> None:
         query_file.write_text(right)
         if cause == "database away":
             lab.postgres.start()
-        delay = await wait_until(partial(_has_replaced, service, victim), 15)
+        delay = await wait_until(partial(service.has_replaced, victim), 15)
         async with Load(service.url, readers=40, writers=0, pause_s=0.02).running() as load:
             delay += await wait_until(partial(_succeeds, load), 15)
         checks.require(delay <= 15, f"both workers serve after {delay:.1f} s")
     status = await service.stop()
     checks.require(status == 0, f"exit status {status}")
-
-
-def _has_replaced(service: Service, victim: int) -> bool:
-    return len({*service.workers} - {victim}) == 2
 
 
 def _succeeds(load: Load) -> bool:

@@ -15,6 +15,7 @@ from drills import (  # noqa: F401
     hostile_clients,
     process_faults,
     proxies,
+    upgrades,
 )
 from drills.lab import DRILLS, Checks, Drill, Lab, open_lab
 from drills.processes import NotRun

@@ -1,0 +1,69 @@
+"""Releases that share a database."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+from drills.client import Connection
+from drills.lab import Checks, Lab, drill
+from drills.load import CREATED, NO_RESPONSE, OK, Load, summarize, wait_until
+from drills.processes import NotRun
+from drills.service import ROOT, Service
+
+MOVIE = {"title": "Twice", "year": 2000, "runtime": "90 mins", "genres": ["war"]}
+KEYS = 50
+
+
+@drill(
+    "Two workers of the release before (RELEASE_BEFORE, of the Makefile) on this release's schema:"
+    " reads, lists, writes, creates with a key, each sent twice; kill -9 one worker.",
+    "All requests succeed but those of the killed worker; each key creates one movie.",
+)
+async def undone_release(lab: Lab, checks: Checks) -> None:
+    """The older release works with the newer schema, as docs/operators/deploy.md promises."""
+    checkout = lab.new_folder("release-before")
+    _check_out(os.environ.get("RELEASE_BEFORE", ""), checkout)
+    database = lab.database()
+    service = await lab.serve(lab.postgres.url(database), workers=2, folder=checkout)
+    load = Load(service.url, lists=("/v1/movies?title=great&sort=-year", "/v1/genres"))
+    async with load.running():
+        repeats = await _create_twice(service)
+        victim = service.workers[0]
+        os.kill(victim, signal.SIGKILL)
+        delay = await wait_until(partial(service.has_replaced, victim), 15)
+        await load.wait_for_success(1000)
+    checks.require(repeats == KEYS, f"{repeats} of {KEYS} repeats with a key got the first movie")
+    unanswered = sum(sent.status == NO_RESPONSE for sent in load.sent)
+    is_right = {sent.status for sent in load.sent} <= {OK, CREATED, NO_RESPONSE}
+    clients = load.readers + load.writers
+    checks.require(is_right and unanswered <= clients, f"{summarize(load.sent)}")
+    checks.require(delay <= 15, f"the killed worker was replaced after {delay:.1f} s")
+    checks.audit(load, lab.postgres, database)
+    checks.require(await service.stop() == 0, "exit status 0")
+
+
+async def _create_twice(service: Service) -> int:
+    """Send creates with a key, each twice; return how many repeats got the first one's movie."""
+    connection = Connection(service.url)
+    same = 0
+    for number in range(KEYS):
+        headers = {"Idempotency-Key": f"drill-{number}"}
+        first = await connection.request("POST", "/v1/movies", MOVIE, headers)
+        again = await connection.request("POST", "/v1/movies", MOVIE, headers)
+        same += first.status == again.status == CREATED and first.json() == again.json()
+    connection.close()
+    return same
+
+
+def _check_out(commit: str, folder: Path) -> None:
+    git = shutil.which("git") or "git"
+    archive = subprocess.run([git, "archive", commit], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode:
+        raise NotRun(f"RELEASE_BEFORE={commit}: {archive.stderr.decode().strip()}")
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
+        files.extractall(folder, filter="data")
