@@ -18,6 +18,7 @@ from service import config
 from service.app import create_app
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
+from service.database.statements import DEFAULTS
 from service.query_registry import EXPECTED
 from service.web.problems import BY_SLUG
 
@@ -198,7 +199,8 @@ def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
     shown = re.search(r"```sql\n(.*?)```", section, re.DOTALL)
     query = query_files.load(ROOT / "queries", EXPECTED)["get_movies"]
 
-    sent = query.build_preamble(settings().database.statement_timeout) + query.sql
+    preamble = query.build_preamble(settings().database.statement_timeout, DEFAULTS)
+    sent = preamble + query.sql
     ids = adapt("{1}").getquoted().decode()  # as psycopg2 writes it
 
     assert shown
