@@ -166,6 +166,16 @@ def test_each_of_the_projects_migrations_leaves_the_schema_it_found(project: Pro
     assert project.query(SCHEMA) == after
 
 
+def test_the_tables_that_change_most_are_vacuumed_early(project: Project) -> None:
+    """At 2 % of dead rows."""
+    shutil.copytree(OWN, project.folder, dirs_exist_ok=True)
+    project.up()
+
+    for table in ("movies", "idempotency_keys"):
+        found = project.query(f"select reloptions from pg_class where relname = '{table}'")
+        assert found == [(["autovacuum_vacuum_scale_factor=0.02"],)]
+
+
 # Names and format
 
 
