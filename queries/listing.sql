@@ -5,7 +5,8 @@
 -- A first page sends sort_movies. If more than 10,000 movies match, estimate_movies and walk_movies
 -- follow. A page by cursor knows the total and sends walk_movies alone.
 --
--- All three queries have the same filters: change them in all three.
+-- All three queries have the same filter, between the lines `-- filter` and `-- end of filter`: change it in
+-- all three. The check compares them line by line.
 
 -- name: sort_movies(title, genres, year_from, year_to, runtime_from, runtime_to, sort, after, after_id, skip, size, most)
 -- \set title '\'amelie\'' \set genres null \set year_from 1990 \set year_to 1999
@@ -18,12 +19,15 @@
 with matching as materialized (
   select m.id, m.title, m.year, m.runtime
   from movies as m
-  where (:title::text is null or m.search @@ title_query(:title::text))
+  where
+    -- filter
+    (:title::text is null or m.search @@ title_query(:title::text))
     and (:genres::text is null or m.search @@ genres_query(string_to_array(:genres::text, ',')))
     and (:year_from::integer is null or m.year >= :year_from::integer)
     and (:year_to::integer is null or m.year <= :year_to::integer)
     and (:runtime_from::integer is null or m.runtime >= :runtime_from::integer)
     and (:runtime_to::integer is null or m.runtime <= :runtime_to::integer)
+    -- end of filter
   limit :most::bigint + 1
 ),
 counted as (
@@ -72,12 +76,17 @@ order by p.place;
 -- time, so an unchanged catalogue gives the same estimate.
 select
   round(
-    count(*) filter (where (:title::text is null or m.search @@ title_query(:title::text))
-      and (:genres::text is null or m.search @@ genres_query(string_to_array(:genres::text, ',')))
-      and (:year_from::integer is null or m.year >= :year_from::integer)
-      and (:year_to::integer is null or m.year <= :year_to::integer)
-      and (:runtime_from::integer is null or m.runtime >= :runtime_from::integer)
-      and (:runtime_to::integer is null or m.runtime <= :runtime_to::integer))
+    count(*) filter (
+      where
+        -- filter
+        (:title::text is null or m.search @@ title_query(:title::text))
+        and (:genres::text is null or m.search @@ genres_query(string_to_array(:genres::text, ',')))
+        and (:year_from::integer is null or m.year >= :year_from::integer)
+        and (:year_to::integer is null or m.year <= :year_to::integer)
+        and (:runtime_from::integer is null or m.runtime >= :runtime_from::integer)
+        and (:runtime_to::integer is null or m.runtime <= :runtime_to::integer)
+        -- end of filter
+    )
     * greatest(
         (select c.reltuples from pg_class as c where c.oid = 'movies'::regclass), count(*)
       )
@@ -110,12 +119,15 @@ from movies as m
 -- sends sort_movies instead. For more than 100,000 matches, only the timeout of config.toml applies.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
-where (:title::text is null or m.search @@ title_query(:title::text))
+where
+  -- filter
+  (:title::text is null or m.search @@ title_query(:title::text))
   and (:genres::text is null or m.search @@ genres_query(string_to_array(:genres::text, ',')))
   and (:year_from::integer is null or m.year >= :year_from::integer)
   and (:year_to::integer is null or m.year <= :year_to::integer)
   and (:runtime_from::integer is null or m.runtime >= :runtime_from::integer)
   and (:runtime_to::integer is null or m.runtime <= :runtime_to::integer)
+  -- end of filter
   and (:after_id::bigint is null or case :sort
     when 'id' then m.id > :after_id::bigint
     when '-id' then m.id < :after_id::bigint

@@ -38,7 +38,9 @@ EXPECTED: Mapping[str, Expected] = {
 
 def load_queries(config: Config) -> dict[str, Query]:
     """Load queries/*.sql and compare it with what the service expects."""
-    return query_files.load(config.root / "queries", EXPECTED)
+    queries = query_files.load(config.root / "queries", EXPECTED)
+    listing.check_filters(queries)
+    return queries
 
 
 async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:

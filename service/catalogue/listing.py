@@ -19,7 +19,8 @@ from service.catalogue.paging import (
     SortKey,
 )
 from service.context import RequestContext
-from service.database.query import Expected
+from service.database.query import Expected, Query
+from service.database.sql_files import read_sql_file
 from service.database.statements import Row, Statements
 from service.errors import Contended, Failure, WrongParameters
 
@@ -60,6 +61,25 @@ QUERIES: Mapping[str, Expected] = {
         "listing movies: a page by cursor, or of many matches",
     ),
 }
+
+
+def check_filters(queries: Mapping[str, Query]) -> None:
+    """Raise `OperatorError` unless the three queries have the same filter, line by line."""
+    first: list[str] = []
+    for query in (queries[name] for name in QUERIES):
+        lines = [line.strip() for line in read_sql_file(query.path).splitlines()]
+        try:
+            start = lines.index("-- filter", query.line, query.lines[-1])
+            end = lines.index("-- end of filter", start, query.lines[-1]) + 1
+        except ValueError as error:
+            what = "expected its filter between the lines `-- filter` and `-- end of filter`"
+            raise query.make_error(f"{query.name}: {what}") from error
+        first = first or lines[start:end]
+        pairs = zip(lines[start:end], first, strict=False)
+        for line, (found, wanted) in enumerate(pairs, start + 1):
+            if found != wanted:
+                what = f"expected `{wanted}`, as in sort_movies: change the filters of all three"
+                raise query.make_error(what, line)
 
 
 class Listing:

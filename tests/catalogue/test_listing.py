@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from support import Execute, approve, hold
 
 from service.catalogue import listing, paging
@@ -15,8 +18,8 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.query import suppress_timeout_reports
 from service.database.statements import Row, Statements
-from service.errors import Contended, Unavailable, WrongParameters
-from service.query_registry import EXPECTED
+from service.errors import Contended, OperatorError, Unavailable, WrongParameters
+from service.query_registry import EXPECTED, load_queries
 
 EVERYTHING = Filter()
 RARE = Filter(year=Range(2000, 2000))
@@ -194,3 +197,49 @@ async def test_a_number_beyond_the_last_is_refused(ask: Ask, statements: Recorde
         await ask(EVERYTHING, Place(skip=13))
 
     assert statements.sent == COUNT_FEW
+
+
+# The filter of the three queries.
+
+
+@pytest.mark.parametrize("query", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (("m.year <= :", "m.year < :"), "expected `and (:year_to::integer is null or m.year <"),
+        (("-- end of", "and m.id > 9\n-- end of"), "expected `"),  # a condition more
+        (("-- filter\n", "\n"), "expected its filter between the lines `-- filter` and"),
+    ],
+)
+def test_a_filter_that_differs_is_refused(
+    settings: Callable[..., Config], tmp_path: Path, query: int, edit: tuple[str, str], reason: str
+) -> None:
+    """With file and line, and what to write there."""
+    config = settings(root=tmp_path)
+    file = copytree(ROOT / "queries", tmp_path / "queries") / "listing.sql"
+    head, *parts = file.read_text().split("-- name:")
+    assert parts[query].count(edit[0]) == 1
+    parts[query] = parts[query].replace(*edit)
+    file.write_text("-- name:".join([head, *parts]))
+
+    with pytest.raises(OperatorError) as caught:
+        load_queries(config)
+
+    place, _, what = str(caught.value).partition(": ")
+    name, line = place.split(":")
+    assert name == "queries/listing.sql"
+    assert reason in what
+    if query and "::" in reason:
+        assert "m.year < :" in file.read_text().splitlines()[int(line) - 1]
+
+
+def test_the_same_change_of_all_three_filters_is_accepted(
+    settings: Callable[..., Config], tmp_path: Path
+) -> None:
+    """A column of a DBA's own can be a condition, too."""
+    file = copytree(ROOT / "queries", tmp_path / "queries") / "listing.sql"
+    file.write_text(file.read_text().replace("-- end of", "and m.director is null\n-- end of"))
+
+    loaded = load_queries(settings(root=tmp_path))
+
+    assert all("m.director is null" in loaded[name].sql for name in listing.QUERIES)
