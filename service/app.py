@@ -62,14 +62,15 @@ def create_app(
     tracing = Tracing(config)
     pool = Pool(config.database, files.verify, metrics)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
-    statements = Statements(pool, files.queries, timeout, slow)
-    lists = Statements(pool, files.queries, timeout, slow, pool.lists)
+    make = partial(Statements, pool, files.queries, timeout, slow)
+    require_migrations = partial(files.require_migrations, make())
+    statements = make(require_migrations=require_migrations)
+    lists = make(pool.lists, require_migrations=require_migrations)
     idempotent_creates = IdempotentCreates(statements, config.sharing)
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
     server = replace(config.server, max_connections=choose_max_connections(config))
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
-    require_migrations = partial(files.require_migrations, statements)
     health = Health(config.service.environment, require_migrations, cycle)
     movies = Movies(
         Catalogue(statements, config.sharing),

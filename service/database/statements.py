@@ -5,7 +5,7 @@ client's doing) or `StatementFailed` (anything else), and is logged once per sta
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from time import monotonic
 from typing import Any
@@ -39,19 +39,22 @@ class Statements:
 
     `statement_timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a
     statement that takes longer is logged (0: none); `share`: of the pool, for reads.
+    `require_migrations` raises `Unavailable` while a migration is missing.
 
     Settings go in front of each statement, in the same message: `set local` holds for this implicit
     transaction alone (docs/decisions/0011-send-sql-as-written.md).
     https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-MULTI-STATEMENT
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its options
         self,
         pool: Pool,
         queries: Mapping[str, Query],
         statement_timeout: float,
         slow: float = 0,
         share: asyncio.Semaphore | None = None,
+        *,
+        require_migrations: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._pool = pool
         self.metrics = pool.metrics
@@ -59,6 +62,7 @@ class Statements:
         self.timeout = statement_timeout
         self._slow = slow
         self._share = share
+        self._require_migrations = require_migrations
 
     async def fetch(
         self,
@@ -86,6 +90,11 @@ class Statements:
         with spans[0].trace_statement(name, spans) if spans else nullcontext() as report_rows:
             try:
                 rows = await self._run(query, execution, parameters, waiting)
+            except StatementFailed as error:
+                # The query was right when it was verified: was a migration reverted since?
+                if error.for_every_row and self._require_migrations:
+                    await self._require_migrations()
+                raise
             except psycopg2.Error as error:  # the connection broke
                 if not query.is_read_only and not is_repeatable:
                     raise self._lose(query, describe_error(error)) from error

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import orjson
 import pytest
-from conftest import MOANA, Client, Start
+from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
 from support import (
     Environment,
@@ -30,10 +30,12 @@ from service.catalogue import idempotency
 from service.catalogue.idempotency import IdempotentCreates
 from service.config import Config
 from service.database import query_files
+from service.database.migrations import runner as migrations
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.query_registry import EXPECTED
 
+MIGRATIONS = ROOT / "migrations"
 OTHER = {**MOANA, "title": "Another"}
 LARGE = {**MOANA, "title": "é" * 250, "genres": [letter * 100 for letter in "abcde"]}
 ODD = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
@@ -414,6 +416,27 @@ async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: st
     assert {each.status for each in got} == {503}
     assert (await send(client, "0", replayed=False)).status == 201
     assert movies(execute) == 1
+
+
+async def test_a_create_after_migrate_down_is_503(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """The log names query and file; when the migrations are back, the same key creates a movie."""
+    assert (await send(client, "a")).status == 201
+    with capture_logs() as logged:
+        while execute("select 1 from pg_attribute where attname = 'response'"):
+            await asyncio.to_thread(migrations.downgrade, database, MIGRATIONS, lambda _: None)
+        got = await asyncio.gather(*(send(client, str(number)) for number in range(5)))
+    await asyncio.to_thread(migrations.upgrade, database, MIGRATIONS, lambda _: None)
+    again = await send(client, "0", replayed=False)
+
+    assert {problem(each) for each in got} == {(503, "unavailable")}
+    assert {each.retry_after for each in got} == {"1"}
+    (failed, *_) = [line for line in logged if line["event"] == "statement failed"]
+    assert failed["query"] == "create_movies_once"
+    assert failed["file"].startswith("queries/idempotency.sql:")
+    assert again.status == 201
+    assert movies(execute) == 2
 
 
 # Expiry.
