@@ -3,8 +3,8 @@
 --
 --   psql -d catalogue -f ops/roles.sql
 --
--- Run it again after the migration that creates the table `clients`: only a run after that limits the
--- rights on it, as default privileges are the same for every table. Other runs change nothing.
+-- Another run changes nothing. Default privileges are the same for every table, so a migration
+-- (migrations/*protect_clients.sql) limits the rights on `clients` where this file ran before it.
 --
 -- Each role may have another name: -v owner=NAME -v app=NAME -v reader=NAME. In a schema other than
 -- public: -v schema=NAME. Passwords are not in this file: set them with \password. What the roles are for

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiopg
 import psycopg2
+import structlog
 from psycopg2 import errors as postgres
 
 from service.config import Database
@@ -21,6 +22,8 @@ from service.database.driver_errors import describe_error
 from service.database.query import Expected, Query, limit_affected
 from service.database.sessions import open_session
 from service.errors import Contended, OperatorError, Refusal, Unavailable
+
+log = structlog.get_logger()
 
 DRIVER_TIMEOUT_S = 3
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
@@ -69,6 +72,7 @@ async def verify_database(
         require_migrations(versions, await cursor.fetchall())
         for query in [*queries.values()]:  # a reload may change them meanwhile
             await _verify_query(cursor, query, expected.get(query.name), is_writable=writable)
+        await _warn_if_login_may_change_clients(cursor)
     return writable
 
 
@@ -101,6 +105,19 @@ def require_utf8(session: psycopg2.extensions.connection) -> None:
         raise OperatorError(
             f"the database's encoding is {encoding}, but the service needs UTF8: create another one"
             " with: create database NAME encoding 'UTF8' locale 'C' template template0"
+        )
+
+
+async def _warn_if_login_may_change_clients(cursor: aiopg.Cursor) -> None:
+    await cursor.execute(
+        "select current_user from pg_roles where rolname = current_user and not rolsuper"
+        " and has_table_privilege(to_regclass('clients'), 'insert, update, delete')"
+    )
+    for (role,) in await cursor.fetchall():
+        log.warning(
+            "login may change clients",
+            reason=f"the role {role} may add clients with any scope, which no request needs",
+            remedy="use the application role of ops/roles.sql; if it is that, run the file again",
         )
 
 

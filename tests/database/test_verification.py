@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import aiopg
 import psycopg2
 import pytest
+from structlog.testing import capture_logs
 from support import Execute, add_movies, hold, set_for_database, with_user
 
 from service.config import Config
@@ -409,6 +410,26 @@ async def test_a_missing_privilege_is_reported(
         await verify_database(clerk, VERSIONS, loaded, EXPECTED)
 
     assert str(caught.value).endswith(reason)
+
+
+async def test_a_login_that_may_change_clients_is_warned_of(
+    clerk: aiopg.Connection, execute: Execute
+) -> None:
+    """Not one that may only read clients and record their day of use."""
+    ((role,),) = execute("select 'clerk_' || current_database()")
+    loaded = query_files.load(ROOT / "queries", EXPECTED)
+
+    with capture_logs() as logged:
+        await verify_database(clerk, VERSIONS, loaded, EXPECTED)
+        execute(
+            f"revoke all on clients from {role};"
+            f" grant select, update (last_used_on) on clients to {role}"
+        )
+        await verify_database(clerk, VERSIONS, loaded, EXPECTED)
+
+    (line,) = logged
+    assert (line["event"], line["log_level"]) == ("login may change clients", "warning")
+    assert role in line["reason"]
 
 
 # Effects of verifying.

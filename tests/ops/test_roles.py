@@ -1,6 +1,8 @@
 """ops/roles.sql: the service works with few rights, and each role has no more than it needs."""
 
+import re
 import subprocess
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -69,14 +71,15 @@ def query(url: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def roles(empty_database: str) -> Roles:
-    """The roles of a new database, which its owner has migrated, after the second run."""
+    """The roles of a new database, which its owner has migrated."""
     made = make_roles(empty_database)
     migrate(made.owner)
-    make_roles(empty_database)
     return made
 
 
-async def test_the_application_role_serves_requests(roles: Roles, start: Start) -> None:
+async def test_the_application_role_serves_requests(
+    roles: Roles, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every kind of request and the readiness check."""
     client = await start(database__url=roles.app)
     key = {"Idempotency-Key": "once"}
@@ -96,6 +99,7 @@ async def test_the_application_role_serves_requests(roles: Roles, start: Start) 
     seen = [(await client.request(method, path, **sent)).status for method, path, sent, _ in steps]
 
     assert seen == [status for *_, status in steps]
+    assert "login may change clients" not in capsys.readouterr().out
     assert query(roles.reader, "select count(*) from movies") == [(1,)]
 
 
@@ -109,6 +113,18 @@ async def test_the_application_role_looks_clients_up(roles: Roles, start: Start)
     assert response.status == 200
     used = "select last_used_on = (now() at time zone 'UTC')::date from clients"
     await until(lambda: query(roles.reader, used) == [(True,)])
+
+
+async def test_the_start_warns_of_the_owner(
+    roles: Roles, start: Start, environment: Environment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And so does the check of the queries: requests need no such rights."""
+    client = await start(database__url=roles.owner)
+    environment["DATABASE_URL"] = roles.owner
+
+    assert (await client.get("/v1/movies/1")).status == 404
+    for printed in (capsys.readouterr().out, run_command(environment, "queries")[1]):
+        assert printed.count("login may change clients") == 1
 
 
 def test_a_statement_ends_with_its_client(roles: Roles) -> None:
@@ -176,6 +192,44 @@ def test_a_role_may_do_nothing_else(roles: Roles, role: str) -> None:
     for sql in REFUSED[role]:
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             query(url, sql)
+
+
+def test_every_order_gives_the_same_rights(brief_database: Callable[[str], str]) -> None:
+    """Of ops/roles.sql and the migrations, also where the release before ran the file twice."""
+
+    def migrate_as_owner(url: str) -> None:
+        migrate(with_user(url, f"owner_{parse_dsn(url)['dbname']}"))
+
+    def revert_three(url: str) -> None:
+        for _ in range(3):
+            migrations.downgrade(url, ROOT / "migrations", lambda _: None)
+
+    def find_rights(*steps: Callable[[str], object]) -> list[list[str]]:
+        url = brief_database("template0")
+        for step in steps:
+            step(url)
+        name = str(parse_dsn(url)["dbname"])
+        # The entries of an access control list have no order.
+        return [sorted(re.split("[{},]", f"{row}".replace(name, ""))) for row in query(url, RIGHTS)]
+
+    rights = find_rights(make_roles, migrate_as_owner)
+
+    assert find_rights(migrate, make_roles) == rights
+    before = (make_roles, migrate_as_owner, revert_three, make_roles)
+    assert find_rights(*before, migrate_as_owner) == rights
+
+
+def test_the_migrations_close_clients_to_everybody(empty_database: str) -> None:
+    """Also to public, where default privileges give it all rights; the service goes on."""
+    query(empty_database, "alter default privileges grant all on tables to public")
+    name = parse_dsn(empty_database)["dbname"]
+    query(empty_database, f"create role anybody_{name} login")
+    migrate(empty_database)
+    anybody = with_user(empty_database, f"anybody_{name}")
+
+    assert query(anybody, "update clients set last_used_on = null returning id") == []
+    with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+        query(anybody, "update clients set scopes = '{admin}'")
 
 
 def test_tables_of_later_migrations_need_no_grants(roles: Roles) -> None:
