@@ -1,5 +1,5 @@
--- The clients that use the API with a token, for requests and for `python -m service clients`. Tokens
--- themselves are never sent to the database, only their SHA-256.
+-- The clients that use the API with a token, for requests and for `python -m service clients`. The service
+-- never sends a token to the database, only the SHA-256 of it.
 
 -- name: get_clients(ids)
 -- set: transaction_read_only = on
@@ -18,8 +18,8 @@ where c.id = any (:ids);
 
 -- name: mark_clients_used(ids)
 -- \set ids '\'{1,2}\''
--- Records today, in UTC, as the last day of use of these clients; returns those that had another one.
--- Locked clients are skipped: another process records the same, or the next lookup tries again.
+-- Stores today (in UTC) as last_used_on; returns the ids of the clients that it changed. It skips locked
+-- clients: another process is storing the same day, or the next lookup will store it.
 with used as materialized (
   select c.id
   from clients as c
@@ -35,8 +35,9 @@ returning c.id;
 
 -- name: list_clients()
 -- set: transaction_read_only = on
--- Returns all clients by name, without the hashes of their tokens. Times are in UTC, to the minute; null:
--- never, or not revoked. former_token_until: after a rotation, while the former token still works.
+-- Returns all clients, sorted by name, without the hashes of their tokens. Times are texts in UTC, to the
+-- minute. Null means: never expires, not revoked, or never used. former_token_until: the token before a
+-- rotation works until then; null if it does not work any more.
 select
   c.id, c.name, c.scopes,
   left(c.expires_at::text, 16) as expires_at,
@@ -50,7 +51,7 @@ order by c.name;
 
 -- name: reserve_client_ids(number)
 -- \set number 1
--- Takes ids for new clients. A token contains the id, so the id is needed before the row.
+-- Takes ids for new clients. The token contains the id, so the id must be known before the insert.
 select nextval('clients_id_seq') as id
 from generate_series(1, :number);
 
@@ -69,9 +70,9 @@ returning id;
 -- name: lock_client(client_name)
 -- set: lock_timeout = 10s
 -- \set client_name '\'reports\''
--- Returns the client and keeps others from changing it until the transaction ends. The times are texts
--- for people, null unless they apply now: its tokens are refused since it was revoked or has expired, or a
--- former token still works until then.
+-- Locks the client until the transaction ends, and returns it. refused_since: when the client expired or was
+-- revoked; null if its token is accepted. former_token_until: the token before a rotation works until then;
+-- null if it does not work any more. Both times are texts, to the minute.
 select
   c.id,
   case when least(c.revoked_at, c.expires_at) <= now()
@@ -87,8 +88,8 @@ for update;
 -- \set id 1
 -- \set token_hash '\'aa11...\''
 -- \set former_token_until '\'2027-01-31 UTC\''
--- Gives the client a new token. The former one works until then, or not at all (null); the one before it
--- does not.
+-- Gives the client a new token. The current token becomes the former token and works until
+-- former_token_until; if that is null, it stops at once. Any earlier former token stops, too.
 update clients as c
 set
   token_hash = :token_hash,
@@ -99,7 +100,7 @@ where c.id = :id;
 -- name: revoke_client(client_name)
 -- set: lock_timeout = 10s
 -- \set client_name '\'reports\''
--- Refuses all tokens of the client from now on; an earlier revocation keeps its time.
+-- Refuses all tokens of the client from now on. If it was revoked before, that time is kept.
 update clients as c
 set revoked_at = least(c.revoked_at, now())
 where c.name = :client_name

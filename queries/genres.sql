@@ -1,15 +1,15 @@
 -- Genres with their number of movies (GET /v1/genres).
 
 -- name: count_genres()
--- The most frequent genre comes first; an empty catalogue returns one row without a genre. Changes
--- committed before as_of are counted. seconds: the duration of the count, 0.7 for 2 million movies, as
--- it reads the whole table. Each process counts on request and caches the result for 100 times that
--- duration, at least 1 s.
--- At most 1000 genres are returned.
+-- Returns the genres, the most frequent one first, at most 1000. An empty catalogue returns one row
+-- without a genre. as_of: every change that was committed earlier is counted. seconds: the duration of
+-- the count, 0.7 for 2 million movies, because it reads the whole table. Each process counts on request
+-- and caches the result for 100 times that duration, at least 1 s.
 -- set: transaction_read_only = on
 -- set: statement_timeout = 60s
 with combinations as (
-  -- There are few combinations of genres; counting them first saves a third to a half of the time.
+  -- Many movies have the same combination of genres: counting combinations first saves a third to a half
+  -- of the time.
   select m.genres, count(*) as movies
   from movies as m
   group by m.genres

@@ -1,15 +1,15 @@
--- POST /v1/movies with an Idempotency-Key: the key creates one movie; the same key again returns the
--- first response. The service sends create_movies_once, and get_idempotent_responses for the requests
--- that it returns no row for.
+-- POST /v1/movies with an Idempotency-Key: a key creates one movie, and a repeated key gets the first
+-- response. The service sends create_movies_once first. For the requests without a row in its result, the
+-- service then sends get_idempotent_responses.
 
 -- name: create_movies_once(requests)
 -- set: gin_pending_list_limit = 64kB
 -- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- Creates the movies of unused keys, and stores each key with its movie. Each key may occur once. A
--- request whose key is used returns no row, nor does one whose key another session is using now: its
--- lock is not waited for, as that would delay all requests that share the statement.
--- If another session has committed the key since this statement's snapshot, the primary key refuses
--- the statement, and no movie is created.
+-- Creates a movie for each unused key, and stores the key with the movie. A key may occur only once in
+-- `requests`. A request returns no row if its key was used before, or if another session holds the lock
+-- of the key now. Waiting for that lock would delay all requests that share the statement.
+-- If another session commits a key after this statement has taken its snapshot, the primary key refuses
+-- the whole statement, and no movie is created.
 with new as materialized (
   select
     nextval('movies_id_seq') as id,
@@ -44,7 +44,7 @@ stored as (
   -- The join makes PostgreSQL delete an expired key before it inserts the key again.
   left join expired as e on e.key = n.key
 )
--- The id is null if a trigger did not let the movie be created. Then no key is stored.
+-- If a trigger prevents the insert of a movie, its id is null and its key is not stored.
 select
   n.position, n.fingerprint,
   c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
@@ -53,8 +53,8 @@ left join created as c on c.id = n.id;
 
 -- name: get_idempotent_responses(requests)
 -- \set requests '\'[{"position": 0, "key": "a", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- Returns the movie that each request's key created, as it was then, and the fingerprint of the fields
--- that were sent then. An unused key returns no row.
+-- Returns, for each request, the movie that its key created, as it was at its creation, and the fingerprint
+-- of the fields of the first request. A request with an unused key returns no row.
 select
   q.position, k.fingerprint,
   m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
@@ -65,8 +65,9 @@ join idempotency_keys as k on k.key = q.key
 left join idempotency_answers as a on a.key = k.key
 cross join jsonb_to_record(
   case
-    -- The release before stores a copy of the movie, or only its id and time: a repeat with the same
-    -- fingerprint has the same fields.
+    -- For a key of the previous release, idempotency_answers has a copy of the movie, or idempotency_keys
+    -- has only its id and time. Then the other fields come from this request: the service compares the
+    -- fingerprints, and the same fingerprint means the same fields.
     when a.key is not null then to_jsonb(a)
     when k.movie_id is not null then jsonb_build_object(
       'id', k.movie_id, 'title', q.title, 'year', q.year, 'runtime', q.runtime, 'genres', q.genres,
@@ -80,14 +81,14 @@ cross join jsonb_to_record(
 )
 where k.expires_at > now()
   and m.id is not null
--- A commit with a row lock waits for the synchronous standby, so a repeated request is not answered
--- before the movie is replicated.
+-- The row lock makes the commit wait for the synchronous standby: a repeated request must not get its
+-- response before the movie is replicated.
 for key share of k;
 
 -- name: clear_idempotency_keys(at_most)
 -- \set at_most 1000
--- Deletes up to at_most expired keys with their responses, and returns the number. Locked keys are
--- skipped.
+-- Deletes up to at_most expired keys with their responses, and returns how many it deleted. It skips locked
+-- keys.
 with expired as materialized (
   select k.key
   from idempotency_keys as k
@@ -107,8 +108,9 @@ from gone as g;
 
 -- name: estimate_idempotency_keys()
 -- set: transaction_read_only = on
--- Returns PostgreSQL's estimate of the stored keys, without reading them: the larger one of what vacuum
--- or analyze found, and of the statistics, which a crash resets.
+-- Returns PostgreSQL's estimate of the number of stored keys, without reading them. PostgreSQL has two
+-- estimates: one from the last vacuum or analyze, and one in its statistics, which a crash resets to 0.
+-- The larger one is returned.
 select greatest(c.reltuples::bigint, pg_stat_get_live_tuples(c.oid), 0) as keys
 from pg_class as c
 where c.oid = 'idempotency_keys'::regclass;

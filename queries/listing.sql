@@ -2,8 +2,9 @@
 -- parameters as literals, so PostgreSQL removes the filters that are null and makes a plan for each
 -- combination of filters and order.
 --
--- A first page sends sort_movies. If more than 10,000 movies match, estimate_movies and walk_movies
--- follow. A page by cursor knows the total and sends walk_movies alone.
+-- For a first page, the service sends sort_movies. If more than 10,000 movies match, it then sends
+-- estimate_movies and walk_movies. For a page by cursor, it sends only walk_movies, because the cursor has
+-- the total.
 --
 -- All three queries have the same filter, between the lines `-- filter` and `-- end of filter`: change it in
 -- all three. The check compares them line by line.
@@ -13,9 +14,9 @@
 -- \set runtime_from null \set runtime_to null \set sort '\'-year\''
 -- \set after null \set after_id null \set skip 0 \set size 20 \set most 10000
 -- set: transaction_read_only = on
--- Returns the number of matches, counted up to most + 1. If it is at most `most`, also returns a page:
--- the movies after the movie after_id, whose sort value is `after` (as text). An empty page is one row
--- of nulls.
+-- Returns the number of matches, counted up to most + 1. If at most `most` movies match, also returns a
+-- page: the movies after the movie with the id after_id and the sort value `after` (as text). If there is
+-- no page or the page is empty, the result is one row with the total and nulls.
 with matching as materialized (
   select m.id, m.title, m.year, m.runtime
   from movies as m
@@ -112,11 +113,12 @@ from movies as m
 -- set: seq_page_cost = 0.3
 -- set: random_page_cost = 0.15
 -- set: effective_cache_size = 1MB
--- One page must not use all cores.
+-- A single page must not keep several cores busy.
 -- set: max_parallel_workers_per_gather = 0
--- Returns the same page without counting: walks the index of the sort order from the movie after_id.
--- The walk is slow if the matches are far from there. If it exceeds statement_timeout, the service
--- sends sort_movies instead. For more than 100,000 matches, only the timeout of config.toml applies.
+-- Returns the same page without counting: walks the index of the sort order, from the movie after_id on,
+-- and takes the movies that match. The walk is slow if the first match is far away. If it exceeds this
+-- statement_timeout, the service sends sort_movies instead. If more than 100,000 movies match, sorting
+-- would be slower, so the service sends this query with the statement_timeout of config.toml.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where

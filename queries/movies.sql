@@ -1,6 +1,6 @@
 -- Get, create, update and delete movies. Requests that arrive together share one statement, so each
--- statement takes and returns many rows. The service sends parameters as literals. To run a
--- query in psql, set its parameters first, as the line under its name does. See docs/dbas.md.
+-- statement takes and returns many rows. The service sends parameters as literals. To run a query in
+-- psql, set its parameters first: the comment below its name shows how. See docs/dbas.md.
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on
@@ -11,12 +11,13 @@ from movies as m
 where m.id = any (:ids);
 
 -- name: create_movies(movies)
--- PostgreSQL collects new words in a list. The statement that fills the list merges it into the index
--- movies_search. That takes 0.15 s at the default size of 4 MB and 7 ms at 64 kB; the sum is the same
--- (https://www.postgresql.org/docs/current/gin.html#GIN-FAST-UPDATE).
+-- PostgreSQL collects new words in a list. When the list is full, the current statement merges the list
+-- into the index movies_search. A merge takes 0.15 s at the default size of 4 MB, and 7 ms at 64 kB; all
+-- merges together take the same time (https://www.postgresql.org/docs/current/gin.html#GIN-FAST-UPDATE).
 -- set: gin_pending_list_limit = 64kB
 -- \set movies '\'[{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- Each movie is returned with the position of its input row. The id, taken first, connects them.
+-- Returns each movie with the position of its input row. `returning` cannot return the position, so each
+-- row gets its id before the insert, and the id joins movie and position.
 with new as materialized (
   select
     nextval('movies_id_seq') as id,
@@ -41,12 +42,12 @@ join new as n on n.id = c.id;
 -- set: gin_pending_list_limit = 64kB
 -- \set changes '\'[{"id": 1, "title": "Moana", "genres": ["animation", "adventure"], "versions": [1]}]\''
 -- A field that is missing or null stays unchanged. Each id may occur once. An id that does not exist
--- returns no row. `locked`: another session holds the row's lock, so the movie was not changed; send
--- the change again. Waiting for the lock would delay all requests that share the statement.
+-- returns no row. `locked`: another session holds the row's lock, so the movie was not changed, and the
+-- service sends the change again. Waiting for the lock would delay all requests that share the statement.
 -- The trigger movies_keep_version sets version and updated_at.
--- Conditions are checked after the row is locked: its version is one of `versions` and none of
--- `other_than`, and it has not changed since `unmodified_since` (to the second). `done` is false if a
--- condition does not hold; then the movie was not changed.
+-- Conditions are checked after the row is locked: the version is one of `versions` and none of
+-- `other_than`, and the movie has not changed since `unmodified_since` (to the second). If a condition does
+-- not hold, the movie is not changed and `done` is false.
 with changes as materialized (
   select
     c.id, c.title, c.year, c.runtime, c.genres, c.versions, c.other_than, c.unmodified_since

@@ -4,11 +4,12 @@
 -- name: reserve_movie_ids(highest)
 -- set: statement_timeout = 0
 -- \set highest 1000
--- Moves the sequence to `highest` or beyond, even if the import is rolled back: new movies get higher
--- ids than imported ones. The sequence must never go back. So up to a million ids are taken one by one
--- with nextval (0.3 s). If more are missing, setval skips them; writers cannot take so many ids in the
--- meantime. A lock, held until the import ends, prevents that two imports skip ids at once. Each step
--- reads the sequence for a row of the previous step, which fixes their order.
+-- Moves the sequence to `highest` or beyond, so that new movies get higher ids than imported movies. A
+-- rollback of the import does not undo this. The sequence must never go back, and setval would move it
+-- back if a writer had taken a higher id in between. So nextval takes the ids one by one, up to a million
+-- (0.3 s). If more are missing, setval skips them: in so short a time, writers cannot take a million ids.
+-- An advisory lock, held until the import ends, prevents two imports from skipping ids at the same time.
+-- Each step reads a row of the previous step, so that PostgreSQL runs the steps in this order.
 with locked as materialized (
   select
     case when :highest - s.last_value > 1000000
@@ -53,9 +54,10 @@ from jsonb_to_recordset(:movies)
 
 -- name: analyze_movies()
 -- set: statement_timeout = 0
--- Updates the planner's statistics at the end of an import, before its commit. A lock that conflicts, as
--- of `vacuum` or `create index concurrently`, is not waited for: the latter waits for the import, a
--- deadlock. Autovacuum analyzes the table later.
+-- Updates the planner's statistics at the end of an import, before its commit. With skip_locked, it does
+-- nothing if another session holds a lock that conflicts, such as `vacuum` or `create index concurrently`.
+-- Waiting for the latter would be a deadlock, because it waits for the import. Autovacuum analyzes the
+-- table later.
 analyze (skip_locked) movies;
 
 -- name: export_movies(after_id, size)
