@@ -1,4 +1,4 @@
-# `make` on its own lists what there is.
+# `make` without a target lists the targets.
 .DEFAULT_GOAL := help
 .PHONY: help run test coverage lint lock clean bench bench-listing calls drills ops-drill
 
@@ -9,8 +9,8 @@ BIN    := $(VENV)/bin
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-# The stamps below carry this number in their names, so that another Python gets a new environment.
-# It is empty for a Python older than 3.11.
+# The names of the stamp files below contain this number, so that another Python gets a new
+# environment. It is empty for a Python older than 3.11.
 PYTHON_ID := $(shell { $(PYTHON) -c 'import sys, zlib; \
     sys.version_info >= (3, 11) and print(zlib.crc32((sys.version + sys.base_prefix).encode()))'; \
     } 2>/dev/null | grep -x '[0-9]*')
@@ -31,7 +31,7 @@ $(VENV)/dev-$(PYTHON_ID): requirements-dev.txt | $(VENV)/python-$(PYTHON_ID)
 	$(BIN)/python $(PIP_INSTALL) $<
 	@touch $@
 
-# 130 is Ctrl-C, after which the service has said "stopped".
+# Exit status 130 is Ctrl-C, which is no failure: the service has printed "stopped".
 run: $(VENV)/run-$(PYTHON_ID) ## migrate and serve on http://127.0.0.1:8000 (HOST and PORT change it)
 	@trap : INT; $(BIN)/python -m service serve --migrate || [ $$? = 130 ]
 

@@ -36,7 +36,7 @@ class Logger(glogging.Logger):  # type: ignore[misc] # gunicorn has no types
     """Makes gunicorn log as the service does."""
 
     def setup(self, cfg: GunicornConfig) -> None:
-        """Leave the lines to the handler of all libraries, from level info on."""
+        """Pass the lines to the handler of all libraries, from `[log] level` on."""
         self.cfg = cfg
         self.error_log.setLevel(cfg.loglevel.upper())
         self.error_log.propagate = True

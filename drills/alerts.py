@@ -1,8 +1,8 @@
 """Causes each alert of ops/alerts.yml: `python -m drills.alerts --help`.
 
-A fault is caused beside a load, the alert must fire, and the commands of its section in
-docs/operators/alerts.md must show something. The fault is ended as the section says, and the alert
-must end.
+While clients send requests, each fault is caused. Then its alert must fire, and the commands of its
+section in docs/operators/alerts.md must print something. The fault is ended as the section says,
+and the alert must end.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ Cause = Callable[[Site], AbstractAsyncContextManager[None]]
 
 @dataclass(frozen=True)
 class Fault:
-    """What makes some alerts fire, while `cause` is entered, and how the service is started."""
+    """A fault that makes alerts fire while `cause` is entered; and how to start the service."""
 
     alerts: tuple[str, ...]
     done: str
@@ -68,7 +68,7 @@ FAULTS: list[Fault] = []
 
 
 def fault(*alerts: str, **options: Any) -> Callable[[Steps], Cause]:
-    """Register a generator that ends the fault after its `yield`; its docstring says what it is."""
+    """Register a generator that ends its fault after the `yield`; its docstring names the fault."""
 
     def register(steps: Steps) -> Cause:
         cause = asynccontextmanager(steps)
@@ -179,7 +179,7 @@ async def unread_log(site: Site) -> AsyncIterator[None]:
 
 @fault("CatalogueIdempotencyKeys")
 async def keep_expired_keys(site: Site) -> AsyncIterator[None]:
-    """60,000 expired keys that a trigger keeps; an alert for 10 million is set to 50,000."""
+    """A trigger keeps 60,000 expired keys from being deleted; the alert is set to 50,000 keys."""
     site.execute(
         "create function refuse() returns trigger language plpgsql"
         " as $$ begin raise 'keys are kept'; end $$"

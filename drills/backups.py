@@ -1,4 +1,4 @@
-"""Backups and restores, with the commands of docs/operators/backup.md as they are there."""
+"""Backups and restores, with the commands of docs/operators/backup.md, unchanged."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ DATABASE = "catalogue"
 RESTORED = "catalogue_restored"
 MOVIES = 1000
 EXAMPLE_TIME = "2026-11-22 18:00:00+00"
-# That of the embedded binaries crashes, even with --version.
+# The one of the embedded binaries crashes, even with --version.
 VERIFY = 'pg_verifybackup --quiet "$BACKUP/base"\n'
 IS_RECOVERED = "select 1 where not pg_is_in_recovery()"
 
@@ -110,7 +110,7 @@ async def start_restored(server: Postgres) -> None:
     " with the application role, in the new database.",
 )
 async def dump(lab: Lab, checks: Checks) -> None:
-    """For small catalogues."""
+    """Dump and restore, as for small catalogues."""
     handbook = Handbook()
     server, shell = await make_server(lab)
     service = await lab.serve(server.url(DATABASE))

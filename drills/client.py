@@ -1,6 +1,6 @@
 """A small HTTP client: one keep-alive connection, which knows whether a request was sent.
 
-The drills need to tell a connection that could not be opened from a response that never came.
+Drills must distinguish a connection that could not be opened from a response that never came.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Crowds of clients in a process of their own: they do not slow down those that are measured."""
+"""Crowds of clients, in another process: they must not slow down the clients under test."""
 
 import asyncio
 import multiprocessing
@@ -66,7 +66,7 @@ async def _count(statuses: Counter[str], connection: Connection, *request: Any) 
 
 
 def send_bodies(url: str, request: bytes, number: int) -> Counter[str]:
-    """Send the requests; read what comes, in between, so that the service can go on."""
+    """Send the requests; read responses in between, so that the service can send more."""
     client = open_socket(url)
     for _ in range(number):
         try:
@@ -85,7 +85,7 @@ def send_bodies(url: str, request: bytes, number: int) -> Counter[str]:
 
 
 def open_socket(url: str, receive_bytes: int | None = None) -> socket.socket:
-    """Connect; the kernel keeps up to `receive_bytes` that the client has not read."""
+    """Connect; the kernel buffers up to `receive_bytes` that the client has not read."""
     parts = urlsplit(url)
     client = socket.socket()
     if receive_bytes:

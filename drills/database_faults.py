@@ -58,11 +58,11 @@ async def wait_for_standby(primary: Postgres) -> None:
 
 
 def find_writes(load: Load, since: float) -> list[Sent]:
-    """Return the writes that were acknowledged since then."""
+    """Return the writes that were acknowledged since that time."""
     return [sent for sent in load.select("write", since=since) if sent.status in (OK, CREATED)]
 
 
-async def fail_over(  # noqa: PLR0913 - what the three drills differ in
+async def fail_over(  # noqa: PLR0913 - the three drills differ in these
     lab: Lab,
     checks: Checks,
     standby: Postgres,
@@ -177,7 +177,7 @@ class LossyProxy:
     async def _forward(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: int | None
     ) -> None:
-        """Forward until the end, or until the proxy has another target: then nothing any more."""
+        """Forward until the end; once the proxy has another target, forward nothing any more."""
         while data := await reader.read(65_536):
             if self.target != target:
                 await self._stuck.wait()

@@ -9,10 +9,10 @@ from drills.service import ROOT
 
 HANDBOOK = ROOT / "docs" / "operators" / "alerts.md"
 COMMAND_TIMEOUT_S = 30.0
-# Those that only look: a drill ends its fault by itself.
+# Commands that change nothing; the drill itself ends the fault.
 LOOKS = re.compile(r"(curl|dmesg|grep|ls|ps|psql|python -m service queries|ss)\b")
 SQL = re.compile(r"(select|show)\b(?!.*pg_terminate_backend)")
-# A command may also fail because of the alert's cause, which is what it shows then.
+# Other failures are allowed: the fault may be why a command fails.
 MISTAKES = re.compile(r"ERROR: |not found|syntax error|unknown|invalid|unrecognized|cannot access")
 MAY_SHOW_NOTHING = "dmesg"
 
@@ -32,9 +32,9 @@ def list_commands(alert: str) -> list[str]:
 def run_commands(
     alert: str, names: Mapping[str, object], environment: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Run them; yield each, with its output, or "" if it failed to show what it is for.
+    """Run the commands; yield each with its output, or with "" if it was itself mistaken.
 
-    `names` are what the handbook writes in capitals, such as PORT.
+    `names`: values for the words that the handbook writes in capitals, such as PORT.
     """
     pattern = re.compile(rf"\b({'|'.join(names)})\b")
     for command in list_commands(alert):

@@ -1,4 +1,4 @@
-"""Clients that take more than their share; others must not notice."""
+"""Clients that use too many resources; other clients must not notice."""
 
 import asyncio
 from contextlib import suppress
@@ -44,7 +44,7 @@ def add_largest_movies(lab: Lab, database: str) -> None:
     " connections are closed within 40 s.",
 )
 async def unread_pages(lab: Lab, checks: Checks) -> None:
-    """Responses wait in the service's memory."""
+    """Clients do not read: their responses wait in the service's memory."""
     database = lab.database()
     add_largest_movies(lab, database)
     service = await lab.serve(lab.postgres.url(database))
@@ -79,7 +79,7 @@ async def unread_pages(lab: Lab, checks: Checks) -> None:
     "Reads of others take at most 0.3 s.",
 )
 async def large_bodies(lab: Lab, checks: Checks) -> None:
-    """Bodies are parsed in the event loop."""
+    """Many large bodies: they are parsed in the event loop."""
     service = await lab.serve(lab.postgres.url(lab.database()))
     body = b"[" + b"{}," * 349_000 + b"{}]"
     head = f"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -97,7 +97,7 @@ async def large_bodies(lab: Lab, checks: Checks) -> None:
     "All reads by id are 200, p95 below 100 ms; all writes and readiness checks succeed.",
 )
 async def costly_lists(lab: Lab, checks: Checks) -> None:
-    """Lists have their own share of the connections."""
+    """Many slow lists: they have their own share of the database connections."""
     database = lab.database()
     lab.postgres.execute(database, FILL.format(first=MOVIES + 1, last=MANY_MOVIES))
     lab.postgres.execute(database, "vacuum analyze movies")
@@ -132,7 +132,7 @@ def _describe(statuses: dict[str, int]) -> str:
     "All are answered, and no other request gets a 503.",
 )
 async def one_hot_movie(lab: Lab, checks: Checks) -> None:
-    """Changes of one movie take turns."""
+    """Many changes of one movie: they take turns."""
     database = lab.database()
     service = await lab.serve(lab.postgres.url(database))
     change = {"runtime": "91 mins"}
@@ -154,7 +154,7 @@ async def one_hot_movie(lab: Lab, checks: Checks) -> None:
     " and slow connections are closed.",
 )
 async def slow_heads(lab: Lab, checks: Checks) -> None:
-    """Connections that wait for a request for ever."""
+    """Clients connect and never send a request."""
     service = await lab.serve(lab.postgres.url(lab.database()))
     loop = asyncio.get_running_loop()
     async with Load(service.url, readers=10, writers=0, pause_s=0.02).running() as load:

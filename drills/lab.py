@@ -19,7 +19,7 @@ from drills.service import ROOT, Service, make_environment
 MOVIES = 10_000  # in the database of a drill
 TEMPLATE = "movies"
 
-# Every seventh movie shares a title's word, so that lists find some and not all.
+# Every seventh title contains the same word, so that a list finds some movies and not all.
 FILL = """
 insert into movies (title, year, runtime, genres)
 select 'The Return of Number ' || n || case n % 7 when 0 then ' the Great' else '' end,
@@ -32,7 +32,7 @@ select 'The Return of Number ' || n || case n % 7 when 0 then ' the Great' else 
 from generate_series({first}, {last}) as n
 order by n
 """
-# Lists, which have connections of their own, and no shared statements.
+# Lists use their own share of the connections, and share no statements.
 LISTS = ("/v1/movies?title=great&sort=-year", "/v1/genres", "/v1/movies?page_size=50")
 
 Run = Callable[["Lab", "Checks"], Coroutine[Any, Any, None]]
@@ -131,7 +131,7 @@ class Lab:
         """Return a path for a folder that does not exist yet."""
         return self.folder / f"{name}-{next(self._numbers)}"
 
-    async def serve(  # noqa: PLR0913 - what the drills need to differ
+    async def serve(  # noqa: PLR0913 - drills differ in these
         self,
         database_url: str,
         *,

@@ -1,6 +1,6 @@
 """Clients that read and write, and an audit of what the service has acknowledged.
 
-Each writer changes only the movies that it has created, so it knows what each must be.
+Each writer changes only the movies that it has created, so it knows the right state of each.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ where m.title like %s || '%%'
 
 @dataclass
 class Sent:
-    """One request: what it was ("read", "list" or "write") and what became of it."""
+    """One request: its kind ("read", "list" or "write") and its result."""
 
     kind: str
     status: int
@@ -67,7 +67,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Load"]:
-        """Run the clients, first until all is well; each finishes its request at the end."""
+        """Run the clients; wait until requests succeed. At the end, each finishes its request."""
         stop = asyncio.Event()
         tasks = [asyncio.create_task(self._read(number, stop)) for number in range(self.readers)]
         tasks += [asyncio.create_task(self._write(number, stop)) for number in range(self.writers)]
@@ -96,7 +96,7 @@ class Load:
     async def send(
         self, connection: Connection, kind: str, *request: Any, **options: Any
     ) -> Response | None:
-        """Send a request and note what became of it; None if there was no response."""
+        """Send a request and record its result; None if there was no response."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         response, status = None, NO_RESPONSE

@@ -132,7 +132,7 @@ async def _create_slowly(service: Service) -> str:
     "All requests are answered 200, within 1 s; exit status 0.",
 )
 async def stalled_log(lab: Lab, checks: Checks) -> None:
-    """A line that cannot be written delays nobody."""
+    """Nobody reads the log; no request may wait for that."""
     url = lab.postgres.url(lab.database())
     for workers in (None, 1):
         for fault in ("stalled", "closed", "full disk"):

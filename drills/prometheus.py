@@ -1,4 +1,4 @@
-"""Prometheus on loopback, with the rules of ops/, whose minutes last some seconds."""
+"""Prometheus on loopback, with the rules of ops/, in which a minute is replaced by seconds."""
 
 import json
 import re
@@ -17,9 +17,9 @@ from drills.service import ROOT
 
 OPS = ROOT / "ops"
 START_TIMEOUT_S = 30.0
-MINUTE_S = 3  # what a minute of the rules lasts; their scrape interval is a quarter of it
+MINUTE_S = 3  # replaces a minute of the rules; the scrape interval is a quarter of it
 SCRAPE_MS = 750
-# Sizes that no drill can reach.
+# Thresholds that no drill can reach.
 SMALLER = {"10e6": "50e3"}
 
 

@@ -1,4 +1,4 @@
-"""What a run has seen: lines on stdout, and docs/drills.md."""
+"""Reports a run: lines on stdout, and docs/drills.md."""
 
 import os
 import platform
@@ -48,7 +48,7 @@ def format_row(row: Row) -> str:
 
 
 def write_document(rows: Sequence[Row], versions: Mapping[str, str]) -> None:
-    """Write what this run has seen."""
+    """Write docs/drills.md."""
     passed = sum(row.verdict == PASS for row in rows)
     minutes = sum(row.seconds for row in rows) / 60
     about = (
@@ -65,6 +65,6 @@ def write_document(rows: Sequence[Row], versions: Mapping[str, str]) -> None:
 
 
 def list_versions(postgres: str) -> dict[str, str]:
-    """Return the versions of what takes part."""
+    """Return the versions of all programs of the run."""
     packages = {name: version(name) for name in PACKAGES}
     return {"Python": platform.python_version(), "PostgreSQL": postgres, **packages}

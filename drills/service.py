@@ -13,7 +13,7 @@ from drills.processes import Process, kill, list_children
 
 ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 60.0
-# Not inherited, so that everything is as config.toml has it.
+# Not inherited, so that the settings are those of config.toml.
 PLATFORM_NAMES = {"ENVIRONMENT", "HOST", "PORT", "LOG_LEVEL", "WEB_CONCURRENCY", "DATABASE_URL"}
 
 
