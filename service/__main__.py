@@ -97,7 +97,7 @@ def web_(ctx: click.Context) -> None:
         "CATALOGUE_CONFIG": str(ctx.find_root().params["path"]),
         "CATALOGUE_SERVER_WORKERS": str(config.server.workers),
     }
-    environ.pop("WEB_CONCURRENCY", None)  # gunicorn's import of a wrong value is a traceback
+    environ.pop("WEB_CONCURRENCY", None)  # with a wrong value, importing gunicorn is a traceback
     program = str(Path(sys.executable).with_name("gunicorn"))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until gunicorn handles it
     os.execve(program, [program, "service.worker:make_worker"], environ)  # noqa: S606 - no shell

@@ -39,7 +39,7 @@ from service.web.routes import make_routes
 
 log = structlog.get_logger()
 
-RETRY_S = 1.0  # while the database could not be verified
+RETRY_S = 1.0  # between attempts to verify the database
 CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 POOL = web.AppKey("pool", Pool)
@@ -52,7 +52,7 @@ def create_app(
     """Build the application; `OperatorError` where a query or migration file is wrong.
 
     Without `refuse_mistakes`, the application starts with wrong files, too. It responds 503 and
-    reads them again until the database is verified. `metrics_folder`: what several processes count.
+    reads them again until the database is verified. `metrics_folder`: of several processes.
     """
     metrics = Metrics(is_enabled=config.operations.are_metrics_on, folder=metrics_folder)
     files = QueryRegistry(config)
@@ -100,7 +100,7 @@ def _make_operations(config: Config, access: AccessControl, routes: list[Route])
     """Build the application of the operations port, which is neither logged nor measured."""
     server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS)
     cycle = RequestCycle(server, access, Metrics(is_enabled=False))
-    cycle.is_draining = True  # each response ends its connection: a stop has none to wait for
+    cycle.is_draining = True  # each response ends its connection, so a stop waits for none
     return cycle.make_application(routes)
 
 

@@ -1,6 +1,6 @@
 """The commands `python -m service clients`, for the clients that use the API with a token.
 
-A token goes to stdout alone, everything else to stderr.
+Tokens and the list go to stdout, messages to stderr.
 """
 
 import os

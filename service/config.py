@@ -194,7 +194,7 @@ class Operations:
 
     @property
     def are_metrics_on(self) -> bool:
-        """Whether anybody can read the metrics."""
+        """Whether /metrics is served anywhere."""
         return bool(self.port or self.token)
 
 

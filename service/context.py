@@ -1,4 +1,4 @@
-"""The context of a request: how logs and traces name it, and whom it is from."""
+"""The context of a request: its id, its trace, its client, and what is reported of it."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ class RequestContext:
     id: str
     method: str
     address: str  # of the client, as trusted proxies report it
-    headers: dict[str, str]  # of its response, whatever that is
+    headers: dict[str, str]  # of its response, also if that is an error
     is_last: bool = False  # its connection ends with the response
     trace_id: str | None = None
     span: "RequestSpan | None" = None  # if the request is traced

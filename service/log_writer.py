@@ -1,8 +1,8 @@
 """Writes the lines of the log to stdout or stderr, in a thread of its own.
 
-So neither a reader that stalls, nor one that has gone, nor a full disk stops the event loop: lines
-wait in a queue, and when it is full, further lines are dropped and counted. A process that is
-killed loses the lines of its last milliseconds.
+So the event loop never waits for a reader that stalls or has gone, or for a full disk: lines wait
+in a queue, and when it is full, further lines are dropped and counted. A process that is killed
+loses the lines of its last milliseconds.
 """
 
 import atexit
@@ -20,7 +20,7 @@ MAX_LINES = 4096  # about 1 MB
 # Linux does not mix the lines of several processes on one pipe if no write is longer than this
 # (https://man7.org/linux/man-pages/man7/pipe.7.html, PIPE_BUF).
 PIPE_BUF_BYTES = 4096
-# Lines of this time are written together: each switch to the thread costs the event loop some us.
+# The thread writes the lines of this time together: each wake-up costs the event loop some us.
 COLLECT_S = 0.02
 RETRY_S = 0.5  # after an error
 EXIT_WAIT_S = 1.0
@@ -37,7 +37,7 @@ class Writer(io.TextIOBase):
         self.start()
 
     def start(self) -> None:
-        """Start the thread; in a forked process, which has none, again."""
+        """Start the thread; called again in a forked process, which has no thread."""
         self._queue: SimpleQueue[bytes] = SimpleQueue()
         self._is_closing = threading.Event()
         self._dropped = 0
@@ -93,7 +93,7 @@ class Writer(io.TextIOBase):
         while text:
             try:
                 text = text[os.write(getattr(sys, self._stream).fileno(), text) :]
-            except (OSError, ValueError, AttributeError):  # the last two: it was closed
+            except (OSError, ValueError, AttributeError):  # the last two: the stream was closed
                 if self._is_closing.wait(RETRY_S):
                     return False
         return True

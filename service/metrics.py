@@ -39,7 +39,7 @@ class Observer(Protocol):
 
 
 class Off:
-    """Stands for a metric when nobody can read it."""
+    """Replaces every metric while metrics are off."""
 
     def labels(self, *_: object) -> Self:
         """Return itself."""
@@ -79,7 +79,7 @@ class Metrics:
 
         histogram = partial(self.add, Histogram, buckets=DURATIONS)
         counter = partial(self.add, Counter)
-        # The sum of all live processes, if nothing else is said.
+        # By default, the sum over all live processes.
         gauge = partial(self.add, Gauge, multiprocess_mode="livesum")
 
         # The request. Its `_count` is the number of responses.
@@ -160,7 +160,7 @@ class Metrics:
         )
         self.event_loop_lag = histogram(
             "catalogue_event_loop_lag_seconds",
-            "How late a timer of the event loop ran, once a second: so long requests wait, too.",
+            "How late a timer of the event loop ran, once a second; requests wait as long.",
         )
         self.open_files = gauge(
             "catalogue_open_files",
@@ -180,7 +180,7 @@ class Metrics:
         self._by_query: dict[str, OfStatement] = {}
         if is_enabled:
             self.add_sampler(self._sample_process)
-        # Series that exist before their first event, so that Prometheus sees it as an increase.
+        # Create these series before their first event: only then Prometheus sees it as an increase.
         self._rate_limited = self._limited.labels("rate")
         self._by_refusal = {reason: self._refusals.labels(reason) for reason in Refusal}
 
@@ -189,7 +189,7 @@ class Metrics:
         method = context.method
         series = self._by_response.get((method, context.route, status))
         if series is None:
-            label = method if method in METHODS else "other"  # clients may send dozens
+            label = method if method in METHODS else "other"  # clients may invent methods
             series = self._requests.labels(label, context.route or "none", status)
             if label == method:
                 self._by_response[method, context.route, status] = series

@@ -55,7 +55,7 @@ class Tracing:
         except ValueError as error:
             raise OperatorError(f"OpenTelemetry refuses an OTEL_* variable: {error}") from error
         yield
-        # The export may wait for a collector; a daemon does not keep the process from ending.
+        # The export may wait for a collector; a daemon thread does not delay the process's end.
         stop = Thread(target=tracer.stop, name="tracing", daemon=True)
         stop.start()
         await asyncio.to_thread(stop.join, EXIT_WAIT_S)

@@ -1,4 +1,4 @@
-"""What gunicorn's workers run; gunicorn.conf.py has checked the service, and starts them."""
+"""The code of gunicorn's workers; gunicorn.conf.py checks the service and starts them."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ from service.web.request_cycle.runner import Runner
 
 
 class Worker(Runner):
-    """Serves on sockets that the worker has from its master."""
+    """Serves on sockets that the worker gets from its master."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class Worker(Runner):
         metrics_folder: Path | None,
         sockets: Sequence[socket.socket],
     ) -> None:
-        # The master has refused mistakes. A worker that replaces another one must not stop it.
+        # The master has refused mistakes. Later, a mistake must not end worker and master.
         super().__init__(create_app(config, refuse_mistakes=False, metrics_folder=metrics_folder))
         self._sockets = sockets
         self._operations_sockets = operations_sockets
@@ -44,7 +44,7 @@ async def make_worker(
     def reload() -> None:
         worker.app[RELOAD_QUERIES]()
 
-    # Before the files are read, to miss no change; the loop calls it when there is an app.
+    # Set before the files are read, so that no change is missed; runs when `worker` exists.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     worker = Worker(config, operations_sockets, metrics_folder, sockets)
     return worker

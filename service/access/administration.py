@@ -1,4 +1,4 @@
-"""Adds, rotates and revokes clients: what `python -m service clients` does in a transaction."""
+"""Adds, rotates and revokes clients in a transaction, for `python -m service clients`."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -57,10 +57,10 @@ def add_client(
 
 
 def rotate_token(transaction: Transaction, name: str, former_token_until: datetime | None) -> str:
-    """Return a new token; the former one works until then, or not at all. Older ones stop.
+    """Make and return a new token; the former one works until that time, or not at all (None).
 
-    `OperatorError` if the new token would be refused, and if a former token still works: that one
-    would stop before the time it was given.
+    `OperatorError` if the client was revoked or has expired, or if a grace is requested while an
+    earlier grace lasts: the token of the earlier one would stop before its time.
     """
     rows = transaction.run("lock_client", client_name=name)
     if not rows:
@@ -87,7 +87,7 @@ def rotate_token(transaction: Transaction, name: str, former_token_until: dateti
 
 
 def revoke_client(transaction: Transaction, name: str) -> None:
-    """Refuse all tokens of a client; `OperatorError` if there is none of this name."""
+    """Refuse all tokens of a client; `OperatorError` if no client has this name."""
     if not transaction.run("revoke_client", client_name=name):
         raise _make_unknown_error(name)
 

@@ -1,8 +1,8 @@
-"""Finds the client that a token belongs to; tokens that are looked up together share a statement.
+"""Finds the client that a token belongs to; lookups at the same time share a statement.
 
-A client is known for `KNOWN_S` from the start of its lookup, so a revocation takes effect within
-that time in every process. Unknown tokens have a cache of their own, so that a flood of them pushes
-no client's token out.
+A process caches a client for `KNOWN_S` from the start of its lookup, so a revocation takes effect
+within that time in every process. Unknown tokens have a cache of their own, so that a flood of
+unknown tokens evicts no client.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ ROTATED = "the token was replaced by another one"
 
 
 class Scope(IntEnum):
-    """What a client may do; each includes those before it."""
+    """What a client may do; each scope includes the ones above it."""
 
     NONE = 0
     READ = 1
@@ -99,7 +99,7 @@ class Clients:
     ) -> None:
         self._statements = statements
         self._fetch = statements.fetch
-        # Known clients have a queue of their own: a flood of other tokens can fill the first one.
+        # Known clients use the second queue: a flood of unknown tokens can fill the first queue.
         self._lookups, self._renewals = (
             Batcher(
                 self._get,
@@ -112,12 +112,12 @@ class Clients:
         self._clock = clock
         self._known: LRUCache[str, Client] = LRUCache(MAX_KNOWN)
         self._unknown: TTLCache[str, str] = TTLCache(MAX_UNKNOWN, UNKNOWN_S, clock)
-        self._unmarked: set[int] = set()  # clients that were used today; the database has to learn
+        self._unmarked: set[int] = set()  # clients whose use today is not stored yet
         self._marking: asyncio.Task[None] | None = None
         self._mark_after = 0.0
 
     def get_known(self, token: str) -> Client | None:
-        """Return the client that `look_up` has found for it; None if it must look again."""
+        """Return the client of this token from the cache; None: use `look_up`."""
         try:
             client: Client = self._known[token]
         except KeyError:
@@ -136,7 +136,7 @@ class Clients:
             raise Unauthorized(MALFORMED, is_token_sent=True)
         if reason := self._unknown.get(token):
             raise Unauthorized(reason, is_token_sent=True)
-        known_until = self._clock() + KNOWN_S  # not after the statement: a slow one has old data
+        known_until = self._clock() + KNOWN_S  # from now, as a slow statement returns old data
         lookups = self._renewals if token in self._known else self._lookups
         stored = await lookups.submit(client_id, context=context)
         try:
@@ -157,13 +157,13 @@ class Clients:
             )
             self._statements.require_sent("get_clients", [row[0] for row in fetched], ids)
         except (Contended, StatementFailed) as error:
-            # Whatever it is, no row is to blame, and no client may be told that its token is wrong.
+            # All get a 503: no token caused this, and a 401 would say that a token is wrong.
             refusal = error.refusal if isinstance(error, Contended) else Refusal.STATEMENT_LOST
             raise Unavailable(str(error), refusal) from error
         return {row[0]: StoredClient._make(row) for row in fetched}
 
     def _mark_used(self, client_id: int) -> None:
-        """Record the day of use, without a wait."""
+        """Store the day of use, in the background."""
         if self._clock() < self._mark_after:
             return
         self._unmarked.add(client_id)
@@ -175,7 +175,7 @@ class Clients:
             while self._unmarked:
                 ids, self._unmarked = self._unmarked, set()
                 await self._fetch("mark_clients_used", ids=_to_array(ids))
-        except CatalogueError:  # the statement logs it
+        except CatalogueError:  # `Statements` has logged it
             self._mark_after = self._clock() + MARK_RETRY_S
         finally:
             self._marking = None
@@ -187,7 +187,7 @@ def _to_array(ids: Iterable[int]) -> str:
 
 
 def _verify(stored: StoredClient | None, token: str, known_until: float) -> Client:
-    """Return the client if the token is its own, was not revoked and has not expired."""
+    """Return the client if the token is valid for it; otherwise raise `Unauthorized`."""
     token_hash = hash_token(token)
     if stored is None:
         raise Unauthorized(UNKNOWN, is_token_sent=True)
@@ -202,6 +202,6 @@ def _verify(stored: StoredClient | None, token: str, known_until: float) -> Clie
         raise Unauthorized(REVOKED, is_token_sent=True)
     if expires_at <= time.time():
         raise Unauthorized(EXPIRED, is_token_sent=True)
-    # A later release may have other scopes.
+    # Ignores scopes that only a later release knows.
     scope = max(scope for scope in Scope if not scope or scope.name.lower() in stored.scopes)
     return Client(stored.id, scope, expires_at, known_until)

@@ -1,12 +1,12 @@
-"""Counts what each client or address has used of a limit, by a sliding window counter.
+"""Counts the units that each client or address has used, by a sliding window counter.
 
-Time is cut into windows. What was used in the window before this one counts in the proportion in
-which the sliding window still overlaps it, so a limit holds over any period as long as a window,
-within a few units. `redis_counts.py` counts in the same way.
+Time is divided into windows. The units of the previous window are weighted by the part of it that
+the sliding window still overlaps. So a limit holds over any period as long as a window, within a
+few units. `redis_counts.py` counts in the same way.
 
-In memory, this module counts itself: the storage in memory of `limits` has a thread (without
-asyncio) or a task that looks at all keys again and again: 12 us a request with 100,000 addresses
-and a busy processor, or 770 us with 20,000; this one takes 0.5 us.
+The in-memory storage of `limits` is not used, because it scans all keys again and again: in a
+thread (12 us a request with 100,000 addresses and a busy processor), or with asyncio in a task (770
+us with 20,000 addresses). This module takes 0.5 us.
 """
 
 import time
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from service.errors import Policy
 
-MAX_ADDRESSES = 100_000  # that are counted by themselves in a window; 13 MB
+MAX_ADDRESSES = 100_000  # with their own counts in a window; 13 MB
 ADDRESS = "address:"  # the start of the identity of a client without a token
 
 
 class RetryLater(NamedTuple):
-    """Nothing was counted, as it is too much: how much is left, and when it would be enough."""
+    """The request is over the limit: the units that are left, and when to try again."""
 
     remaining: int
     retry_after_s: int
@@ -28,19 +28,19 @@ class RetryLater(NamedTuple):
 class MemoryCounts:
     """Counts for this process.
 
-    Two dictionaries hold two windows, so nothing must be cleared. A flood from more addresses than
-    `MAX_ADDRESSES` takes no more memory: the others share one count.
+    Two dictionaries hold the current and the previous window; older ones are dropped as a whole.
+    Memory is bounded: beyond `MAX_ADDRESSES`, further addresses share one count.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._window = 0  # since 1970
+        self._window = 0  # its number, since 1970
         self._ends_at = 0.0
         self._previous: dict[str, int] = {}
         self._current: dict[str, int] = {}
 
     async def take(self, identity: str, cost: int) -> RetryLater | None:
-        """Count the cost, or nothing if that is more than the limit."""
+        """Count the cost; if that is over the limit, count nothing and return `RetryLater`."""
         quota = self._policy.quota
         now = time.time()
         if not 0 < self._ends_at - now <= self._policy.window_s:
@@ -58,11 +58,11 @@ class MemoryCounts:
         return None
 
     async def give_back(self, identity: str, cost: int) -> None:
-        """Uncount what was taken; nothing if its window is over."""
+        """Undo a `take`; does nothing if its window is over."""
         if identity not in self._current:
             identity = _share(identity)
         left = self._current.pop(identity, 0) - cost
-        if left > 0:  # otherwise requests that fail could fill the memory
+        if left > 0:  # otherwise remove the entry: refused requests must not fill the memory
             self._current[identity] = left
 
     def _begin_window(self, now: float) -> None:
@@ -74,21 +74,21 @@ class MemoryCounts:
 
 
 def refuse(policy: Policy, cost: int, previous: int, current: int, left_s: float) -> RetryLater:
-    """Return what is left, and after how many seconds the cost would not be refused.
+    """Return how many units are left, and after how many seconds there are enough.
 
-    `current`: what was used in this window, which ends in `left_s` seconds; `previous`: in the one
-    before it.
+    `current`: the units used in this window, which ends in `left_s` seconds; `previous`: the units
+    used in the previous window.
     """
     weighted = int(previous * left_s / policy.window_s)
-    room = policy.quota - current - cost  # for what was used in the window before
+    room = policy.quota - current - cost  # for the weighted units of the previous window
     if room >= 0:
         wait_s = left_s - (room + 1) * policy.window_s / max(1, previous)
-    else:  # this window must end; then it is the one before
+    else:  # wait until this window is the previous one
         room = policy.quota - cost
         wait_s = left_s + max(0.0, policy.window_s - (room + 1) * policy.window_s / current)
     return RetryLater(max(0, policy.quota - current - weighted), max(1, int(wait_s) + 1))
 
 
 def _share(identity: str) -> str:
-    """Return the identity of all addresses that are not counted by themselves."""
+    """Return the identity that addresses beyond `MAX_ADDRESSES` share."""
     return ADDRESS if identity.startswith(ADDRESS) else identity

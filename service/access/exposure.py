@@ -23,7 +23,7 @@ def warn_if_anyone_can_write(settings: Access, addresses: Iterable[Any]) -> None
     if exposed:
         log.warning(
             "anyone can write",
-            reason="[access] anonymous is write, so whoever reaches"
+            reason="[access] anonymous is write, so anyone who reaches"
             f" {' or '.join(dict.fromkeys(exposed))} can create, change and delete movies",
             remedy="set [access] anonymous to read or none, and give clients tokens",
         )

@@ -18,18 +18,18 @@ from service.metrics import Metrics
 if TYPE_CHECKING:
     from service.access.redis_counts import Redis, RedisCounts
 
-KNOWN_REQUESTERS = 4096  # the latest
+KNOWN_REQUESTERS = 4096  # in the cache
 
 
 class Limits:
-    """Refuses what is more than the limit, with `LimitReached`."""
+    """Refuses requests over the limit, with `LimitReached`."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._rate = settings.rate
         self._count_refusal = metrics.count_limited
         self.are_on = settings.rate > 0
-        # In whole seconds, as Redis counts. A burst that is no multiple of the rate is rounded up:
-        # with a longer window alone, clients would get less than the rate.
+        # Windows are whole seconds, as in Redis. A burst that is no multiple of the rate is rounded
+        # up: if only its window were rounded up, clients would get less than the rate.
         window_s = -(-settings.burst // settings.rate) if self.are_on else 1
         self._policy = Policy("rate", settings.rate * window_s, window_s)
         self._counts: MemoryCounts | RedisCounts = MemoryCounts(self._policy)
@@ -41,7 +41,7 @@ class Limits:
             self._counts = redis_counts.RedisCounts(self._policy, self._redis)
 
     async def charge(self, context: RequestContext, cost: int) -> None:
-        """Count a request of so many units, or of the whole burst; raises `LimitReached`."""
+        """Count `cost` units, at most the whole burst; raises `LimitReached`."""
         cost = min(cost, self._policy.quota)
         refused = await self._counts.take(choose_key(context.client_id, context.address), cost)
         if refused:
@@ -65,7 +65,7 @@ class Limits:
 
 @lru_cache(KNOWN_REQUESTERS)
 def choose_key(client_id: int | None, address: str) -> str:
-    """Return whom a request counts for: its client, or else its address."""
+    """Return the identity that a request counts for: its client, or else its address."""
     if client_id is not None:
         return f"client:{client_id}"
     if ":" not in address:  # IPv4, or `unix`

@@ -1,7 +1,7 @@
 """Counts for several processes, in Redis or Valkey, by the sliding window counter of `limits`.
 
 While Redis is away, each process counts for itself: no request fails, or waits longer than
-`TIMEOUT_S`. Only what `[limits] redis_url` turns on imports this module, as that takes 0.3 s.
+`TIMEOUT_S`. This module is imported only if `[limits] redis_url` is set: the import takes 0.3 s.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from service.errors import OperatorError, Policy
 
 log = structlog.get_logger()
 
-TIMEOUT_S = 0.25  # of a request, with the wait for a connection
-RETRY_S = 0.2  # meanwhile each process may let the whole rate pass
+TIMEOUT_S = 0.25  # of a request to Redis, with the wait for a connection
+RETRY_S = 0.2  # meanwhile each process allows the whole rate
 PROBE = RateLimitItemPerSecond(1, namespace="probe")
 
 
 class Redis:
-    """The connections to Redis, and whether it is there."""
+    """The connections to Redis, and whether it responds."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -38,7 +38,7 @@ class Redis:
                 socket_connect_timeout=TIMEOUT_S,
                 retry=Retry(NoBackoff(), 1),  # on a new connection, if Redis has closed this one
             )
-        except (ValueError, TypeError) as error:  # its text may have the password
+        except (ValueError, TypeError) as error:  # the message may contain the password
             raise OperatorError(
                 "[limits] redis_url: expected redis://:password@host:6379/0, rediss://... or"
                 " unix:///path/of/socket"
@@ -61,7 +61,7 @@ class Redis:
             self.lose(error)
 
     def lose(self, error: Exception) -> None:
-        """Do without Redis until it is there again."""
+        """Count without Redis until it responds again."""
         self.is_there = False
         if self._search is None:
             reason = str(error) or "it did not respond in time"
@@ -86,7 +86,7 @@ class Redis:
         log.info("limits with redis")
 
     async def _probe(self) -> None:
-        """Write something, as a full Redis or a replica responds to pings."""
+        """Test with a write: a full Redis, or a replica, would answer a ping."""
         async with asyncio.timeout(TIMEOUT_S):
             await self.limiter.hit(PROBE, cost=0)
         self.is_there = True
@@ -95,8 +95,8 @@ class Redis:
 class RedisCounts:
     """Counts for all processes with the same Redis.
 
-    What this process lets pass is also counted in its memory: it is the first to refuse, which
-    costs Redis nothing, and goes on when Redis is away or returns empty.
+    The requests of this process are also counted in its memory. If that count refuses a request,
+    Redis is not asked. While Redis is away, or after it has lost its data, that count still works.
     """
 
     def __init__(self, policy: Policy, redis: Redis) -> None:
@@ -106,7 +106,7 @@ class RedisCounts:
         self._memory = MemoryCounts(policy)
 
     async def take(self, identity: str, cost: int) -> RetryLater | None:
-        """Count the cost, or nothing if that is more than the limit."""
+        """Count the cost; if that is over the limit, count nothing and return `RetryLater`."""
         refused = await self._memory.take(identity, cost)
         if refused or not self._redis.is_there:
             return refused
@@ -117,10 +117,10 @@ class RedisCounts:
                 previous, _, current, left_s = await self._redis.storage.get_sliding_window(
                     self._item.key_for(identity), self._policy.window_s
                 )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the request must not fail
+        except Exception as error:  # noqa: BLE001 - no error of Redis may fail the request
             self._redis.lose(error)
             return None
         await self._memory.give_back(identity, cost)
-        # It keeps a window for twice its time, of which it is the current one first.
+        # Redis keeps a window twice as long: its remaining time includes the next window.
         left_s = max(0.0, left_s - self._policy.window_s)
         return refuse(self._policy, cost, previous, current, left_s)

@@ -32,7 +32,7 @@ def parse_token(token: str) -> int | None:
 
 
 def hash_token(token: str) -> str:
-    """Return its SHA-256 in hex, as the table `clients` has it."""
+    """Return the SHA-256 of a token in hex, as in the table `clients`."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Counts the movies of each genre.
 
-Counting reads the whole table. So each process caches the counts for 100 times as long as counting
-took, at least 1 s: counting uses at most 1 % of the time.
+Counting reads the whole table. So each process caches the counts for 100 times as long as the count
+took, at least 1 s: it spends at most 1 % of its time on counting.
 """
 
 import asyncio
@@ -24,8 +24,7 @@ QUERIES: Mapping[str, Expected] = {
 
 CACHE_FACTOR = 100  # times the duration of the count
 CACHE_MIN_S = 1.0
-# A request waits this long for a new count before it gets the old one; a small catalogue is counted
-# by then.
+# A request waits so long for a new count, then it gets the old one; a small catalogue takes less.
 MAX_WAIT_S = 0.05
 
 
@@ -54,10 +53,10 @@ class GenreCounts:
         self._error: Exception | None = None  # of the last count
 
     async def get(self, context: RequestContext | None = None) -> Counts:
-        """Return the counts; requests share one query, which the first one's `context` names.
+        """Return the counts; requests share one query. `context`: of the request, for logs.
 
-        While the query runs, or if it fails, they get the old counts. Without old counts, raises
-        `Unavailable` or `StatementFailed`.
+        While the query runs, or if it fails, requests get the old counts. Without old counts,
+        raises `Unavailable` or `StatementFailed`.
         """
         now = asyncio.get_running_loop().time()
         if not self._counting and now >= self._cached_until:

@@ -1,4 +1,4 @@
-"""Creates that happen once however often they are sent, identified by a key from the client.
+"""Creates a movie once, however often a client repeats the request with the same key.
 
 PostgreSQL decides which request is first, and stores the response with the key
 (queries/idempotency.sql, docs/decisions/0012-idempotency-keys.md).
@@ -34,7 +34,7 @@ QUERIES: Mapping[str, Expected] = {
     "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
 }
 
-# While another request uses the key; after the last try, the client gets a 409.
+# Between tries, while another request uses the key; after the last try, the client gets a 409.
 RETRY_PAUSE_S = 0.05
 RETRIES = 5
 # Keys per statement: each takes a lock, and all sessions together have
@@ -48,7 +48,7 @@ CLEAR_INTERVAL_S = 60
 
 
 class Response(NamedTuple):
-    """The movie that a key created, as it was then, and the fingerprint of its fields as sent."""
+    """The movie that a key created, as it was created, and the fingerprint of the sent fields."""
 
     fingerprint: str
     movie: Movie
@@ -96,13 +96,13 @@ class IdempotentCreates:
         """Create a movie, or return the movie that the key created before, and True.
 
         That movie is as it was created; it may have been changed or deleted since. `context`: of
-        the request; each client has its own keys, those without a token share theirs. Raises
+        the request; each client has its own keys, clients without a token share theirs. Raises
         `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it,
         and `Invalid` if the database refuses the movie; the key then stays unused.
         """
         if context and context.client_id is not None:
-            key = f"{context.client_id}\t{key}"  # nobody can send a key with a tab
-        # Of the fields, in a fixed order, as a client may write the same JSON differently.
+            key = f"{context.client_id}\t{key}"  # a key of a client contains no tab
+        # Of the parsed fields, not of the body: a client may write the same JSON differently.
         fingerprint = hashlib.sha256(orjson.dumps(fields)).hexdigest()
         position = next(self._positions)
         payload = orjson.dumps(
@@ -124,8 +124,8 @@ class IdempotentCreates:
     ) -> Response | None:
         """Create the movie; return None if the key is used, or another request uses it now.
 
-        The database would report a request of this process, too, but not while that request waits
-        for a locked table.
+        `_keys_in_use` finds other requests of this process. The key's lock in the database would
+        find them, too, but not while they wait for a locked table.
         """
         if key in self._keys_in_use:
             return None
@@ -154,7 +154,7 @@ class IdempotentCreates:
         try:
             yield
         finally:
-            task.cancel()  # without waiting: a statement that is running finishes by itself
+            task.cancel()  # do not wait: a running statement finishes by itself
 
     async def _keep_clearing(self) -> None:
         while True:

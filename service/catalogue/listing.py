@@ -1,7 +1,7 @@
-"""Lists movies: which of the three queries of queries/listing.sql a page needs.
+"""Lists movies; chooses which of the three queries of queries/listing.sql a page needs.
 
-A page begins at a key: the sort value and id of a movie. Counting takes most of the time: the first
-page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
+A page begins at a key: the sort value and id of a movie. Counting takes most of the time: only the
+first page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
 from collections.abc import Mapping
@@ -171,7 +171,7 @@ class _Pages:
         except Contended:
             if total > MAX_SORTED_MATCHES:
                 raise
-        _, rows = await self._sort(2**31, place, filters)  # any number
+        _, rows = await self._sort(2**31, place, filters)  # however many match
         return rows
 
     async def _sort(
@@ -189,9 +189,10 @@ class _Pages:
 def choose_start(
     filters: dict[str, Any], order: str, key: SortKey | None
 ) -> tuple[dict[str, Any], SortKey | None]:
-    """Choose where the walk starts: at the key, or at the limit of the range if that is farther.
+    """Return where the walk starts: at the key, or at the bound of the range if that is farther.
 
-    Send only one of them: PostgreSQL might start at the other one and read all rows in between.
+    Only one of the two is sent: otherwise PostgreSQL may start at the nearer one and read all rows
+    between the two.
     """
     descending = order.startswith("-")
     bound = f"{order.removeprefix('-')}_{'to' if descending else 'from'}"
@@ -210,8 +211,8 @@ def _reverse_sort(sort: str) -> str:
 def _make_edge_key(sort: str, place: Place, movies: list[Movie]) -> SortKey | None:
     """Return the key of the page's first or last movie.
 
-    If the page is empty because its movies were deleted: the key next to the page's own, so that
-    the page in the other direction includes the movie of that key.
+    If the page is empty because its movies were deleted, return the page's own key with its id
+    changed by 1, so that the page in the other direction includes the movie of the page's key.
     """
     for movie in movies:
         return SortKey(getattr(movie, sort.removeprefix("-")), movie.id)

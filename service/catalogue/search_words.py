@@ -6,7 +6,7 @@ from unicodedata import normalize
 MAX_WORDS = 10
 MIN_PREFIX_LETTERS = 2
 
-# As in `fold_text` of the migrations: what it removes, and what it takes for a blank.
+# The characters that `fold_text` of the migrations removes, and those that it replaces by a blank.
 MARKS = re.compile(
     "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
 )
@@ -17,6 +17,6 @@ SEPARATORS = re.compile(
 
 
 def split_words(text: str) -> list[str]:
-    """Split the text of a search; `cas*` is a prefix. Accents are gone, upper case is left."""
+    """Split the text of a search; `cas*` is a prefix. Removes accents, keeps case."""
     folded = SEPARATORS.sub(" ", MARKS.sub("", normalize("NFKD", text)))
     return [word for word in folded.replace("*", "* ").split(" ") if word not in ("", "*")]

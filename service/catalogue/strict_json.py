@@ -1,7 +1,7 @@
 """Reads one strict JSON object in UTF-8: a request body, or an imported row.
 
-It refuses what RFC 8259 leaves to the reader: duplicate keys, NaN, huge numbers, a byte order mark,
-and so many values that reading them would stop all other requests.
+It refuses what RFC 8259 lets each parser decide: duplicate keys, NaN, huge numbers, a byte order
+mark. It also refuses so many values that parsing them would block all other requests.
 """
 
 import json
@@ -11,8 +11,8 @@ from service.catalogue.rules import quote
 from service.errors import Malformed
 
 MAX_BYTES = 1_048_576  # of a request body or an imported row
-# Limits of the values in it: 1 MB of `{},` takes 150 ms to read, these take 5 ms. A movie has 6
-# colons and brackets and 7 commas, and up to 1,000 in its title and genres.
+# Limits of the values in it: 1 MB of `{},` takes 150 ms to parse, these take 5 ms. A movie has 6
+# colons and brackets and 7 commas, and its title and genres may contain up to 1,000 more.
 MAX_COLONS_AND_BRACKETS = 2000
 MAX_COMMAS = 20_000
 MAX_INTEGER_DIGITS = 500  # 1 MB of integers of 4,300 digits, Python's limit, takes 60 ms to read
@@ -52,7 +52,7 @@ def parse_object(data: bytes, called: str = "the body") -> dict[str, Any]:
 
 
 def _refuse_crowd(data: bytes, called: str) -> None:
-    """Refuse too many values before they are read."""
+    """Refuse too many values before they are parsed."""
     colons_and_brackets = sum(map(data.count, (b":", b"{", b"[")))
     if colons_and_brackets > MAX_COLONS_AND_BRACKETS or data.count(b",") > MAX_COMMAS:
         raise Malformed(

@@ -19,16 +19,16 @@ Result = TypeVar("Result")
 
 MAX_RUNNING = 2  # statements of one kind
 SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
-# A statement takes half of the known rows: more would help only with more than 256 clients.
+# A statement takes half of the known rows: a higher limit helps only from 256 clients on.
 MAX_ROWS = 128
 MAX_WAITING = 1000  # rows of one kind; further requests are refused at once
-MAX_BYTES = 1_048_576  # of the bodies of one statement, or one larger body
-MAX_SHARE_OF_KEY = 0.1  # of `MAX_WAITING`, for rows behind others with the same exclusive key
+MAX_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
+MAX_SHARE_OF_KEY = 0.1  # of `MAX_WAITING`: rows that may wait for one exclusive key
 
 
 @dataclass(slots=True, eq=False)
 class SharedRow(Generic[Result]):
-    """One request's part of a statement: `payload` is what the statement needs of it."""
+    """The row of one request in a shared statement; `payload`: its JSON, if it needs any."""
 
     key: int
     payload: bytes
@@ -50,7 +50,7 @@ class Batcher(Generic[Result]):
     """Shares statements among the requests of one kind.
 
     `run` executes a statement for some rows and returns the results by key; a key without a
-    result gives None. `exclusive`: no key may be twice in a statement, or in two at once.
+    result gives None. `exclusive`: a key may be in one running statement only, once.
     `idempotent`: a row may be executed twice. `rows_metric`: of the rows of each shared statement.
     """
 
@@ -68,15 +68,15 @@ class Batcher(Generic[Result]):
         self._exclusive = exclusive
         self._idempotent = idempotent
         self._rows_metric = rows_metric
-        # Without sharing, each row is sent alone, and waits for no other one.
+        # Without sharing, each row is sent alone and at once.
         self._max_rows = max_rows if settings.enabled else 1
         self._max_running = MAX_RUNNING if settings.enabled else MAX_WAITING
         self._slow_s = SLOW_S if settings.enabled else 0
         self._next: deque[SharedRow[Result]] = deque()  # for the next statement
-        # By exclusive key, while one of its rows waits or runs: the rows after that one.
+        # While a row with an exclusive key waits or runs: further rows with this key, by key.
         self._later: dict[int, deque[SharedRow[Result]]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        # Of the last statement, until it ends or is slow; no other one starts before that.
+        # Set until the last statement ends or is slow; meanwhile no other statement starts.
         self._slow_timer: asyncio.TimerHandle | None = None
         self._last_rows = 0  # of the last statement
 
@@ -97,7 +97,7 @@ class Batcher(Generic[Result]):
         return row.result
 
     def _choose_queue(self, key: int) -> deque[SharedRow[Result]]:
-        """Return where a row with this exclusive key waits; these are sent one after the other."""
+        """Return the queue for a row with this exclusive key; such rows are sent one by one."""
         if (queue := self._later.get(key)) is None:
             self._later[key] = deque()
             return self._next
@@ -114,7 +114,7 @@ class Batcher(Generic[Result]):
                 del self._later[row.key]
 
     def _start(self) -> None:
-        """Start a statement if rows wait, unless another one is not slow yet, or two run."""
+        """Start a statement if rows wait, unless the last one is not slow yet, or two run."""
         if self._next and not self._slow_timer and len(self._running) < self._max_running:
             loop = asyncio.get_running_loop()
             self._slow_timer = loop.call_later(self._slow_s, self._start_second)
@@ -146,8 +146,8 @@ class Batcher(Generic[Result]):
     def _take_rows(self) -> list[SharedRow[Result]]:
         """Take half of the known rows, in their order, up to the limits.
 
-        Known are the rows that wait, and those of the last statement, whose clients will soon send
-        the next request. The database works on one half while the service responds to the other.
+        Known rows are the waiting ones and those of the last statement, whose clients will soon
+        send their next requests. The database works on one half while clients get the other half.
         """
         rows: list[SharedRow[Result]] = []
         size = 0
@@ -168,11 +168,11 @@ class Batcher(Generic[Result]):
         self._rows_metric.observe(len(rows))
         try:
             return await self._run(rows)
-        except Exception as error:  # noqa: BLE001 - the requests must learn it, whatever it is
+        except Exception as error:  # noqa: BLE001 - any error is raised for the requests
             return error
 
     def _may_be_one_row(self, error: Exception) -> bool:
-        """Whether a statement may have failed for one of its rows, and may be sent again."""
+        """Whether one row may have caused the error, and the rows may be sent again."""
         if isinstance(error, StatementFailed):
             return not error.for_every_row
         if isinstance(error, RuleBroken | Contended):
@@ -180,7 +180,7 @@ class Batcher(Generic[Result]):
         return self._idempotent and not isinstance(error, Unavailable)
 
     async def _send_alone(self, rows: Rows[Result]) -> None:
-        """Send each row alone, once; if one is `Unavailable`, so are those after it."""
+        """Send each row alone, once; after an `Unavailable`, the others get it, too."""
         # Otherwise a request could wait for the timeouts of all rows before its own.
         for row in rows:
             if not row.result.done():

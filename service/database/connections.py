@@ -1,8 +1,8 @@
 """Opens a connection of aiopg, for the pool.
 
 A URL may list several hosts, and a host may have several addresses. An asynchronous connect of
-libpq would wait for the first one for ever, and aiopg watches only the first one's socket: so each
-address is an attempt of its own, with its own timeout.
+libpq has no timeout for the first address, and aiopg watches only the socket of the first address.
+So the addresses are tried one after the other, each with its own timeout.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from service.database.driver_errors import join_failures, make_timeout_error
 from service.database.urls import Server, list_addresses, parse_url
 
 POOL_CONNECT_TIMEOUT_S = 2.0  # for each address; as long as a request waits for the pool
-# Without these, a connection to a machine that has disappeared would last for hours. Within about
-# 10 s, it breaks; a URL may set others.
+# With these, a connection to a machine that has disappeared breaks within about 10 s, not after
+# hours. The URL may set other values.
 # https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-KEEPALIVES-IDLE
 KEEPALIVES = {
     "keepalives_idle": 5,
@@ -35,9 +35,9 @@ def application_name() -> str:
 
 
 class OpenFiles:
-    """Stands for the module `select` in aiopg, which asks it whether a file descriptor is open.
+    """Replaces the module `select` in aiopg, which uses it to check whether a descriptor is open.
 
-    The real one refuses descriptors from 1,024 on: there may be as many clients.
+    The real `select()` refuses descriptors from 1,024 on, and a process may have more clients.
     """
 
     @staticmethod
@@ -49,7 +49,7 @@ class OpenFiles:
 class Connector:
     """Opens connections of aiopg; begins with the address that it reached last.
 
-    Otherwise, each connect would wait for a first server that has disappeared.
+    Otherwise, if the first server has disappeared, each connect would wait for it.
     """
 
     def __init__(self, settings: Database) -> None:
@@ -74,7 +74,7 @@ class Connector:
         failures: list[psycopg2.Error] = []
         for address in sorted(addresses, key=lambda address: address != self._last):
             try:
-                # Without the queries that aiopg's support of types would send.
+                # aiopg would send queries to support these types.
                 connection: aiopg.Connection = await aiopg.connect(
                     timeout=timeout,
                     enable_json=False,

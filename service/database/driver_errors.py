@@ -30,8 +30,8 @@ CAUSED_BY_CLIENTS = (
     postgres.RaiseException,
 )
 
-# A session keeps its defaults and the plans of its triggers. Another one may do better: the role's
-# defaults may have changed since, or a column's type, or the server is no longer the primary.
+# Errors that a new session may not have: a session keeps the defaults of its role and the plans of
+# its triggers, and since it was opened, these may have changed, or the server became a standby.
 OUTDATED = (
     postgres.ReadOnlySqlTransaction,
     postgres.DatatypeMismatch,
@@ -67,7 +67,7 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
-    # The null is in a column that clients do not know.
+    # Clients cannot send a null, so a null is in a column that they do not know.
     is_null = isinstance(error, postgres.NotNullViolation)
     if isinstance(error, CAUSED_BY_CLIENTS) and not is_null and not query.is_read_only:
         return RuleBroken(error.diag.constraint_name or "")

@@ -52,7 +52,7 @@ def with_database(config: Config) -> Iterator[Config]:
 def running(folder: Path, options: str = "") -> Iterator[str]:
     """Yield the URL of a database in `folder`; its server starts with these options.
 
-    A server that a killed command has left running is used. Raises `OperatorError`.
+    If a killed command has left a server running, that server is used. Raises `OperatorError`.
     """
     with ExitStack() as stack:
         try:
@@ -124,7 +124,7 @@ def _is_open(folder: Path) -> bool:
 
 
 def _is_running(home: Path) -> bool:
-    """Whether a server listens; `pg_ctl status` may take another process for it."""
+    """Whether a server listens; `pg_ctl status` may mistake another process for the server."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(home / ".s.PGSQL.5432")) == 0
 
@@ -148,14 +148,14 @@ def _start(home: Path, options: str) -> None:
         create = "create database catalogue"
         run_program(home, "postgres", "--single", "-D", new, "postgres", sql=create)
         new.rename(data)
-    # If the number in them belongs to another process by now, PostgreSQL would not start.
+    # PostgreSQL would not start if another process has the pid in these files by now.
     for stale in (data / "postmaster.pid", home / ".s.PGSQL.5432.lock"):
         stale.unlink(missing_ok=True)
     run_program(home, "pg_ctl", "start", "-s", "-D", data, "-o", options)
 
 
 def run_program(home: Path, program: str, *arguments: str | Path, sql: str = "") -> None:
-    """Run a program with this SQL on stdin; it writes to the log, and so does a server."""
+    """Run a program of PostgreSQL, with this SQL on stdin; its output goes to postgres.log."""
     account, path = find_account(), home / "postgres.log"
     # Text search asks the C library which characters are letters; in the locale C, a dash is one.
     locale = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"

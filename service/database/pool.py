@@ -24,25 +24,25 @@ from service.metrics import Metrics
 
 log = structlog.get_logger()
 
-# After a failed connect, the next one begins so much later. With no connection left, users are
-# refused meanwhile: an outage costs a few connects and one line in the log. It is also the least
-# time between two calls of `distrust` that have an effect.
+# The pause after a failed connect. If no connection is open, requests are refused during the pause:
+# an outage costs a few connects and one line in the log. It is also the minimum time between two
+# calls of `distrust` that have an effect.
 RETRY_S = 0.25
-# A connection that was given up keeps its places for so long: its backend goes on until its
-# statement times out, or PostgreSQL notices that the connection is closed.
+# A connection that was closed during a statement counts toward `max_open` for so long: its backend
+# runs until the statement times out, or PostgreSQL notices that the connection is closed.
 GIVEN_UP_S = 4.0
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 
 
 class Pool:
-    """Lends connections as the settings say, to the tasks of one event loop.
+    """Lends connections to the tasks of one event loop.
 
-    A new connection goes through `verify` before its first use until that has returned True once:
-    no query runs before the schema is verified.
+    `verify` is called with each new connection until it has returned True once: no query runs
+    before the schema is verified.
 
-    `lists` and `writes` are shares: so many connections may lists and writes use at once, 30 and
-    40 % of `max_open`. The rest is for reads by id and readiness checks: they wait neither for slow
-    lists nor for writes that wait for a lost standby.
+    `lists` and `writes` are shares: lists may use 30 % of `max_open` connections at once, and
+    writes 40 %. The rest is for reads by id and readiness checks, so that these wait neither for
+    slow lists nor for writes that wait for a lost standby.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Pool:
         self._verify = verify
         self._is_verified = False
         self._is_closing = False
-        self._is_database_away = False  # and the log says so
-        self._refusal: Unavailable | None = None  # of all who ask for a connection
+        self._is_database_away = False  # an outage was logged
+        self._refusal: Unavailable | None = None  # for each request for a connection, while set
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._trusted_since = -inf  # older connections are not lent again
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
         self._reaper: asyncio.TimerHandle | None = None  # closes connections that are idle too long
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
-        self._waiting = 0  # users, for a place in a share or for a connection
+        self._waiting = 0  # tasks that wait for a share or a connection
         self._opener: asyncio.Task[None] | None = None  # opens connections for the waiters
         self._emptied = asyncio.Event()  # while closing: no connection is left
 
@@ -118,10 +118,10 @@ class Pool:
                 self._return(connection, share)
 
     def distrust(self) -> None:
-        """Lend no connection again that was opened before now, at most once in `RETRY_S`.
+        """Stop lending the connections that were opened before now, at most once in `RETRY_S`.
 
-        If a connection has broken, the others may have, too; and if its server is read-only now, or
-        its cached plans are out of date, theirs are.
+        If one connection has broken, or its server is read-only now, or its cached plans are out of
+        date, the same is probably true for the others.
         """
         now = asyncio.get_running_loop().time()
         if now - self._trusted_since >= RETRY_S:
@@ -195,16 +195,16 @@ class Pool:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif not waiter.cancelled() and not waiter.exception():
-                # Lent in the moment of giving up: the next waiter can use it.
+                # Just as this task gives up, it got a connection: the next waiter can use it.
                 self._return(waiter.result())
             raise
 
     def _return(self, connection: aiopg.Connection, share: asyncio.Semaphore | None = None) -> None:
-        """Free its place in the share; lend the connection to the next waiter, keep or close it."""
+        """Release the share; lend the connection to the next waiter, keep it, or close it."""
         if share:
             share.release()
         is_trusted = self._opened.get(connection, -inf) > self._trusted_since
-        # The status of a broken one is "unknown".
+        # The status of a broken connection is "unknown".
         is_idle = connection.raw.info.transaction_status == TRANSACTION_STATUS_IDLE
         if not is_idle or not is_trusted or self._is_closing:
             self._discard(connection)
@@ -223,7 +223,7 @@ class Pool:
             self._reaper = loop.call_later(self._settings.max_idle_time, self._close_expired)
 
     def _close_expired(self) -> None:
-        """Close what has been idle for `max_idle_time`; look again when that is over for others."""
+        """Close connections that were idle for `max_idle_time`; schedule the next check."""
         loop = asyncio.get_running_loop()
         max_idle_time = self._settings.max_idle_time
         while self._idle and self._idle[0][1] <= loop.time() - max_idle_time:
@@ -233,10 +233,10 @@ class Pool:
             self._reaper = loop.call_at(self._idle[0][1] + max_idle_time, self._close_expired)
 
     def _discard(self, connection: aiopg.Connection) -> None:
-        """Close it, if it is not closed, and forget it."""
+        """Forget the connection, and close it if it is open."""
         self._opened.pop(connection, None)
-        # Never a second time: aiopg would stop watching a file descriptor that by now may be
-        # another connection's.
+        # Never close it twice: aiopg would stop watching a file descriptor that another connection
+        # may have by now.
         if connection.raw.closed != CLOSED_HERE:
             connection.close()
         if self._is_closing and not self._opened:
@@ -251,7 +251,7 @@ class Pool:
         return bool(self._waiters) and len(self._opened) < self._settings.max_open
 
     async def _open_connections(self) -> None:
-        """Open connections, one after the other, while users wait and there is room."""
+        """Open connections, one after the other, while tasks wait and `max_open` allows it."""
         loop = asyncio.get_running_loop()
         try:
             while self._needs_more():
@@ -259,10 +259,10 @@ class Pool:
                 try:
                     connection = await self._open_connection()
                 # A timeout of PostgreSQL is a `CancelledError` of aiopg.
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - users get it
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised for the waiters
                     if self._is_closing:
                         return
-                    # PostgreSQL may be full, for example: then connections that are open serve.
+                    # If connections are open, wait for one of them: PostgreSQL may just be full.
                     if all(connection.closed for connection in self._opened):
                         self._begin_outage(error)
                     await asyncio.sleep(RETRY_S)
@@ -290,7 +290,7 @@ class Pool:
         if not self._is_database_away:
             self._is_database_away = True
             log.error("no database", reason=reason)
-        # A migration is missing or a file is wrong; or there is no connection.
+        # Behind: a migration is missing, or a query file is wrong.
         is_behind = isinstance(error, Unavailable | OperatorError)
         refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
@@ -298,7 +298,7 @@ class Pool:
         self._refuse(unavailable)
 
     def _refuse(self, refusal: Unavailable) -> None:
-        """Refuse those who wait, and others while `_refusal` is set."""
+        """Raise this for all waiters, and for later ones while `_refusal` is set."""
         self._refusal = refusal
         while self._waiters:
             waiter = self._waiters.popleft()

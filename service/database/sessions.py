@@ -20,7 +20,7 @@ SIGNAL_CHECK_S = 1.0  # a signal just before select() does not wake it
 
 
 def open_session(url: str, **options: Any) -> Session:
-    """Open a connection that blocks until PostgreSQL responds, with more of libpq's `options`."""
+    """Open a connection that blocks until PostgreSQL responds; `options`: more for libpq."""
     given: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S} | parse_url(url) | options
     try:
         session: Session = psycopg2.connect(**{**given, "client_encoding": "UTF8"})
@@ -56,7 +56,7 @@ def wait(session: Session, states: tuple[int, ...] = (POLL_OK,), *, seconds: flo
     while (state := session.poll()) not in states:
         if monotonic() >= deadline:
             raise TimeoutError("timeout expired")
-        # select() gets the session anew: for the next address, libpq opens another socket.
+        # Pass the session each time: libpq opens another socket for the next address.
         reading = [session] if state == POLL_READ else []
         writing = [] if reading else [session]
         select.select(reading, writing, [], min(SIGNAL_CHECK_S, seconds))

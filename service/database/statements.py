@@ -1,7 +1,7 @@
 """Runs one named statement on a pooled connection, with errors in the catalogue's own words.
 
-An error of PostgreSQL or the driver becomes `Unavailable` (another try may help), `RuleBroken` (a
-client's doing) or `StatementFailed` (anything else), and is logged once per statement.
+An error of PostgreSQL or the driver becomes `Unavailable` (a retry may help), `RuleBroken` (caused
+by a client's data) or `StatementFailed` (anything else), and is logged once per statement.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed,
 
 Row = tuple[Any, ...]
 
-SHARED_LOCK_TIMEOUT_MS = 250  # of a write that several requests share; its rows are then sent alone
-# PostgreSQL has so long to report a timeout. It does not while a commit waits for a standby.
+SHARED_LOCK_TIMEOUT_MS = 250  # of a shared write; its rows are then sent alone
+# How long PostgreSQL may take to report a timeout; while a commit waits for a standby, it does not.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
-# What a role or a database may set otherwise: each statement sees what was committed before it, and
-# PostgreSQL warns if a commit was not replicated.
+# Override defaults of the role or the database: each statement must see what was committed before
+# it, and PostgreSQL must warn if a commit was not replicated.
 DEFAULTS = "set local transaction_isolation = 'read committed'; "
 WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
 
@@ -79,7 +79,7 @@ class Statements:
         If its connection breaks, a read is run once more on a new one; so is a write that
         `is_repeatable`. For other writes it is unknown whether they were executed.
         `max_affected`: a statement that changes more movies is refused. If this is more than 1,
-        several requests share it, so it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
+        requests share the statement, so it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
         `waiting`: the requests that wait for it, for logs and traces.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
@@ -144,7 +144,7 @@ class Statements:
         parameters: dict[str, Any],
         waiting: Sequence[RequestContext],
     ) -> list[Row]:
-        """Run it on a connection; psycopg2.Error if that breaks."""
+        """Run the statement on a connection; psycopg2.Error if the connection breaks."""
         share = self._share if query.is_read_only else self._pool.writes
         metrics = self.metrics.get_statement(query.name)
         async with self._pool.connection(share) as connection:
@@ -164,8 +164,8 @@ class Statements:
             finally:
                 seconds = monotonic() - started
                 metrics.duration.observe(seconds)
-            # A warning about a write: it may not be on the standby, if somebody has cancelled the
-            # commit's wait for it.
+            # PostgreSQL warns if somebody has cancelled the wait of a commit for the standby: the
+            # write may not be there.
             if connection.notices and not query.is_read_only:
                 raise self._lose(query, " ".join(connection.notices))
         metrics.rows.inc(len(rows))

@@ -1,7 +1,7 @@
-"""A transaction on a connection of its own, whose statements run while Python does other work.
+"""A transaction for commands, on its own connection; Python works on while a statement runs.
 
-Commands use it, without threads: `start` sends a statement, `finish` waits for its rows
-in select(), where Ctrl-C takes effect. Within libpq's blocking calls it would not.
+It needs no threads: `start` sends a statement, `finish` waits for its rows in select(), which
+Ctrl-C interrupts. It would not interrupt the blocking calls of libpq.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ from service.database.sessions import Session, open_polled_session, wait
 from service.database.statements import Row
 from service.errors import OperatorError, RuleBroken
 
-# Where a role or a database has these, they are for requests.
+# If a role or a database sets these timeouts, they are meant for requests, not for commands.
 DISABLE_TIMEOUTS = """
 select set_config(name, '0', true) from pg_settings where name in (
   'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
 )
 """
-# A constraint that is only checked by the commit could not say which row it refuses.
+# A deferred constraint would fail at the commit, which does not say which row is refused.
 BEGIN_WRITING = f"begin; set constraints all immediate; {DISABLE_TIMEOUTS}"
 BEGIN_READING = f"begin isolation level repeatable read, read only; {DISABLE_TIMEOUTS}"
 
@@ -85,7 +85,7 @@ class Transaction:
     def finish_insert(self, name: str, rows: Sequence[str]) -> list[tuple[int, str]]:
         """Wait until the rows are inserted; return position and reason of each that is refused.
 
-        PostgreSQL does not say which row it refuses: the rows are inserted again by halves.
+        PostgreSQL does not say which row it refuses, so the rows are inserted again by halves.
         """
         try:
             self.finish()
@@ -107,7 +107,7 @@ class Transaction:
         return refusals
 
     def commit(self) -> None:
-        """Commit; the `OperatorError` says so if it is unknown whether that succeeded."""
+        """Commit; raises `OperatorError` if it is unknown whether the commit succeeded."""
         try:
             self.execute("commit")
         except (KeyboardInterrupt, psycopg2.Error) as error:
@@ -124,7 +124,7 @@ def begin(
 ) -> Iterator[Transaction]:
     """Connect and begin a transaction, which is rolled back unless it is committed.
 
-    `read_only`: all its statements see the same moment. A failure is an `OperatorError`.
+    `read_only`: all its statements see one snapshot. A failure is an `OperatorError`.
     """
     session = open_polled_session(url)
     try:

@@ -1,6 +1,6 @@
 """What a database's URL says: its servers and their addresses, and whether TLS is required.
 
-No message repeats the URL or what could not be read of it: it holds a password.
+No message repeats the URL, or a part of it that cannot be read: it may hold a password.
 https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS
 """
 
@@ -88,7 +88,7 @@ def list_addresses(given: Mapping[str, Any]) -> list[Server]:
 def check_tls(settings: Database) -> None:
     """Warn if the password may cross a network without TLS; `OperatorError` with `require_tls`.
 
-    With `prefer`, libpq's default, whoever can change packets can turn TLS off.
+    With `prefer`, libpq's default, anyone who can change packets can turn TLS off.
     https://www.postgresql.org/docs/current/libpq-ssl.html#LIBPQ-SSL-PROTECTION
     """
     given = parse_url(settings.url)
@@ -104,7 +104,7 @@ def check_tls(settings: Database) -> None:
 
 
 def is_local(server: Server) -> bool:
-    """Whether no network lies between: a socket, or an address of this machine."""
+    """Whether the server is on this machine: a Unix socket or a loopback address."""
     host = server.get("hostaddr") or server.get("host", "")
     if not host or host.startswith(("/", "@")) or host == "localhost":
         return True

@@ -15,7 +15,7 @@ from service.errors import OperatorError
 
 @contextmanager
 def open_source(path: str) -> Iterator[BinaryIO]:
-    """Yield the unpacked content of a file (`-`: stdin); gzip has its own first bytes."""
+    """Yield the unpacked content of a file (`-`: stdin); detects gzip by its first bytes."""
     with ExitStack() as files:
         with convert_read_errors(path):
             number = 0 if path == "-" else path
@@ -41,8 +41,8 @@ def convert_read_errors(path: str) -> Iterator[None]:
 def write_file(path: str) -> Iterator[BinaryIO]:
     """Write a file that gets its name when it is complete; `-` is stdout.
 
-    It has another name first, so that a full disk or a kill leaves no half file. Only a device or
-    a pipe is written directly. A link to a file is replaced, never followed.
+    Until then it has a temporary name, so that a full disk or a kill leaves no half file. Only a
+    device or a pipe is written directly. A link to a file is replaced, never followed.
 
     Raises `BrokenPipeError` if the reader of a pipe has gone, `OperatorError` for other errors.
     """

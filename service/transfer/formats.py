@@ -92,7 +92,7 @@ def _to_cell(value: Any) -> str:
 
 
 def _join_genres(genres: list[str]) -> str:
-    """Join genres with bars, or as a JSON array if they could not be split again."""
+    """Join genres with bars, or as a JSON array if splitting would not return the same genres."""
     text = "|".join(genres)
     if not text.startswith("[") and split_genres(text) == genres:
         return text

@@ -30,7 +30,7 @@ class ImportResult(NamedTuple):
     """What an import did; numbers of rows."""
 
     read: int
-    inserted: int  # and rolled back, where it is a dry run or rejects are not allowed
+    inserted: int  # and rolled back in a dry run, or if there are rejects that are not allowed
     rejected: int
     seconds: float
 
@@ -57,7 +57,7 @@ class Chunk:
         self.rows: list[FileRow] = []  # to be imported
         self.movies: list[str] = []  # of these rows, as JSON
         self.highest_id = 0
-        # Line and text of each; a parsed hostile row takes a hundred times as much memory.
+        # Line and text, not the parsed row: that may take a hundred times as much memory.
         self.rejects: list[tuple[int, bytes]] = []
 
     def add(self, row: FileRow) -> None:

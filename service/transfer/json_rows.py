@@ -12,8 +12,8 @@ from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 
 READ_BYTES = 1 << 18
 BLANKS = re.compile(r"[ \t\r\n]+")
-# It only finds where a movie ends, so it accepts what `parse_object` refuses: control characters,
-# and integers of any length.
+# Finds only the end of a movie; `parse_object` then parses it. So this also accepts what
+# `parse_object` refuses: control characters, and integers of any length.
 FIND_END = json.JSONDecoder(parse_int=float, strict=False).raw_decode
 
 
@@ -37,7 +37,7 @@ def read_array(stream: BinaryIO) -> Iterator[FileRow]:
 
 
 class _Array:
-    """The text of an array from the position that has been reached; not more than a row ahead."""
+    """Reads a JSON array in blocks; forgets the text of the rows that were returned."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -55,7 +55,7 @@ class _Array:
         return self._text[self._at : self._at + 1]
 
     def take(self, signs: str) -> str:
-        """Return the next character, which must be one of these, and move behind it."""
+        """Return the next character, which must be one of `signs`, and move past it."""
         sign = self.peek()
         if not sign or sign not in signs:
             raise self.make_error(f"expected {' or '.join(signs)}")
@@ -63,7 +63,7 @@ class _Array:
         return sign
 
     def take_object(self) -> tuple[int, bytes]:
-        """Return line and text of the object that comes next, and move behind it."""
+        """Return line and text of the next object, and move past it."""
         if self.peek() != "{":
             raise self.make_error("it must contain objects only")
         end = 0
@@ -85,7 +85,7 @@ class _Array:
         return line, text
 
     def make_error(self, problem: str) -> BrokenFile:
-        """Return the error that the array cannot be read from here."""
+        """Return an error about the array at the current line."""
         return BrokenFile(self._line, f"expected a JSON array of movies: {problem}")
 
     def _skip_blanks(self) -> None:

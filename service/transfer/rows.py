@@ -70,7 +70,7 @@ def _parse_time(text: str) -> datetime:
 
 TIME = JSONField(str, 'a string like "2026-01-05T09:00:00Z"', None, {}, _parse_time)
 READ_ONLY = {
-    "id": _number(10**MAX_DIGITS - 1),  # ids beyond are left for new movies
+    "id": _number(10**MAX_DIGITS - 1),  # higher ids are left for new movies
     "version": _number(MAX_INTEGER),
     "created_at": TIME,
     "updated_at": TIME,

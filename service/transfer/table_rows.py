@@ -52,7 +52,7 @@ Record = tuple[int, list[str], int]  # line, cells, and size in bytes
 
 
 def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
-    """Split a file into records, with parameters of Python's csv module; blank lines are none."""
+    """Split a file into records, with parameters of Python's csv module; skips blank lines."""
     first = 1  # line of the record
     size = 0
 
@@ -119,7 +119,7 @@ def _check_cells(cells: Sequence[str], number: int) -> None:
         raise Malformed(f"the row has {len(cells)} cells, the header {number}")
     try:
         "".join(cells).encode()
-    except UnicodeEncodeError as error:  # see "surrogateescape"
+    except UnicodeEncodeError as error:  # from "surrogateescape" above
         raise Malformed("the row is not UTF-8") from error
 
 

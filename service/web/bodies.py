@@ -16,15 +16,15 @@ from service.web.request_cycle.context import CONTEXT
 WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 UNREADABLE = "the body is not what its Content-Encoding or Transfer-Encoding says"
 TOO_LARGE = f"the body must be at most {MAX_BYTES} bytes"
-# JSON shrinks to a tenth, and to a hundredth if a text is repeated; no movie is larger than the
-# free bytes. 1 KB of gzip can be 1 MB of zeros.
+# A body is decompressed to at most MAX_RATIO times its size, or to FREE_BYTES, more than any movie
+# has. JSON shrinks to a tenth, or a hundredth if a text is repeated; 1 MB of zeros shrinks to 1 KB.
 MAX_RATIO = 100
 FREE_BYTES = 65_536
 TOO_COMPRESSED = (
     f"the body is compressed to less than a {MAX_RATIO}th; expected less compression, or none"
 )
-# Bodies that are larger than the free bytes may have so many together while they arrive. Otherwise
-# the clients of 4,000 connections could make a process hold 4 GB.
+# The limit of all bodies together that have more than FREE_BYTES and are still arriving. Without
+# it, the clients of 4,000 connections could make a process hold 4 GB.
 MAX_LARGE_BYTES = 64 * 1024 * 1024
 
 
@@ -42,12 +42,12 @@ class BodyReader:
     async def read_object(self, request: web.Request) -> dict[str, Any]:
         """Return the JSON object in the body.
 
-        Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` if others send too much.
+        Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` beyond `MAX_LARGE_BYTES`.
         """
         content = request.content
         try:
             if content.is_eof() and content.total_bytes <= FREE_BYTES:
-                body = content.read_nowait()  # it came with the head, as most do
+                body = content.read_nowait()  # it arrived with the head, as most bodies do
             else:
                 async with asyncio.timeout(self._timeout):
                     body = await self._read(request)

@@ -1,6 +1,6 @@
-"""What operators ask of a process: /live, /ready and /metrics, on the operations port.
+"""/live, /ready and /metrics for operators, on the operations port.
 
-Without such a port, /metrics may be on the service's own one, for those who have the token.
+Without such a port, the service's own port may serve /metrics to clients with the token.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ class MetricsPage:
 
     async def show(self, _: web.Request) -> web.StreamResponse:
         """200, in Prometheus' text format."""
-        # In a thread, as the files of four busy workers take up to 100 ms. One at a time: several
-        # threads would leave less of the processor to the event loop.
+        # In a thread, because the files of four busy workers take up to 100 ms. One at a time,
+        # because several threads would slow down the event loop.
         async with self._rendering:
             self._metrics.sample()
             body = await asyncio.to_thread(self._metrics.render)
@@ -35,7 +35,7 @@ class MetricsPage:
 
     async def show_with_token(self, request: web.Request) -> web.StreamResponse:
         """200, or 401 without the token (RFC 6750, 3)."""
-        sent = ", ".join(request.headers.getall("Authorization", ()))  # two are not one of them
+        sent = ", ".join(request.headers.getall("Authorization", ()))  # two headers never match
         scheme, _, token = sent.partition(" ")
         given = f"{scheme.lower()} {token.strip()}".encode("utf-8", "surrogateescape")
         if hmac.compare_digest(given, self._credentials):

@@ -1,7 +1,7 @@
-"""The ledger of applied migrations, and what it allows to run or to revert.
+"""The ledger of applied migrations; decides which files are pending, and which can be reverted.
 
-`schema_migrations` alone says what is applied. dbmate also writes it, with the column `version`
-only. `alembic_version` follows it: before each file, it is stamped with the newest version.
+The ledger is the table `schema_migrations`. dbmate writes it, too, but only the column `version`.
+`alembic_version` decides nothing: before each file, it is set to the newest version of the ledger.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from service.database.sessions import Session
 from service.database.sql_files import locate
 from service.errors import OperatorError
 
-# dbmate creates the table with the first column, and inserts nothing else: the time is the
-# default's. The default comes after the column: the time of the rows that are there is unknown.
+# dbmate creates the table with `version` only and inserts nothing else, so `applied_at` has a
+# default. It is set after the column is added: the time of existing rows is unknown, so null.
 PREPARE_LEDGER = """\
 create table if not exists schema_migrations (version text primary key);
 alter table schema_migrations
@@ -42,7 +42,7 @@ Ledger = Mapping[str, Applied]
 
 
 def read_ledger(session: Session) -> Ledger:
-    """Return what is applied, in the order of the versions; refuse a ledger that was lost."""
+    """Return the applied migrations by version; `OperatorError` if the ledger was lost."""
     rows = _fetch(session, READ_LEDGER)
     if rows is None and (current := _fetch(session, "select version_num from alembic_version")):
         raise OperatorError(
@@ -53,9 +53,9 @@ def read_ledger(session: Session) -> Ledger:
 
 
 def complete_ledger(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
-    """Complete in one transaction what dbmate, or an earlier release of this, has recorded.
+    """Add the checksums that dbmate or an earlier release has not stored, in one transaction.
 
-    Writes nothing if nothing is missing: `alter table` waits for each reader of the table.
+    Writes nothing if none is missing: `alter table` would wait for each reader of the table.
     """
     if any(applied.checksum is None for applied in ledger.values()):
         with session, session.cursor() as cursor:
@@ -80,7 +80,7 @@ def report_edits(migrations: list[Migration], ledger: Ledger, report: Report) ->
 
 
 def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]:
-    """Return what is to run; refuse what would leave a hole in the history."""
+    """Return the migrations to run; `OperatorError` if a file is missing, or is too old to run."""
     files = {migration.version for migration in migrations}
     newest = max(ledger, default="")
     for version in ledger:
@@ -97,7 +97,7 @@ def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]
 
 def find_newest_applied(migrations: list[Migration], ledger: Ledger) -> list[Migration]:
     """Return the newest applied migration; refuse if it cannot be reverted."""
-    find_pending(migrations, ledger)  # refuses a hole in the history here too
+    find_pending(migrations, ledger)  # checks the history
     if not ledger:
         raise OperatorError("no migration is applied: there is nothing to revert")
     newest = [migration for migration in migrations if migration.version == max(ledger)]

@@ -119,13 +119,13 @@ class _Step(StampStep):
             self._send(context)
         else:
             with context.autocommit_block():
-                # Such a statement blocks no other while it waits for older transactions, and
-                # leaves an invalid index when it is cancelled: it may wait.
+                # It waits for older transactions without blocking requests, and leaves an invalid
+                # index when it is cancelled: so let it wait.
                 if re.search(r"\bconcurrently\b", self.section.sql, re.IGNORECASE):
                     context.execute("set lock_timeout = 0")
                 self._send(context)
-        # Settings of a file (search_path, role, as in pg_dump's output) end with it: the
-        # bookkeeping's tables and the next file need the defaults.
+        # Undo what the file has set (search_path and role, as pg_dump's output does): the ledger
+        # and the next file need the defaults.
         context.execute("reset all")
         context.execute("reset role")
 
@@ -149,8 +149,8 @@ class _Step(StampStep):
 def _run(step: _Step, connection: Connection) -> None:
     """Run a step; `OperatorError` with file and line if it fails.
 
-    If PostgreSQL names no line, as at the commit, it is the first one of the section. A position
-    counts characters of all that was sent, also of several statements:
+    If PostgreSQL reports no position, as at the commit, the line is the first one of the section.
+    The position counts characters from the start of the message, which may have several statements:
     https://www.postgresql.org/docs/current/protocol-error-fields.html
     """
     section, line = step.section, step.section.line

@@ -20,11 +20,11 @@ from service.database.sessions import Session, open_session
 from service.database.urls import parse_url
 from service.errors import OperatorError
 
-# While a migration waits for a table, all requests queue behind it, and fail after 3 s
-# (statement_timeout in config.toml). So it gives up before, and pauses while they go on. Its work
-# may take as long as it needs. These are options of the connection because `reset all` returns to
-# them, and because PgBouncer, which may hand the session's lock to another client, refuses them by
-# default: migrations need PostgreSQL itself.
+# While a migration waits for the lock of a table, all requests for the table queue behind it, and
+# fail after 3 s (statement_timeout in config.toml). So the migration gives up earlier, and pauses
+# to let the requests pass. Its statements have no timeout. These are options of the connection
+# because `reset all` keeps them, and because PgBouncer refuses them by default: migrations must not
+# use PgBouncer, which may give the session's lock to another client.
 # https://www.postgresql.org/docs/current/runtime-config-client.html
 OPTIONS = "-c lock_timeout=1s -c statement_timeout=0"
 RETRY_PAUSE_S = 1.0
@@ -44,8 +44,8 @@ select pid, format('pid %%s, application "%%s", %%s, query: %%s', pid, applicati
          select pid from pg_locks
           where locktype = 'advisory' and (classid::bigint << 32) | objid::bigint = %(key)s
        )"""
-# PostgreSQL's refusals that pass (53300, 57P03). For a failed connection, the driver has only their
-# text; in another language (`lc_messages`), they are reported at once.
+# Temporary refusals of a connection (53300, 57P03). The driver has only their text; if it is in
+# another language (`lc_messages`), the refusal is reported at once.
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 PASSING_REFUSAL = re.compile(
     "too many (clients|connections)|connection slots are reserved|the database system is"
@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 
 
 class Busy(OperatorError):
-    """A try that changed nothing, and may succeed later."""
+    """An attempt that changed nothing, and may succeed later."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def connect(url: str, report: Report) -> Iterator[Session]:
 
 
 def lock(url: str, session: Session) -> None:
-    """Make this the only migration of the database, until the session ends; `Busy` if another is.
+    """Lock out other migrations of the database until the session ends; `Busy` if one runs.
 
     Waiting in `pg_advisory_lock` would deadlock with `create index concurrently`.
     https://www.postgresql.org/docs/current/sql-createindex.html#SQL-CREATEINDEX-CONCURRENTLY
@@ -97,7 +97,7 @@ class Watch:
 
     def run(self) -> None:
         """Run the step; `Busy` if it waited too long for a lock. Ctrl-C cancels its statement."""
-        # In a thread, because libpq blocks until PostgreSQL responds, Ctrl-C or not.
+        # In a thread, because libpq ignores Ctrl-C until PostgreSQL responds.
         with ThreadPoolExecutor(max_workers=1) as thread:
             work = thread.submit(self.step)
             try:
@@ -120,14 +120,14 @@ class Watch:
 
 
 def find_driver_error(error: BaseException) -> BaseException:
-    """Find what the driver said: cleaning up after a lost connection fails in words of its own."""
+    """Find the driver's error behind others: after a lost connection, the cleanup fails, too."""
     while not isinstance(error, psycopg2.Error) and (inner := error.__cause__ or error.__context__):
         error = inner
     return error
 
 
 def retry(attempt: Callable[[], Result], report: Report) -> Result:
-    """Try until it is not `Busy`, for up to `GIVE_UP_S`; report the reason once."""
+    """Repeat the attempt while it is `Busy`, for up to `GIVE_UP_S`; report the reason once."""
     give_up = time.monotonic() + GIVE_UP_S
     failed = 0
     while True:
@@ -136,14 +136,14 @@ def retry(attempt: Callable[[], Result], report: Report) -> Result:
         except Busy as error:
             if time.monotonic() >= give_up:
                 raise OperatorError(f"{error}; tried for {GIVE_UP_S:g} s") from error
-            if failed == 1:  # the first may be due to a session that is just ending
+            if failed == 1:  # the first failure may be due to a session that is just ending
                 report(f"{error}; trying for up to {GIVE_UP_S:g} s")
             failed += 1
         time.sleep(RETRY_PAUSE_S)
 
 
 def _find_holders(url: str, session: Session) -> dict[int, str]:
-    """Describe, by pid, who blocks the session; nobody if a second one cannot be opened."""
+    """Describe the sessions that block this one, by pid; {} if no second session can be opened."""
     info = session.info  # the URL may list several hosts
     server = {"host": info.host, "port": str(info.port), "connect_timeout": 2}
     try:

@@ -48,7 +48,7 @@ class Movies:
         return page_response(request, query, page)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """201 and the new movie; the first response again for a key that was sent before."""
+        """201 and the new movie, or the first response to an earlier request with the same key."""
         if request.rel_url.raw_query_string:
             reject_query_string(request)
         key = parse_key(request) if HEADER_NAME in request.headers else None

@@ -50,7 +50,7 @@ def _make_link(
 ) -> URL | None:
     """Link by number if the client asked by number and numbers reach that far, else by cursor."""
     base = _remove_place(url)
-    # A page behind the last one is empty and has no cursor; it links back by number.
+    # A page after the last one is empty and has no cursor, so it links back by number.
     is_before = query.page_number is not None and 0 < number < query.page_number
     if query.page_number and (cursor or is_before) and number <= last_page:
         return base.update_query(page=number)

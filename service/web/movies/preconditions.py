@@ -57,7 +57,7 @@ def parse_preconditions(
 
 
 def _select_versions(tags: list[Tag], movie_id: int, *, strong: bool) -> list[int]:
-    """Return the versions in those tags that this movie can have had."""
+    """Return the versions in the tags of this movie; a strong comparison ignores weak tags."""
     matches = [MOVIE_TAG.fullmatch(tag.opaque) for tag in tags if not (strong and tag.weak)]
     versions = [int(match[2]) for match in matches if match and int(match[1]) == movie_id]
     return [version for version in versions if version <= MAX_INTEGER]

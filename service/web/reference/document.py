@@ -60,7 +60,7 @@ class Operation(NamedTuple):
     response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
-    problems: tuple[str, ...] = ()  # slugs of those that do not follow from the rest
+    problems: tuple[str, ...] = ()  # slugs; only those that the other fields do not imply
     status: int = 200  # of `response`
 
 
@@ -80,7 +80,7 @@ def response(description: str, headers: tuple[str, ...] = (), content: Json | No
 def json_response(
     description: str, schema: type[Schema], headers: tuple[str, ...] = (), **changes: Any
 ) -> Json:
-    """Describe a response whose example is made of those of the fields, with these changes."""
+    """Describe a response; its example has the examples of the fields, with these changes."""
     content = {"schema": schema, "example": schemas.make_example(schema()) | changes}
     return response(description, headers, {"application/json": content})
 
@@ -136,7 +136,7 @@ REQUEST_ID = parameter(
 IF_NONE_MATCH = parameter(
     "If-None-Match", "header", "The `ETag` of the response that you have; 304 if it is unchanged."
 )
-# Of every operation with a scope; two Authorization headers are a malformed one.
+# Of every operation with a scope; `malformed-header`: there are two Authorization headers.
 ACCESS_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached")
 COMMON_PROBLEMS = ("bad-request", "expectation-failed", "internal-error", "unavailable")
 
@@ -215,7 +215,7 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
 
 
 def _options(other: Operation) -> Operation:
-    """Any id is accepted: whether the movie exists is not checked."""
+    """Describe OPTIONS: any id is accepted, because the movie is not looked up."""
     path = tuple({**p, "schema": STRING} for p in other.parameters if p["in"] == "path")
     return Operation(
         name="",
@@ -229,7 +229,7 @@ def _options(other: Operation) -> Operation:
 
 
 def _problem_responses(slugs: Iterable[str]) -> dict[int, Json | str]:
-    """Group by status; a single problem of a status is a component, which has its name."""
+    """Group problems by status; a status with one problem refers to the component of its name."""
     by_status = attrgetter("status")
     problems = sorted((BY_SLUG[slug] for slug in dict.fromkeys(slugs)), key=by_status)
     groups = {status: list(same) for status, same in groupby(problems, by_status)}

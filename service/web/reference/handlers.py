@@ -65,7 +65,7 @@ class Reference:
 
 
 def _render_page() -> bytes:
-    """Return the page with a section for every kind of problem; these need no JavaScript."""
+    """Return the page; it has a section for every kind of problem, without JavaScript."""
     page, section = (
         Template((FOLDER / name).read_text("utf-8")) for name in ("reference.html", "problem.html")
     )

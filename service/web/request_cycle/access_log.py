@@ -12,7 +12,7 @@ from service.context import MAX_LOGGED_LENGTH, RequestContext
 from service.log_writer import get_writer
 from service.logs import encode_line, is_as_text
 
-# Platforms ask every few seconds; their lines would hide the others.
+# Platforms send these every few seconds; their lines would hide the others.
 HEALTH_CHECKS = ("/v1/healthcheck", "/v1/healthcheck/ready")
 LINE_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
 
@@ -83,5 +83,5 @@ class AccessLog:
 
 
 def _escape(text: str) -> str:
-    """Return the text in ASCII: a terminal obeys some other characters."""
+    """Return the text in ASCII: other characters may control a terminal."""
     return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()

@@ -9,7 +9,7 @@ from multidict import CIMultiDictProxy, istr
 UNIX = "unix"  # the peer on a unix socket, and its name in `trusted_proxies`, as in nginx
 MAX_HOPS = 32  # the last addresses of the header; the others are ignored
 MAX_HOP_LENGTH = 64  # characters; an IPv6 address with a port has up to 53
-KNOWN_ADDRESSES = 4096  # the latest
+KNOWN_ADDRESSES = 4096  # in the cache
 
 _X_FORWARDED_FOR = istr("X-Forwarded-For")
 
@@ -19,7 +19,7 @@ class ClientAddresses:
 
     That is the peer of the connection. If the peer is one of the `trusted` proxies (addresses,
     networks or `unix`), it is the last address of `X-Forwarded-For` that is not trusted itself.
-    Whatever is before that address may be forged.
+    Addresses before that one may be forged.
     """
 
     def __init__(self, trusted: Collection[str]) -> None:
@@ -28,7 +28,7 @@ class ClientAddresses:
         self._look_up = lru_cache(KNOWN_ADDRESSES)(self._parse_and_judge)
 
     def find(self, peer: str, headers: CIMultiDictProxy[str]) -> str:
-        """Return the address of the client: that of the peer, or what a trusted peer says.
+        """Return the client's address: that of the peer, or the one that a trusted peer reports.
 
         If an element of the header has no address (`unknown`, a name, garbage), the client is the
         one that sent it: the trusted proxy after it.
@@ -44,9 +44,9 @@ class ClientAddresses:
         return client
 
     def _parse_and_judge(self, text: str) -> tuple[str | None, bool]:
-        """Return an address in its usual form, None if it is none, and whether it is trusted.
+        """Return the address in its usual form (None: not an address) and whether it is trusted.
 
-        It may have a port, brackets or quotes around it (RFC 7239, 6).
+        The text may have a port and brackets (RFC 7239, 6).
         """
         if text.startswith("["):
             text = text[1:].partition("]")[0]

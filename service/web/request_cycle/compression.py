@@ -1,6 +1,6 @@
 """Compresses large responses for clients that accept it (RFC 9110, 8.4 and 12.5.3).
 
-Only a `LargeResponse`, which lists and documents are. A single movie is small, and its entity tag
+Lists and documents are compressed (`LargeResponse`). A single movie is small, and its entity tag
 must stay strong, because `If-Match` compares strong tags only (RFC 9110, 13.1.1).
 """
 
@@ -37,7 +37,7 @@ class LargeResponse(web.Response):
 
 
 def prefers_gzip(accepted: str) -> bool:
-    """Return whether `Accept-Encoding` prefers gzip to no compression, or likes both the same.
+    """Return whether `Accept-Encoding` does not prefer an uncompressed response to gzip.
 
     A client that refuses everything gets no compression, and no 406 (RFC 9110, 12.1 allows that).
     Malformed elements are ignored.

@@ -1,6 +1,6 @@
-"""The connections of a process: how many, and how much a client may send late or leave unread.
+"""The connections of a process, and their limits: number, late or large heads, unread responses.
 
-`Server` makes a `Connection` of each, and looks at all of them twice a second.
+`Server` makes a `Connection` for each, and checks all of them twice a second.
 """
 
 import asyncio
@@ -28,28 +28,28 @@ from service.web.request_cycle.cycle import RequestCycle
 log = structlog.get_logger()
 
 CHECK_INTERVAL_S = 0.5
-CROWDED_S = 10.0  # without another line in the log about too many connections
+CROWDED_S = 10.0  # below the limit, until the log gets the next line
 NOT_IN_A_HEAD = b"\0"
 SEND_TIMEOUT_S = 30.0  # for a client to read a response
-# A connection with more unsent bytes gets no further response; asyncio's default is four times it.
+# A connection with more unsent bytes gets no further response; asyncio's default is 64 KiB.
 WRITE_BUFFER_BYTES = 16_384
-# Of the connections whose clients do not read. A page has up to 0.6 MB.
+# The limit of all connections whose clients do not read. A page has up to 0.6 MB.
 MAX_UNSENT_BYTES_IN_ALL = 32 * 1024 * 1024
 RESET = struct.pack("ii", 1, 0)  # https://man7.org/linux/man-pages/man7/socket.7.html, SO_LINGER
-# Requests of one connection that wait for the one before; aiohttp's own limit of 32 lets a client
+# Requests of one connection that wait for the previous one; aiohttp's limit of 32 lets a client
 # fill 4 MB with large heads.
 MAX_PIPELINED = 2
 
 
 class Connection(web.RequestHandler):
-    """Responds to what is not valid HTTP; ends if its client is too slow."""
+    """Answers invalid HTTP with a problem document; ends if its client is too slow."""
 
     def __init__(self, server: "Server", **options: Any) -> None:
         super().__init__(server, **options)
         self.server = server
         self.peer = UNIX
         self.is_busy = False  # with a request
-        self.head_since: float | None = None  # when a head began to arrive; None: it did not
+        self.head_since: float | None = None  # when a head began to arrive; None: no head yet
         self.received = 0  # bytes since the last response
         self.context: RequestContext  # of the last request
         self.body: StreamReader | None = None  # of the last request
@@ -106,7 +106,7 @@ class Connection(web.RequestHandler):
             self._socket.abort()
 
     def _refuse_head(self, status: HTTPStatus) -> None:
-        """Respond as to any error of the HTTP parser, which this byte causes."""
+        """Make the parser fail on an invalid byte, so that `handle_error` sends this status."""
         self._refusal = status
         self.head_since = None
         super().data_received(NOT_IN_A_HEAD)
@@ -132,7 +132,7 @@ class Connection(web.RequestHandler):
                 message = "Invalid HTTP header"
             elif isinstance(exc, InvalidURLError):  # its message is the URL
                 message = "Invalid URL"
-            elif message:  # other lines have what was received
+            elif message:  # its other lines quote the request
                 message = message.strip().partition("\n")[0].rstrip(": ")
             context.parser_error = message or HTTPStatus(status).phrase
             response = problems.respond_http(request, status, reason=message)
@@ -141,7 +141,7 @@ class Connection(web.RequestHandler):
 
 
 class EndOfRequest(AbstractAccessLogger):
-    """Is told by aiohttp that a response has been sent, or that its client has gone."""
+    """aiohttp calls it when a response was sent, or its client has gone."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Let the connection wait for the next head; `time`: seconds since the request began."""
@@ -207,7 +207,7 @@ class Server(web.Server):
         writer: AbstractStreamWriter,
         task: "asyncio.Task[None]",
     ) -> web.BaseRequest:
-        """Make a request with its context; also of what is not valid HTTP."""
+        """Make a request and its context, also for invalid HTTP."""
         connection: Connection = protocol  # type: ignore[assignment] # of this server
         connection.is_busy = True
         connection.body = payload

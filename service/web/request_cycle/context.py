@@ -31,7 +31,7 @@ class Contexts:
         self._numbers = itertools.count(1)
 
     def make(self, message: RawRequestMessage, peer: str) -> RequestContext:
-        """Make the context of a request from this peer; also of what is not valid HTTP."""
+        """Make the context of a request from this peer, also for invalid HTTP."""
         headers = message.headers
         request_id = headers.get(REQUEST_ID)
         if request_id is None or not WELL_FORMED_ID.fullmatch(request_id):

@@ -1,4 +1,4 @@
-"""The middleware that every request passes through, and what is reported of its response."""
+"""The middleware of all requests; it also reports each response to log, spans and metrics."""
 
 import asyncio
 from collections.abc import Iterable
@@ -66,7 +66,7 @@ class RequestCycle:
     def make_application(self, routes: Iterable[Route]) -> web.Application:
         """Make the application of these routes; HEAD works wherever GET does.
 
-        aiohttp tries them in this order: first the paths of single movies, as most requests have.
+        aiohttp tries routes in order: the paths of single movies, the most frequent, come first.
         """
         app = web.Application(middlewares=[self.respond])
         app.on_response_prepare.append(add_common_headers)

@@ -19,7 +19,7 @@ STATUS_LINES = {
 
 
 class DirectResponse(web.StreamResponse):
-    """A response whose body is bytes; to HEAD it is not sent."""
+    """A response whose body is bytes; the response to HEAD has no body."""
 
     def __init__(self, body: bytes, headers: Mapping[str, str], status: int = 200) -> None:
         super().__init__(status=status)
@@ -47,7 +47,7 @@ class DirectResponse(web.StreamResponse):
         transport.write(message)
         context.sent_bytes = len(message)
         if transport.get_write_buffer_size():
-            await request.writer.drain()  # a client that does not read is not read from, either
+            await request.writer.drain()  # if the client does not read, take no further request
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Do nothing: all has been sent."""

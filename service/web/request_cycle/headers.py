@@ -24,7 +24,7 @@ EXPOSED_HEADERS = (
 PREFLIGHT_MAX_AGE_S = 7200  # Chromium keeps a preflight no longer
 CONSTANT_HEADERS = {
     "Server": "movie-catalogue",  # aiohttp's own default names versions
-    # A browser that opens a response as a page runs and loads nothing of it, and frames it nowhere.
+    # If a browser opens a response as a page: run nothing, load nothing, and allow no frame.
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",

@@ -20,8 +20,8 @@ log = structlog.get_logger()
 
 ACCEPTED_AT_ONCE = 32
 BACKLOG = 2048  # connections that may wait to be accepted; further clients retry after 1 s
-FEW_CONNECTIONS = 100  # fewer are hardly meant
-RESERVED_FILES = 128  # of a process: the log, the loop, sockets that listen, a lookup
+FEW_CONNECTIONS = 100  # fewer are probably a mistake
+RESERVED_FILES = 128  # besides connections: log, event loop, listening sockets, DNS lookups
 LINGERING_S = 2.0  # for the rest of a body that was refused
 # When the process stops, connections have so long for one more response, which tells the client
 # that the connection ends.
@@ -31,7 +31,7 @@ OPERATIONS = web.AppKey("operations", web.Application)
 
 
 class Runner(web.AppRunner):
-    """Runs an application with its request cycle, and the one of the operations port with it."""
+    """Runs an application and, if there is an operations port, the application of that port."""
 
     def __init__(self, app: web.Application) -> None:
         self._settings = app[CYCLE].settings
@@ -41,7 +41,7 @@ class Runner(web.AppRunner):
             "lingering_time": LINGERING_S,
             "access_log_class": EndOfRequest,
         }
-        # Nearly no time for aiohttp's own wait at the end: `cleanup` has waited by then.
+        # aiohttp's own wait is short, because `cleanup` has waited for the requests before.
         super().__init__(app, shutdown_timeout=1, **self._options)
         self._check: asyncio.Task[None] | None = None
         self._operations: Runner | None = None
@@ -55,8 +55,8 @@ class Runner(web.AppRunner):
             await self._operations.setup()
             await self._operations.listen(for_operators)
         for each in sockets:
-            # asyncio has one number for the backlog and for the connections that it accepts at
-            # once, each of which opens a file before it can be counted.
+            # asyncio uses `backlog` also as the number of connections that it accepts at once, and
+            # each opens a file before it is counted. So it is small first, and then raised.
             await web.SockSite(self, each, backlog=ACCEPTED_AT_ONCE).start()
             each.listen(BACKLOG)
 
@@ -81,7 +81,7 @@ class Runner(web.AppRunner):
             await self._operations.cleanup()
 
     async def _drain(self, server: web.Server) -> None:
-        """Wait for the requests in flight; aiohttp itself would not let their bodies arrive."""
+        """Wait for the requests in flight; aiohttp's own wait would not receive their bodies."""
         loop, cycle = asyncio.get_running_loop(), self.app[CYCLE]
         started = loop.time()
         await asyncio.sleep(DRAIN_CHECK_S)  # asyncio may still be accepting connections
