@@ -20,6 +20,7 @@ from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.statements import DEFAULTS
 from service.query_registry import EXPECTED
+from service.web.movies.parameters import PARAMETERS
 from service.web.problems import BY_SLUG
 
 DOCUMENTS = sorted(
@@ -191,6 +192,15 @@ def test_clients_read_of_every_problem() -> None:
     listed = re.findall(r"^\| (\d{3}) \| `([a-z-]+)` \|", text, re.MULTILINE)
 
     assert sorted(listed) == sorted((str(p.status), p.slug) for p in BY_SLUG.values())
+
+
+def test_clients_read_of_every_parameter_of_lists() -> None:
+    """The table of parameters has all of them."""
+    text = (ROOT / "docs/clients.md").read_text()
+    table = text.split("| parameter | meaning |")[1].split("\n\n")[0]
+    first_cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+
+    assert sorted(re.findall(r"`(\w+)`", "".join(first_cells))) == sorted(PARAMETERS)
 
 
 def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
