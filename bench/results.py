@@ -34,7 +34,7 @@ Cell = tuple[str, int, str]  # workload, connections, target
 
 
 class Results:
-    """All measurements of a run: those of a cell, one for each round."""
+    """All measurements of a run; a cell has one for each round."""
 
     def __init__(self) -> None:
         self.cells: dict[Cell, list[Measurement]] = defaultdict(list)

@@ -35,7 +35,7 @@ SHOWN_CHARACTERS = 200  # of the last line of a command's output
 
 @dataclass
 class Site:
-    """What a fault may break."""
+    """The processes and files that a fault may break."""
 
     lab: Lab
     database: str

@@ -193,7 +193,7 @@ async def _check_health(load: Load, service: Service) -> None:
     " number of open files is as before.",
 )
 async def many_connections(lab: Lab, checks: Checks) -> None:
-    """A new connection ends the one that has been idle for longest."""
+    """At the limit, a new connection ends the connection that was idle for longest."""
     database = lab.database()
     service = await lab.serve(
         lab.postgres.url(database),

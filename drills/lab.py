@@ -1,4 +1,4 @@
-"""What a drill gets (`Lab`), and what it returns (`Checks`)."""
+"""The input of a drill (`Lab`), and its result (`Checks`)."""
 
 import itertools
 import subprocess
@@ -39,7 +39,7 @@ Run = Callable[["Lab", "Checks"], Coroutine[Any, Any, None]]
 
 
 class Checks:
-    """What a drill has found: figures, and which expectations they did not meet."""
+    """The findings of a drill: figures, and the expectations that they did not meet."""
 
     def __init__(self) -> None:
         self.figures: list[str] = []

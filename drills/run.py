@@ -55,7 +55,7 @@ def choose(_: object, __: object, names: str) -> list[Drill]:
 )
 def main(drills: list[Drill]) -> None:
     """Break the service in every known way; exit status 1 if a drill fails."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: stop what was started
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: stop all processes
     with open_lab() as lab:
         versions = list_versions(lab.postgres.execute("postgres", "show server_version")[0][0])
         rows = [run_drill(lab, drill) for drill in drills]

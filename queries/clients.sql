@@ -100,7 +100,7 @@ where c.id = :id;
 -- name: revoke_client(client_name)
 -- set: lock_timeout = 10s
 -- \set client_name '\'reports\''
--- Refuses all tokens of the client from now on. If it was revoked before, that time is kept.
+-- Refuses all tokens of the client from now on. If the client was revoked before, revoked_at stays the same.
 update clients as c
 set revoked_at = least(c.revoked_at, now())
 where c.name = :client_name

@@ -65,7 +65,7 @@ def log_start_failure(error: Exception) -> None:
 
 
 def encode_line(fields: MutableMapping[str, Any]) -> bytes:
-    """Encode the fields of a line as JSON, whatever they are."""
+    """Encode the fields of a line as JSON; accepts values of any type."""
     try:
         return orjson.dumps(fields, default=str, option=JSON_OPTIONS)
     except TypeError:  # a huge integer, a lone surrogate

@@ -71,7 +71,7 @@ class Tracer:
 
 
 class RequestSpan:
-    """The span of a request, and those of the statements that it waits for."""
+    """The span of a request; it also makes the spans of the statements of the request."""
 
     def __init__(self, tracer: trace.Tracer, span: trace.Span) -> None:
         self._tracer = tracer

@@ -71,7 +71,7 @@ ROTATED = "the token was replaced by another one"
 
 
 class Scope(IntEnum):
-    """What a client may do; each scope includes the ones above it."""
+    """What a client may do; each scope includes the scopes above it."""
 
     NONE = 0
     READ = 1

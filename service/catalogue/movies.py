@@ -28,7 +28,7 @@ from service.errors import (
 
 
 class Condition(NamedTuple):
-    """What an update or delete requires of the movie; checked under the row's lock."""
+    """The conditions of an update or delete; checked under the lock of the movie's row."""
 
     versions: list[int] | None = None  # the movie's version is one of these
     other_than: list[int] | None = None  # and none of these
@@ -107,7 +107,7 @@ class Catalogue:
         condition: Condition = ALWAYS,
         context: RequestContext | None = None,
     ) -> Movie:
-        """Change those of `FIELDS` that are given, in one atomic statement.
+        """Change the given fields of the movie, in one atomic statement.
 
         Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
         """

@@ -78,7 +78,7 @@ class JSONField(Field[Any]):
 
 
 def read_movie(body: Mapping[str, Any], *, partial: bool = False) -> dict[str, Any]:
-    """Return the movie's fields, `runtime` in minutes; `partial`: only those that are sent.
+    """Return the movie's fields, `runtime` in minutes; `partial`: only the fields that were sent.
 
     Raises `Malformed` or `Invalid`.
     """

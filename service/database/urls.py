@@ -1,4 +1,4 @@
-"""What a database's URL says: its servers and their addresses, and whether TLS is required.
+"""Parses a database's URL: its servers and their addresses, and whether it requires TLS.
 
 No message repeats the URL, or a part of it that cannot be read: it may hold a password.
 https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS

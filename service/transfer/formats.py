@@ -19,7 +19,7 @@ NEEDS_QUOTES = re.compile('[",\r\n]')
 
 
 def detect_format(path: str, given: str | None, known: Collection[str]) -> str:
-    """Return the format that was given, or the one of the file name's ending."""
+    """Return the given format, or else the format of the file name's ending."""
     name = path.lower().removesuffix(".gz")
     found = given or next((ENDINGS[end] for end in ENDINGS if name.endswith(end)), None)
     if found is None or found not in known:

@@ -27,7 +27,7 @@ MAX_CHUNK_BYTES = 4 << 20
 
 
 class ImportResult(NamedTuple):
-    """What an import did; numbers of rows."""
+    """The result of an import, in numbers of rows."""
 
     read: int
     inserted: int  # and rolled back in a dry run, or if there are rejects that are not allowed
@@ -88,14 +88,14 @@ class Chunk:
         transaction.start_insert("import_movies", self.movies)
 
     def finish_insert(self, transaction: Transaction) -> None:
-        """Wait until the movies are inserted; reject those that the database refuses."""
+        """Wait until the movies are inserted; reject the rows that the database refuses."""
         refusals = transaction.finish_insert("import_movies", self.movies)
         for position, reason in refusals:
             self.reject(self.rows[position], [f"is refused by the database: {reason}"])
         self.inserted = len(self.movies) - len(refusals)
 
 
-def import_rows(  # noqa: PLR0913 - what it works with, and its options
+def import_rows(  # noqa: PLR0913 - its inputs and options
     url: str,
     queries: Mapping[str, Query],
     rows: Iterator[FileRow],

@@ -87,7 +87,7 @@ def _list_files(folder: Path) -> list[Path]:
         paths = sorted(
             path
             for path in folder.iterdir()
-            # Hidden files are those of editors: for Emacs, .#<name>.sql is a lock.
+            # Editors make hidden files: .#<name>.sql is a lock of Emacs.
             if path.name.endswith(".sql") and not path.name.startswith(".")
         )
     except OSError as error:

@@ -24,7 +24,7 @@ from service.web.movies import cursors
 
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
-MAX_PARAMETER_BYTES = 8000  # of cursors: about what fits in a URL
+MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
 RANGE = re.compile(rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})")

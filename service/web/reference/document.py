@@ -51,7 +51,7 @@ TAGS = {  # in the order of the page
 
 
 class Operation(NamedTuple):
-    """What the document says about one route; descriptions have code in backticks."""
+    """The description of one route in the document; texts have code in backticks."""
 
     name: str  # unique: client generators name methods after it
     tag: str  # of `TAGS`

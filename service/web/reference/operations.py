@@ -1,4 +1,4 @@
-"""What the reference says about each route; `routes.py` gives every route one of these.
+"""The `Operation` of each route, for the reference; `routes.py` joins it with the route.
 
 A new parameter or header of a request is added here, a new header of responses in `document.py`.
 """

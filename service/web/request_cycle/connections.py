@@ -167,7 +167,7 @@ class Server(web.Server):
         web_protocol.MAX_MSG_QUEUE_SIZE = MAX_PIPELINED
         self.cycle = cycle
         self.now = asyncio.get_running_loop().time()  # of the last check
-        self.idle: dict[Connection, None] = {}  # the one that is idle for longest is first
+        self.idle: dict[Connection, None] = {}  # ordered: the longest idle first
         self._make_bare_request = made.request_factory
         self._options = options
         self._open = 0

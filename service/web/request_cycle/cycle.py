@@ -32,15 +32,15 @@ class Route(NamedTuple):
     method: str
     path: str
     handler: Handler
-    scope: Scope = Scope.NONE  # NONE: everyone, whatever the settings say
+    scope: Scope = Scope.NONE  # NONE: public in every configuration
     cost: int = 1  # in units of the rate limit; a large body takes more
     is_open: bool = False  # requests without a token need not be checked
 
 
 class RequestCycle:
-    """Passes requests to their handlers, and ends those that take longer than `request_timeout`.
+    """Passes requests to their handlers; a request that exceeds `request_timeout` gets a 503.
 
-    One timer checks all requests: `asyncio.timeout` for each would cost a read a fifth more.
+    One timer checks all requests: `asyncio.timeout` for each would make reads a fifth more costly.
     Without an `access_log`, requests are not logged.
     """
 

@@ -1,4 +1,4 @@
-"""The headers of every response, and those that let pages of other origins use the API (CORS).
+"""The headers of every response; with CORS, so that pages of other origins can use the API.
 
 https://fetch.spec.whatwg.org/#http-cors-protocol. Before most requests a browser sends a preflight,
 an OPTIONS request. It shows a page only the response headers that are exposed here. A page
@@ -11,7 +11,7 @@ from multidict import CIMultiDictProxy
 from service.config import Server as Settings
 
 ANY_ORIGIN = "*"
-# Request headers that a page may set, beside those that every page may set.
+# Request headers that a page may set; browsers allow some others without asking.
 ALLOWED_HEADERS = (
     "Authorization, Content-Type, Idempotency-Key, If-Match, If-Modified-Since, If-None-Match,"
     " If-Unmodified-Since, X-Request-Id, traceparent, tracestate"
@@ -35,7 +35,7 @@ CONSTANT_HEADERS = {
 
 
 class CommonHeaders:
-    """The headers of all responses (`constant`), and those for pages of other `origins`."""
+    """The headers of all responses (`constant`), and CORS headers for pages of `origins`."""
 
     def __init__(self, settings: Settings) -> None:
         self.constant = dict(CONSTANT_HEADERS)

@@ -36,7 +36,7 @@ class Runner(web.AppRunner):
     def __init__(self, app: web.Application) -> None:
         self._settings = app[CYCLE].settings
         self._options: dict[str, Any] = {
-            "auto_decompress": False,  # `bodies.py` decompresses what it reads, and no more
+            "auto_decompress": False,  # `bodies.py` decompresses, up to a limit
             "keepalive_timeout": self._settings.keepalive_timeout,
             "lingering_time": LINGERING_S,
             "access_log_class": EndOfRequest,
