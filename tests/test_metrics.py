@@ -255,7 +255,7 @@ async def test_the_wait_for_a_share_of_the_pool(start: Start) -> None:
 
 
 async def test_the_age_of_the_genre_counts(start: Start) -> None:
-    """It begins with the first count."""
+    """The metric is 0 until the first count."""
     client = await start(operations__token=TOKEN)
     metrics = get_app(client)[CYCLE].metrics
     before = read(metrics)["genre_counts_age_seconds"]

@@ -147,7 +147,7 @@ async def test_a_statement_has_a_span_within_its_requests(
 async def test_every_request_finds_the_statement_that_it_shared(
     traced: Client, collector: Collector
 ) -> None:
-    """As its child, or by a link from the statement."""
+    """The span of the statement is a child of the request's span, or has a link to it."""
     await asyncio.gather(*(traced.get(f"/v1/movies/{number}") for number in range(1, 31)))
 
     await until(lambda: len(collector.find("GET /v1/movies/{id}")) == 30)
@@ -303,7 +303,7 @@ def test_a_missing_collector_is_a_line_in_the_log(environment: Environment) -> N
 def test_tracing_without_the_extra_is_a_clear_error(
     settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says what to install."""
+    """The error names the packages to install."""
     monkeypatch.delattr(service, "spans", raising=False)
     monkeypatch.setitem(sys.modules, "service.spans", None)
 

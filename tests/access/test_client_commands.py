@@ -117,7 +117,7 @@ ADD = ("add", "a", "--scopes")
     ],
 )
 def test_wrong_arguments_are_refused(words: list[str], problem: str) -> None:
-    """With what is expected, before a database is asked; the status is 2."""
+    """The message says what is expected; the exit status is 2, and no database is used."""
     status, _, err = run_here({}, "clients", *words)
 
     assert status == 2
@@ -240,7 +240,7 @@ ENDED = (
 def test_a_refusal_is_one_line_and_changes_nothing(
     environment: Environment, execute: Execute, words: list[str], before: str, problem: str
 ) -> None:
-    """The status is 1; the line says what to do."""
+    """The exit status is 1, and the line says what to do."""
     name_client(execute)
     execute(before)
     rows = execute(ALL)
@@ -250,7 +250,7 @@ def test_a_refusal_is_one_line_and_changes_nothing(
 
 
 def test_a_database_without_the_migration(environment: Environment, empty_database: str) -> None:
-    """One line says what to run."""
+    """An error of one line names the command to run."""
     environment["DATABASE_URL"] = empty_database
 
     problem = 'the database refused: relation "clients" does not exist; is it migrated?'
@@ -259,7 +259,7 @@ def test_a_database_without_the_migration(environment: Environment, empty_databa
 
 
 def test_the_list(environment: Environment, execute: Execute) -> None:
-    """It has every client without hashes, and nothing that a terminal obeys."""
+    """It has every client without hashes, and no characters that control a terminal."""
     add_client(execute, "read", "write", expires="2200-01-31 UTC")
     add_client(execute, "read", revoked="2026-01-31 12:00 UTC")
     execute(

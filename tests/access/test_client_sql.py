@@ -87,7 +87,7 @@ async def test_sql_restores_a_client_without_its_old_tokens(
 
 
 def test_sql_lists_clients_as_the_reader(execute: Execute) -> None:
-    """It reads no hash."""
+    """The statement in docs/dbas.md reads no hash of a token."""
     add_client(execute, "read")
 
     statement = find_statement("order by name")

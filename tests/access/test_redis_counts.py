@@ -129,7 +129,7 @@ async def test_processes_count_together(start: Start, server: Server, url: str) 
 
 
 async def test_a_client_learns_when_to_come_back(redis: Redis, server: Server) -> None:
-    """Also from a process that has not counted what was used."""
+    """Also from a process that did not serve the earlier requests."""
     other = Redis(server.url)
     await other.connect()
     await RedisCounts(HUNDRED, other).take("client:7", 90)
@@ -146,7 +146,7 @@ async def test_a_client_learns_when_to_come_back(redis: Redis, server: Server) -
 
 
 async def test_without_redis_each_process_limits_for_itself(start: Start, server: Server) -> None:
-    """No request fails; what was used before counts. The log says once that it went, and came."""
+    """No request fails, and earlier requests count. The log has one line for each change."""
     client = await start(limits__rate=1, limits__burst=1000, limits__redis_url=server.url)
     await count_passed(client)
     with capture_logs() as logs:
@@ -213,7 +213,7 @@ async def test_a_redis_that_refuses_is_as_none(
     remedy: tuple[str, ...],
     reason: str,
 ) -> None:
-    """It is full, a replica, or has another password; until it is not."""
+    """Redis is full, a replica, or has another password: processes count alone until it is fixed."""
     async with RedisClient.from_url(server.url) as operator:
         await operator.execute_command(*command)  # type: ignore[no-untyped-call]
         with capture_logs() as logs:

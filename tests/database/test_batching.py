@@ -180,7 +180,7 @@ async def test_without_sharing_each_request_has_a_statement(statements: Statemen
 
 
 async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> None:
-    """Requests wait SLOW_S for it, those after that not at all."""
+    """New requests wait SLOW_S for the slow statement; later ones do not wait for it."""
     batcher = Batcher(statements.run, SETTINGS)
     statements.stuck_keys = {1}
     loop = asyncio.get_running_loop()
@@ -270,7 +270,7 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
 async def test_rows_that_may_be_stored_are_not_sent_again(
     statements: Statements, error: Exception, *, idempotent: bool
 ) -> None:
-    """Nor those that would fail again: all requests of the statement get the error."""
+    """If each row would fail again, none is sent again: all requests get the error."""
     batcher = Batcher(statements.run, SETTINGS, idempotent=idempotent)
     statements.find_error = lambda keys: error if 1 in keys else None
 
@@ -393,7 +393,7 @@ async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Stateme
 async def test_every_row_is_executed_once(
     statements: Statements, settings: Sharing, *, exclusive: bool
 ) -> None:
-    """Also among statements that fail and requests that leave; nobody waits for ever."""
+    """Also if statements fail and requests are cancelled; no request waits for ever."""
     executed: list[bytes] = []
 
     async def run(rows: Rows[str]) -> dict[int, str]:

@@ -355,7 +355,7 @@ async def test_a_statement_without_a_connection_frees_its_place(
 async def test_max_idle_closes_surplus_connections(
     make_pool: MakePool, execute: Execute, max_idle: int
 ) -> None:
-    """Of three returned connections, `max_idle` stay."""
+    """Three connections are returned; `max_idle` of them stay open."""
     pool = make_pool(max_open=3, max_idle=max_idle)
 
     async with pool.connection(), pool.connection(), pool.connection():
@@ -579,7 +579,7 @@ async def test_closing_closes_idle_connections(make_pool: MakePool, execute: Exe
 
 
 async def test_closing_waits_for_used_connections(make_pool: MakePool) -> None:
-    """Users of connections may finish; those who wait for one get an error."""
+    """Tasks with a connection may finish; tasks that wait for one get an error."""
     pool = make_pool(max_open=1, acquire_timeout=30)
     end = asyncio.Event()
     await borrow(pool)
@@ -602,7 +602,7 @@ async def test_closing_waits_for_used_connections(make_pool: MakePool) -> None:
 async def test_closing_does_not_wait_for_a_connection_that_was_given_up(
     make_pool: MakePool,
 ) -> None:
-    """Nor would its return later do any harm."""
+    """The later return of the connection has no effect, either."""
     pool = make_pool()
     await give_up(pool, pool.writes)
 

@@ -87,7 +87,7 @@ async def test_with_too_many_connections(start: Start) -> None:
 
 
 async def test_health_checks_are_answered_beside_silent_clients(start: Start) -> None:
-    """New connections end those that are idle."""
+    """At the limit, a new connection ends an idle one."""
     base = await open_port(await start(operations__port=1))
     silent = [
         await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))

@@ -92,7 +92,7 @@ async def test_a_peer_on_a_unix_socket_is_trusted_by_name(
     trusted: tuple[str, ...],
     expected: str,
 ) -> None:
-    """It has no address: `unix` in the settings trusts it, and is what the log shows."""
+    """A peer on a unix socket has no address: settings and log call it `unix`."""
     config = settings(server__trusted_proxies=trusted)
     runner = Runner(create_app(config))
     await runner.setup()
@@ -107,7 +107,7 @@ async def test_a_peer_on_a_unix_socket_is_trusted_by_name(
 
 
 async def test_a_request_that_is_not_http_has_the_peer(start: Start, capsys: Capture) -> None:
-    """Its headers are not known, whoever sent it."""
+    """Its headers are unknown, so X-Forwarded-For is not used, even from a trusted proxy."""
     client = await start(server__trusted_proxies=TRUSTED)
 
     status, _, _ = await exchange(client, b"NONSENSE\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n")

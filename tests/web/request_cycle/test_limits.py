@@ -129,7 +129,7 @@ async def test_a_used_connection_may_be_idle(start: Start, connect: Connect) -> 
 
 
 async def test_a_slow_body_is_no_slow_head(start: Start, connect: Connect) -> None:
-    """It has a deadline of its own."""
+    """A body has its own deadline."""
     client = await start(server__head_timeout=0.1)
     reader, writer = await connect(client)
     writer.write(b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{")
@@ -168,7 +168,7 @@ async def test_a_head_that_is_too_large_is_431(
 async def test_the_start_of_a_head_behind_a_request_has_a_deadline(
     start: Start, connect: Connect, lines: int
 ) -> None:
-    """That of an idle connection: how much of it has arrived is not known."""
+    """It has the deadline of an idle connection, because its received bytes are unknown."""
     client = await start(server__keepalive_timeout=0.2)
     stream = await connect(client)
     headers = b"".join(b"X-%d: %b\r\n" % (number, b"y" * 8000) for number in range(lines))

@@ -238,7 +238,7 @@ async def test_the_access_line_has_the_bytes_sent(
 async def test_the_access_line_has_the_bytes_of_a_kept_connection(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As those of any other."""
+    """A kept connection counts its bytes as any other connection does."""
     sent = b"GET /v1 HTTP/1.1\r\nHost: a\r\n\r\n"
 
     status_line, headers, body = await send(client, sent)
@@ -292,7 +292,7 @@ async def test_health_checks_are_lines_of_level_debug(
 async def test_a_health_check_that_fails_is_a_line(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says why."""
+    """The line has the reason of the failure."""
     client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
 
     await client.get("/v1/healthcheck/ready")

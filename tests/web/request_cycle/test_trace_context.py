@@ -65,7 +65,7 @@ async def test_the_access_line_has_the_trace(client: Client, capsys: Capture) ->
 async def test_the_line_of_a_failure_has_the_trace(
     aiohttp_client: AiohttpClient, settings: Callable[..., Config], capsys: Capture
 ) -> None:
-    """As it has the request id: the failure's line, and the access line."""
+    """The line of the failure and the access line both have the trace id."""
 
     async def handler(_: web.Request) -> web.Response:
         raise RuntimeError
