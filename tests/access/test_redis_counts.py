@@ -213,7 +213,7 @@ async def test_a_redis_that_refuses_is_as_none(
     remedy: tuple[str, ...],
     reason: str,
 ) -> None:
-    """Redis is full, a replica, or has another password: processes count alone until it is fixed."""
+    """Redis is full, a replica, or has another password: processes count alone meanwhile."""
     async with RedisClient.from_url(server.url) as operator:
         await operator.execute_command(*command)  # type: ignore[no-untyped-call]
         with capture_logs() as logs:

@@ -57,7 +57,7 @@ def test_the_units_run_the_commands_of_the_procfile(process: str) -> None:
 
 
 def test_systemd_waits_longer_than_gunicorn() -> None:
-    """gunicorn kills its workers after drain_delay + shutdown_timeout + 5 s."""
+    """After drain_delay + shutdown_timeout + 5 s, gunicorn kills its workers."""
     settings = config.load(ROOT / "config.toml", {})
     server = settings.server
     unit = read_unit(UNITS["web"])["Service"]
