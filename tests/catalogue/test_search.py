@@ -1,16 +1,48 @@
 """Tests search: the functions fold_text and movie_search of the migrations."""
 
+import os
 import shutil
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Client
 from support import Execute
 
 from service.catalogue.search_words import split_words
 from service.database.migrations import runner as migrations
+
+
+@pytest.fixture(scope="module", params=["server", "libc"])
+def template(
+    request: pytest.FixtureRequest,
+    template: str,
+    server_url: str,
+    maintain: Callable[[str], None],
+) -> Iterator[str]:
+    """Return the name of a migrated database: in the server's locale, and in one of libc.
+
+    The embedded PostgreSQL has a locale of its own. Before version 18, PostgreSQL also asks libc
+    what a blank is in a query.
+    """
+    if request.param == "server":
+        yield template
+        return
+    name = f"test_libc_{os.getpid()}"
+    with closing(psycopg2.connect(server_url)) as connection:
+        provider = "locale_provider libc" if connection.server_version >= 150000 else ""
+    try:
+        maintain(f"create database {name} template template0 {provider} locale 'C.UTF-8'")
+    except psycopg2.Error as error:
+        pytest.skip(f"needs the locale C.UTF-8 of libc: {error}")
+    migrations.upgrade(
+        urlsplit(server_url)._replace(path=f"/{name}").geturl(), ROOT / "migrations", lambda _: None
+    )
+    yield name
+    maintain(f"drop database {name}")
 
 
 def test_ascii_is_folded_as_all_else(execute: Execute) -> None:
@@ -69,6 +101,36 @@ def test_words_are_counted_as_the_database_separates_them(execute: Execute) -> N
     assert [
         text for text, (stored,), own in zip(texts, rows, lengths, strict=True) if stored != own
     ] == []
+
+
+def test_every_word_is_found_by_itself(execute: Execute) -> None:
+    """Whatever characters it has; U+1680 was a syntax error, as a blank in libc's locales."""
+    characters = [chr(code) for code in range(1, 0x10000) if not 0xD800 <= code < 0xE000]
+    texts = [f"a{character}b" for character in characters]
+
+    rows = execute(
+        "select text from unnest(%s) as text"
+        " where movie_search(text, '{}') @@ title_query(text) is not true"
+        " or movie_search(text || 'cd', '{}') @@ title_query(text || 'c*') is not true",
+        texts,
+    )
+
+    assert rows == []
+
+
+async def test_a_search_that_cannot_be_read_is_a_422(client: Client, execute: Execute) -> None:
+    """PostgreSQL decides: it may take another character for a blank than we do."""
+    execute(
+        "create or replace function title_query(text) returns tsquery language sql strict"
+        " as 'select $1::tsquery'"
+    )
+
+    responses = [await client.get("/v1/movies?title=a%20b"), await client.get("/v1/movies?title=a")]
+    problem = await responses[0].json()
+
+    assert [response.status for response in responses] == [422, 200]
+    assert problem["type"].endswith("#wrong-parameters")
+    assert [failure["parameter"] for failure in problem["errors"]] == ["title"]
 
 
 def copy_migrations(folder: Path, before: str) -> Path:
