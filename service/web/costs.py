@@ -1,6 +1,6 @@
 """How many units a request takes of the rate limit."""
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from service.catalogue.strict_json import MAX_BYTES
 
@@ -14,10 +14,11 @@ GENRES_UNITS = 3
 def count_units(request: web.Request, cost: int) -> int:
     """Return `cost`, or more for a large body, before any of it is read.
 
-    A body that does not say how long it is counts as the largest one.
+    A body counts as the largest one if it is compressed or does not say how long it is.
     """
     if not request.body_exists:
         return cost
-    length = request.content_length
+    is_plain = request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() == "identity"
+    length = request.content_length if is_plain else None
     units = MAX_BODY_UNITS if length is None else -(-length // UNIT_BYTES)
     return max(cost, min(units, MAX_BODY_UNITS))

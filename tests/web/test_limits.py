@@ -102,6 +102,24 @@ async def test_a_body_of_unknown_length_counts_as_the_largest(start: Start) -> N
     assert await count_left(client) == 60 - 2 * MAX_BODY_UNITS
 
 
+@pytest.mark.parametrize(
+    ("coding", "units"), [("gzip", MAX_BODY_UNITS), ("x", MAX_BODY_UNITS), ("Identity", 1)]
+)
+async def test_a_compressed_body_counts_as_the_largest(
+    start: Start, coding: str, units: int
+) -> None:
+    """12 KB of gzip can be 1 MB; what it is compressed with is not looked at."""
+    client = await start(limits__rate=1, limits__burst=60)
+
+    await exchange(
+        client,
+        b"PATCH /v1/movies/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n"
+        b"Content-Encoding: " + coding.encode() + b"\r\n\r\n{}",
+    )
+
+    assert await count_left(client) == 60 - units
+
+
 async def test_the_body_of_a_refused_request_is_not_read(start: Start) -> None:
     """The response comes although no byte of the body does."""
     client = await start(**RATE)
