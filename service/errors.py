@@ -103,6 +103,10 @@ class Forbidden(CatalogueError):
         self.scope = scope
 
 
+class OriginNotAllowed(CatalogueError):
+    """A page of an origin that is not in `cors_origins` sent a change."""
+
+
 class Policy(NamedTuple):
     """A limit with a name for clients: at most `quota` units in `window_s` seconds."""
 

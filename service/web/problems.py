@@ -113,6 +113,14 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " add it to your token, or for another token.",
         errors.Forbidden("write"),
     ),
+    errors.OriginNotAllowed: Problem(
+        "origin-not-allowed",
+        "Origin not allowed",
+        403,
+        "pages of this origin may not change movies",
+        "A browser sent a change for a page of an origin that this service does not allow.",
+        "Ask the operator of the service to add the origin of the page to `[server] cors_origins`.",
+    ),
     errors.MovieNotFound: NOT_FOUND,
     errors.BodyTimedOut: Problem(
         "body-timeout",

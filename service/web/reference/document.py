@@ -114,7 +114,8 @@ HEADERS = {
     "RateLimit": _header("What is left of the limit: `r` units, and more in `t` seconds."),
     "WWW-Authenticate": _header(
         "`Bearer` (RFC 6750), with an `error` if a token was sent, and the missing `scope` if the"
-        " token is valid."
+        " token is valid. Not if an origin is not allowed.",
+        required=False,
     ),
     "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep the response."),
@@ -198,7 +199,7 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
         security = [token, {}] if scope <= anonymous else [token]
         problems += ACCESS_PROBLEMS
     if scope > Scope.READ:  # every client may read
-        problems += ("forbidden",)
+        problems += ("forbidden", "origin-not-allowed")
     described: Json = {
         "tags": [operation.tag],
         "summary": operation.summary,

@@ -19,6 +19,7 @@ from service.web.access import AccessControl
 from service.web.bodies import ClientGone
 from service.web.request_cycle.access_log import AccessLog
 from service.web.request_cycle.context import CONTEXT, Contexts
+from service.web.request_cycle.headers import SEC_FETCH_SITE, require_allowed_origin
 
 log = structlog.get_logger()
 
@@ -101,6 +102,8 @@ class RequestCycle:
                 return response
             if route := self._routes.get(handler):
                 context.route = route.path
+                if route.method != "GET" and SEC_FETCH_SITE in request.headers:
+                    require_allowed_origin(request.headers, self.settings.cors_origins)
                 if not route.is_open or hdrs.AUTHORIZATION in request.headers:
                     await self._access.require(request, context, route)
             response = await handler(request)

@@ -6,11 +6,13 @@ sends a token itself, in `Authorization`; there are no cookies, so
 `Access-Control-Allow-Credentials` is never sent, and `*` is no risk.
 """
 
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDictProxy, istr
 
 from service.config import Server as Settings
+from service.errors import OriginNotAllowed
 
 ANY_ORIGIN = "*"
+SEC_FETCH_SITE = istr("Sec-Fetch-Site")
 # Request headers that a page may set; browsers allow some others without asking.
 ALLOWED_HEADERS = (
     "Authorization, Content-Type, Idempotency-Key, If-Match, If-Modified-Since, If-None-Match,"
@@ -57,3 +59,13 @@ class CommonHeaders:
         else:
             headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS
         return headers
+
+
+def require_allowed_origin(sent: CIMultiDictProxy[str], origins: tuple[str, ...]) -> None:
+    """Raise `OriginNotAllowed` if a browser sends this for a page of an origin not in `origins`.
+
+    `text/plain` has no preflight. https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header
+    """
+    is_own = sent[SEC_FETCH_SITE] in ("same-origin", "none")
+    if not is_own and ANY_ORIGIN not in origins and sent.get("Origin") not in origins:
+        raise OriginNotAllowed

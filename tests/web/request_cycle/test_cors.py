@@ -96,6 +96,34 @@ async def test_a_page_may_read_every_response(open_client: Client) -> None:
         assert told == {}
 
 
+FROM_OTHERS = [("cross-site", STRANGER), ("same-site", STRANGER), ("cross-site", "null"), ("x", "")]
+FROM_ALLOWED = [("cross-site", PAGE), ("same-site", OTHER), ("same-origin", STRANGER), ("none", "")]
+
+
+async def test_pages_of_other_origins_change_nothing(open_client: Client) -> None:
+    """A browser sends text/plain without a preflight, with headers that no page can forge."""
+    for site, origin in FROM_OTHERS + FROM_ALLOWED:
+        headers = {"Sec-Fetch-Site": site, **({"Origin": origin} if origin else {})}
+        for method in ("POST", "PUT", "PATCH", "DELETE", *READ):
+            path = "/v1/movies" if method == "POST" else "/v1/movies/1"
+            response = await open_client.request(method, path, headers=headers)
+
+            is_refused = method not in READ and (site, origin) in FROM_OTHERS
+            assert (response.status == 403) == is_refused, (site, origin, method)
+            if is_refused:
+                assert (await response.json())["type"] == "/v1/docs#origin-not-allowed"
+
+
+async def test_every_origin_may_change_movies_if_all_are_allowed(start: Start) -> None:
+    """`*` includes pages whose origin browsers do not tell."""
+    client = await start(server__cors_origins=("*",))
+
+    headers = {"Sec-Fetch-Site": "cross-site", "Origin": "null"}
+    response = await client.post("/v1/movies", json=MOANA, headers=headers)
+
+    assert response.status == 201
+
+
 async def test_other_origins_get_no_permission(open_client: Client) -> None:
     """They get no CORS header and no error; the browser hides the response from the page."""
     for origin in (STRANGER, "null", "", f"{PAGE}.stranger.example", PAGE.upper()):

@@ -1,5 +1,7 @@
 """Tests pages of another origin in a real browser, because the browser decides."""
 
+import json
+
 import pytest
 from aiohttp import web
 from chromium import Page
@@ -54,6 +56,16 @@ async def test_an_allowed_page_reads_every_response(
             [401, "Unauthorized", 'Bearer realm="movie catalogue", error="invalid_token"'],
             "TypeError: Failed to fetch",
         ]
+
+
+async def test_any_other_page_changes_nothing(page: Page, elsewhere: str, client: Client) -> None:
+    """Not even with a request that has no preflight."""
+    await page.show(elsewhere, width=800, height=600)
+    url, body = client.make_url("/v1/movies"), json.dumps(MOANA)
+
+    await page.evaluate(f"fetch('{url}', {{method: 'POST', mode: 'no-cors', body: '{body}'}})")
+
+    assert (await (await client.get("/v1/movies")).json())["movies"] == []
 
 
 async def test_any_other_page_sees_nothing(page: Page, elsewhere: str, start: Start) -> None:
