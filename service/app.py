@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 
 from service import __version__
-from service.access.clients import Clients
+from service.access.clients import Clients, Scope
 from service.access.limits import Limits
 from service.catalogue.genres import GenreCounts
 from service.catalogue.idempotency import IdempotentCreates
@@ -81,7 +81,8 @@ def create_app(
     )
     routes = make_routes(health, movies, Genres(GenreCounts(lists)), Reference(), access.anonymous)
     if token := config.operations.token:
-        routes.append(Route("GET", "/metrics", MetricsPage(metrics, token).show_with_token))
+        page = MetricsPage(metrics, token)
+        routes.append(Route("GET", "/metrics", page.show_with_token, Scope.NONE))
     app = cycle.make_application(routes)
     app.cleanup_ctx.append(tracing.run)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))

@@ -8,6 +8,7 @@ import hmac
 
 from aiohttp import web
 
+from service.access.clients import Scope
 from service.metrics import Metrics
 from service.web import problems
 from service.web.health import Health
@@ -51,7 +52,7 @@ class MetricsPage:
 def make_operations_routes(health: Health, metrics: Metrics) -> list[Route]:
     """Return the routes of the operations port."""
     return [
-        Route("GET", "/live", health.show),
-        Route("GET", "/ready", health.ready),
-        Route("GET", "/metrics", MetricsPage(metrics).show),
+        Route("GET", "/live", health.show, Scope.NONE),
+        Route("GET", "/ready", health.ready, Scope.NONE),
+        Route("GET", "/metrics", MetricsPage(metrics).show, Scope.NONE),
     ]

@@ -20,10 +20,10 @@ def make_routes(
 ) -> list[Route]:
     """Return every route; give `reference` the OpenAPI document of them."""
     table = [
-        (Route("GET", "/", show_root_index), "show_root_index"),
-        (Route("GET", "/v1", show_index), "show_index"),
-        (Route("GET", "/v1/healthcheck", health.show), "show_health"),
-        (Route("GET", "/v1/healthcheck/ready", health.ready), "show_readiness"),
+        (Route("GET", "/", show_root_index, Scope.NONE), "show_root_index"),
+        (Route("GET", "/v1", show_index, Scope.NONE), "show_index"),
+        (Route("GET", "/v1/healthcheck", health.show, Scope.NONE), "show_health"),
+        (Route("GET", "/v1/healthcheck/ready", health.ready, Scope.NONE), "show_readiness"),
         (Route("GET", "/v1/movies", movies.list, Scope.READ, LIST_UNITS), "list_movies"),
         (Route("POST", "/v1/movies", movies.create, Scope.WRITE), "create_movie"),
         (Route("GET", MOVIE_PATH, movies.show, Scope.READ), "show_movie"),
@@ -31,9 +31,9 @@ def make_routes(
         (Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE), "replace_movie"),
         (Route("DELETE", MOVIE_PATH, movies.delete, Scope.WRITE), "delete_movie"),
         (Route("GET", "/v1/genres", genres.list, Scope.READ, GENRES_UNITS), "list_genres"),
-        (Route("GET", "/v1/openapi.json", reference.document), "show_document"),
-        (Route("GET", "/v1/docs", reference.page), "show_page"),
-        (Route("GET", "/v1/docs/{file}", reference.file), "show_file"),
+        (Route("GET", "/v1/openapi.json", reference.document, Scope.NONE), "show_document"),
+        (Route("GET", "/v1/docs", reference.page, Scope.NONE), "show_page"),
+        (Route("GET", "/v1/docs/{file}", reference.file, Scope.NONE), "show_file"),
     ]
     described = [(route.method, route.path, OPERATIONS[name], route.scope) for route, name in table]
     reference.publish(build_document(described, anonymous))

@@ -33,7 +33,7 @@ class Route(NamedTuple):
     method: str
     path: str
     handler: Handler
-    scope: Scope = Scope.NONE  # NONE: public in every configuration
+    scope: Scope  # NONE: public in every configuration
     cost: int = 1  # in units of the rate limit; a large body takes more
     is_open: bool = False  # requests without a token need not be checked
 
