@@ -77,7 +77,7 @@ async def client(start: Start, primary: str) -> Client:
         database__url=primary,
         database__max_open=MAX_OPEN,
         database__statement_timeout=0.3,
-        database__acquire_timeout=0.5,
+        database__acquire_timeout=2,
     )
 
 
