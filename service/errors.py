@@ -4,6 +4,7 @@
 """
 
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -172,3 +173,15 @@ class StatementFailed(CatalogueError):
 
 class OperatorError(Exception):
     """Stops a command with this one line, such as a wrong setting, query file or migration."""
+
+
+class FileError(OperatorError):
+    """A mistake in a file of SQL; the text begins with its place."""
+
+    def __init__(self, path: Path, line: int, problem: str) -> None:
+        super().__init__(f"{locate(path, line)}: {problem}")
+
+
+def locate(path: Path, line: int = 1) -> str:
+    """Name a line of a file in a message: `queries/movies.sql:9`; 1 for the file itself."""
+    return f"{path.parent.name}/{path.name}:{line}"

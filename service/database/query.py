@@ -12,8 +12,7 @@ import aiopg
 from aiosql.adapters.pyformat import PyFormatAdapter
 from psycopg2.errors import QueryCanceled
 
-from service.database.sql_files import locate
-from service.errors import OperatorError
+from service.errors import FileError, locate
 
 TIMEOUT_SETTING = "statement_timeout"
 
@@ -38,37 +37,17 @@ class Expected(NamedTuple):
         return tuple(self.samples[0])
 
 
-class Setting(NamedTuple):
-    """A line `-- set: name = value`."""
-
-    name: str
-    value: str
-    line: int
-
-    @property
-    def sql(self) -> str:
-        """The statement that makes it hold for one transaction."""
-        return f"set local {self.name} = '{self.value}'; "
-
-    @property
-    def seconds(self) -> float | None:
-        """The value as a time; None if it is none."""
-        match = re.fullmatch("([0-9]{1,9})(ms|s|min|h|)", self.value)
-        units = {"": 0.001, "ms": 0.001, "s": 1, "min": 60, "h": 3600}
-        return int(match[1]) * units[match[2]] if match else None
-
-
 @dataclass(frozen=True)
 class Query:
-    """One query of a file; `parameters`, `sql` and `function` are aiosql's, once it is loaded."""
+    """One query of a file; `sql` as the driver gets it, and `function`, are aiosql's."""
 
     name: str
     path: Path
     line: int  # of its name
-    settings: tuple[Setting, ...]
+    settings: Mapping[str, str]
     lines: tuple[int, ...]  # of the file, of each line of `sql` that is not blank
+    sql: str
     parameters: tuple[str, ...] = ()
-    sql: str = ""  # as the driver gets it
     function: Any = field(default=None, compare=False)
 
     async def run(
@@ -93,12 +72,13 @@ class Query:
     @cached_property
     def timeout(self) -> float | None:
         """Its own `statement_timeout` in seconds (0: none); None: it has no setting of its own."""
-        return next((s.seconds for s in self.settings if s.name == TIMEOUT_SETTING), None)
+        value = self.settings.get(TIMEOUT_SETTING)
+        return None if value is None else parse_seconds(value)
 
     @cached_property
     def is_read_only(self) -> bool:
         """Whether it runs in a read-only transaction."""
-        return any((s.name, s.value) == ("transaction_read_only", "on") for s in self.settings)
+        return self.settings.get("transaction_read_only") == "on"
 
     def build_preamble(self, timeout: float, defaults: str = "") -> str:
         """Return what is sent in front of the statement: a comment that names it, and settings.
@@ -111,17 +91,23 @@ class Query:
     @cached_property
     def comment(self) -> str:
         """The comment that names it in the views and logs of PostgreSQL."""
-        return f"/* {self.name} {self.location} */".replace("%", "%%")
+        return f"/* {self.name} {self.location} */"
 
     @cached_property
     def _settings(self) -> str:
-        return "".join([s.sql for s in self.settings if s.name != TIMEOUT_SETTING])
+        settings = [item for item in self.settings.items() if item[0] != TIMEOUT_SETTING]
+        return "".join(f"set local {name} = '{value}'; " for name, value in settings)
 
-    def make_error(self, what: str, line: int | None = None) -> OperatorError:
-        """Return an error that names the file and line of this query."""
-        return OperatorError(
-            f"{locate(self.path, line or self.line)}: {what.partition(chr(10))[0]}"
-        )
+    def make_error(self, what: str, line: int | None = None) -> FileError:
+        """Return an error that names the file, and this line or that of the query's name."""
+        return FileError(self.path, line or self.line, what)
+
+
+def parse_seconds(value: str) -> float | None:
+    """Return a setting's value, like 500ms or 1min, as a time; None if it is none."""
+    match = re.fullmatch("([0-9]{1,9})(ms|s|min|h|)", value)
+    units = {"": 0.001, "ms": 0.001, "s": 1, "min": 60, "h": 3600}
+    return int(match[1]) * units[match[2]] if match else None
 
 
 def limit_affected(movies: int) -> str:
@@ -134,10 +120,7 @@ def limit_affected(movies: int) -> str:
 
 
 class Execution(NamedTuple):
-    """The SQL in front of a statement, and the driver's time limit in seconds.
-
-    The driver's limit is for a server that no longer responds, not even with a timeout.
-    """
+    """The SQL in front of a statement, and the driver's time limit (s) for a silent server."""
 
     preamble: str
     driver_timeout: float

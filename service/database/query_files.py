@@ -1,223 +1,179 @@
-"""queries/*.sql, which DBAs edit: aiosql loads the files after their text has been checked here.
+"""queries/*.sql, which DBAs edit: aiosql loads the files, and their text is checked here.
 
-aiosql's errors have no lines, and it reads some texts otherwise than PostgreSQL does
-(aiosql/utils.py, query_loader.py): `load` refuses these with file, line and the expected form.
-`verification.py` lets PostgreSQL check the rest.
+aiosql takes misspelt names and settings for comments, and reads some texts otherwise than
+PostgreSQL does. `load` refuses these; `verification.py` lets PostgreSQL check the rest.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NoReturn
 
 import aiosql
 from aiosql.utils import SQLLoadException, SQLParseException
 
-from service.database.query import TIMEOUT_SETTING, AiopgAdapter, Expected, Query, Setting
-from service.database.sql_files import read_sql_file, refuse
-from service.errors import OperatorError
+from service.database.query import TIMEOUT_SETTING, AiopgAdapter, Expected, Query, parse_seconds
+from service.errors import FileError, OperatorError
 
-# The parts of a file that are not plain SQL; a comment may be a line `-- name:` or `-- set:`.
 # https://www.postgresql.org/docs/current/sql-syntax-lexical.html
+BLANK = re.compile(r"(?:\s+|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
 TOKEN = re.compile(
-    r"""(?P<comment>--[^\n]*)
-      | (?P<block>/\*.*?\*/)
-      | (?P<dollar>(?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
-      | (?P<escaped>\b[eE]'(?:\\.|''|[^'\\])*')
-      | (?P<quoted>'(?:''|[^'])*' | "(?:""|[^"])*")
-      | (?P<slice>(?<=\w):\w+ | (?<!:):[0-9]\w*)
-      | (?<!:):(?P<parameter>\w+)
-      | (?P<end>;)
-      | (?P<open>['"]|/\*|\$\$)""",
-    re.VERBOSE | re.DOTALL,
+    r"""(?P<comment>^[ \t]*--[^\n]* | /\*.*?\*/)
+      | (?P<trailing>--[^\n]* | [ \t]+$)
+      | (?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$
+      | \b[eE]'(?:\\.|''|[^'\\])*' | '(?:''|[^'])*' | "(?:""|[^"])*"
+      | (?<![:\w]):(?P<parameter>[a-zA-Z_]\w*)
+      | (?P<end>;)""",
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
-# What aiosql reads otherwise than PostgreSQL: in which tokens, the text in them, what to write.
-MISREAD = [
-    ("trailing", r"""^/\*|['"]|(?<!:):\w""", "expected this comment on lines of its own"),
-    ("block", r"(?s:.)/\*|^/\*\+", "expected lines of `--` for a hint or a nested comment"),
-    ("dollar", r"""['"]|--|/\*|(?<!:):\w""", "expected single quotes in place of $$"),
-    ("escaped", r"\\'.", r"expected '' in place of \'"),
-    (
-        "dollar escaped quoted",
-        r"[^\S\n]\n|\n\s*--",
-        r"expected E'\n' in place of a line end in quotes",
-    ),
-    ("slice", "", "expected a space behind this colon, as in [1: 2]"),
-]
-NAME = re.compile(r"--[ \t]*name[ \t]*:[ \t]*([a-z_][a-z0-9_]*)\(([a-z0-9_, ]*)\)\s*")
 ANY_NAME = re.compile(r"--\s*name\s*:")  # wherever it is, a query begins there for aiosql
-OTHER_LINE_END = re.compile("[\v\f\x1c-\x1e\x85\u2028\u2029]")  # lines end there for aiosql
-ANY_SETTING = re.compile(r"(?i)--\s*set.*[:=]")
-SETTING = re.compile(r"--[ \t]*set[ \t]*:\s*([a-z_][\w.]*)\s*=\s*(?:'([^']*)'|([\w.+/-]+))\s*;?\s*")
+NAME = re.compile(
+    r"^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$", re.MULTILINE
+)
+EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
+ANY_SETTING = re.compile(r"(?i)\s*--\s*set.*[:=]")
+SETTING = re.compile(r"\s*-- *set *: *([a-z_][\w.]*) *= *(?:'([^']*)'|([\w.+/-]+))\s*;?\s*")
 # What the service relies on for each statement.
 FIXED_SETTINGS = {
     *("timezone", "datestyle", "intervalstyle", "bytea_output", "client_encoding"),
     *("standard_conforming_strings", "role", "session_authorization", "session_replication_role"),
     *("synchronous_commit", "transaction_isolation"),
 }
-EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
-
-Token = re.Match[str]
+MISREAD = (
+    "aiosql reads this otherwise than PostgreSQL: write comments on lines of their own,"
+    r" '...' in place of $$...$$, '' in place of \', and [1: 2] in place of [1:2]"
+)
 
 
 def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
-    """Load every query of the folder, and compare them with what the service expects."""
+    """Load every query of the folder; `OperatorError` if one is not as the service expects."""
     queries: dict[str, Query] = {}
     for path in sorted(folder.glob("[!.]*.sql")):  # hidden files are editors' locks
-        checked = _QueryFile(path).check()
-        for query in checked:
+        read = _read_queries(path)
+        for query in read:
             if known := queries.get(query.name):
                 raise query.make_error(f"{query.name} is already in {known.location}")
             queries[query.name] = query
-        loaded = _load(path, {query.name: query.comment for query in checked})
-        for query in checked:
-            function = getattr(loaded, query.name)
-            parameters = tuple(function.parameters)
-            queries[query.name] = replace(
-                query, parameters=parameters, sql=function.sql, function=function
-            )
+        queries |= _load_queries(path, read)
     _compare(folder, queries, expected)
     return queries
 
 
-def _load(path: Path, comments: Mapping[str, str]) -> Any:
+def read_sql_file(path: Path) -> str:
+    """Return the text of the file; line ends and all else stay as they are."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise FileError(path, 1, f"cannot be read: {error.strerror}") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise FileError(path, line, "not UTF-8: save the file as UTF-8") from error
+    if "\0" in text:
+        raise FileError(path, _get_line(text, text.index("\0")), "a NUL character: remove it")
+    return text
+
+
+def _read_queries(path: Path) -> list[Query]:
+    """Return the queries as PostgreSQL would read them, but for their parameters."""
+    text = read_sql_file(path).replace("\r\n", "\n").replace("\r", "\n")
+    names = []
+    for found in ANY_NAME.finditer(text):
+        if not (name := NAME.match(text, found.start())):
+            line = _get_line(text, found.start())
+            raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
+        names.append(name)
+    starts = [*(name.start() for name in names), len(text)]
+    if (first := _skip_blank(text)) < starts[0]:
+        line = _get_line(text, first)
+        raise FileError(path, line, f"expected {EXPECTED_NAME} before any SQL")
+    return [_read_query(path, name, end) for name, end in zip(names, starts[1:], strict=True)]
+
+
+def _read_query(path: Path, name: re.Match[str], end: int) -> Query:
+    """Read the query whose text is between its name and `end`."""
+    first_line, text = _get_line(name.string, name.start()), name.string[name.end() : end]
+    start = _skip_blank(text)
+    settings: dict[str, str] = {}
+    for token in TOKEN.finditer(text):
+        problem = ""
+        match = SETTING.fullmatch(token[0])
+        if ANY_SETTING.match(token[0]) and bool(match) != (token.start() < start):
+            problem = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
+        elif match:
+            setting, value = match[1], match[2] or match[3] or ""
+            settings[setting] = value
+            if setting in FIXED_SETTINGS or setting.startswith("catalogue."):
+                problem = f"{setting} cannot be set here: the service relies on it"
+            elif setting == TIMEOUT_SETTING and parse_seconds(value) is None:
+                problem = "expected a time like 500ms, 5s or 1min"
+        elif token["end"] and _skip_blank(text, token.end()) < len(text):
+            problem = f"more SQL after this semicolon: expected a line {EXPECTED_NAME} before it"
+        if problem:
+            raise FileError(path, first_line + _get_line(text, token.start()) - 1, problem)
+    sql = TOKEN.sub(_write_token, text.replace("%", "%%")).rstrip("; \n")
+    lines = [n for n, line in enumerate(sql.split("\n"), first_line) if line.strip()]
+    return Query(name[1], path, first_line, settings, (*lines,), sql)
+
+
+def _write_token(token: re.Match[str]) -> str:
+    """Return it as the driver should get it."""
+    if token["comment"]:
+        return "\n" * token[0].count("\n")
+    if token["trailing"]:
+        return token[0].rstrip()
+    return f"%({token['parameter']})s" if token["parameter"] else token[0]
+
+
+def _load_queries(path: Path, read: Sequence[Query]) -> dict[str, Query]:
+    """Load the queries of a file; refuse what aiosql reads otherwise than we did."""
+    comments = {query.name: query.comment for query in read}
     try:
         # Each file by itself: in a folder, aiosql also reads hidden files.
-        return aiosql.from_path(
+        loaded = aiosql.from_path(
             path, AiopgAdapter, args=[comments], attribute=None, encoding="utf-8-sig"
         )
-    except (SQLLoadException, SQLParseException, ValueError) as error:
-        refuse(path, 1, str(error))
+    except (SQLLoadException, SQLParseException) as error:
+        named = [query.line for query in read if re.search(rf"\b{query.name}\b", str(error))]
+        raise FileError(path, named[0], str(error).partition(" at ")[0]) from error
+    queries = {}
+    for query in read:
+        function = getattr(loaded, query.name)
+        sql = function.sql.replace(f" {query.comment}", "", 1)
+        for line, ours, sent in zip_longest(query.lines, _list_lines(query.sql), _list_lines(sql)):
+            if ours != sent:
+                raise FileError(path, line or query.line, MISREAD)
+        queries[query.name] = replace(
+            query, parameters=(*function.parameters,), sql=function.sql, function=function
+        )
+    return queries
+
+
+def _list_lines(sql: str) -> list[str]:
+    return [line.lstrip() for line in sql.split("\n") if line.strip()]
 
 
 def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, Expected]) -> None:
     for name, wanted in expected.items():
         spec = f"{name}({', '.join(wanted.parameters)})"
         if not (found := queries.get(name)):
-            for similar in get_close_matches(name, queries.keys() - expected.keys(), 1):
-                raise queries[similar].make_error(f"found {similar}, expected `-- name: {spec}`")
             raise OperatorError(f"{folder}: no query `-- name: {spec}`, which the service needs")
         if {*found.parameters} != {*wanted.parameters}:
             raise found.make_error(f"expected {spec}, found ({', '.join(found.parameters)})")
         if not wanted.writes and not found.is_read_only:
-            raise found.make_error(
-                f"{name} must only read: expected a line"
-                " `-- set: transaction_read_only = on` below its name"
-            )
+            what = "expected a line `-- set: transaction_read_only = on` below its name"
+            raise found.make_error(f"{name} must only read: {what}")
         if found.timeout == 0 and not wanted.by_command:
-            line = next(s.line for s in found.settings if s.name == TIMEOUT_SETTING)
-            raise found.make_error(f"{name} must have a time limit: requests wait for it", line)
+            raise found.make_error(f"{name} must have a time limit: requests wait for it")
 
 
-class _QueryFile:
-    """The text of a file; `code` is the same, of the same length, with blanks for comments."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        text = read_sql_file(path)
-        self._text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self._tokens = list(TOKEN.finditer(self._text))
-        self._code = TOKEN.sub(_blank_comment, self._text)
-
-    def check(self) -> list[Query]:
-        """Return the queries; `OperatorError` for the first mistake."""
-        if found := OTHER_LINE_END.search(self._text):
-            self._refuse(found.start(), f"the character U+{ord(found[0]):04X}: remove it")
-        for token in self._tokens:
-            # A quote that closes only in a later query was never closed in its own.
-            if token["open"] or (not token["comment"] and ANY_NAME.search(token[0])):
-                opening = re.sub(r"(?s)^[eE]?(/\*|\$\w*\$|['\"]).*", r"\1", token[0])
-                what = f"{opening} opens here and is not closed before the next query"
-                self._refuse(token.start(), what)
-            self._check_token(token)
-        names = [token for token in self._tokens if ANY_NAME.match(token[0])]
-        starts = {name.start() for name in names}
-        start = len(self._code) - len(self._code.lstrip())
-        if start < min(starts, default=len(self._code)):
-            self._refuse(start, f"expected {EXPECTED_NAME} before any SQL")
-        for found in ANY_NAME.finditer(self._text):
-            if found.start() not in starts:
-                self._refuse(found.start(), f"expected a line {EXPECTED_NAME}")
-        if not names:
-            self._refuse(0, f"no query in it: each starts with {EXPECTED_NAME}")
-        ends = [name.start() for name in names[1:]] + [len(self._text)]
-        return [self._check_query(name, end) for name, end in zip(names, ends, strict=True)]
-
-    def _check_token(self, token: Token) -> None:
-        kind = token.lastgroup
-        if token["comment"] or token["block"]:
-            rest = self._code[token.end() :].partition("\n")[0]
-            if (self._get_line_start(self._code, token) + rest).strip():
-                kind = "trailing"
-            elif token["comment"]:
-                return  # aiosql does not read it
-        for kinds, pattern, expected in MISREAD:
-            if kind in kinds.split() and re.search(pattern, token[0]):
-                self._refuse(token.start(), f"{expected}: aiosql would misread it")
-
-    def _check_query(self, named: Token, end: int) -> Query:
-        match = NAME.fullmatch(named[0])
-        declared = [p.strip() for p in match[2].split(",")] if match and match[2].strip() else []
-        are_valid = all(map(str.isidentifier, declared)) and len({*declared}) == len(declared)
-        if not match or not are_valid or self._get_line_start(self._text, named):
-            self._refuse(named.start(), f"expected a line {EXPECTED_NAME}")
-        name = match[1]
-        code = self._code[named.end() : end]
-        start = end - len(code.lstrip())
-        if not code.strip("; \t\n"):
-            self._refuse(named.start(), f"{name} has no SQL")
-        tokens = [token for token in self._tokens if named.end() <= token.start() < end]
-        settings = self._check_settings(token for token in tokens if token.start() < start)
-        statement = [token for token in tokens if token.start() >= start]
-        self._check_statement(statement, end, declared)
-        used = {token["parameter"] for token in statement}
-        if unused := [parameter for parameter in declared if parameter not in used]:
-            self._refuse(named.start(), f"the parameter {unused[0]} is declared but not used")
-        lines = enumerate(code.split("\n"), self._line(named.end()))
-        used_lines = tuple(number for number, line in lines if line.strip())
-        return Query(name, self._path, self._line(named.start()), settings, used_lines)
-
-    def _check_settings(self, tokens: Iterable[Token]) -> tuple[Setting, ...]:
-        settings: dict[str, Setting] = {}
-        for token in tokens:
-            if not ANY_SETTING.match(token[0]):
-                continue
-            here = token.start()
-            if not (match := SETTING.fullmatch(token[0])):
-                self._refuse(here, "expected `-- set: name = value`, like `-- set: work_mem = 8MB`")
-            setting = Setting(match[1], match[2] or match[3] or "", self._line(here))
-            if setting.name in FIXED_SETTINGS or setting.name.startswith("catalogue."):
-                self._refuse(here, f"{setting.name} cannot be set here: the service relies on it")
-            if setting.name == TIMEOUT_SETTING and setting.seconds is None:
-                self._refuse(here, "expected a time like 500ms, 5s or 1min")
-            if known := settings.get(setting.name):
-                self._refuse(here, f"{setting.name} is already set in line {known.line}")
-            settings[setting.name] = setting
-        return (*settings.values(),)
-
-    def _check_statement(self, tokens: Iterable[Token], end: int, declared: list[str]) -> None:
-        for token in tokens:
-            if token["end"] and self._code[token.end() : end].strip():
-                what = f"more SQL after this semicolon: expected a line {EXPECTED_NAME} before it"
-                self._refuse(token.start(), what)
-            if token["parameter"] and token["parameter"] not in declared:
-                what = f"unknown parameter {token[0]}; declared are ({', '.join(declared)})"
-                self._refuse(token.start(), what)
-            if re.match(r"--\s*set\s*:", token[0]):
-                self._refuse(token.start(), "expected `-- set:` between the name and the SQL")
-
-    def _get_line_start(self, text: str, token: Token) -> str:
-        return text[: token.start()].rpartition("\n")[2]
-
-    def _line(self, position: int) -> int:
-        return self._text.count("\n", 0, position) + 1
-
-    def _refuse(self, position: int, what: str) -> NoReturn:
-        refuse(self._path, self._line(position), what)
+def _skip_blank(text: str, start: int = 0) -> int:
+    """Return where the next SQL begins, behind blanks and comments."""
+    blank = BLANK.match(text, start)
+    return blank.end() if blank else start
 
 
-def _blank_comment(token: Token) -> str:
-    is_comment = token["comment"] or token["block"]
-    return re.sub(r"[^\n]", " ", token[0]) if is_comment else token[0]
+def _get_line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1

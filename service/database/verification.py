@@ -1,7 +1,6 @@
-"""Compares the database with the migrations and queries of this checkout.
+"""Compares the queries and migrations of this checkout with the database, and explains queries.
 
-This happens on the first connection of a process before it serves any request, in the command
-`queries check`, and before a reload.
+A process verifies them before its first request and before a reload (`query_registry.py`).
 """
 
 import asyncio
@@ -18,10 +17,10 @@ from psycopg2 import errors as postgres
 
 from service.config import Database
 from service.database.connections import application_name
-from service.database.driver_errors import describe_error
+from service.database.driver_errors import describe_error, translate_error
 from service.database.query import Expected, Query, limit_affected
 from service.database.sessions import open_session
-from service.errors import Contended, OperatorError, Refusal, Unavailable
+from service.errors import OperatorError, Refusal, Unavailable
 
 log = structlog.get_logger()
 
@@ -32,18 +31,15 @@ QUERIES: Mapping[str, Expected] = {
     "get_applied_migrations": Expected({"version": str}, [{}], "readiness and start-up"),
 }
 
-# The types of PostgreSQL whose values psycopg2 returns as these, by their oids
-# (https://github.com/postgres/postgres/blob/master/src/include/catalog/pg_type.dat).
-OIDS: Mapping[Any, Mapping[str, int]] = {
-    int: {"bigint": 20, "integer": 23, "smallint": 21},
-    str: {"text": 25, "character varying": 1043},
-    bool: {"boolean": 16},
-    float: {"double precision": 701, "real": 700},
-    datetime: {"timestamp with time zone": 1184},
-    list[str]: {"text[]": 1009, "character varying[]": 1015},
+# The types of PostgreSQL whose values psycopg2 returns as these.
+TYPES: Mapping[Any, Sequence[str]] = {
+    int: ("bigint", "integer", "smallint"),
+    str: ("text", "character varying"),
+    bool: ("boolean",),
+    float: ("double precision", "real"),
+    datetime: ("timestamp with time zone",),
+    list[str]: ("text[]", "character varying[]"),
 }
-# PostgreSQL cannot explain it, and running it takes a while.
-ANALYZE = re.compile(r"analyze\s+/\*.*?\*/\s+(?:\([\w, ]+\)\s+)?([\w.]+)\s*", re.IGNORECASE)
 
 
 async def verify_database(
@@ -54,10 +50,9 @@ async def verify_database(
 ) -> bool:
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
-    `OperatorError` also refuses a database that is not in UTF8.
-    A query is verified as it is sent, with its settings, in a transaction that is rolled back.
+    A query is verified as it is sent, in a transaction that is rolled back. If it waits for a lock
+    or takes longer than a second, it is `Contended`.
     Returns False if the database is read-only: then the columns of writes cannot be verified.
-    A query that waits for a lock or takes longer than a second is `Contended`.
     """
     require_utf8(connection.raw)
     writable = await is_writable(connection)
@@ -124,32 +119,23 @@ async def _warn_if_login_may_change_clients(cursor: aiopg.Cursor) -> None:
 async def _verify_query(
     cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, is_writable: bool
 ) -> None:
-    line = None  # of the setting that is sent
     try:
-        await cursor.execute("begin")
-        for setting in query.settings:
-            line = setting.line
-            await cursor.execute(setting.sql)
-        line = None
-        await cursor.execute(f"set local statement_timeout = '{STATEMENT_TIMEOUT_S}s'")
-        if match := ANALYZE.fullmatch(query.sql):
-            await cursor.execute("select %s::regclass", (match[1],))
-            return
+        await cursor.execute(f"begin; {query.build_preamble(STATEMENT_TIMEOUT_S)}")
+        if re.match("(?i)analyze ", query.sql):
+            return  # PostgreSQL cannot explain it, and running it takes a while
         await _verify_plans(cursor, query, expected)
         if expected and (is_writable or not expected.writes):
             await _verify_columns(cursor, query, expected)
     except (asyncio.CancelledError, psycopg2.Error) as error:
+        # A timeout of PostgreSQL is a `CancelledError` of aiopg.
         cause = error.__context__ if isinstance(error, asyncio.CancelledError) else error
-        if isinstance(cause, postgres.QueryCanceled | postgres.LockNotAvailable):
-            reason = f"{query.name} could not be checked: {describe_error(cause)}"
-            raise Contended(f"{query.location}: {reason}") from error
-        if not isinstance(cause, psycopg2.Error) or isinstance(cause, psycopg2.OperationalError):
-            raise  # the check is cancelled, or the database is going away
-        if isinstance(cause, postgres.ReadOnlySqlTransaction) and not query.is_read_only:
-            raise  # the database has just become a standby
+        if not isinstance(cause, psycopg2.Error):
+            raise
+        if isinstance(unavailable := translate_error(query, cause), Unavailable):
+            raise unavailable from error
         is_denied = isinstance(cause, postgres.InsufficientPrivilege)
         if not (is_denied and expected and expected.by_command):
-            line = line or _find_line(cause, query, cursor)
+            line = _find_line(cause, query, cursor)
             raise query.make_error(describe_error(cause), line) from error
     finally:
         if not cursor.connection.closed:
@@ -163,9 +149,8 @@ async def _verify_plans(cursor: aiopg.Cursor, query: Query, expected: Expected |
         for sequence in re.findall(r"nextval\('(\w+)'", query.sql):
             await cursor.execute("select has_sequence_privilege(%s, 'usage, update')", (sequence,))
             if await cursor.fetchone() != (True,):
-                raise query.make_error(
-                    f"{query.name} needs the privilege USAGE on the sequence {sequence}"
-                )
+                what = f"{query.name} needs the privilege USAGE on the sequence {sequence}"
+                raise query.make_error(what)
 
 
 async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected) -> None:
@@ -177,19 +162,19 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
         # A cursor, of which no row is fetched: a read may find many.
         await cursor.execute(f"declare verified cursor for {query.sql}", expected.samples[0])
         await cursor.execute("fetch 0 from verified")
-    found = [(column.name, column.type_code) for column in cursor.description or ()]
-    if [name for name, _ in found] != [*expected.columns]:
+    found = cursor.description or ()
+    names = [column.name for column in found]
+    if names != [*expected.columns]:
         raise query.make_error(
             f"{query.name} must return the columns {', '.join(expected.columns)};"
-            f" it returns {', '.join(name for name, _ in found) or 'none'}"
+            f" it returns {', '.join(names) or 'none'}"
         )
-    for (name, oid), kind in zip(found, expected.columns.values(), strict=True):
-        if oid not in OIDS[kind].values():
-            await cursor.execute("select format_type(%s, null)", (oid,))
-            ((wrong,),) = await cursor.fetchall()
-            raise query.make_error(
-                f"{query.name} must return {name} as {' or '.join(OIDS[kind])}, not {wrong}"
-            )
+    oids = [column.type_code for column in found]
+    await cursor.execute("select format_type(unnest(%s::oid[]), null)", (oids,))
+    for name, (kind,) in zip(names, await cursor.fetchall(), strict=True):
+        if kind not in (kinds := TYPES[expected.columns[name]]):
+            what = f"{query.name} must return {name} as {' or '.join(kinds)}, not {kind}"
+            raise query.make_error(what)
 
 
 def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int:

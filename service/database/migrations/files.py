@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from service.database.sql_files import read_sql_file, refuse
-from service.errors import OperatorError
+from service.database.query_files import read_sql_file
+from service.errors import FileError, OperatorError
 
 Report = Callable[[str], None]  # takes one line for the operator
 
@@ -95,10 +95,10 @@ def _list_files(folder: Path) -> list[Path]:
     for path in paths:
         if not FILE_NAME.fullmatch(path.name):
             form = "<14 digits: UTC timestamp>_<lower-case words joined by _>.sql"
-            refuse(path, 1, f"expected the name {form}")
+            raise FileError(path, 1, f"expected the name {form}")
     for earlier, path in pairwise(paths):
         if earlier.name[:14] == path.name[:14]:
-            refuse(path, 1, f"{earlier.name} has the same timestamp: change one of them")
+            raise FileError(path, 1, f"{earlier.name} has the same timestamp: change one of them")
     return paths
 
 
@@ -107,18 +107,18 @@ def _parse_file(path: Path, before: str | None) -> Migration:
     comments, *marked = LIKE_A_MARKER.split(text)
     for number, line in enumerate(comments.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("--"):
-            refuse(path, number, 'only -- comments are allowed before "-- migrate:up"')
+            raise FileError(path, number, 'only -- comments are allowed before "-- migrate:up"')
     sections: list[Section] = []
     number = comments.count("\n") + 1
     for found, sql in zip(marked[::2], marked[1::2], strict=True):
         marker = MARKER.fullmatch(found)
         if not marker or marker[1] != ("up", "down", None)[len(sections)]:
-            refuse(path, number, MARKERS_FORM)
+            raise FileError(path, number, MARKERS_FORM)
         start = number + sql[: len(sql) - len(sql.lstrip())].count("\n")
         sections.append(Section(sql.strip(), start, marker[2] != "false"))
         number += sql.count("\n")
     if not sections:
-        refuse(path, 1, MARKERS_FORM)
+        raise FileError(path, 1, MARKERS_FORM)
     down = sections[1] if sections[1:] else None
     checksum = hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
     return Migration(path.name[:14], before, path.stem[15:], path, checksum, sections[0], down)

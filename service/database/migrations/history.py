@@ -12,8 +12,7 @@ from psycopg2 import errors as postgres
 
 from service.database.migrations.files import Migration, Report
 from service.database.sessions import Session
-from service.database.sql_files import locate
-from service.errors import OperatorError
+from service.errors import OperatorError, locate
 
 # dbmate creates the table with `version` only and inserts nothing else, so `applied_at` has a
 # default. It is set after the column is added: the time of existing rows is unknown, so null.

@@ -22,9 +22,8 @@ from service.database.driver_errors import describe_error
 from service.database.migrations import history
 from service.database.migrations.files import Migration, Report, read
 from service.database.migrations.session import Watch, connect, find_driver_error, lock, retry
-from service.database.sql_files import locate
 from service.database.verification import require_utf8
-from service.errors import OperatorError
+from service.errors import OperatorError, locate
 
 DIALECT = "postgresql+psycopg2"  # for SQLAlchemy, postgresql alone is another driver
 
