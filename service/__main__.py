@@ -19,16 +19,15 @@ import click
 from service import config as settings
 from service import logs
 from service.access.exposure import warn_if_anyone_can_write
-from service.app import RELOAD_QUERIES, create_app
+from service.app import EXPECTED, RELOAD_QUERIES, create_app, load_queries
 from service.client_commands import clients
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
 from service.database.migrations import files as migration_files
 from service.database.urls import hide_password
-from service.database.verification import explain_query
+from service.database.verification import explain_query, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.log_writer import get_writer
-from service.query_registry import EXPECTED, load_queries, verify_queries
 from service.transfer import formats
 from service.transfer.exporting import export_movies
 from service.transfer.files import open_source
@@ -230,7 +229,7 @@ def check(config: Config) -> None:
     """Check the files and each query (the default)."""
     loaded = load_queries(config)
     with with_database(config) as ready:
-        is_writable = asyncio.run(verify_queries(ready, loaded))
+        is_writable = asyncio.run(verify_queries(ready, loaded, EXPECTED))
     files = len({query.path for query in loaded.values()})
     click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
     if not is_writable:

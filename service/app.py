@@ -1,7 +1,7 @@
 """The composition root: production and tests put the parts together here, and nowhere else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,21 +10,25 @@ import structlog
 from aiohttp import web
 
 from service import __version__
+from service.access import administration, clients
 from service.access.clients import Clients, Scope
 from service.access.limits import Limits
+from service.catalogue import genres, idempotency, listing, movies
 from service.catalogue.genres import GenreCounts
 from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.config import Config
+from service.database import query_files, verification
 from service.database.pool import Pool
-from service.database.query import suppress_timeout_reports
+from service.database.query import Expected, Query, suppress_timeout_reports
 from service.database.statements import Statements
 from service.database.urls import check_tls
+from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.metrics import Metrics
-from service.query_registry import QueryRegistry, load_queries, verify_queries
 from service.tracing import Tracing
+from service.transfer import exporting, importing
 from service.web.access import AccessControl
 from service.web.bodies import BodyReader
 from service.web.genres import Genres
@@ -44,6 +48,24 @@ CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 POOL = web.AppKey("pool", Pool)
 RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
+EXPECTED: Mapping[str, Expected] = {
+    **administration.QUERIES,
+    **clients.QUERIES,
+    **exporting.QUERIES,
+    **genres.QUERIES,
+    **idempotency.QUERIES,
+    **importing.QUERIES,
+    **listing.QUERIES,
+    **movies.QUERIES,
+    **verification.QUERIES,
+}
+
+
+def load_queries(config: Config) -> dict[str, Query]:
+    """Load queries/*.sql and compare it with what the service expects."""
+    queries = query_files.load(config.root / "queries", EXPECTED)
+    listing.check_filters(queries)
+    return queries
 
 
 def create_app(
@@ -55,7 +77,7 @@ def create_app(
     reads them again until the database is verified. `metrics_folder`: of several processes.
     """
     metrics = Metrics(is_enabled=config.operations.are_metrics_on, folder=metrics_folder)
-    files = QueryRegistry(config)
+    files = QueryRegistry(config, partial(load_queries, config), EXPECTED)
     if refuse_mistakes:
         files.load()
     check_tls(config.database)
@@ -72,14 +94,16 @@ def create_app(
     server = replace(config.server, max_connections=choose_max_connections(config))
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
     health = Health(config.service.environment, require_migrations, cycle)
-    movies = Movies(
+    handlers = Movies(
         Catalogue(statements, config.sharing),
         idempotent_creates,
         Listing(lists),
         BodyReader(config.server.body_timeout),
         require_if_match=config.server.require_if_match,
     )
-    routes = make_routes(health, movies, Genres(GenreCounts(lists)), Reference(), access.anonymous)
+    routes = make_routes(
+        health, handlers, Genres(GenreCounts(lists)), Reference(), access.anonymous
+    )
     if token := config.operations.token:
         page = MetricsPage(metrics, token)
         routes.append(Route("GET", "/metrics", page.show_with_token, Scope.NONE))
@@ -114,7 +138,7 @@ async def check_start(config: Config) -> None:
     operations = replace(config.operations, port=0, token="")
     create_app(replace(config, operations=operations))
     try:
-        await verify_queries(config, load_queries(config))
+        await verify_queries(config, load_queries(config), EXPECTED)
     except Unavailable as error:
         log.warning("not ready", reason=str(error))
 

@@ -16,11 +16,10 @@ import click
 from service.access import administration
 from service.access.clients import Scope
 from service.config import Config
-from service.database import transactions
+from service.database import query_files, transactions
 from service.database.embedded import with_database
 from service.database.transactions import Transaction
 from service.errors import OperatorError
-from service.query_registry import load_queries
 
 MAX_NAME = 100  # characters, as the table allows
 MINUTE = "%Y-%m-%d %H:%M UTC"
@@ -174,8 +173,8 @@ def revoke(config: Config, name: str) -> None:
 @contextmanager
 def _begin(config: Config, *, read_only: bool = False) -> Iterator[Transaction]:
     with with_database(config) as ready:
-        url, queries = ready.database.url, load_queries(config)
-        with transactions.begin(url, queries, read_only=read_only) as transaction:
+        queries = query_files.load(config.root / "queries", administration.QUERIES)
+        with transactions.begin(ready.database.url, queries, read_only=read_only) as transaction:
             yield transaction
 
 

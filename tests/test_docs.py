@@ -15,11 +15,10 @@ from psycopg2.extensions import adapt
 from support import Execute, add_client, read_token_function
 
 from service import config
-from service.app import create_app
+from service.app import EXPECTED, create_app
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.statements import DEFAULTS
-from service.query_registry import EXPECTED
 from service.web.movies.parameters import PARAMETERS
 from service.web.problems import BY_SLUG
 

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from test_process import (
     serving,
 )
 
-import service.query_registry
 from service.config import Config
+from service.database import query_files, verification
 from service.database.query import Query
-from service.query_registry import QueryRegistry
+from service.database.verification import QueryRegistry
 
 __all__ = ["checkout"]  # a fixture
 
@@ -193,13 +194,14 @@ async def test_of_two_reloads_the_later_one_wins(
     is_released = asyncio.Event()
     verified = []
 
-    async def verify(_: Config, found: Mapping[str, Query]) -> None:
+    async def verify(_: Config, found: Mapping[str, Query], __: object) -> None:
         if found["get_a"].sql.endswith("1"):
             await is_released.wait()
         verified.append(found["get_a"].sql[-1])
 
-    monkeypatch.setattr(service.query_registry, "verify_queries", verify)
-    files = QueryRegistry(settings(root=checkout))
+    monkeypatch.setattr(verification, "verify_queries", verify)
+    load = partial(query_files.load, checkout / "queries", {})
+    files = QueryRegistry(settings(root=checkout), load, {})
     for number in "12":
         (checkout / "queries" / "a.sql").write_text(f"-- name: get_a()\nselect {number};")
         files.reload()

@@ -20,7 +20,7 @@ from service.catalogue.paging import (
 )
 from service.context import RequestContext
 from service.database.query import Expected, Query
-from service.database.sql_files import read_sql_file
+from service.database.query_files import read_sql_file
 from service.database.statements import Row, Statements
 from service.errors import Contended, Failure, WrongParameters
 

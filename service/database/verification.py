@@ -1,25 +1,27 @@
 """Compares the queries and migrations of this checkout with the database, and explains queries.
 
-A process verifies them before its first request and before a reload (`query_registry.py`).
+A process verifies them before its first request and before a reload (`QueryRegistry`).
 """
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import aiopg
 import psycopg2
 import structlog
 from psycopg2 import errors as postgres
 
-from service.config import Database
-from service.database.connections import application_name
+from service.config import Config, Database
+from service.database.connections import Connector, application_name
 from service.database.driver_errors import describe_error, translate_error
-from service.database.query import Expected, Query, limit_affected
+from service.database.migrations.files import list_versions
+from service.database.query import Expected, Query, limit_affected, suppress_timeout_reports
 from service.database.sessions import open_session
+from service.database.statements import Statements
 from service.errors import OperatorError, Refusal, Unavailable
 
 log = structlog.get_logger()
@@ -204,3 +206,97 @@ def explain_query(
             raise query.make_error(f"{query.name}: {describe_error(error)}") from error
         for (line,) in cursor:
             yield line
+
+
+async def verify_queries(
+    config: Config, queries: Mapping[str, Query], expected: Mapping[str, Expected]
+) -> bool:
+    """Verify the database as `verify_database` does, on a connection of its own.
+
+    Raises `Unavailable` also if there is no database.
+    """
+    suppress_timeout_reports(asyncio.get_running_loop())
+    versions = list_versions(config.root / "migrations")
+    try:
+        with closing(await Connector(config.database).connect()) as connection:
+            return await verify_database(connection, versions, queries, expected)
+    except (TimeoutError, psycopg2.Error) as error:
+        is_silent = isinstance(error, TimeoutError)
+        reason = "the database does not respond" if is_silent else describe_error(error)
+        raise Unavailable(reason, Refusal.NO_DATABASE) from error
+
+
+class LoadedQueries(dict[str, Query]):
+    """The queries by name; `Unavailable` if mistakes have kept them from being loaded so far."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        """Refuse the request."""
+        raise Unavailable(f"{name} is not loaded", Refusal.NOT_READY)
+
+
+class QueryRegistry:
+    """What a process uses of queries/*.sql and migrations/*.sql.
+
+    `load` reads and checks the query files; `expected`: of the queries, by name.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Mapping[str, Query]],
+        expected: Mapping[str, Expected],
+    ) -> None:
+        self.queries = LoadedQueries()
+        self._load = load
+        self._expected = expected
+        self._versions: Sequence[str] = []  # of the migrations
+        self._config = config
+        self._are_reads_verified = False
+        self._reloading: asyncio.Task[None] | None = None
+
+    def load(self) -> None:
+        """Read the files; `OperatorError` where one is wrong."""
+        self._versions = list_versions(self._config.root / "migrations")
+        self.queries.update(self._load())
+
+    async def verify(self, connection: aiopg.Connection) -> bool:
+        """Verify the files against the database; False if that must be done again.
+
+        After a failure, the next call reads the files again: somebody may have corrected them. On a
+        standby, reads are verified only once; then a reload corrects the files.
+        """
+        if not self._are_reads_verified:
+            self.load()
+        elif not await is_writable(connection):
+            return False
+        known = self._versions, self.queries, self._expected
+        is_verified = await verify_database(connection, *known)
+        self._are_reads_verified = True
+        return is_verified
+
+    async def require_migrations(self, statements: Statements) -> None:
+        """Raise `Unavailable` unless all migrations have been applied."""
+        applied = await statements.fetch("get_applied_migrations")
+        require_migrations(self._versions, applied)
+
+    def reload(self) -> None:
+        """Start to replace the queries by those that the files hold now.
+
+        If one of them is wrong, the old queries stay. Statements under way end as they began. A
+        reload that is running is given up: it may have read other files.
+        """
+        if self._reloading:
+            self._reloading.cancel()
+        self._reloading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        try:
+            found = self._load()
+            await verify_queries(self._config, found, self._expected)
+        except (OperatorError, Unavailable) as error:
+            log.warning("queries not reloaded", reason=str(error))
+            return
+        changed = [name for name in found if found[name] != self.queries.get(name)]
+        self.queries.clear()
+        self.queries.update(found)
+        log.info("queries reloaded", changed=changed)

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 from support import Execute, approve, hold, until
 
+from service.app import EXPECTED
 from service.catalogue import genres as genres_module
 from service.catalogue.genres import GenreCounts
 from service.config import Config
@@ -17,7 +18,6 @@ from service.database.pool import Pool
 from service.database.query import suppress_timeout_reports
 from service.database.statements import Statements
 from service.errors import StatementFailed, Unavailable
-from service.query_registry import EXPECTED
 
 MOVIES = "insert into movies (title, year, runtime, genres) "
 ONE = MOVIES + "values ('Moana', 2016, 107, '{animation}')"

@@ -26,6 +26,7 @@ from support import (
 )
 from test_process import SERVE, serving
 
+from service.app import EXPECTED
 from service.catalogue import idempotency
 from service.catalogue.idempotency import IdempotentCreates
 from service.config import Config
@@ -33,7 +34,6 @@ from service.database import query_files
 from service.database.migrations import runner as migrations
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.query_registry import EXPECTED
 
 MIGRATIONS = ROOT / "migrations"
 OTHER = {**MOANA, "title": "Another"}

@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 from support import Execute, approve, hold
 
+from service.app import EXPECTED, load_queries
 from service.catalogue import listing, paging
 from service.catalogue.listing import Listing
 from service.catalogue.paging import SORTS, Filter, Page, Place, Range, SortKey
@@ -19,7 +20,6 @@ from service.database.pool import Pool
 from service.database.query import suppress_timeout_reports
 from service.database.statements import Row, Statements
 from service.errors import Contended, OperatorError, Unavailable, WrongParameters
-from service.query_registry import EXPECTED, load_queries
 
 EVERYTHING = Filter()
 RARE = Filter(year=Range(2000, 2000))

@@ -16,15 +16,15 @@ import pytest
 from structlog.testing import capture_logs
 from support import Execute, add_movies, hold, set_for_database, with_user
 
+from service.app import EXPECTED
 from service.config import Config
 from service.database import connections, query_files
 from service.database.connections import Connector
 from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
 from service.database.query import Expected
-from service.database.verification import explain_query, verify_database
+from service.database.verification import explain_query, verify_database, verify_queries
 from service.errors import Contended, OperatorError, Unavailable
-from service.query_registry import EXPECTED, verify_queries
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
@@ -534,7 +534,9 @@ async def test_a_silent_database_is_reported_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a"
         with pytest.raises(Unavailable, match="timeout expired"):
-            await verify_queries(replace(config, database=replace(config.database, url=url)), {})
+            await verify_queries(
+                replace(config, database=replace(config.database, url=url)), {}, {}
+            )
 
 
 def test_a_query_without_a_time_limit_is_explained_without_one(
