@@ -41,13 +41,13 @@ def _setting(kind: kinds.Field[Any], *, is_secret: bool = False) -> Any:
     return field(metadata={"kind": kind}, repr=not is_secret)
 
 
-class WholeNumber(kinds.Integer):
+class WholeNumber(kinds.Field[int]):
     """An integer of TOML, or its digits from the environment; not 2.5, not true."""
 
     def __init__(self, minimum: int, maximum: int | None = None) -> None:
         super().__init__(validate=Range(minimum, maximum))
 
-    def _validated(self, value: Any) -> int:
+    def _deserialize(self, value: Any, *_: Any, **__: Any) -> int:
         if type(value) is int or (isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value)):
             return int(value)
         raise ValidationError("must be a whole number")

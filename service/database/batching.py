@@ -21,7 +21,7 @@ MAX_RUNNING = 2  # statements of one kind
 SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
 # A statement takes half of the known rows: a higher limit helps only from 256 clients on.
 MAX_ROWS = 128
-MAX_WAITING = 1000  # rows of one kind; further requests are refused at once
+MAX_WAITING = 1000  # rows for the next statements; further requests are refused at once
 MAX_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
 MAX_SHARE_OF_KEY = 0.1  # of `MAX_WAITING`: rows that may wait for one exclusive key
 

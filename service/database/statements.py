@@ -1,7 +1,8 @@
 """Runs one named statement on a pooled connection, with errors in the catalogue's own words.
 
 An error of PostgreSQL or the driver becomes `Unavailable` (a retry may help), `RuleBroken` (caused
-by a client's data) or `StatementFailed` (anything else), and is logged once per statement.
+by a client's data) or `StatementFailed` (anything else), and is logged once per statement,
+except a broken rule that has a name.
 """
 
 import asyncio

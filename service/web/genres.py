@@ -4,7 +4,7 @@ from aiohttp import web
 
 from service.catalogue.genres import GenreCounts
 from service.web.movies.parameters import reject_query_string
-from service.web.request_cycle.context import CONTEXT
+from service.web.request_cycle.contexts import CONTEXT
 from service.web.responses import cacheable_response, encode_json
 
 

@@ -15,7 +15,7 @@ from service.catalogue.movie import FIELDS
 from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.web.access import EXPECTED_HEADER
 from service.web.movies.idempotency_keys import EXPECTED_KEY
-from service.web.request_cycle.context import CONTEXT
+from service.web.request_cycle.contexts import CONTEXT
 from service.web.request_cycle.direct_response import DirectResponse
 from service.web.responses import json_response
 

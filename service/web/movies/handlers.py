@@ -17,7 +17,7 @@ from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
 from service.web.movies.pages import page_response
 from service.web.movies.parameters import parse_list_query, reject_query_string
 from service.web.movies.preconditions import movie_headers, parse_preconditions
-from service.web.request_cycle.context import CONTEXT
+from service.web.request_cycle.contexts import CONTEXT
 from service.web.responses import movie_response
 
 

@@ -19,7 +19,7 @@ from service import __version__
 from service.access.clients import Scope
 from service.web.problems import BY_SLUG, CONTENT_TYPE, Problem, example_json
 from service.web.reference import schemas
-from service.web.request_cycle.context import WELL_FORMED_ID
+from service.web.request_cycle.contexts import WELL_FORMED_ID
 
 Json = dict[str, Any]
 

@@ -22,7 +22,7 @@ from service.context import RequestContext
 from service.web import problems
 from service.web.problems import MAX_HEAD_BYTES
 from service.web.request_cycle.client_address import UNIX
-from service.web.request_cycle.context import CONTEXT
+from service.web.request_cycle.contexts import CONTEXT
 from service.web.request_cycle.cycle import RequestCycle
 
 log = structlog.get_logger()
@@ -49,7 +49,7 @@ class Connection(web.RequestHandler):
         self.server = server
         self.peer = UNIX
         self.is_busy = False  # with a request
-        self.head_since: float | None = None  # when a head began to arrive; None: no head yet
+        self.head_since: float | None = None  # or the connection opened; None: between heads
         self.received = 0  # bytes since the last response
         self.context: RequestContext  # of the last request
         self.body: StreamReader | None = None  # of the last request
