@@ -117,8 +117,12 @@ def set_for_database(execute: Execute, setting: str) -> None:
 
 @contextmanager
 def hold(url: str, sql: str) -> Iterator[Any]:
-    """Keep a transaction of another session open in which `sql` has run; yield its connection."""
-    with closing(psycopg2.connect(url)) as other:
+    """Keep a transaction of another session open in which `sql` has run; yield its connection.
+
+    It waits at most 10 s for a lock: meanwhile the event loop stands still, and a service in this
+    process cannot end its transaction.
+    """
+    with closing(psycopg2.connect(url, options="-c lock_timeout=10s")) as other:
         other.cursor().execute(sql)
         yield other
 

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from link import opened
-from support import Execute, make_folder, set_for_database, until
+from support import Execute, hold, make_folder, set_for_database, until
 
 from service.app import POOL
 from service.database import embedded
@@ -147,8 +147,7 @@ async def test_a_stuck_table(start: Start, database: str, caplog: pytest.LogCapt
     """If the table is locked, other routes work, and its requests get 503 at the timeout."""
     client = await start(database__statement_timeout=0.4, database__acquire_timeout=0.8)
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
-    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
-        cursor.execute("lock table movies in access exclusive mode")
+    with hold(database, "lock table movies"):
         started = time.monotonic()
         stuck = [asyncio.create_task(client.get(path)) for _ in range(20)]
         stuck += [asyncio.create_task(client.post("/v1/movies", json=MOANA)) for _ in range(20)]

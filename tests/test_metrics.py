@@ -3,19 +3,19 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-import psycopg2
 import pytest
 from aiohttp import web
 from conftest import AWAY, MOANA, ROOT, Client, Start
 from prometheus_client.parser import text_string_to_metric_families
-from support import Execute, add_movies, list_metrics, until
+from support import Execute, add_movies, hold, list_metrics, until
 from wire import exchange
 
 from service import __version__
+from service.app import POOL
 from service.database import batching
 from service.errors import Refusal
 from service.log_writer import get_writer
@@ -112,12 +112,13 @@ async def test_each_statement_is_counted(start: Start, execute: Execute) -> None
 Act = Callable[[Client, Execute], Awaitable[object]]
 
 
-@contextmanager
-def lock_movies(client: Client) -> Iterator[None]:
-    """Lock the table until the end."""
+@asynccontextmanager
+async def lock_movies(client: Client) -> AsyncIterator[None]:
+    """Lock the table until the end, once the service has verified the database."""
+    pool = get_app(client)[POOL]
+    await until(lambda: pool.idle)
     url = client.server.settings.database.url  # type: ignore[attr-defined] # conftest's Service
-    with closing(psycopg2.connect(url)) as dba:
-        dba.cursor().execute("lock table movies")
+    with hold(url, "lock table movies"):
         yield
 
 
@@ -128,7 +129,7 @@ async def get_movie(client: Client, _: Execute) -> None:
 
 async def wait_for_a_lock(client: Client, _: Execute) -> None:
     """GET ten movies and a list while their table is locked."""
-    with lock_movies(client):
+    async with lock_movies(client):
         gets = [asyncio.create_task(client.get(f"/v1/movies/{id_}")) for id_ in range(1, 11)]
         await until(lambda: get_app(client)[CYCLE].in_flight)
         await asyncio.gather(*gets, client.get("/v1/movies?page_size=2"))
@@ -144,7 +145,7 @@ async def get_more_than_may_wait(client: Client, execute: Execute) -> None:
 async def lose_the_connection(client: Client, execute: Execute) -> None:
     """POST a movie while its table is locked, and end the backend."""
     end = "select pg_terminate_backend(pid) from pg_stat_activity where wait_event_type = 'Lock'"
-    with lock_movies(client):
+    async with lock_movies(client):
         create = asyncio.create_task(client.post("/v1/movies", json=MOANA))
         await until(lambda: execute(f"{end} and datname = current_database()"))
         await create
@@ -223,7 +224,7 @@ async def test_the_pool_and_requests_in_flight(start: Start) -> None:
     )
     idle = read(metrics)
 
-    with lock_movies(client):
+    async with lock_movies(client):
         waiting = [asyncio.create_task(client.get(f"/v1/movies{path}")) for path in ("/1", "")]
         await until(lambda: read(metrics)["pool_waiting"] == 1)
         busy = read(metrics)
@@ -246,7 +247,7 @@ async def test_the_wait_for_a_share_of_the_pool(start: Start) -> None:
     metrics = get_app(client)[CYCLE].metrics
     before = read(metrics)["pool_wait_seconds_sum"]
 
-    with lock_movies(client):
+    async with lock_movies(client):
         lists = [asyncio.create_task(client.get("/v1/movies")) for _ in range(2)]
         await asyncio.wait(lists, return_when=asyncio.FIRST_COMPLETED)
 
