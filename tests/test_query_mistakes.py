@@ -68,7 +68,7 @@ MISTAKES = [
         "select m.id + 1 as id, m.title, m.y",
         STRAY,
     ),
-    ("GET", "get_movies", "where m.id = any", ", (values (1), (2)) where m.id = any", STRAY),
+    ("GET", "get_movies", "where m.id = any", ", (values (1), (2)) as v where m.id = any", STRAY),
     ("POST", "create_movies_once", "  n.position, n.f", "  n.position - 1 as position, n.f", STRAY),
     ("PATCH", "update_movies", "  m.id, u.title", "  m.id - 1 as id, u.title", STRAY),
     ("DELETE", "delete_movies", "  m.id, x.title", "  m.id - 1 as id, x.title", STRAY),
