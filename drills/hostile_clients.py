@@ -10,13 +10,14 @@ from drills.lab import FILL, MOVIES, Checks, Lab, drill
 from drills.load import OK, Load, find_p95_ms, wait_for_status, wait_until
 from drills.processes import count_connections, count_files, read_memory_mb
 from drills.service import Service
+from service.catalogue.rules import MAX_GENRE_BYTES, MAX_TITLE_BYTES
 
 MANY_MOVIES = 500_000
 # A control character takes six bytes of JSON; the largest title and genres.
-LARGEST = """
+LARGEST = f"""
 insert into movies (title, year, runtime, genres)
-select repeat(chr(1), 500), 2000, 90,
-  array(select repeat(chr(1), 98) || genre from generate_series(10, 14) as genre)
+select repeat(chr(1), {MAX_TITLE_BYTES}), 2000, 90,
+  array(select repeat(chr(1), {MAX_GENRE_BYTES - 2}) || genre from generate_series(10, 14) as genre)
 from generate_series(1, 200)
 """
 LARGEST_PAGE = "/v1/movies?sort=-id&page_size=100"

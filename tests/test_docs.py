@@ -16,6 +16,7 @@ from support import Execute, add_client, read_token_function
 
 from service import config
 from service.app import EXPECTED, create_app
+from service.catalogue import rules
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.statements import DEFAULTS
@@ -200,6 +201,17 @@ def test_clients_read_of_every_parameter_of_lists() -> None:
     first_cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
 
     assert sorted(re.findall(r"`(\w+)`", "".join(first_cells))) == sorted(PARAMETERS)
+
+
+def test_clients_read_the_limits_of_the_rules() -> None:
+    """The table of fields has the constants of `rules.py`."""
+    text = (ROOT / "docs/clients.md").read_text()
+    rule = dict(re.findall(r"^\| `(\w+)` \| yes \| (.*) \|$", text, re.MULTILINE))
+
+    assert f"; 1 to {rules.MAX_TITLE_BYTES} bytes of UTF-8" in rule["title"]
+    assert f"; {rules.MIN_YEAR} to the current year" in rule["year"]
+    assert f"array of 1 to {rules.MAX_GENRES} different" in rule["genres"]
+    assert f" at most {rules.MAX_GENRE_BYTES} bytes of UTF-8" in rule["genres"]
 
 
 def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
