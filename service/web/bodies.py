@@ -62,6 +62,8 @@ class BodyReader:
         return parse_object(body)
 
     async def _read(self, request: web.Request) -> bytes:
+        if request.transport is None:  # aiohttp's reader would raise a RuntimeError, here a 500
+            raise ClientGone
         if (request.content_length or 0) > MAX_BYTES:
             raise Malformed(TOO_LARGE)
         if request[CONTEXT].expects_continue:  # RFC 9110, 10.1.1

@@ -258,6 +258,22 @@ async def test_a_client_that_goes_away_after_its_body_is_no_failure() -> None:
         await BodyReader(1).read_object(request)
 
 
+async def test_a_client_that_goes_away_before_its_body_is_read_is_no_failure(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its second request begins when the connection has ended; the log has no traceback."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + REQUEST.format(100).encode() + b"{")
+    writer.write_eof()
+    await reader.read()
+    writer.close()
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert response.status == 201
+    assert "Traceback" not in capsys.readouterr().out
+
+
 async def test_the_year_is_the_one_in_utc(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time zone of the service has no effect."""
 
