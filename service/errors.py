@@ -3,13 +3,14 @@
 `web/problems.py` maps each of them to its HTTP status.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Failure(NamedTuple):
-    """One broken rule: the field or query parameter (`""`: all of it) and what is expected."""
+    """One mistake: the field, as in a JSON Pointer, or the query parameter (`""`: all of it)."""
 
     field: str
     detail: str
@@ -24,7 +25,14 @@ class CatalogueError(Exception):
 
 
 class Malformed(CatalogueError):
-    """The input cannot be read as a movie: not JSON, an unknown field, a wrong type."""
+    """The input cannot be read as a movie: not JSON, an unknown field, a wrong type.
+
+    `failures`: every mistake of an object that could be parsed, also the rules that it breaks.
+    """
+
+    def __init__(self, text: str, failures: Sequence[Failure] = ()) -> None:
+        super().__init__(text)
+        self.failures = failures
 
 
 class Invalid(CatalogueError):

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from service.errors import CatalogueError, Invalid
+from service.errors import CatalogueError, Malformed
 from service.transfer.files import convert_write_errors, write_file
 from service.transfer.rows import FileRow
 
@@ -33,9 +33,10 @@ def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 def explain(error: CatalogueError) -> list[str]:
     """Return what is wrong with a row, in the words of the API."""
-    if isinstance(error, Invalid):
-        return [f"{failure.field}: {failure.detail}" for failure in error.failures]
-    return [str(error)]
+    failures = getattr(error, "failures", ())
+    if isinstance(error, Malformed) and len(failures) == 1:
+        return [str(error)]
+    return [f"{failure.field}: {failure.detail}" for failure in failures] or [str(error)]
 
 
 def to_reject(row: FileRow, reasons: list[str]) -> bytes:

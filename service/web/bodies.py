@@ -1,6 +1,7 @@
 """Reads the body of a request as one strict JSON object, whatever its Content-Type."""
 
 import asyncio
+import re
 import zlib
 from typing import Any
 
@@ -14,6 +15,10 @@ from service.web.request_cycle.contexts import CONTEXT
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
 # without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.
 WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+# curl sends every body with the first type, so the type alone says nothing.
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+FORM_START = re.compile(rb'\s*(--|[^\s"{}]+=)')
+A_FORM = "the body is a form ({}); expected one JSON object (application/json)"
 UNREADABLE = "the body is not what its Content-Encoding or Transfer-Encoding says"
 TOO_LARGE = f"the body must be at most {MAX_BYTES} bytes"
 # A body is decompressed to at most MAX_RATIO times its size, or to FREE_BYTES, more than any movie
@@ -59,7 +64,12 @@ class BodyReader:
             raise ClientGone from error
         if coding := request.headers.get("Content-Encoding"):
             body = _decompress(body, coding.strip().lower())
-        return parse_object(body)
+        try:
+            return parse_object(body)
+        except Malformed as error:
+            if request.content_type in FORMS and FORM_START.match(body):
+                raise Malformed(A_FORM.format(request.content_type)) from error
+            raise
 
     async def _read(self, request: web.Request) -> bytes:
         if request.transport is None:  # aiohttp's reader would raise a RuntimeError, here a 500

@@ -7,11 +7,12 @@ the same request id.
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from aiohttp import web
 
 from service import errors
-from service.catalogue.movie import FIELDS
+from service.catalogue.rules import MOVIE, refuse_field
 from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.web.access import EXPECTED_HEADER
 from service.web.movies.idempotency_keys import EXPECTED_KEY
@@ -65,9 +66,10 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         " unknown, repeated or read-only field or a field of the wrong JSON type, or it has more"
         f" than {MAX_BYTES:,} bytes, {MAX_COLONS_AND_BRACKETS:,} colons and brackets or"
         f" {MAX_COMMAS:,} commas.",
-        "The detail names the field or the character. Send numbers as numbers (`1942`, not"
-        ' `"1942"`) and the runtime as `"102 mins"`. Do not send read-only fields such as `id`.',
-        errors.Malformed(f'unknown field "titel"; a movie has {", ".join(FIELDS)}'),
+        "`errors` lists all wrong fields, or the detail names the character. Send numbers as"
+        ' numbers (`1942`, not `"1942"`) and the runtime as `"102 mins"`. Do not send read-only'
+        " fields such as `id`.",
+        refuse_field("titel", MOVIE),
     ),
     errors.MalformedHeader: Problem(
         "malformed-header",
@@ -360,9 +362,7 @@ def _describe_limit(error: errors.LimitReached) -> dict[str, str]:
 def _failures_json(error: Exception | None) -> list[dict[str, str]]:
     if isinstance(error, errors.WrongParameters):
         return [{"parameter": name, "detail": detail} for name, detail in error.failures]
-    if isinstance(error, errors.Invalid):  # JSON Pointers as URI fragments: RFC 6901, 6
-        return [
-            {"pointer": f"#/{field}" if field else "#", "detail": detail}
-            for field, detail in error.failures
-        ]
-    return []
+    return [  # JSON Pointers as URI fragments: RFC 6901, 6
+        {"pointer": f"#/{quote(field)}" if field else "#", "detail": detail}
+        for field, detail in getattr(error, "failures", ())
+    ]

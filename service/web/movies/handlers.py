@@ -8,7 +8,7 @@ from aiohttp import web
 from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
-from service.catalogue.rules import read_movie
+from service.catalogue.rules import MOVIE, load_fields
 from service.database import MAX_BIGINT
 from service.errors import MovieNotFound
 from service.web.bodies import BodyReader
@@ -52,7 +52,7 @@ class Movies:
         if request.rel_url.raw_query_string:
             reject_query_string(request)
         key = parse_key(request) if HEADER_NAME in request.headers else None
-        fields = read_movie(await self._bodies.read_object(request))
+        fields = load_fields(MOVIE, await self._bodies.read_object(request))
         replayed = False
         if key is None:
             movie = await self._catalogue.create(fields, request[CONTEXT])
@@ -89,7 +89,7 @@ class Movies:
 
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
         movie_id = _parse_target(request)
-        fields = read_movie(await self._bodies.read_object(request), partial=partial)
+        fields = load_fields(MOVIE, await self._bodies.read_object(request), partial=partial)
         condition = parse_preconditions(request, movie_id, if_match_required=self._require_if_match)
         movie = await self._catalogue.update(movie_id, fields, condition, request[CONTEXT])
         headers = movie_headers(movie)
