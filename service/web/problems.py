@@ -299,12 +299,11 @@ def respond_http(
     headers: Mapping[str, str] | None = None,
     reason: str | None = None,
 ) -> DirectResponse:
-    """Build the response to an error of HTTP itself; `reason` comes from aiohttp's parser."""
+    """Build the response to an error of HTTP itself; `reason` ends its detail."""
     phrase = HTTPStatus(status).phrase
     problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase, "", "")
     if reason:
-        detail = f"{problem.detail}: {reason[:1].lower()}{reason[1:]}"
-        problem = problem._replace(detail=detail)
+        problem = problem._replace(detail=f"{problem.detail}: {reason}")
     return _response(request, problem, headers=headers)
 
 

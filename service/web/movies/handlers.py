@@ -10,7 +10,6 @@ from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.catalogue.rules import MOVIE, load_fields
 from service.database import MAX_BIGINT
-from service.errors import MovieNotFound
 from service.web.bodies import BodyReader
 from service.web.conditions import is_not_modified, not_modified_headers
 from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
@@ -99,10 +98,10 @@ class Movies:
 
 
 def _parse_target(request: web.Request) -> int:
-    """Return the movie's id; `MovieNotFound`, or `WrongParameters` for a query string."""
+    """Return the movie's id; `HTTPNotFound`, or `WrongParameters` for a query string."""
     if request.rel_url.raw_query_string:
         reject_query_string(request)
     movie_id = int(request.match_info["id"])
     if movie_id > MAX_BIGINT:
-        raise MovieNotFound
+        raise web.HTTPNotFound  # as for every path without an id
     return movie_id

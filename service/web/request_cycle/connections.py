@@ -134,8 +134,9 @@ class Connection(web.RequestHandler):
                 message = "Invalid URL"
             elif message:  # its other lines quote the request
                 message = message.strip().partition("\n")[0].rstrip(": ")
+            reason = message and message[0].lower() + message[1:]
             context.parser_error = message or HTTPStatus(status).phrase
-            response = problems.respond_http(request, status, reason=message)
+            response = problems.respond_http(request, status, reason=reason)
         response.force_close()
         return response
 
