@@ -80,7 +80,7 @@ async def read_to_the_end(stream: Stream) -> bytes:
 
 async def test_a_head_that_does_not_arrive_is_408(start: Start) -> None:
     """Wherever it stops, the client learns what happened, and its connection ends."""
-    client = await start(server__head_timeout=0.05)
+    client = await start(server__head_timeout=0.5)
 
     responses = await asyncio.gather(
         *(exchange(client, GET[:length]) for length in range(1, len(GET)))
