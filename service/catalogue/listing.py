@@ -43,7 +43,8 @@ def place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
 
 
 _EVERYTHING = Filter().parameters()
-_NOTHING = Filter("a b*", ("a", "b"), Range(2, 1), Range(2, 1)).parameters()
+_NONE = Range(2, 1, "{}")
+_NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE).parameters()
 _FIRST = place_parameters("id", Place(), 0)
 _NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)
 QUERIES: Mapping[str, Expected] = {

@@ -5,16 +5,20 @@ from typing import Any, NamedTuple
 
 from service.catalogue.movie import Movie
 
-SORTS = ("id", "title", "year", "runtime", "-id", "-title", "-year", "-runtime")
+SORTS = ("id", "title", "year", "runtime", "-id", "-title", "-year", "-runtime", "relevance")
 EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
 NUMBERED_MOVIES = 1_000  # page numbers reach so many movies if more than EXACT_TOTAL match
 
 
 class Range(NamedTuple):
-    """`low` to `high`, both included; None: no limit."""
+    """`low` to `high`, both included; None: no limit.
+
+    `parts`: if only some parts of it match, these parts as an int8multirange of PostgreSQL.
+    """
 
     low: int | None = None
     high: int | None = None
+    parts: str | None = None
 
 
 ANY = Range()
@@ -26,6 +30,7 @@ class Filter:
 
     title: str | None = None  # all of these words, in any order; `cas*` is a prefix
     genres: tuple[str, ...] | None = None  # all of these; none contains a comma
+    genres_any: tuple[str, ...] | None = None  # at least one of these
     year: Range = ANY
     runtime: Range = ANY
 
@@ -34,10 +39,13 @@ class Filter:
         return {
             "title": self.title,
             "genres": ",".join(self.genres) if self.genres else None,
+            "genres_any": ",".join(self.genres_any) if self.genres_any else None,
             "year_from": self.year.low,
             "year_to": self.year.high,
+            "years": self.year.parts,
             "runtime_from": self.runtime.low,
             "runtime_to": self.runtime.high,
+            "runtimes": self.runtime.parts,
         }
 
 

@@ -25,8 +25,11 @@ FILTERS = {
     "prefix": (Filter(title="rar*"), "movies_search"),
     "words": (Filter(title="common rare"), "movies_search"),
     "genres": (Filter(genres=("seldom",)), "movies_search"),
+    "genres_any": (Filter(genres_any=("seldom", "never")), "movies_search"),
     "year": (Filter(year=Range(1950, 1950)), "movies_year"),
+    "years": (Filter(year=Range(1950, 1952, "{[1950,1950],[1952,1952]}")), "movies_year"),
     "runtime": (Filter(runtime=Range(7, 8)), "movies_runtime"),
+    "runtimes": (Filter(runtime=Range(7, 9, "{[7,7],[9,9]}")), "movies_runtime"),
     "all": (
         Filter(title="rare", genres=("drama",), year=Range(1950, None), runtime=Range(None, 200)),
         "movies_(search|year|runtime)",
@@ -34,8 +37,9 @@ FILTERS = {
 }
 KEYS = {"id": SortKey(10_000, 10_000), "title": SortKey("common other 5", 5)}
 KEYS |= {"year": SortKey(1950, 10_000), "runtime": SortKey(150, 10_000)}
+KEYS |= {"relevance": SortKey(17 * 10**10 - 1950, 10_000)}  # "common other 1234"
 INDEXES = {"id": "movies_pkey", "title": "movies_title"}
-INDEXES |= {"year": "movies_year", "runtime": "movies_runtime"}
+INDEXES |= {"year": "movies_year", "runtime": "movies_runtime", "relevance": "movies_rank"}
 
 Plan = Callable[..., Any]
 
@@ -95,7 +99,7 @@ def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None
 
 def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
     """It starts at the key and needs no sort."""
-    for sort in SORTS:
+    for sort in (*SORTS, "-relevance"):  # -relevance: to the previous page
         for key in (None, KEYS[sort.removeprefix("-")]):
             found = plan("walk_movies", Filter().parameters(), place(sort, key))
 

@@ -97,10 +97,13 @@ def ids(page: Page) -> list[int]:
         (EVERYTHING, [1, 2, 3]),
         (Filter(title="b"), [2]),
         (Filter(genres=("y",)), [2]),
+        (Filter(genres_any=("x", "z")), [1, 3]),
         (Filter(year=Range(2001, None)), [2, 3]),
         (Filter(year=Range(None, 2001)), [1, 2]),
         (Filter(runtime=Range(101, None)), [2, 3]),
         (Filter(runtime=Range(None, 101)), [1, 2]),
+        (Filter(year=Range(2000, 2002, "{[2000,2000],[2002,2002]}")), [1, 3]),
+        (Filter(runtime=Range(100, 102, "{[100,100],[102,102]}")), [1, 3]),
     ],
 )
 async def test_the_three_queries_have_the_same_filters(

@@ -91,5 +91,7 @@ def _matching(execute: Execute, year: str | None) -> set[int]:
 
 
 def _key(movie: dict[str, Any], sort: str) -> tuple[Any, int]:
+    if sort == "relevance":
+        return (len(movie["title"]), -movie["year"]), movie["id"]
     value = movie[sort.removeprefix("-")]
     return (int(value.split()[0]) if "runtime" in sort else value, movie["id"])

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ import pytest
 from conftest import ROOT, Client
 from support import Execute
 
+from service.catalogue.movie import Movie
 from service.catalogue.search_words import split_words
 from service.database.migrations import runner as migrations
 
@@ -196,3 +198,19 @@ def test_case_is_folded_alike_in_every_locale(empty_database: str, tmp_path: Pat
         cursor.execute(find)
         assert cursor.fetchall() == [("TITANIC",), ("TİTANİC!",)]
     assert found_before == []
+
+
+@pytest.mark.parametrize("year", [-(2**31), 1888, 2026, 2**31 - 1])
+def test_the_rank_of_a_movie_is_the_same_in_python(execute: Execute, year: int) -> None:
+    """A character more counts more than any years; the cursor has the value of Python."""
+    titles = ["é", "8½", "日本語", "\U0001f3ac", "e\u0301", "👩‍👩‍👧 x", "x" * 500]
+    now = datetime.now(UTC)
+
+    rows = execute("select title, search_rank(title, %s) from unnest(%s) as title", year, titles)
+    [(is_shorter_first,)] = execute(
+        "select search_rank('x', -2147483648) < search_rank('xx', 2147483647)"
+    )
+
+    movies = [Movie(1, title, year, 90, ["x"], 1, now, now) for title in titles]
+    assert rows == [(movie.title, movie.relevance) for movie in movies]
+    assert is_shorter_first

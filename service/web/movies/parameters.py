@@ -25,9 +25,11 @@ from service.web.movies import cursors
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
 MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
+MAX_RANGES = 10
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
-RANGE = re.compile(rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})")
+RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
+RANGES = re.compile(rf"{RANGE}(,{RANGE}){{0,{MAX_RANGES - 1}}}")
 
 
 class ListQuery(NamedTuple):
@@ -86,12 +88,23 @@ def _number(maximum: int) -> QueryParameter:
     )
 
 
-def _range(unit: str, low: int, high: int) -> QueryParameter:
+def _genres(which: str, example: str) -> QueryParameter:
+    return _text(
+        f"1 to {MAX_GENRES} genres, separated by commas, of at most {MAX_GENRE_BYTES} bytes each,"
+        f" {which} of which a movie must have",
+        MAX_GENRES * (MAX_GENRE_BYTES + 1) - 1,
+        _parse_genres,
+        examples=[example],
+    )
+
+
+def _ranges(unit: str, low: int, high: int) -> QueryParameter:
     return QueryParameter(
-        f"{unit} like {low}, {low}..{high}, {low}.. or ..{high}",
-        _parse_range,
+        f"{unit} like {low}, {low}..{high}, {low}.. or ..{high}, or up to {MAX_RANGES} of these,"
+        " separated by commas",
+        _parse_ranges,
         type="string",
-        pattern=f"^{RANGE.pattern}$",
+        pattern=f"^{RANGES.pattern}$",
         examples=[f"{low}..{high}"],
     )
 
@@ -102,17 +115,21 @@ def _parse_number(text: str, minimum: int = 0, maximum: int = MAX_INTEGER) -> in
     return int(text)
 
 
-def _parse_range(text: str) -> Range:
-    if not RANGE.fullmatch(text):
-        raise ValueError("not a range")
-    low_text, dots, high_text = text.partition("..")
-    low = _parse_number(low_text) if low_text else None
-    high = _parse_number(high_text) if high_text else None
-    if not dots:
-        high = low
-    if low is not None and high is not None and low > high:
-        raise ValueError("an empty range")
-    return Range(low, high)
+def _parse_ranges(text: str) -> Range:
+    """Return the range from the first start to the last end; its parts, if there are several."""
+    if not RANGES.fullmatch(text):
+        raise ValueError("not ranges")
+    parts = list[tuple[int, int]]()
+    for part in text.split(","):
+        low_text, dots, high_text = part.partition("..")
+        low = _parse_number(low_text or "0")
+        high = _parse_number((high_text or str(MAX_INTEGER)) if dots else low_text)
+        if low > high:
+            raise ValidationError(f"must not start after its end, found {part}")
+        parts.append((low, high))
+    low, high = min(low for low, _ in parts), max(high for _, high in parts)
+    several = ",".join(f"[{low},{high}]" for low, high in parts) if len(parts) > 1 else None
+    return Range(low or None, None if high == MAX_INTEGER else high, several and f"{{{several}}}")
 
 
 def _parse_title(text: str) -> str:
@@ -153,14 +170,10 @@ class MoviesQuery(Schema):
         _parse_title,
         examples=["cas*"],
     )
-    genres = _text(
-        f"1 to {MAX_GENRES} genres of at most {MAX_GENRE_BYTES} bytes each, separated by commas",
-        MAX_GENRES * (MAX_GENRE_BYTES + 1) - 1,
-        _parse_genres,
-        examples=["drama,romance"],
-    )
-    year = _range("years", 1990, 1999)
-    runtime = _range("minutes", 90, 120)
+    genres = _genres("all", "drama,romance")
+    genres_any = _genres("at least one", "comedy,family")
+    year = _ranges("years", 1990, 1999)
+    runtime = _ranges("minutes", 90, 120)
     sort = QueryParameter(f"one of {', '.join(SORTS)}", _parse_sort, type="string", enum=[*SORTS])
     page_size = _number(MAX_PAGE_SIZE)
     page = _number(MAX_INTEGER)
@@ -181,10 +194,12 @@ def parse_list_query(request: web.Request) -> ListQuery:
     filters = Filter(
         title=values.get("title"),
         genres=values.get("genres"),
+        genres_any=values.get("genres_any"),
         year=values.get("year", ANY),
         runtime=values.get("runtime", ANY),
     )
-    sort, page_size = values.get("sort", "id"), values.get("page_size", DEFAULT_PAGE_SIZE)
+    sort = values.get("sort", "relevance" if filters.title else "id")
+    page_size = values.get("page_size", DEFAULT_PAGE_SIZE)
     page, place = values.get("page"), Place()
     if page and "cursor" in values:
         raise WrongParameters([Failure("cursor", "must not be combined with page")])
@@ -197,8 +212,10 @@ def parse_list_query(request: web.Request) -> ListQuery:
         try:
             place = cursors.decode(values["cursor"], filters, sort)
         except ValueError as error:
-            expected = PARAMETERS["cursor"].expected
-            raise WrongParameters([Failure("cursor", f"must be {expected}")]) from error
+            is_other = isinstance(error, cursors.OtherListError)
+            what = "was made for other filters or another sort" if is_other else "is damaged"
+            detail = f"{what}; must be {PARAMETERS['cursor'].expected}"
+            raise WrongParameters([Failure("cursor", detail)]) from error
     return ListQuery(filters, sort, place, page_size, page)
 
 
@@ -221,7 +238,7 @@ def _parse(request: web.Request, schema: Schema) -> dict[str, Any]:
             known = ", ".join(schema.fields) or "none here"
             failures[name] = f"unknown parameter {quote(name)}; there are {known}"
         elif times > 1:
-            failures[name] = "must not be repeated"
+            failures[name] = f"must be given once, as {PARAMETERS[name].expected}"
     try:
         values = schema.load({name: text for name, text in pairs if name not in failures})
     except ValidationError as error:

@@ -109,8 +109,10 @@ _OPERATIONS = (
         "Movies",
         "Find movies",
         "Returns a page of the movies that match all filters. `title` finds words in any order"
-        " and ignores case and accents. `genres` finds movies that have all of the given genres."
-        " Ranges include both ends. `-` before a `sort` field reverses the order.\n\n"
+        " and ignores case and accents. `genres` finds movies that have all of the given genres,"
+        " `genres_any` those that have at least one. Ranges include both ends. `-` before a `sort`"
+        " field reverses the order. `relevance` sorts the shortest title first, then the newer"
+        " year; it is the default with `title`. Otherwise the default is `id`.\n\n"
         "Follow the cursors, or the `Link` header, from page to page. A page by cursor takes the"
         " same time at any depth. While other movies are added or deleted, a movie that stays is"
         " neither skipped nor repeated. You can use `page` numbers instead. They reach all pages"

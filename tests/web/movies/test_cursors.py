@@ -10,6 +10,7 @@ from service.web.movies import cursors
 
 FILTERS = Filter(title="moana")
 KEYS = {"title": SortKey("Moana", 7), "-year": SortKey(2016, 7), "runtime": SortKey(107, 2**63 - 1)}
+KEYS["relevance"] = SortKey(5 * 10**10 - 2016, 7)
 
 
 def encode(sort: str, key: Any, total: int = 8) -> str:
@@ -56,6 +57,8 @@ def test_a_cursor_with_any_other_character_is_refused(sort: str) -> None:
         ("year", (1990, 2**63), 8),
         ("year", (1990, -1), 8),
         ("year", (1990,), 8),
+        ("relevance", (2**63, 1), 8),
+        ("relevance", ("1", 1), 8),
         ("title", ("\0", 1), 8),
         ("title", (1, 1), 8),
         ("id", (2**63, 1), 8),

@@ -89,7 +89,7 @@ FOUND_BY_TITLE = {
     "крылья": ["Крылья"],
     "οδυσσευσ": ["Ὀδυσσεύς"],
     "ΟΔΥΣΣΕΥΣ": ["Ὀδυσσεύς"],
-    "from man": ["Spider-Man: Far from Home", "The Man from Nowhere"],
+    "from man": ["The Man from Nowhere", "Spider-Man: Far from Home"],
     "spider man": ["Spider-Man: Far from Home"],
     "spider-man": ["Spider-Man: Far from Home"],
     "off": ["Face/Off"],
@@ -130,13 +130,23 @@ FOUND_BY_FILTERS = {
     "genres=romance, drama": [],
     "genres=Drama": [],
     "genres=sci-fi": [4],
+    "genres_any=sci-fi,romance": [1, 2, 4],
+    "genres_any=sci-fi": [4],
+    "genres_any=sci": [],
+    "genres_any=sci-fi,romance&genres=drama": [2],
     "genres=dra": [],
     "genres=dra*": [],
     "year=2001": [1],
     "year=1997..2010": [1, 3, 6],
     "year=2010..": [4, 6, 7],
     "year=..1963": [2, 8],
+    "year=2001,1963": [1, 8],
+    "year=1966..1997,..1942,2016..": [2, 3, 4, 5, 7],
+    "year=1997..2010,2001..2016": [1, 3, 6, 7],
+    "year=1942,2001&genres=comedy": [1],
+    "year=0..1942,2019..2147483647": [2, 4],
     "runtime=138": [3, 8],
+    "runtime=85,129..": [3, 4, 5, 8],
     "runtime=100..110": [2, 7],
     "title=from&genres=drama&year=2000..&runtime=..120": [6],
 }
@@ -157,8 +167,9 @@ async def test_a_genre_is_found_whatever_its_characters(client: Client, execute:
     for genre in ("it's", "a\\b", "x & y", "C:*", "r&b | soul", "日本"):
         execute(INSERT, genre, 2000, 1, [genre])
 
-        assert await titles(client, genres=genre) == [genre]
-        assert await titles(client, genres=genre + "z") == []
+        for name in ("genres", "genres_any"):
+            assert await titles(client, **{name: genre}) == [genre]
+            assert await titles(client, **{name: genre + "z"}) == []
 
 
 async def test_long_words_are_stored_and_found(client: Client) -> None:
@@ -187,9 +198,13 @@ async def walk(
     return pages
 
 
+RELEVANCE = [8, 7, 1, 5, 3, 2, 6, 4]
+
+
 @pytest.mark.parametrize(
     ("sort", "order"),
     [
+        ("relevance", RELEVANCE),
         ("id", [1, 2, 3, 4, 5, 6, 7, 8]),
         ("title", [8, 1, 2, 3, 7, 4, 6, 5]),
         ("year", [2, 8, 5, 3, 1, 6, 7, 4]),
@@ -200,7 +215,7 @@ async def walk(
 async def test_cursors_walk_there_and_back(client: Client, sort: str, order: list[int]) -> None:
     """`next` leads to the end of the order, `previous` back."""
     orders = ((sort, order), (f"-{sort}", order[::-1]))
-    for name, expected in orders:
+    for name, expected in orders[: 1 if sort == "relevance" else 2]:
         for size in (1, 3, 8, 20):
             query = {"sort": name, "page_size": size}
             there = await walk(client, await listed(client, **query), "next_cursor", **query)
@@ -209,6 +224,25 @@ async def test_cursors_walk_there_and_back(client: Client, sort: str, order: lis
             assert [number for page in there for number in ids(page)] == expected
             assert [ids(page) for page in reversed(back)] == [ids(page) for page in there]
             assert {len(ids(page)) for page in there[:-1]} <= {size}
+
+
+@pytest.mark.usefixtures("exact_total")
+async def test_a_search_is_sorted_by_relevance(client: Client, execute: Execute) -> None:
+    """The shortest title first, in characters, then the newer year, then the id."""
+    for title, year in (("x aaa", 2000), ("x 日本", 1990), ("x 🎬é", 2020), ("x", 1888)):
+        execute(INSERT, title, year, 1, ["a"])
+        execute(INSERT, title, year, 1, ["a"])
+    order = [7, 8, 5, 6, 3, 4, 1, 2]
+
+    for query in ({"title": "x"}, {"title": "x", "sort": "relevance"}, {"sort": "relevance"}):
+        pages = [await listed(client, page_size=3, **query)]
+        pages = await walk(client, pages[0], "next_cursor", page_size=3, **query)
+        back = await walk(client, pages[-1], "previous_cursor", page_size=3, **query)
+
+        assert [number for page in pages for number in ids(page)] == order
+        assert [ids(page) for page in reversed(back)] == [ids(page) for page in pages]
+    assert ids(await listed(client, title="x", sort="id")) == sorted(order)
+    assert ids(await listed(client)) == sorted(order)
 
 
 @pytest.mark.usefixtures("exact_total")
@@ -269,13 +303,18 @@ async def test_a_total_goes_with_the_cursors(client: Client, execute: Execute) -
 
 @pytest.mark.usefixtures("catalogue")
 async def test_a_cursor_holds_for_its_filter_and_sort_alone(client: Client) -> None:
-    """With another filter or sort, the cursor is refused."""
+    """With another filter or sort, the cursor is refused; a damaged one is told from it."""
     cursor = (await listed(client, sort="year", page_size=2))["metadata"]["next_cursor"]
 
-    for query in ("sort=-year", "sort=id", "sort=year&genres=drama", "sort=year&title=x"):
+    filters = ("genres=drama", "title=x", "genres_any=drama", "year=1963", "year=1888,1999")
+    for query in ("sort=-year", "sort=id", *(f"sort=year&{name}" for name in filters)):
         [(parameter, detail)] = await refused(client, f"{query}&cursor={cursor}")
         assert parameter == "cursor"
-        assert "same filters and sort" in detail
+        assert detail.startswith("was made for other filters or another sort; must be a cursor")
+    for damaged in (cursor[:-1], cursor + "A", cursor[1:], "x"):
+        [(parameter, detail)] = await refused(client, f"sort=year&cursor={damaged}")
+        assert parameter == "cursor"
+        assert detail.startswith("is damaged; must be a cursor from the metadata of a response")
 
 
 @pytest.mark.usefixtures("catalogue")
@@ -451,18 +490,27 @@ INVALID = [
     ("genres=a,,b", "genres"),
     ("genres=a,b,c,d,e,f", "genres"),
     ("genres=a," + "%C3%A9" * 51, "genres"),
+    ("genres_any=", "genres_any"),
+    ("genres_any=a,b,c,d,e,f", "genres_any"),
     ("year=x", "year"),
     ("year=-1990", "year"),
     ("year=..", "year"),
     ("year=1990...1999", "year"),
     ("year=1999..1990", "year"),
     ("year=0199", "year"),
+    ("year=1990,", "year"),
+    ("year=1990,,1991", "year"),
+    ("year=1990,+1991", "year"),
+    ("year=1990,2147483648", "year"),
+    ("year=" + ",".join(["1990"] * 11), "year"),
+    ("runtime=" + ",".join(["90.."] * 11), "runtime"),
     ("year=99999999999", "year"),
     ("year=%D9%A1%D9%A9%D9%A9%D9%A9", "year"),
     ("runtime=1.5", "runtime"),
     ("runtime=90%20mins", "runtime"),
     ("sort=", "sort"),
     ("sort=genres", "sort"),
+    ("sort=-relevance", "sort"),
     ("sort=%2Dyear,id", "sort"),
     ("page_size=0", "page_size"),
     ("page_size=101", "page_size"),
@@ -502,6 +550,26 @@ async def test_a_refused_search_is_explained(client: Client) -> None:
     assert refusals == {
         text: [("title", f"must have {detail}")] for text, detail in REFUSED_SEARCHES.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "detail"),
+    [
+        ("year=1999..1990", "year", "must not start after its end, found 1999..1990"),
+        ("runtime=1,5..4", "runtime", "must not start after its end, found 5..4"),
+        ("year=x", "year", "must be years like 1990, 1990..1999, 1990.. or ..1999, or up to 10"),
+        ("genres=a&genres=b", "genres", "must be given once, as 1 to 5 genres, separated by comm"),
+        ("sort=id&sort=id", "sort", "must be given once, as one of id, title, "),
+    ],
+)
+async def test_a_refused_parameter_is_explained(
+    client: Client, query: str, name: str, detail: str
+) -> None:
+    """It says what to send instead."""
+    [(refused_name, found)] = await refused(client, query)
+
+    assert refused_name == name
+    assert found.startswith(detail)
 
 
 async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> None:
