@@ -8,6 +8,7 @@ import http.client
 import itertools
 import json
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -24,14 +25,17 @@ from bench.database import run_service, start_postgresql
 from bench.machine import describe_machine
 from bench.targets import SINGLE_PROCESS, start_target
 from drills.service import ROOT
-from service.catalogue.paging import SORTS, Filter, Range, SortKey
+from service.catalogue.movie import COLUMNS, Movie
+from service.catalogue.paging import SORTS, Filter, SortKey
 from service.web.movies import cursors
+from service.web.movies.parameters import PARAMETERS
 
 SERVER_OPTIONS = "-c shared_buffers=1GB"  # a quarter of a small server's memory
 FILTERS = ("title", "genres", "year", "runtime")
 PLACES = ("first", "cursor", "deepest page")
 SLOW_MS = 120
 CURSORS_BACKWARDS = 0.3  # of all requests with a cursor
+ANY_GENRES = 0.25  # of all genre filters are genres_any
 TITLES_WITH_PREFIX, TITLES_WITH_TWO_WORDS = 0.25, 0.3  # of all title filters
 
 RANGES = {"year": (1950, 2025, 25), "runtime": (60, 150, 40)}  # first start, last start, max length
@@ -63,7 +67,7 @@ class Client:
 class RandomRequests:
     """Draws filters and places from a sample of the movies; the same seed gives the same ones."""
 
-    def __init__(self, sample: list[tuple[Any, ...]], seed: int, client: Client) -> None:
+    def __init__(self, sample: list[Movie], seed: int, client: Client) -> None:
         self._sample = sample
         self._get_page = client.get_page
         self._random = random.Random(seed)  # noqa: S311 nothing secret
@@ -71,20 +75,16 @@ class RandomRequests:
     def draw_parameters(self, names: tuple[str, ...], sort: str, place: str) -> dict[str, Any]:
         """Draw the query parameters of one request."""
         filters = {name: self._draw(name) for name in names}
+        if "genres" in filters and self._random.random() < ANY_GENRES:
+            filters["genres_any"] = filters.pop("genres")
         parameters: dict[str, Any] = {**filters, "sort": sort}
         if place == "deepest page":
             first = self._get_page(parameters | {"page": 1})
             parameters["page"] = first["metadata"]["last_page"]
         if place == "cursor":
-            values = self._random.choice(self._sample)
-            movie = dict(zip(("id", "title", "year", "runtime"), values, strict=False))
-            key = SortKey(movie[sort.removeprefix("-")], movie["id"])
-            filter_ = Filter(
-                title=filters.get("title"),
-                genres=tuple(filters["genres"].split(",")) if "genres" in filters else None,
-                year=_parse_range(filters.get("year")),
-                runtime=_parse_range(filters.get("runtime")),
-            )
+            movie = self._random.choice(self._sample)
+            key = SortKey(getattr(movie, sort.removeprefix("-")), movie.id)
+            filter_ = Filter(**{n: PARAMETERS[n].deserialize(text) for n, text in filters.items()})
             backwards = self._random.random() < CURSORS_BACKWARDS
             first = self._get_page(parameters)["metadata"]
             if first["next_cursor"]:  # otherwise there is only one page
@@ -98,18 +98,19 @@ class RandomRequests:
         if name == "title":
             return self._draw_title()
         if name == "genres":
-            genres = self._random.choice(self._sample)[4]
+            genres = self._random.choice(self._sample).genres
             count = self._random.randint(1, min(2, len(genres)))
             return ",".join(self._random.sample(genres, count))
         return self._draw_range(name)
 
     def _draw_title(self) -> str:
         draw = self._random
-        words = draw.choice(self._sample)[1].split()
+        # Only letters and digits: in a title like M*A*S*H, M* would be a prefix of one letter.
+        words = re.findall(r"[^\W_]+", draw.choice(self._sample).title) or ["the"]
         word = str(draw.choice(words))
         kind = draw.random()
-        # A prefix has at least two letters, or it is refused; signs (R&B, 8½) are no letters.
-        if kind < TITLES_WITH_PREFIX and len(word) > 1 and word[:2].isalpha():
+        # A prefix has at least two letters, or it is refused.
+        if kind < TITLES_WITH_PREFIX and word[:2].isalpha() and len(word) > 1:
             return word[: draw.randint(2, 4)] + "*"
         count = 2 if kind > 1 - TITLES_WITH_TWO_WORDS else 1
         return " ".join(draw.sample(words, min(len(words), count)))
@@ -118,14 +119,9 @@ class RandomRequests:
         first, last, max_length = RANGES[column]
         low = self._random.randint(first, last)
         high = low + self._random.randint(1, max_length)
-        return self._random.choice([f"{low}", f"{low}..", f"..{low}", f"{low}..{high}"])
-
-
-def _parse_range(text: str | None) -> Range:
-    if text is None:
-        return Range()
-    low, dots, high = text.partition("..")
-    return Range(*(int(end) if end else None for end in (low, high if dots else low)))
+        return self._random.choice(
+            [f"{low}", f"{low}..", f"..{low}", f"{low}..{high}", f"{low},{high}"]
+        )
 
 
 def measure_all(
@@ -196,11 +192,12 @@ def main(movies: int, requests: int, seed: int, url: str | None) -> None:
     with ExitStack() as stack:
         url = url or stack.enter_context(create_catalogue(movies))
         [(count,)] = fetch(url, "select count(*) from movies")
-        sample = fetch(
+        rows = fetch(
             url,
-            "select id, title, year, runtime, genres from movies"
+            f"select {', '.join(COLUMNS)} from movies"
             f" where id % {max(1, count // 5_000)} = 0 order by id",
         )
+        sample = [Movie._make(row) for row in rows]
         client = Client(stack.enter_context(start_target(SINGLE_PROCESS, url)).url)
         times = measure_all(client, RandomRequests(sample, seed, client), requests)
     lines = [*format_report(times), f"{count:,} movies; {json.dumps(describe_machine())}"]
