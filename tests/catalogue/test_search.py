@@ -1,4 +1,4 @@
-"""Tests search: the functions fold_text and movie_search of the migrations."""
+"""Tests search: the functions of the migrations; test_searches.py has what people type."""
 
 import os
 import shutil
@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from unicodedata import normalize
 from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
 from conftest import ROOT, Client
-from support import Execute
+from support import Execute, hold
 
 from service.catalogue.movie import Movie
-from service.catalogue.search_words import split_words
 from service.database.migrations import runner as migrations
+from service.database.migrations import session
+from service.errors import OperatorError
 
 
 @pytest.fixture(scope="module", params=["server", "libc"])
@@ -52,7 +54,9 @@ def test_ascii_is_folded_as_all_else(execute: Execute) -> None:
     texts = [f"A{chr(n)}b {chr(n)}{chr(n)}Cd{chr(n)}" for n in range(1, 128)]
 
     rows = execute(
-        "select text, fold_text(text || 'e'), fold_text(text || 'é') from unnest(%s) as text", texts
+        "select text, mark_signs(fold_letters(text || 'e')), mark_signs(fold_letters(text || 'é'))"
+        " from unnest(%s) as text",
+        texts,
     )
 
     assert len(rows) == 127
@@ -62,20 +66,22 @@ def test_ascii_is_folded_as_all_else(execute: Execute) -> None:
 @pytest.mark.parametrize("letters", [99, 100, 101, 250])
 def test_a_word_is_known_by_its_first_100_characters(execute: Execute, letters: int) -> None:
     """Also if the word is ASCII."""
-    ((short, long),) = execute(
-        "select fold_text(%s), fold_text(%s)", f"of {'A' * letters}", f"òf {'A' * letters}"
-    )
+    find = "select title_entries(mark_signs(fold_letters(%s)))"
+    titles = [f"of {'A' * letters}", f"òf {'A' * letters}"]
 
-    assert short == long == f"of {'a' * min(letters, 100)}"
+    entries = [execute(find, title)[0][0] for title in titles]
+
+    assert entries == [["of", "a" * min(letters, 100)]] * 2
 
 
 @pytest.mark.parametrize(
     ("title", "genres", "found_by"),
     [
-        ("Face/Off", ["Action", "sci fi"], [" Action", " sci fi", "face", "off"]),
-        ("  S.W.A.T. ", ["b", "a"], [" a", " b", "a", "s", "t", "w"]),
-        ("***", ["g" * 101], [" " + "g" * 100]),
+        ("Face/Off", ["Action", " sci-FI\u00a0"], [" action", " sci-fi", "face", "off", "faceoff"]),
+        ("  S.W.A.T. ", ["b", "a"], [" a", " b", "a", "s", "t", "w", "swat"]),
+        ("***", ["C#", "C++"], [" c#", " c++", "＊＊＊"]),
         ("Ten 10 ten", ["1", "2", "3", "4", "5"], [" 1", " 2", " 3", " 4", " 5", "10", "ten"]),
+        ("Q&A", ["g" * 101], [" " + "g" * 100, "and", "a", "q", "qa"]),
     ],
 )
 def test_words_and_genres_are_told_apart(
@@ -87,37 +93,53 @@ def test_words_and_genres_are_told_apart(
     assert sorted(words) == sorted(found_by)
 
 
-def test_words_are_counted_as_the_database_separates_them(execute: Execute) -> None:
-    """Beside any character of the basic plane, in front of a `*`, and alone."""
-    characters = [chr(code) for code in range(1, 0x10000) if not 0xD800 <= code < 0xE000]
-    texts = [f"a{character}b {character}*c {character}" for character in characters]
-
-    rows = execute(
-        "select array(select length(word) from unnest(string_to_array("
-        "   replace(fold_text(text), '*', '* '), ' ')) as word where word not in ('', '*'))"
-        " from unnest(%s) with ordinality as texts (text, place) order by place",
-        texts,
-    )
-    lengths = [[len(word) for word in split_words(text)] for text in texts]
-
-    assert [
-        text for text, (stored,), own in zip(texts, rows, lengths, strict=True) if stored != own
-    ] == []
-
-
-def test_every_word_is_found_by_itself(execute: Execute) -> None:
-    """Whatever characters it has; U+1680 was a syntax error, as a blank in libc's locales."""
-    characters = [chr(code) for code in range(1, 0x10000) if not 0xD800 <= code < 0xE000]
-    texts = [f"a{character}b" for character in characters]
+def test_every_title_is_found_by_itself(execute: Execute) -> None:
+    """Whatever characters it has, and if there are only signs, marks or emoji."""
+    codes = [*range(1, 0xD800), *range(0xE000, 0x10000), *range(0x1F000, 0x20100)]
+    characters = [chr(code) for code in codes]
+    texts = [
+        *(f"a{character}b" for character in characters),
+        *(character for character in characters if not character.isspace()),
+        *(f"{character}{character}'" for character in characters),
+    ]
 
     rows = execute(
         "select text from unnest(%s) as text"
         " where movie_search(text, '{}') @@ title_query(text) is not true"
-        " or movie_search(text || 'cd', '{}') @@ title_query(text || 'c*') is not true",
+        " or text like 'a%%b' and movie_search(text || 'cd', '{}') @@ title_query(text || 'c*')"
+        "   is not true",
         texts,
     )
 
     assert rows == []
+
+
+def test_the_longest_titles_have_entries(execute: Execute) -> None:
+    """An entry may have 2,046 bytes; characters that NFKD makes longer are joined by signs."""
+    characters = [chr(code) for code in range(0xA0, 0x10000) if not 0xD800 <= code < 0xE000]
+    longest = sorted(characters, key=lambda c: len(normalize("NFKD", c).encode()))[-2000:]
+    texts = ["-".join([c * (496 // len(c.encode()) // 2)] * 2) for c in longest]
+
+    rows = execute(
+        "select text from unnest(%s) as text"
+        " where movie_search(text, '{}') @@ title_query(text) is not true",
+        texts,
+    )
+
+    assert rows == []
+
+
+def test_rows_are_restored_without_a_search_path(execute: Execute) -> None:
+    """As pg_restore loads them."""
+    execute(
+        "begin; set local search_path = '';"
+        " insert into public.movies (title, year, runtime, genres)"
+        " values ('千と千尋の神隠し', 2001, 125, '{Anime}'), ('X-Men', 2000, 104, '{a}'); commit"
+    )
+
+    find = "select title from movies where search @@ title_query(%s)"
+    assert execute(find, "千尋") == [("千と千尋の神隠し",)]
+    assert execute(find, "xmen") == [("X-Men",)]
 
 
 async def test_a_search_that_cannot_be_read_is_a_422(client: Client, execute: Execute) -> None:
@@ -214,3 +236,63 @@ def test_the_rank_of_a_movie_is_the_same_in_python(execute: Execute, year: int) 
     movies = [Movie(1, title, year, 90, ["x"], 1, now, now) for title in titles]
     assert rows == [(movie.title, movie.relevance) for movie in movies]
     assert is_shorter_first
+
+
+# What the release before stored, and how it is asked for.
+BEFORE = "('Łódź', 2000, 1, '{Drama}'), ('Moana', 2016, 107, '{drama}')"
+FIND = (
+    "select title, version from movies where search @@ title_query('łódź')"
+    " and search @@ genres_query('{Drama}') and search @@ genres_any_query('{Drama,x}')"
+)
+
+
+def test_movies_are_found_while_their_words_change(empty_database: str, tmp_path: Path) -> None:
+    """Each file may be applied alone; a row is found before and after its turn, and by both."""
+    folder = copy_migrations(tmp_path, before="20261123130000")
+    migrations.upgrade(empty_database, folder, lambda _: None)
+    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        insert = "insert into movies (title, year, runtime, genres) values "
+        cursor.execute(insert + BEFORE)
+        found = []
+        for migration in ("20261123130001", "20261123130002", "20261123130003"):
+            copy_migrations(tmp_path, before=migration)
+            migrations.upgrade(empty_database, folder, lambda _: None)
+            cursor.execute(FIND)
+            found.append(cursor.fetchall())
+            if migration == "20261123130001":
+                cursor.execute(insert + BEFORE)
+        for _ in range(3):
+            migrations.downgrade(empty_database, folder, lambda _: None)
+            cursor.execute(FIND)
+            found.append(cursor.fetchall())
+
+    assert found == [[("Łódź", 1)], *([[("Łódź", 1)] * 2] * 5)]
+
+
+def test_what_is_done_stays_if_changing_the_words_stops(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A locked movie stops it; the thousands of movies before are done, and the rest follows."""
+    monkeypatch.setattr(session, "GIVE_UP_S", 0)
+    folder = copy_migrations(tmp_path, before="20261123130000")
+    migrations.upgrade(empty_database, folder, lambda _: None)
+    copy_migrations(tmp_path, before="20261123130002")
+    count = "select count(*) from movies where search @@ '''lodz'''"
+    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(
+            "insert into movies (title, year, runtime, genres)"
+            " select 'Łódź ' || n, 2000, 1, '{drama}' from generate_series(1, 2500) as n"
+        )
+        found = []
+        with hold(empty_database, "select from movies where title = 'Łódź 1500' for update"):
+            with pytest.raises(OperatorError, match="lock timeout"):
+                migrations.upgrade(empty_database, folder, lambda _: None)
+            cursor.execute(count)
+            found += cursor.fetchall()
+        migrations.upgrade(empty_database, folder, lambda _: None)
+        cursor.execute(count)
+        found += cursor.fetchall()
+
+    assert found == [(1000,), (2500,)]

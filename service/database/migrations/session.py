@@ -33,9 +33,14 @@ WATCH_S = 0.5  # less than lock_timeout: the session that holds the lock is stil
 
 # Advisory locks are numbers; this one spells "movies".
 LOCK_KEY = int.from_bytes(b"movies")
-# The sessions that block the session `pid`, and that of another migration. pg_locks shows a key as
-# two halves: https://www.postgresql.org/docs/current/view-pg-locks.html
+# The sessions that block the session `pid`, and that of another migration; and the session itself
+# with its progress, which a long migration sets as application_name. pg_locks shows a key as two
+# halves: https://www.postgresql.org/docs/current/view-pg-locks.html
 HOLDERS = r"""
+select pid, application_name
+  from pg_stat_activity
+ where pid = %(pid)s and application_name like 'progress: %%'
+ union all
 select pid, format('pid %%s, application "%%s", %%s, query: %%s', pid, application_name, state,
                    left(regexp_replace(query, '\s+', ' ', 'g'), 200))
   from pg_stat_activity
@@ -87,13 +92,14 @@ def lock(url: str, session: Session) -> None:
 
 @dataclass
 class Watch:
-    """Runs a step of a migration in `session`, and reports who holds a lock that it waits for."""
+    """Runs a step of a migration in `session`; reports its progress, and who holds a lock."""
 
     url: str
     session: Session
     report: Report
-    step: Callable[[], None]  # changes all or nothing
+    step: Callable[[], None]  # changes all or nothing, or reports progress and can run again
     holders: dict[int, str] = field(default_factory=dict)  # by pid
+    progress: str = ""
 
     def run(self) -> None:
         """Run the step; `Busy` if it waited too long for a lock. Ctrl-C cancels its statement."""
@@ -103,6 +109,10 @@ class Watch:
             try:
                 while not wait([work], WATCH_S).done:
                     found = _find_holders(self.url, self.session)
+                    progress = found.pop(self.session.info.backend_pid, self.progress)
+                    if progress != self.progress:
+                        self.report(progress)
+                        self.progress = progress
                     for pid in found.keys() - self.holders.keys():
                         self.report(f"waiting for a lock that is held by {found[pid]}")
                     self.holders |= found
@@ -115,7 +125,8 @@ class Watch:
             if not isinstance(find_driver_error(error), postgres.LockNotAvailable):
                 raise
             held = [f"the lock was held by {holder}" for holder in self.holders.values()]
-            reason = [describe_error(error), "nothing of this file was changed", *held]
+            changed = "what is done stays" if self.progress else "nothing of this file was changed"
+            reason = [describe_error(error), changed, *held]
             raise Busy("; ".join(reason)) from error
 
 

@@ -447,6 +447,17 @@ def test_others_go_on_while_a_migration_waits_for_a_lock(project: Project, optio
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_migration_reports_its_progress(project: Project) -> None:
+    """It sets `application_name`; each value is reported once."""
+    steps = "set application_name = 'progress: 1 of 2'; select pg_sleep(1)"
+    project.write(f"-- migrate:up\n{steps}; set application_name = 'other'; select pg_sleep(0.5)")
+
+    project.up()
+
+    assert project.lines == ["progress: 1 of 2", f"applied {FIRST}"]
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_lock_that_is_held_too_long_fails_the_migration(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

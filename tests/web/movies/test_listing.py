@@ -3,7 +3,6 @@
 from pathlib import Path
 from shutil import copytree
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from conftest import ROOT, Client, Start
@@ -127,8 +126,8 @@ FOUND_BY_FILTERS = {
     "genres=drama": [2, 5, 6, 8],
     "genres=drama,romance": [2],
     "genres=romance,drama": [2],
-    "genres=romance, drama": [],
-    "genres=Drama": [],
+    "genres=romance,%20DRÁMA%20": [2],
+    "genres=Drama": [2, 5, 6, 8],
     "genres=sci-fi": [4],
     "genres_any=sci-fi,romance": [1, 2, 4],
     "genres_any=sci-fi": [4],
@@ -484,8 +483,6 @@ INVALID = [
     ("title=", "title"),
     ("title=%00", "title"),
     ("title=" + "a" * 501, "title"),
-    ("title=" + "a+" * 11, "title"),
-    ("title=c*", "title"),
     ("genres=", "genres"),
     ("genres=a,,b", "genres"),
     ("genres=a,b,c,d,e,f", "genres"),
@@ -533,23 +530,6 @@ async def test_an_invalid_parameter_is_named(client: Client) -> None:
 
     assert [(query, name) for query, [(name, _)] in refusals.items()] == INVALID
     assert all(detail for [(_, detail)] in refusals.values())
-
-
-REFUSED_SEARCHES = {
-    "one two-three four five six seven eight nine ten/eleven": "at most 10 words, found 11",
-    "ca* d*": 'at least 2 letters before *, found "d*"',
-    "É*": 'at least 2 letters before *, found "E*"',  # as well if it is E and an accent
-    "s*d": 'at least 2 letters before *, found "s*"',
-}
-
-
-async def test_a_refused_search_is_explained(client: Client) -> None:
-    """It says what was found and what is expected."""
-    refusals = {text: await refused(client, f"title={quote(text)}") for text in REFUSED_SEARCHES}
-
-    assert refusals == {
-        text: [("title", f"must have {detail}")] for text, detail in REFUSED_SEARCHES.items()
-    }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+-- Computes the words of earlier rows, 1,000 rows at a time, each in a transaction of its own: no request waits for
+-- longer than that. It may be stopped and run again. No version is raised, as nothing of a movie changes.
+-- docs/operators/deploy.md says how long it takes and how much space.
+
+-- migrate:up transaction:false
+do $$
+declare
+  rows bigint := (select greatest(reltuples, 1) from pg_class where oid = 'movies'::regclass);
+  seen bigint := 0;
+  last_id bigint;
+  ids bigint[];
+begin
+  loop
+    ids := array(
+      select id from movies where last_id is null or id > last_id order by id limit 1000
+    );
+    exit when ids = '{}';
+    update movies set title = title where id = any (ids) and search is distinct from movie_search(title, genres);
+    commit;
+    last_id := ids[array_upper(ids, 1)];
+    seen := seen + array_length(ids, 1);
+    -- `migrate` prints it, and pg_stat_activity shows it.
+    if seen % 100000 = 0 then
+      perform set_config('application_name', format('progress: %s of about %s movies', seen, greatest(rows, seen)), false);
+    end if;
+  end loop;
+end
+$$;
+
+-- migrate:down
+-- Nothing: the rows have the new words until the migration before this one is reverted.

@@ -1,0 +1,148 @@
+"""Tests what people type against real titles: what a search finds, and what it does not."""
+
+# ruff: noqa: E501 - tables
+import csv
+import io
+
+from support import Execute
+
+# A title, and searches that find it, separated by `|`.
+FOUND = r"""
+Spider-Man: No Way Home        | spiderman | spider man | spider-man | Spider-Man: No Way Home | spider-m* | spiderm* | no way home | spider* | SPIDERMAN NO WAY
+WALL·E                         | walle | wall-e | wall e | wall·e | WALL-E
+X-Men: Days of Future Past     | xmen | x men | x-men | X-MEN days | xm*
+Schindler's List               | schindlers list | schindler list | schindler’s list | list schindler
+Ocean's Eleven                 | oceans eleven | ocean's eleven | ocean’s | oceans
+Don't Look Up                  | dont look up | don't look up | don’t look | look up
+Don’t Listen                   | dont listen | don't listen | don’t listen
+9½ Weeks                       | 9 1/2 weeks | 9½ weeks | 9 1/2 | 9 weeks
+8½                             | 8½ | 8 1/2
+Łódź nocą                      | lodz noca | łódź nocą | Lodz | LODZ NOCA | ŁÓDŹ
+Die Straße                     | die strasse | straße | strasse | STRASSE | DIE STRAẞE
+千と千尋の神隠し               | 千尋 | 千と千尋 | 神隠し | 神 | し | 千と千尋の神隠し | の神隠
+となりのトトロ                 | トトロ | となり | トトロ* | ﾄﾄﾛ | ロ
+ฉลาดเกมส์โกง                   | เกม | ฉลาด | โกง | ฉลาดเกมส์โกง
+M*A*S*H                        | m*a*s*h | mash | M*A*S*H | MASH | m a s h
+S.W.A.T.                       | swat | s.w.a.t. | s.w.a.t | SWAT | s w a t
+Dr. Strangelove or: How I Learned to Stop Worrying and Love the Bomb | Dr. Strangelove or: How I Learned to Stop Worrying and Love the Bomb | strangelove | dr strangelove | love the bomb | dr. s*
+Seven                          | seven | SEVEN | sev*
+Se7en                          | se7en | SE7EN
+Face/Off                       | face off | faceoff | face/off | face-off | face*
+Fast & Furious                 | fast and furious | fast & furious | fast furious | furious fast
+Mr. & Mrs. Smith               | mr and mrs smith | mr & mrs smith | mr. & mrs. smith | mr mrs smith | mrs smith
+Law&Order                      | law and order | law & order | law&order | laworder
+AT&T: The Fall                 | at&t | att | at t
+Amélie                         | amelie | amélie | AMÉLIE | ame*
+Léon                           | leon | léon | LEON | lé*
+Crème brûlée                   | creme brulee | crème brûlée | creme
+Pokémon the Movie: Power of Us | pokemon | pokémon the movie | pokemon power of us
+Çarşı Pazar                    | carsi pazar | çarşı pazar | carsi
+İstanbul Kırmızısı             | istanbul kirmizisi | istanbul | İSTANBUL | kirmizi*
+Ég man þig                     | eg man thig | ég man þig | eg man
+Æon Flux                       | aeon flux | æon flux | aeon | ÆON
+Cœur fidèle                    | coeur fidele | cœur fidèle | coeur
+Sønner av Norge                | sonner av norge | sønner | SØNNER
+Đất rừng phương Nam            | dat rung phuong nam | dat rung | đất rừng
+Ħamrun                         | hamrun
+3 Türken & ein Baby            | 3 turken ein baby | 3 türken and ein baby | turken ein baby
+10,000 BC                      | 10000 bc | 10,000 bc | 10 000 bc | 10,000
+20000 Leagues Under the Sea    | 20,000 leagues under the sea | 20000 leagues | 20 000 leagues
+Ｆｕｌｌ Ｗｉｄｔｈ                | full width | ｆｕｌｌ | FULL
+Alien³                         | alien3 | alien³ | alien 3 | ALIEN³
+EVANGELION: DEATH (TRUE)²      | evangelion death true 2 | evangelion death (true)² | death true
+Pre-Code ﬁlms                  | pre-code films | precode films | ﬁlms
+أحلام                          | احلام | أحلام
+مدرسة المشاغبين                | مدرسه المشاغبين | مدرسة | المشاغبين
+يوم الدين                      | يوم الدين | يَوْم الدِّين | الديـــن
+على كف عفريت                   | علي كف | على كف
+שָׁלוֹם עַכְשָׁו                  | שלום | שלום עכשו | שָׁלוֹם
+בית־ספר                        | בית ספר | בית־ספר | ביתספר
+Οδυσσέας                       | οδυσσεας | ΟΔΥΣΣΕΑΣ | οδυσσέας
+Броненосец «Потёмкин»          | потемкин | броненосец потёмкин | броненосец*
+반드시 잡는다                  | 반드시 | 잡는다 | 반드시 잡는다
+霸王别姬                       | 别姬 | 霸王 | 王别 | 姬
+កុមារ                          | កុមារ | មារ
+ມື້ວານ                          | ວານ | ມື້ວານ
+ချစ်သူ                          | သူ | ချစ်သူ
+???                            | ??? | ？？？
+$                              | $ | ＄
+...                            | ... | …
++1                             | +1 | 1
+!Ay, mi madre!                 | ay mi madre | ay, mi madre | madre
+#cats_the_mewvie               | cats the mewvie | #cats_the_mewvie | catsthemewvie | mewvie
+What the F* Is Going On?       | what the f* is going on? | what the f is going on | going on
+Tim Minchin: So F**king Rock   | tim minchin | so f**king rock | tim minchin so
+R.L. Stine's Mostly Ghostly    | rl stine | r.l. stine | rl stines mostly ghostly | r. l. stine
+Jaan-E-Mann: Let's Fall in Love... Again | jaanemann | jaan e mann | jaan-e-mann lets fall in love again
+Cheech & Chong's Still Smokin  | cheech and chong | cheech & chongs | cheech chong still smokin
+Si saben cómo me pongo ¿pá qué me invitan? | si saben como me pongo pa que me invitan | ¿pá qué
+Fate/Grand Order -First Order- | fate grand order first order | fategrand | fate/grand order
+Garfunkel and Oates: Trying to be Special | garfunkel & oates | garfunkel and oates
+Saving Zoë                     | saving zoe | zoë | ZOË
+The Ring                       | ring | the ring | rin*
+Lord of the Rings              | lord of the rings | lord rings | the lord of the rings
+O Brother, Where Art Thou?     | o brother where art thou | o brother, where art thou? | o brother
+2001: A Space Odyssey          | 2001 | space odyssey | 2001 a space odyssey | 2001: a*
+Zoë's Ark                      | zoes ark | zoe's ark | zoë’s ark
+Romeo + Juliet                 | romeo + juliet | romeo juliet | romeo+juliet | romeo*
+Airplane!                      | airplane! | airplane | air*
+J. Edgar                       | j edgar | j. edgar
+U-571                          | u571 | u-571 | u 571
+48 Hrs.                        | 48 hrs | 48 hrs.
+"""
+# Searches that do not find a title.
+NOT_FOUND = r"""
+Catherine                      | cat | ca | rine | catherin | cat catherine
+Concatenate                    | cat | ten* cat
+Scar                           | car | sca | scar 2
+The Ring                       | rings | the rings | ringu
+Seven Samurai                  | seve | samur | seven seven samurai 2
+Spider Baby                    | spiderman | spider-m* | spiderbaby girl
+Les Misérables                 | miserable | les mis | misérabl
+千と尋                         | 千尋 | 尋千 | 千と尋ね
+トロール                       | トトロ
+Walled City                    | walle | wall e
+Mash Notes                     | m*a*s*h 2 | swat | mas
+Fast Furious                   | fast and furious
+Nine Weeks                     | 9 weeks | ½
+1 2 3                          | ½ weeks | 123
+One!                           | !!! | ! ! | ?
+Drama Queen                    | drama. comedy | dramaqueens
+Saw                            | s* a* w* x | sawa
+Straße                         | strase | strasses
+Lodz                           | lódka | odz
+"""
+
+
+def read(table: str) -> list[tuple[str, str]]:
+    """Return the pairs of a title and a search."""
+    rows = csv.reader(io.StringIO(table.strip()), delimiter="|", quoting=csv.QUOTE_NONE)
+    return [(title.strip(), search.strip()) for title, *searches in rows for search in searches]
+
+
+def find(execute: Execute, table: str) -> list[tuple[str, str, bool]]:
+    """Insert the titles; return each pair, and whether the search finds the title."""
+    pairs = read(table)
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select distinct unnest(%s), 2000, 100, '{drama}'::text[]",
+        [title for title, _ in pairs],
+    )
+    found = execute(
+        "select title, search.text, coalesce(movies.search @@ title_query(search.text), false)"
+        " from unnest(%s, %s) as search (title, text) join movies using (title)",
+        [title for title, _ in pairs],
+        [text for _, text in pairs],
+    )
+    assert len(found) == len(pairs)
+    return found
+
+
+def test_what_people_type_finds_the_title(execute: Execute) -> None:
+    """Signs, accents, letters of other alphabets, words that are written as one."""
+    assert [(title, text) for title, text, is_found in find(execute, FOUND) if not is_found] == []
+
+
+def test_what_is_similar_does_not(execute: Execute) -> None:
+    """No parts of words, but in scripts without blanks."""
+    assert [(title, text) for title, text, is_found in find(execute, NOT_FOUND) if is_found] == []
