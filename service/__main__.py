@@ -1,4 +1,4 @@
-"""The command line: serve, web, migrate, queries, import, export, clients.
+"""The command line: serve, web, migrate, queries, import, export, refresh-words, clients.
 
 python -m service serve     one process
 python -m service web       several, under gunicorn, as the Procfile does
@@ -20,6 +20,7 @@ from service import config as settings
 from service import logs
 from service.access.exposure import warn_if_anyone_can_write
 from service.app import EXPECTED, RELOAD_QUERIES, create_app, load_queries
+from service.catalogue.suggestions import refresh_words
 from service.client_commands import clients
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
@@ -308,21 +309,29 @@ def import_(  # noqa: PLR0913 - its options
     rejects = rejects_path or Path(f"{name}.rejects.ndjson")
     if rejects.resolve() == Path(file).resolve():
         raise OperatorError(f"--rejects {rejects}: this is the file to be imported")
-    with _stop_on_signals(), open_source(file) as stream:
+    loaded = load_queries(config)
+    with _stop_on_signals(), open_source(file) as stream, with_database(config) as ready:
         rows = formats.read_rows(name, stream, kind, dict(columns), where)
-        with with_database(config) as ready:
-            result = import_rows(
-                ready.database.url,
-                load_queries(config),
-                rows,
-                rejects,
-                allow_rejects=allow_rejects,
-                dry_run=dry_run,
-            )
-    click.echo(result.summary(rejects, allow_rejects=allow_rejects, dry_run=dry_run), err=True)
-    if result.rejected and not allow_rejects:
-        verb = "would be" if dry_run else "was"
-        raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
+        url = ready.database.url
+        result = import_rows(
+            url, loaded, rows, rejects, allow_rejects=allow_rejects, dry_run=dry_run
+        )
+        click.echo(result.summary(rejects, allow_rejects=allow_rejects, dry_run=dry_run), err=True)
+        if result.rejected and not allow_rejects:
+            verb = "would be" if dry_run else "was"
+            raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
+        if not dry_run:
+            refresh_words(url, loaded)
+
+
+@main.command("refresh-words")
+@click.pass_obj
+def refresh_words_(config: Config) -> None:
+    """Collect the words of all titles, for suggestions; `import` does it, too."""
+    with _stop_on_signals(), with_database(config) as ready:
+        started = time.monotonic()
+        words = refresh_words(ready.database.url, load_queries(config))
+    click.echo(f"refreshed {words:,} words in {time.monotonic() - started:.1f} s", err=True)
 
 
 @main.command("export")

@@ -13,11 +13,12 @@ from service import __version__
 from service.access import administration, clients
 from service.access.clients import Clients, Scope
 from service.access.limits import Limits
-from service.catalogue import genres, idempotency, listing, movies
+from service.catalogue import genres, idempotency, listing, movies, suggestions
 from service.catalogue.genres import GenreCounts
 from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
+from service.catalogue.suggestions import Suggestions
 from service.config import Config
 from service.database import query_files, verification
 from service.database.pool import Pool
@@ -57,6 +58,7 @@ EXPECTED: Mapping[str, Expected] = {
     **importing.QUERIES,
     **listing.QUERIES,
     **movies.QUERIES,
+    **suggestions.QUERIES,
     **verification.QUERIES,
 }
 
@@ -94,10 +96,12 @@ def create_app(
     server = replace(config.server, max_connections=choose_max_connections(config))
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
     health = Health(config.service.environment, require_migrations, cycle)
+    movie_lists = Listing(lists)
     handlers = Movies(
         Catalogue(statements, config.sharing),
         idempotent_creates,
-        Listing(lists),
+        movie_lists,
+        Suggestions(lists, movie_lists),
         BodyReader(config.server.body_timeout),
         require_if_match=config.server.require_if_match,
     )

@@ -122,6 +122,11 @@ class Listing:
             total=total,
         )
 
+    async def has_match(self, wanted: Filter, context: RequestContext) -> bool:
+        """Whether a movie matches."""
+        pages = _Pages(self._statements, wanted.parameters(), "id", 0, context)
+        return await pages.count(0) > 0
+
 
 class _Pages:
     """Fetches a page for one request, of `size` rows."""
@@ -153,6 +158,11 @@ class _Pages:
         ((estimate,),) = await self._fetch("estimate_movies", **self._filters)
         total = max(EXACT_TOTAL + 1, estimate)
         return total, await self.walk(total, place)
+
+    async def count(self, most: int) -> int:
+        """Count the matches up to `most` + 1."""
+        total, _ = await self._sort(most, Place())
+        return total
 
     async def walk(self, total: int, place: Place) -> list[Row]:
         """Return the page by walking the index of the sort order.

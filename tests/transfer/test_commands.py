@@ -49,6 +49,31 @@ def pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
+WORDS = "select word, movies from title_words order by word"
+
+
+def test_words_are_refreshed_by_command_and_by_an_import(
+    environment: Environment, execute: Execute, tmp_path: Path
+) -> None:
+    """Not by a dry run, nor by other writes."""
+    path = tmp_path / "movies.ndjson"
+    path.write_bytes(LINE * 2)
+
+    run_here(environment, "import", str(path), "--dry-run")
+    dry = execute(WORDS)
+    run_here(environment, "import", str(path))
+    imported = execute(WORDS)
+    execute("delete from movies where id = (select max(id) from movies)")
+    execute("update movies set title = 'Amélie'")
+    changed = execute(WORDS)
+    status, _, err = run_here(environment, "refresh-words")
+
+    assert (dry, imported, changed) == ([], [("moana", 2)], [("moana", 2)])
+    assert execute(WORDS) == [("amelie", 1)]
+    assert status == 0
+    assert re.fullmatch(r"refreshed 1 words in \d\.\d s\n", err)
+
+
 def test_import_names_the_file_of_rejects(
     environment: Environment, execute: Execute, tmp_path: Path
 ) -> None:

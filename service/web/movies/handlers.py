@@ -9,6 +9,7 @@ from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.catalogue.rules import MOVIE, load_fields
+from service.catalogue.suggestions import Suggestions
 from service.database import MAX_BIGINT
 from service.web.bodies import BodyReader
 from service.web.conditions import is_not_modified, not_modified_headers
@@ -23,11 +24,12 @@ from service.web.responses import movie_response
 class Movies:
     """List, create, show, update, replace and delete movies."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that it calls
         self,
         catalogue: Catalogue,
         idempotent_creates: IdempotentCreates,
         listing: Listing,
+        suggestions: Suggestions,
         bodies: BodyReader,
         *,
         require_if_match: bool,
@@ -35,6 +37,7 @@ class Movies:
         self._catalogue = catalogue
         self._idempotent_creates = idempotent_creates
         self._listing = listing
+        self._suggestions = suggestions
         self._bodies = bodies
         self._require_if_match = require_if_match
 
@@ -44,7 +47,10 @@ class Movies:
         page = await self._listing.fetch_page(
             query.filter, query.sort, query.place, query.page_size, request[CONTEXT]
         )
-        return page_response(request, query, page)
+        suggested = None
+        if query.filter.title and not page.total:
+            suggested = await self._suggestions.find(query.filter, request[CONTEXT])
+        return page_response(request, query, page, suggested)
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """201 and the new movie, or the first response to an earlier request with the same key."""

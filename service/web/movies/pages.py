@@ -12,8 +12,13 @@ from service.web.movies.parameters import ListQuery
 from service.web.responses import cacheable_response, encode_json
 
 
-def page_response(request: web.Request, query: ListQuery, page: Page) -> web.Response:
-    """Return `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288), or 304."""
+def page_response(
+    request: web.Request, query: ListQuery, page: Page, suggestions: list[str] | None
+) -> web.Response:
+    """Return `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288), or 304.
+
+    `suggestions`: corrected titles, if a search of titles found nothing.
+    """
     url = request.rel_url
     previous_cursor = _encode_cursor(page.previous, page.total, query, backwards=True)
     next_cursor = _encode_cursor(page.next, page.total, query, backwards=False)
@@ -28,6 +33,8 @@ def page_response(request: web.Request, query: ListQuery, page: Page) -> web.Res
     if query.page_number:
         metadata["current_page"] = query.page_number
         metadata["last_page"] = last_page
+    if suggestions is not None:
+        metadata["suggestions"] = suggestions
     current = query.page_number or 1
     links = {
         "first": _remove_place(url),

@@ -66,7 +66,7 @@ Movie = _schema(
 MovieResponse = _schema("MovieResponse", movie=Nested(Movie))
 PageMetadata = _schema(
     "PageMetadata",
-    optional=("current_page", "last_page"),
+    optional=("current_page", "last_page", "suggestions"),
     page_size=_field("the largest number of movies on a page", 20, minimum=1),
     total_records=_field("the number of movies that match", 1, minimum=0),
     total_is_estimate=_field(f"true if more than {EXACT_TOTAL:,}", example=False),
@@ -74,6 +74,11 @@ PageMetadata = _schema(
     previous_cursor=_cursor("previous"),
     current_page=_field("only with the parameter `page`", 1, minimum=1),
     last_page=_field("only with the parameter `page`", 1, minimum=1),
+    suggestions=_field(
+        "only if `title` finds nothing: up to three other values that find something",
+        ["casablanca"],
+        maxItems=3,
+    ),
 )
 MovieList = _schema("MovieList", movies=List(Nested(Movie)), metadata=Nested(PageMetadata))
 Genre = _schema(
