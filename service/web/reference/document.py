@@ -17,7 +17,7 @@ from marshmallow import Schema
 
 from service import __version__
 from service.access.clients import Scope
-from service.web.problems import BY_SLUG, CONTENT_TYPE, Problem, example_json
+from service.web.problems import BY_SLUG, CONTENT_TYPE, example_json
 from service.web.reference import schemas
 from service.web.request_cycle.contexts import WELL_FORMED_ID
 
@@ -53,7 +53,7 @@ TAGS = {  # in the order of the page
 class Operation(NamedTuple):
     """The description of one route in the document; texts have code in backticks."""
 
-    name: str  # unique: client generators name methods after it
+    name: str  # the operationId, unique: client generators name methods after it
     tag: str  # of `TAGS`
     summary: str
     description: str
@@ -135,11 +135,13 @@ REQUEST_ID = parameter(
     " Otherwise the service makes a new one.",
 )
 IF_NONE_MATCH = parameter(
-    "If-None-Match", "header", "The `ETag` of the response that you have; 304 if it is unchanged."
+    "If-None-Match", "header", "The `ETag` that you have; 304 if it is current.", minLength=1
 )
+BODIES = ("MovieInput", "MoviePatch")  # of requests
 # Of every operation with a scope; `malformed-header`: there are two Authorization headers.
 ACCESS_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached")
-COMMON_PROBLEMS = ("bad-request", "expectation-failed", "internal-error", "unavailable")
+HTTP_PROBLEMS = ("bad-request", "head-timeout", "expectation-failed", "head-too-large")
+COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
 
 
 def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous: Scope) -> Json:
@@ -154,6 +156,7 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
         info={
             "summary": "A strict JSON-over-HTTP catalogue of movies",
             "description": DESCRIPTION,
+            "contact": {"name": "The operator of this service"},
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         servers=[{"url": "/", "description": "the service that this document comes from"}],
@@ -165,23 +168,31 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
-    for slug, problem in BY_SLUG.items():
-        spec.components.example(slug, {"summary": problem.title, "value": example_json(problem)})
-        spec.components.response(slug, _problem_response([problem]))
+    groups: set[str] = set()  # of problems that some operation can give
     for method, path, operation, scope in table:
-        operations = {
-            method.lower(): _describe(operation, scope, anonymous),
-            "options": _describe(_options(operation), Scope.NONE, anonymous),
-        }
-        if method == "GET":
+        operations = {method.lower(): _describe(operation, scope, anonymous)}
+        if method == "GET":  # each path has one
             head = operation._replace(
-                name="",
+                name=f"{operation.name}_head",
                 summary=f"{operation.summary} (headers only)",
                 description="As `GET`, without the body.",
             )
             operations["head"] = _describe(head, scope, anonymous)
+            responses = operations["head"]["responses"]
+            for status, each in responses.items():  # clients would parse the empty body
+                whole = _problem_response(each) if isinstance(each, str) else each
+                responses[status] = {key: it for key, it in whole.items() if key != "content"}
+            operations["options"] = _describe(_options(operation), Scope.NONE, anonymous)
+        for described in operations.values():
+            groups |= {each for each in described["responses"].values() if isinstance(each, str)}
         spec.path(re.sub(r"\{(\w+):[^/]*\}", r"{\1}", path), operations=operations)
-    return spec.to_dict()
+    for group in sorted(groups):
+        spec.components.response(group, _problem_response(group))
+    document: Json = spec.to_dict()
+    for name, schema in document["components"]["schemas"].items():
+        if name not in BODIES:  # later versions may add fields to responses
+            del schema["additionalProperties"]
+    return document
 
 
 def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
@@ -202,14 +213,13 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
         problems += ("forbidden", "origin-not-allowed")
     described: Json = {
         "tags": [operation.tag],
+        "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.description,
         "parameters": [*operation.parameters, REQUEST_ID["name"]],
         "security": security,
-        "responses": responses | _problem_responses(problems + COMMON_PROBLEMS),
+        "responses": responses | _group_problems(problems + COMMON_PROBLEMS),
     }
-    if operation.name:
-        described["operationId"] = operation.name
     if operation.body:
         described["requestBody"] = operation.body
     return described
@@ -219,7 +229,7 @@ def _options(other: Operation) -> Operation:
     """Describe OPTIONS: any id is accepted, because the movie is not looked up."""
     path = tuple({**p, "schema": STRING} for p in other.parameters if p["in"] == "path")
     return Operation(
-        name="",
+        name=f"{other.name}_options",
         tag=other.tag,
         summary="List the methods of this path",
         description="Does not use the database.",
@@ -229,20 +239,18 @@ def _options(other: Operation) -> Operation:
     )
 
 
-def _problem_responses(slugs: Iterable[str]) -> dict[int, Json | str]:
-    """Group problems by status; a status with one problem refers to the component of its name."""
-    by_status = attrgetter("status")
-    problems = sorted((BY_SLUG[slug] for slug in dict.fromkeys(slugs)), key=by_status)
-    groups = {status: list(same) for status, same in groupby(problems, by_status)}
-    return {
-        status: _problem_response(same) if len(same) > 1 else same[0].slug
-        for status, same in groups.items()
-    }
+def _group_problems(slugs: Iterable[str]) -> dict[int, str]:
+    """Return the component for each status: the slugs of its problems, separated by dots."""
+    by_status = attrgetter("status", "slug")
+    problems = sorted((BY_SLUG[slug] for slug in set(slugs)), key=by_status)
+    groups = groupby(problems, attrgetter("status"))
+    return {status: ".".join(problem.slug for problem in same) for status, same in groups}
 
 
-def _problem_response(problems: list[Problem]) -> Json:
-    """Describe the response for problems of one status."""
-    examples = {problem.slug: problem.slug for problem in problems}
+def _problem_response(group: str) -> Json:
+    """Describe the response for problems of one status, by the name of the component."""
+    problems = [BY_SLUG[slug] for slug in group.split(".")]
+    examples = {p.slug: {"summary": p.title, "value": example_json(p)} for p in problems}
     return response(
         ", or ".join(problem.title for problem in problems),
         PROBLEM_HEADERS.get(problems[0].status, ()),

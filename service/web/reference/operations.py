@@ -60,11 +60,13 @@ PRECONDITIONS = (
         "If-Match",
         "header",
         "`ETag`s or `*`: change the movie only if one of them is its current one; otherwise 412.",
+        minLength=1,
     ),
     parameter(
         "If-None-Match",
         "header",
         "`ETag`s or `*`: change the movie only if none of them is its current one; otherwise 412.",
+        minLength=1,
     ),
     parameter(
         "If-Unmodified-Since",
@@ -101,7 +103,7 @@ PATCH = _body(
     "application/json",
     "application/merge-patch+json",
 )
-DOCUMENT = {"type": "object", "required": ["openapi", "info", "paths"]}
+DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 VALIDATORS = ("ETag", "Last-Modified")  # RFC 9110, 8.8
 _OPERATIONS = (
     Operation(
@@ -248,7 +250,11 @@ _OPERATIONS = (
         "Reference",
         "Get a file of the reference page",
         "Its style sheet, script or icon.",
-        response("The file.", ("ETag",), {"*/*": {"schema": STRING}}),
+        response(
+            "The file.",
+            ("ETag",),
+            {kind.split(";")[0]: {"schema": STRING} for kind in FILES.values()},
+        ),
         (FILE, IF_NONE_MATCH),
     ),
 )

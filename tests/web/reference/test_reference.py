@@ -1,5 +1,6 @@
 """Tests the OpenAPI document and the page: complete, without dead links or foreign files."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +94,77 @@ async def test_each_operation_says_which_token_it_needs(
         assert operation["security"] == (expected if has_scope else [])
         assert ("401" in operation["responses"]) == has_scope
         assert ("403" in operation["responses"]) == (has_scope and not is_read)
+
+
+async def test_every_operation_has_an_id_of_its_own(document: dict[str, Any]) -> None:
+    """Client generators name their methods after it."""
+    ids = [operation.get("operationId") for _, _, operation in operations(document)]
+
+    assert None not in ids
+    assert len(ids) == len(set(ids))
+
+
+async def test_each_operation_has_the_problems_of_every_request(document: dict[str, Any]) -> None:
+    """Any head can be late or too large; a method that the document has is never a 405."""
+    for path, method, operation in operations(document):
+        late = resolve(document, operation["responses"]["408"])["description"]
+        assert "431" in operation["responses"], (method, path)
+        assert "405" not in operation["responses"], (method, path)
+        assert late.startswith("Request timeout"), (method, path)
+
+
+async def test_no_component_is_unused(document: dict[str, Any]) -> None:
+    """Linters complain about others."""
+    text = json.dumps(document)
+
+    for kind, components in document["components"].items():
+        if kind != "securitySchemes":  # `security` refers to them by name
+            for name in components:
+                assert f'"#/components/{kind}/{name}"' in text, name
+
+
+async def test_responses_to_head_have_no_content(document: dict[str, Any]) -> None:
+    """A generated client would parse the empty body, and fail."""
+    for _, method, operation in operations(document):
+        if method == "head":
+            described = [resolve(document, each) for each in operation["responses"].values()]
+            assert [each for each in described if "content" in each] == []
+
+
+async def test_only_bodies_of_requests_refuse_other_fields(document: dict[str, Any]) -> None:
+    """Responses may get new fields within /v1 (docs/clients.md, Compatibility)."""
+    schemas = document["components"]["schemas"].items()
+
+    strict = {name for name, schema in schemas if schema.get("additionalProperties") is False}
+    assert strict == {"MovieInput", "MoviePatch"}
+
+
+async def test_responses_have_no_field_that_the_document_lacks(
+    client: Client, document: dict[str, Any]
+) -> None:
+    """Read as strictly as bodies, the schemas fit the responses."""
+    for schema in document["components"]["schemas"].values():
+        schema["additionalProperties"] = False
+    requests: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
+        ("POST", "/v1/movies", 201, {"json": MOANA}),
+        ("PATCH", ID, 200, {"json": MOANA}),
+        ("GET", ID, 200, {}),
+        ("GET", "/v1/movies", 200, {}),
+        ("GET", "/v1/movies", 200, {"params": {"page": "1"}}),
+        ("GET", "/v1/movies", 422, {"params": {"page": "x"}}),
+        ("POST", "/v1/movies", 422, {"json": {}}),
+        ("GET", "/v1/genres", 200, {}),
+        ("GET", "/v1", 200, {}),
+        ("GET", "/v1/healthcheck", 200, {}),
+        ("GET", "/v1/healthcheck/ready", 200, {}),
+    )
+    for method, path, status, sent in requests:
+        response = await client.request(method, path.replace("{id}", "1"), **sent)
+        described = document["paths"][path][method.lower()]["responses"][str(status)]
+        content = resolve(document, described)["content"][response.content_type]
+
+        assert response.status == status
+        Draft202012Validator({**document, **content["schema"]}).validate(await response.json())
 
 
 async def test_headers_and_problems_are_documented(start: Start, execute: Execute) -> None:

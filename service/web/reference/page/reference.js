@@ -299,7 +299,7 @@ function render() {
   byId("version").textContent = `v${spec.info.version}`;
   byId("description").replaceChildren(...renderParagraphs(spec.info.description), makeTokenControl());
   const operations = Object.entries(spec.paths).flatMap(([path, item]) => Object.entries(item)
-    .filter(([, operation]) => operation.operationId) // HEAD and OPTIONS have none: see the description
+    .filter(([method]) => !["head", "options"].includes(method)) // see the description
     .map(([method, operation]) => describeOperation(path, method, operation)));
   for (const { name } of spec.tags) {
     const id = `tag-${name.toLowerCase()}`;
