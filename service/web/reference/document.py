@@ -168,7 +168,6 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
-    groups: set[str] = set()  # of problems that some operation can give
     for method, path, operation, scope in table:
         operations = {method.lower(): _describe(operation, scope, anonymous)}
         if method == "GET":  # each path has one
@@ -183,10 +182,9 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
                 whole = _problem_response(each) if isinstance(each, str) else each
                 responses[status] = {key: it for key, it in whole.items() if key != "content"}
             operations["options"] = _describe(_options(operation), Scope.NONE, anonymous)
-        for described in operations.values():
-            groups |= {each for each in described["responses"].values() if isinstance(each, str)}
         spec.path(re.sub(r"\{(\w+):[^/]*\}", r"{\1}", path), operations=operations)
-    for group in sorted(groups):
+    # Only those that an operation refers to.
+    for group in sorted(set(re.findall("#/components/responses/([a-z.-]+)", str(spec.to_dict())))):
         spec.components.response(group, _problem_response(group))
     document: Json = spec.to_dict()
     for name, schema in document["components"]["schemas"].items():
@@ -211,7 +209,7 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
         problems += ACCESS_PROBLEMS
     if scope > Scope.READ:  # every client may read
         problems += ("forbidden", "origin-not-allowed")
-    described: Json = {
+    return {
         "tags": [operation.tag],
         "operationId": operation.name,
         "summary": operation.summary,
@@ -219,10 +217,8 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
         "parameters": [*operation.parameters, REQUEST_ID["name"]],
         "security": security,
         "responses": responses | _group_problems(problems + COMMON_PROBLEMS),
+        **({"requestBody": operation.body} if operation.body else {}),
     }
-    if operation.body:
-        described["requestBody"] = operation.body
-    return described
 
 
 def _options(other: Operation) -> Operation:

@@ -8,6 +8,7 @@ import html
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from service.web.problems import BY_SLUG, Problem, example_json
+from service.web.reference.document import BODIES
 from service.web.responses import cacheable_response, encode_json
 
 FOLDER = Path(__file__).parent / "page"
@@ -42,15 +44,22 @@ class Reference:
     def __init__(self) -> None:
         self._files = {name: (FOLDER / name).read_bytes() for name in FILES}
         self._page = _render_page()
-        self._document = b""
+        self._document: Mapping[str, Any] = {}
+        self._encoded: dict[int, bytes] = {}  # by the year in it
 
     def publish(self, document: Mapping[str, Any]) -> None:
         """Serve this OpenAPI document."""
-        self._document = encode_json(document)
+        self._document = document
 
     async def document(self, request: web.Request) -> web.Response:
-        """200 and the OpenAPI document."""
-        return cacheable_response(request, self._document)
+        """200 and the OpenAPI document, in which this year is the latest of a new movie."""
+        year = datetime.now(UTC).year
+        if year not in self._encoded:
+            for name in BODIES:  # not in responses: a client may read them next year
+                fields = self._document["components"]["schemas"][name]["properties"]
+                fields["year"]["maximum"] = year
+            self._encoded = {year: encode_json(self._document)}
+        return cacheable_response(request, self._encoded[year])
 
     async def page(self, request: web.Request) -> web.Response:
         """200 and the page."""

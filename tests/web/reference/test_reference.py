@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import MOANA, Client, Start
@@ -11,6 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from support import Execute, add_client
 
 from service.web.problems import BY_SLUG, CONTENT_TYPE, REFERENCE
+from service.web.reference import handlers
 
 # Headers of HTTP itself, and headers for browsers, which the document leaves out.
 PLAIN = {"content-encoding", "content-length", "content-type", "date", "server", "vary"}
@@ -280,6 +282,25 @@ async def test_the_body_of_a_movie_is_strict(document: dict[str, Any]) -> None:
     )
     for broken in faults:
         assert not validator.is_valid({**MOANA, **broken}), broken
+
+
+async def test_the_year_of_a_body_is_at_most_this_year(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after New Year; a client may read movies of later years, so responses have no limit."""
+    for year in (2026, 2027):
+        clock = Mock()
+        clock.now.return_value.year = year
+        monkeypatch.setattr(handlers, "datetime", clock)
+        schemas = (await fetch_document(client))["components"]["schemas"]
+
+        latest = {
+            name: s["properties"].get("year", {}).get("maximum") for name, s in schemas.items()
+        }
+        assert {name: each for name, each in latest.items() if each} == {
+            "MovieInput": year,
+            "MoviePatch": year,
+        }
 
 
 async def test_schemas_have_plain_names_and_mark_read_only_fields(document: dict[str, Any]) -> None:
