@@ -7,14 +7,14 @@ import shutil
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from conftest import ROOT, Client, Start
-from pytest_aiohttp import AiohttpServer
 from support import Execute, add_client, read_token_function
 
 # The program that runs a script from stdin, by the language of its block.
@@ -38,20 +38,50 @@ class Between:
 
     def __init__(self, service: Client, token: str) -> None:
         self.token = token  # of the examples
-        # Of the first requests of POST: status and Retry-After.
+        # Of the first requests of `refused`: status and Retry-After.
+        self.refused = "POST"
         self.refusals: list[tuple[int, str]] = []
+        self.forbidden = ""  # every GET of a URL with this text is a 403
+        self.away_s = 0.0  # after the lost answer, nobody listens for this time
         self.lose_answer = ""  # of the first request of this method
         self.overtake = ""  # another client comes before the first request of this method
         self.seen: list[tuple[str, int]] = []  # method and status
         self._service = service
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.hand_on)
+        self._runner = web.AppRunner(app)
+        self._site: web.TCPSite
+        self._restart: asyncio.Task[None]
+
+    async def listen(self, port: int = 0) -> str:
+        """Begin to listen, and return the URL."""
+        self._site = web.TCPSite(self._runner, "127.0.0.1", port)
+        await self._site.start()
+        return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def restart(self) -> None:
+        """Listen again after a while."""
+        port = self._runner.addresses[0][1]
+        await self._site.stop()
+        await asyncio.sleep(self.away_s)
+        await self.listen(port)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Yield the URL of the proxy."""
+        await self._runner.setup()
+        yield await self.listen()
+        await self._runner.cleanup()
 
     async def hand_on(self, request: web.Request) -> web.StreamResponse:
         """Forward the request, and return its response."""
         first = request.method not in dict(self.seen)
-        if request.method == "POST" and self.refusals:
+        if request.method == self.refused and self.refusals:
             status, seconds = self.refusals.pop(0)
-            self.seen.append(("POST", status))
+            self.seen.append((request.method, status))
             return web.json_response({}, status=status, headers={"Retry-After": seconds})
+        if request.method == "GET" and self.forbidden and self.forbidden in str(request.rel_url):
+            return web.json_response({"detail": "forbidden"}, status=403)
         if first and request.method == self.overtake:
             other = {n: v for n, v in request.headers.items() if n == "Authorization"}
             await self._service.patch(request.path, json={"year": 1999}, headers=other)
@@ -67,6 +97,8 @@ class Between:
         if first and request.method == self.lose_answer:
             assert request.transport
             request.transport.abort()
+            if self.away_s:
+                self._restart = asyncio.create_task(self.restart())
         return web.Response(status=answer.status, headers=answer.headers, body=body)
 
 
@@ -79,21 +111,16 @@ async def between(request: pytest.FixtureRequest, start: Start, execute: Execute
 
 
 @pytest.fixture
-async def run(
-    between: Between, aiohttp_server: AiohttpServer, tmp_path: Path
-) -> Callable[..., Any]:
+async def run(between: Between, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Run blocks of a language as one script, through the proxy, and return what it prints."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", between.hand_on)
-    server = await aiohttp_server(app)
 
-    async def begin(language: str, *numbers: int) -> str:
+    async def begin(language: str, *numbers: int, fails: bool = False) -> str:
         section = (ROOT / "docs/clients.md").read_text().split("## Examples")[1].split("\n## ")[0]
         blocks = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
         assert len(blocks) == 3
         script = "\n".join(blocks[number] for number in numbers)
         assert "http://127.0.0.1:8000" in script
-        script = script.replace("http://127.0.0.1:8000", str(server.make_url("")).rstrip("/"))
+        script = script.replace("http://127.0.0.1:8000", url)
         if between.token and language == "sh":
             script = read_token_function() + script
         process = await asyncio.create_subprocess_exec(
@@ -105,14 +132,16 @@ async def run(
             stderr=PIPE,
         )
         try:
-            out, err = await asyncio.wait_for(process.communicate(script.encode()), 20)
+            out, err = await asyncio.wait_for(process.communicate(script.encode()), 60)
         finally:
             if process.returncode is None:
                 process.kill()
-        assert (process.returncode, err) == (0, b"")
+        assert (process.returncode != 0) == fails, err
+        assert (err != b"") == fails, err
         return out.decode()
 
-    return begin
+    async with between.listening() as url:
+        yield begin
 
 
 @pytest.mark.parametrize("between", ["write", "none"], indirect=True)
@@ -173,3 +202,58 @@ async def test_the_examples_keep_changes_of_others(
 
     assert [status for method, status in between.seen if method == "PATCH"] == [412, 200]
     assert execute("select year, genres from movies") == [(1999, ["animation", "family"])]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_the_examples_survive_a_restart(
+    run: Callable[..., Any], between: Between, execute: Execute, language: str
+) -> None:
+    """They repeat the request until the service listens again."""
+    between.lose_answer, between.away_s = "POST", 3.5  # s; the former examples waited at most 3
+
+    await run(language, CREATE)
+
+    assert between.seen == [("POST", 201), ("POST", 201)]
+    assert execute("select title from movies") == [("Moana",)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_the_examples_change_nothing_that_they_could_not_read(
+    run: Callable[..., Any], between: Between, execute: Execute, language: str
+) -> None:
+    """If the read fails, they fail, and send no change."""
+    between.forbidden = "/v1/movies/"
+
+    await run(language, CREATE, CHANGE, fails=True)
+
+    assert between.seen == [("POST", 201)]
+    assert execute("select genres from movies") == [(["animation"],)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_the_examples_wait_during_a_walk(
+    run: Callable[..., Any], between: Between, language: str
+) -> None:
+    """A page that is refused for a while is read in the end."""
+    between.refused, between.refusals = "GET", [(503, "1"), (429, "1")]
+
+    out = await run(language, CREATE, WALK)
+
+    assert "Moana" in out
+    assert between.seen[1:] == [("GET", 503), ("GET", 429), ("GET", 200)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_the_examples_fail_if_a_walk_is_not_complete(
+    run: Callable[..., Any], between: Between, execute: Execute, language: str
+) -> None:
+    """A page that fails is an error, not the end of the list."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'Part ' || n, 2000, 100, array['drama'] from generate_series(1, 150) n"
+    )
+    between.forbidden = "cursor="
+
+    out = await run(language, CREATE, WALK, fails=True)
+
+    assert len(re.findall(r"Part \d+", out)) == 100
