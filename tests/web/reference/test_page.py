@@ -1,11 +1,19 @@
 """Tests the reference page in a real browser."""
 
+import asyncio
 import json
+import os
+import shutil
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
 
 import pytest
 from chromium import Page
 from conftest import Client, Start
 from support import Execute, add_client
+
+AXE_CORE = Path(os.environ["AXE_CORE"]).read_text() if "AXE_CORE" in os.environ else ""
 
 
 async def show(
@@ -31,7 +39,7 @@ async def fill(page: Page, selector: str, text: str) -> None:
 
 async def send_form(page: Page, operation: str) -> str:
     """Send the form of an operation, and return the response that it shows."""
-    await page.evaluate(f"document.querySelector('#{operation} .output').replaceChildren()")
+    await page.evaluate(f"document.querySelector('#{operation} .result').replaceChildren()")
     await page.evaluate(f"document.querySelector('#{operation} .send').click()")
     await page.until(f"document.querySelector('#{operation} .outcome')")
     return await read(page, f"#{operation} .output")
@@ -74,7 +82,7 @@ async def test_try_it_creates_a_movie(page: Page, client: Client) -> None:
 
 
 async def test_the_forms_send_the_token(page: Page, start: Start, execute: Execute) -> None:
-    """Only to operations that know tokens; the curl line has a variable in its place."""
+    """Only to operations that know tokens; the sample has a variable in its place."""
     client = await start(access__anonymous="none")
     token = add_client(execute, "write")
     await show(page, client)
@@ -91,7 +99,7 @@ async def test_the_forms_send_the_token(page: Page, start: Start, execute: Execu
     assert refused.startswith("401")
     assert created.startswith("201")
     assert await page.evaluate("tokens") == [None, f"Bearer {token}", None]
-    assert '-H "Authorization: Bearer $TOKEN"' in await read(page, "#create_movie-curl")
+    assert '-H "Authorization: Bearer $TOKEN"' in await read(page, "#create_movie-sample")
 
 
 async def test_the_token_is_in_memory_only(page: Page, start: Start, execute: Execute) -> None:
@@ -119,7 +127,7 @@ async def test_each_operation_shows_whether_it_needs_a_token(
     anonymous: str,
     is_required: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    """Also the curl line, before a token was entered."""
+    """Also the sample, before a token was entered."""
     await show(page, await start(access__anonymous=anonymous))
 
     row = await read(page, "#delete_movie .field")
@@ -127,8 +135,151 @@ async def test_each_operation_shows_whether_it_needs_a_token(
     assert "token with the scope write" in row
     assert ("required" in row) == is_required
     assert ("allows it without a token" in row) == (not is_required)
-    assert ("$TOKEN" in await read(page, "#delete_movie-curl")) == is_required
+    assert ("$TOKEN" in await read(page, "#delete_movie-sample")) == is_required
     assert "token" not in await read(page, "#show_health")
+
+
+async def test_the_response_is_visible_and_announced(page: Page, client: Client) -> None:
+    """Of a form that is longer than the window; the body comes before the headers."""
+    await show(page, client, width=400)
+
+    output = await send_form(page, "create_movie")
+
+    assert output.index("BODY") < output.index("HEADERS")
+    await page.until(
+        "document.querySelector('#create_movie .outcome').getBoundingClientRect().top > 0"
+    )
+    bottom = "document.querySelector('#create_movie .outcome').getBoundingClientRect().bottom"
+    assert await page.evaluate(f"{bottom} < innerHeight / 2")
+    announced = await read(page, "#create_movie [role=status]", "textContent")
+    assert announced.startswith("201 Created")
+    assert "Casablanca" not in announced
+
+
+async def test_a_401_leads_to_the_token_and_back(page: Page, start: Start) -> None:
+    """The field has the focus and a message; a button leads back to the form."""
+    await show(page, await start(access__anonymous="none"))
+    await page.evaluate("document.querySelector('#create_movie .send').click()")
+    await page.until("document.activeElement.id === 'token'")
+
+    message = await read(page, "#token-problem[role=alert]")
+    top = await page.evaluate("document.activeElement.getBoundingClientRect().top")
+    await page.evaluate("document.querySelector('#token-problem button').click()")
+
+    assert message.startswith("401")
+    assert 0 < top < 900
+    assert await page.evaluate("document.activeElement.matches('#create_movie .send')")
+
+
+async def test_the_search_finds_operations(page: Page, client: Client) -> None:
+    """All words must be in the method, the path or the summary; Enter opens the first one."""
+    await show(page, client)
+    shown = (
+        "JSON.stringify([...document.querySelectorAll('#operation-links a')]"
+        ".filter((link) => link.checkVisibility()).map((link) => link.hash))"
+    )
+
+    await fill(page, "#search", "PATCH movies")
+    found = json.loads(await page.evaluate(shown))
+    count = await read(page, "#found")
+    await page.evaluate("document.getElementById('search').focus()")
+    await press(page, "Enter", 13, text="\r")
+
+    assert found == ["#tag-movies", "#update_movie"]
+    assert count.startswith("1 of ")
+    await page.until("location.hash === '#update_movie'")
+
+
+RUNNERS = {
+    "curl": ["sh", "-s"],
+    "Python": [sys.executable, "-"],
+    "JavaScript": ["node", "--input-type=module", "-"],
+}
+
+
+@pytest.mark.parametrize("language", RUNNERS)
+async def test_the_samples_run(page: Page, start: Start, execute: Execute, language: str) -> None:
+    """Each sends the request of the form, with the token in TOKEN."""
+    program, *arguments = RUNNERS[language]
+    if not shutil.which(program):
+        pytest.skip(f"there is no {program}")
+    client = await start(access__anonymous="none")
+    await show(page, client)
+    title = "C:\\new 'quotes' \"and\" ${dollars} é"
+    movie = {"title": title, "year": 2016, "runtime": "107 mins", "genres": ["animation"]}
+    await fill(page, "#create_movie textarea", json.dumps(movie, indent=2))
+    await page.evaluate(
+        "(() => { const choice = document.querySelector('#show_movie .language');"
+        f" choice.value = '{language}'; choice.dispatchEvent(new Event('change')); }})()"
+    )
+
+    sample = await read(page, "#create_movie-sample", "textContent")
+    process = await asyncio.create_subprocess_exec(
+        *(program, *arguments),
+        env={**os.environ, "TOKEN": add_client(execute, "write")},
+        stdin=PIPE,
+        stdout=PIPE,
+    )
+    output, _ = await process.communicate(sample.encode())
+
+    assert "201" in output.decode()
+    assert execute("select title from movies") == [(title,)]
+
+
+async def test_each_landmark_has_one_name(page: Page, client: Client) -> None:
+    """A list of landmarks says where each leads."""
+    await show(page, client)
+
+    tree = await page.send("Accessibility.getFullAXTree")
+
+    kinds = {"banner", "form", "main", "navigation", "region", "search"}
+    landmarks = [
+        (node["role"]["value"], node.get("name", {}).get("value"))
+        for node in tree["nodes"]
+        if node.get("role", {}).get("value") in kinds
+    ]
+    assert len(landmarks) > 10
+    assert len(landmarks) == len(set(landmarks))
+
+
+async def test_print_uses_the_whole_width(page: Page, client: Client) -> None:
+    """Without the contents and the forms."""
+    await show(page, client)
+    await page.send("Emulation.setEmulatedMedia", media="print")
+
+    widths = await page.evaluate(
+        "['main', '.operation .about', '.problem', '#description p'].map((each) =>"
+        " document.querySelector(each).getBoundingClientRect().width / innerWidth)"
+    )
+    hidden = await page.evaluate(
+        "['nav', '.panel', '.token'].some((each) => document.querySelector(each).checkVisibility())"
+    )
+
+    assert min(widths) > 0.9
+    assert not hidden
+
+
+async def test_the_script_is_small(client: Client) -> None:
+    """It has less than 20 KB."""
+    assert len(await (await client.get("/v1/docs/reference.js")).read()) < 20_000
+
+
+@pytest.mark.skipif(not AXE_CORE, reason="AXE_CORE is not the path of axe.min.js")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1440])
+async def test_axe_finds_no_violation(page: Page, client: Client, width: int, scheme: str) -> None:
+    """With everything open, and a response shown."""
+    await show(page, client, width=width, scheme=scheme)
+    await send_form(page, "create_movie")
+    await page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true })")
+
+    await page.evaluate(AXE_CORE + "; 0")
+    found = await page.evaluate(
+        "axe.run().then(({ violations }) => JSON.stringify(violations.map((it) =>"
+        " [it.id, it.nodes.map((node) => node.html)])))"
+    )
+
+    assert json.loads(found) == []
 
 
 async def test_the_curl_line_is_the_request_of_the_form(page: Page, client: Client) -> None:
@@ -137,7 +288,7 @@ async def test_the_curl_line_is_the_request_of_the_form(page: Page, client: Clie
 
     await fill(page, "#show_movie input[name=X-Request-Id]", "it's")
 
-    line = await read(page, "#show_movie-curl")
+    line = await read(page, "#show_movie-sample")
     assert line.splitlines()[0] == "curl -i \\"
     assert "-H 'X-Request-Id: it'\\''s'" in line
     assert line.endswith(f"'{client.make_url('/v1/movies/7')}'")

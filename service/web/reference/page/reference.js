@@ -2,14 +2,19 @@
 // Text from the document becomes text nodes, never markup.
 "use strict";
 
+const { entries, keys, values } = Object;
 const byId = (id) => document.getElementById(id);
+const findAll = (selector) => [...document.querySelectorAll(selector)];
+const PLAIN = { autocomplete: "off", autocapitalize: "off", spellcheck: "false" };
 let spec;
 
-// Makes an element; attributes that start with "on" are event handlers.
-function make(tag, attributes = {}, ...children) {
+// Makes an element, for example `p.note`; attributes that start with "on" are event handlers.
+function make(kind, attributes = {}, ...children) {
+  const [tag, className] = kind.split(".");
   const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+  if (className) element.className = className;
+  for (const [name, value] of entries(attributes)) {
+    if (name.startsWith("on")) element[name] = value;
     else if (value !== false && value !== undefined) element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat(Infinity).filter(Boolean));
@@ -30,22 +35,18 @@ function renderCode(text) {
   return text.split("`").map((part, index) => (index % 2 ? make("code", {}, part) : part));
 }
 
-// JSON with a span around each key and value, for the colours.
+// JSON with a span for the colour of each value.
 function highlightJson(text) {
   const parts = text.split(/("(?:[^"\\]|\\.)*"|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/);
   return parts.map((part, index) => {
     if (index % 2 === 0) return part;
     const kind = !part.startsWith('"') ? "literal" : /^\s*:/.test(parts[index + 1]) ? "key" : "string";
-    return make("span", { class: kind }, part);
+    return make(`span.${kind}`, {}, part);
   });
 }
 
 function makeCodeBlock(label, ...children) {
   return make("pre", { tabindex: 0, role: "group", "aria-label": label }, make("code", {}, children));
-}
-
-function makeDetails(summary, content) {
-  return make("details", {}, make("summary", {}, summary), content);
 }
 
 // The type of a schema: "string", "array of string", "integer".
@@ -71,20 +72,20 @@ function renderLimits(schema) {
     schema.enum?.join(", "),
     schema.pattern && ["matches ", make("code", {}, schema.pattern)],
   ];
-  return limits.filter(Boolean).map((limit) => make("span", { class: "limit" }, limit));
+  return limits.filter(Boolean).map((limit) => make("span.limit", {}, limit));
 }
 
 function renderField(name, schema, required, place) {
-  return make("div", { class: "field" },
+  return make("div.field", {},
     make("dt", {}, make("code", {}, name),
-      make("span", { class: "type" }, describeType(schema), place && `, in ${place}`),
-      required && make("span", { class: "required" }, "required")),
-    make("dd", {}, renderCode(schema.description ?? ""), make("div", { class: "limits" }, renderLimits(schema))));
+      make("span.type", {}, describeType(schema), place && `, in ${place}`),
+      required && make("span.required", {}, "required")),
+    make("dd", {}, renderCode(schema.description ?? ""), make("div.limits", {}, renderLimits(schema))));
 }
 
 // The fields of an object; nested fields are shown by their path.
 function renderFields(schema, prefix = "") {
-  return Object.entries(schema.properties).flatMap(([name, reference]) => {
+  return entries(schema.properties).flatMap(([name, reference]) => {
     const field = resolve(reference);
     const inner = resolve(field.items) ?? field;
     if (inner.properties) return renderFields(inner, `${prefix}${name}${field.items ? "[]" : ""}.`);
@@ -100,20 +101,20 @@ function makeMethodBadge(method) {
   return make("span", { class: `method ${method}` }, method.toUpperCase());
 }
 
-// One line per status; problems link to their sections. The headers of every response are left out.
+// One line per status; problems link to their sections. Headers that all have are left out.
 function renderResponse(status, response) {
-  const problems = Object.entries(response.content?.["application/problem+json"]?.examples ?? {});
+  const problems = entries(response.content?.["application/problem+json"]?.examples ?? {});
   const links = problems.flatMap(([slug, example], index) =>
     [index && ", ", make("a", { href: `#${slug}` }, resolve(example).summary)]);
-  const headers = Object.keys(response.headers).filter((name) => !["Cache-Control", "X-Request-Id"].includes(name));
+  const headers = keys(response.headers).filter((name) => !["Cache-Control", "X-Request-Id"].includes(name));
   return make("li", {}, makeStatusBadge(status),
     make("span", {}, links.length ? links : renderCode(response.description),
-      headers.map((name, index) => make("span", { class: "with" }, index ? ", " : " with ", make("code", {}, name)))));
+      headers.map((name, index) => make("span.with", {}, index ? ", " : " with ", make("code", {}, name)))));
 }
 
 function renderParameters(operation) {
   const parameters = [...describeToken(operation), ...operation.parameters];
-  return make("dl", { class: "fields" }, parameters.map(({ name, description, schema, required, in: place }) =>
+  return make("dl.fields", {}, parameters.map(({ name, description, schema, required, in: place }) =>
     renderField(name, { ...schema, description }, required, place)));
 }
 
@@ -131,24 +132,25 @@ function readToken({ scope }) {
 }
 
 function makeTokenControl() {
-  const input = make("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", autocapitalize: "off",
-    oninput: () => { // the curl commands depend on it
-      for (const form of document.querySelectorAll("form")) form.dispatchEvent(new Event("input"));
+  const input = make("input", { id: "token", type: "password", "aria-describedby": "token-problem", ...PLAIN,
+    oninput: () => { // the samples depend on it
+      for (const form of findAll("form")) form.dispatchEvent(new Event("input"));
     } });
   addEventListener("pagehide", () => { input.value = ""; }); // or going back would show this page with it
-  return make("div", { class: "token" }, makeLabelled("Token", input),
-    make("p", { class: "note" }, "For the requests that you send from this page. It is kept in memory only, until you",
+  return make("div.token", {}, makeLabelled("Token", input), make("div", { id: "token-problem", role: "alert" }),
+    make("p.note", {}, "For the requests that you send from this page. It is kept in memory only, until you",
       " reload or leave the page."));
+}
+
+function makeSelect(attributes, choices) {
+  return make("select", attributes, choices.map((each) => make("option", {}, each)));
 }
 
 function makeInput(id, parameter) {
   const { schema, required } = parameter;
   const shared = { id, name: parameter.name, "data-in": parameter.in, required };
-  if (schema.enum) {
-    const values = required ? schema.enum : ["", ...schema.enum];
-    return make("select", shared, values.map((value) => make("option", {}, value)));
-  }
-  return make("input", { ...shared, value: required ? schema.examples[0] : undefined, autocomplete: "off", spellcheck: "false",
+  if (schema.enum) return makeSelect(shared, required ? schema.enum : ["", ...schema.enum]);
+  return make("input", { ...shared, value: required ? schema.examples[0] : undefined, ...PLAIN,
     inputmode: schema.type === "integer" ? "numeric" : undefined });
 }
 
@@ -165,26 +167,46 @@ function readForm(form, { path, method }) {
   }
   const body = form.elements.body?.value;
   if (body !== undefined) headers["Content-Type"] = form.elements.kind.value;
-  return { url: url + (query.size ? `?${query}` : ""), method: method.toUpperCase(), headers, body };
+  return { url: new URL(url + (query.size ? `?${query}` : ""), location.href).href, method: method.toUpperCase(), headers, body };
 }
 
 function quoteForShell(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-// The command has $TOKEN in place of the token, to keep it off the screen and out of the shell's history.
+// The samples have a variable in place of the token, to keep it off the screen and the shell's history.
+const SAMPLES = { curl: formatCurl, Python: (...request) => formatCode(...request, true), JavaScript: formatCode };
+
 function formatCurl({ url, method, headers, body }, hasToken) {
-  const words = ["curl -i"];
-  if (hasToken) words.push('-H "Authorization: Bearer $TOKEN"');
-  if (method !== "GET" && !(method === "POST" && body)) words.push(`-X ${method}`);
-  for (const [name, value] of Object.entries(headers)) words.push(`-H ${quoteForShell(`${name}: ${value}`)}`);
-  if (body !== undefined) words.push(`-d ${quoteForShell(body)}`);
-  words.push(quoteForShell(new URL(url, location.href).href));
-  return words.join(" \\\n  ");
+  return ["curl -i", hasToken && '-H "Authorization: Bearer $TOKEN"',
+    method !== "GET" && !(method === "POST" && body) && `-X ${method}`,
+    ...entries(headers).map(([name, value]) => `-H ${quoteForShell(`${name}: ${value}`)}`),
+    body !== undefined && `-d ${quoteForShell(body)}`, quoteForShell(url)].filter(Boolean).join(" \\\n  ");
 }
 
-async function send(request, token, output) {
-  output.replaceChildren(make("p", { class: "waiting" }, "Sending…"));
+// A string of Python or JavaScript, on one line.
+function quote(text) {
+  return `'${text.replace(/[\\']/g, "\\$&").replace(/\n\s*/g, " ")}'`;
+}
+
+function formatCode({ url, method, headers, body }, hasToken, isPython) {
+  const fields = entries(headers).map(([name, value]) => `${quote(name)}: ${quote(value)}`);
+  if (hasToken) fields.push(`'Authorization': ${isPython ? `f"Bearer {os.environ['TOKEN']}"` : "`Bearer ${process.env.TOKEN}`"}`);
+  const list = fields.length && `{\n        ${fields.join(",\n        ")},\n    },`;
+  const lines = isPython
+    ? [hasToken && "import os", "import requests\n", `response = requests.request(\n    ${quote(method)},\n    ${quote(url)},`,
+      list && `    headers=${list}`, body && `    data=${quote(body)}.encode(),`,
+      "    timeout=10,\n)\nprint(response.status_code, response.text)"]
+    : [`const response = await fetch(${quote(url)}, {\n    method: ${quote(method)},`,
+      list && `    headers: ${list}`, body && `    body: ${quote(body)},`,
+      "});\nconsole.log(response.status, await response.text());"];
+  return lines.filter(Boolean).join("\n");
+}
+
+// Screen readers announce the first child of `output`, the status.
+async function send(request, token, { firstChild: status, lastChild: content }, form) {
+  content.replaceChildren();
+  status.replaceChildren(make("p.waiting", {}, "Sending…"));
   const started = performance.now();
   try {
     const headers = token ? { ...request.headers, Authorization: `Bearer ${token}` } : request.headers;
@@ -192,24 +214,33 @@ async function send(request, token, output) {
     const text = await response.text();
     const milliseconds = Math.round(performance.now() - started);
     const isJSON = /[/+]json\b/.test(response.headers.get("Content-Type"));
-    output.replaceChildren(
-      make("p", { class: "outcome" }, makeStatusBadge(response.status),
-        make("strong", {}, response.statusText), make("span", { class: "took" }, `${milliseconds} ms`)),
-      make("h5", {}, "Headers"),
-      make("dl", { class: "headers" }, [...response.headers].map(([name, value]) =>
-        make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
+    status.replaceChildren(make("p.outcome", {}, makeStatusBadge(response.status), " ",
+      make("strong", {}, response.statusText), " ", make("span.took", {}, `${milliseconds} ms`)));
+    content.replaceChildren(
       ...(text ? [make("h5", {}, "Body"), makeCodeBlock("Response body", isJSON ? highlightJson(text) : text)] : []),
+      make("h5", {}, "Headers"),
+      make("dl.headers", {}, [...response.headers].map(([name, value]) =>
+        make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
     );
     fillInId(response.headers.get("Location"));
+    byId("token-problem").replaceChildren();
+    if (response.status === 401) return askForToken(form);
   } catch (error) {
-    output.replaceChildren(make("p", { class: "failed" }, `No response: ${error.message}`));
+    status.replaceChildren(make("p.failed", {}, `No response: ${error.message}`));
   }
+  status.scrollIntoView();
+}
+
+// After a 401: leads to the field for the token, and back.
+function askForToken(form) {
+  const back = make("button", { type: "button", onclick: () => form.querySelector(".send").focus() }, "Back to the request");
+  byId("token-problem").replaceChildren(make("p.failed", {}, "401: the request needs a valid token."), back);
+  byId("token").focus();
 }
 
 // After a movie was created, fill its id into the other forms.
 function fillInId(location) {
-  if (!location) return;
-  for (const input of document.querySelectorAll('input[data-in="path"][name="id"]')) setValue(input, location.split("/").pop());
+  if (location) for (const input of findAll("input[name=id]")) setValue(input, location.split("/").pop());
 }
 
 function setValue(input, value) {
@@ -218,29 +249,32 @@ function setValue(input, value) {
 }
 
 function makeBodyControls(name, content) {
-  const examples = Object.entries(Object.values(content)[0].examples)
+  const examples = entries(values(content)[0].examples)
     .map(([what, { value }]) => [what, JSON.stringify(value, null, 2)]);
   const [[, text]] = examples;
   const body = make("textarea", { id: `${name}-body`, name: "body", rows: text.split("\n").length, spellcheck: "false" }, text);
-  const choose = make("select", { id: `${name}-example`, onchange: () => setValue(body, examples[choose.selectedIndex][1]) },
-    examples.map(([what]) => make("option", {}, what)));
-  const kinds = make("select", { id: `${name}-kind`, name: "kind" },
-    Object.keys(content).map((kind) => make("option", {}, kind)));
-  return [makeLabelled("Body", body), make("div", { class: "pair" },
+  const choose = makeSelect({ id: `${name}-example`, onchange: () => setValue(body, examples[choose.selectedIndex][1]) },
+    examples.map(([what]) => what));
+  const kinds = makeSelect({ id: `${name}-kind`, name: "kind" }, keys(content));
+  return [makeLabelled("Body", body), make("div.pair", {},
     examples.length > 1 && makeLabelled("Example", choose), makeLabelled("Content-Type", kinds))];
 }
 
 function makeLabelled(text, input, note) {
-  return make("div", { class: "control" },
-    make("label", { for: input.id }, text, note && make("span", { class: "type" }, ` ${note}`)), input);
+  return make("div.control", {},
+    make("label", { for: input.id }, text, note && make("span.type", {}, ` ${note}`)), input);
 }
 
 function makeForm(operation) {
-  const { operationId: name, summary, method, parameters, requestBody, scope, needsToken } = operation;
-  const output = make("div", { class: "output", "aria-live": "polite" });
-  const line = make("code", { id: `${name}-curl` });
-  const copy = make("button", { type: "button", class: "copy", hidden: !navigator.clipboard, onclick: async () => {
-    await navigator.clipboard.writeText(line.textContent);
+  const { operationId: name, path, method, parameters, requestBody, scope, needsToken } = operation;
+  const output = make("div.output", {}, make("div.result", { role: "status" }), make("div"));
+  const sample = makeCodeBlock("Sample");
+  sample.id = `${name}-sample`;
+  const language = makeSelect({ class: "language", "aria-label": "Language", oninput: () => refresh(), onchange: () => {
+    for (const other of findAll(".language")) setValue(other, language.value);
+  } }, keys(SAMPLES));
+  const copy = make("button.copy", { type: "button", hidden: !navigator.clipboard, onclick: async () => {
+    await navigator.clipboard.writeText(sample.textContent);
     copy.textContent = "Copied";
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   } }, "Copy");
@@ -248,43 +282,42 @@ function makeForm(operation) {
     makeLabelled(parameter.name, makeInput(`${name}-parameter-${parameter.name}`, parameter),
       parameter.required ? parameter.in : `${parameter.in}, optional`));
   const refresh = () => {
-    line.textContent = formatCurl(readForm(form, operation), needsToken || readToken(operation));
+    sample.firstChild.textContent = SAMPLES[language.value](readForm(form, operation), needsToken || readToken(operation));
   };
-  const form = make("form", { "aria-label": `Try: ${summary}`, oninput: refresh, onsubmit: (event) => {
+  const form = make("form", { "aria-label": `Try ${method} ${path}`, oninput: refresh, onsubmit: (event) => {
     event.preventDefault();
-    send(readForm(form, operation), readToken(operation), output);
+    send(readForm(form, operation), readToken(operation), output, form);
   } }, controls, requestBody && makeBodyControls(name, requestBody.content),
-    make("button", { type: "submit", class: "send" }, `Send ${method.toUpperCase()}`));
+    make("button.send", {}, `Send ${method.toUpperCase()}`));
   refresh();
   const token = [", with ", make("a", { href: "#token" }, "your token"), !needsToken && " if you enter one"];
-  return make("div", { class: "panel" },
-    make("div", { class: "panel-head" }, make("h4", {}, "curl"), copy),
-    make("pre", { tabindex: 0, role: "group", "aria-label": "curl command" }, line),
-    make("h4", {}, "Try it"), make("p", { class: "note" }, "Sends a real request to this service", scope && token, "."),
+  return make("div.panel", {},
+    make("div.panel-head", {}, make("h4", {}, "Sample"), language, copy),
+    sample, make("h4", {}, "Try it"), make("p.note", {}, "Sends a real request", scope && token, "."),
     form, output);
 }
 
 function renderOperation(operation) {
   const { operationId: name, summary, path, method, description, requestBody, responses } = operation;
-  const sent = requestBody && resolve(Object.values(requestBody.content)[0].schema);
-  const status = Object.keys(responses).find((each) => each.startsWith("2"));
-  const [[kind, { schema, example }]] = Object.entries(responses[status].content);
+  const sent = requestBody && resolve(values(requestBody.content)[0].schema);
+  const status = keys(responses).find((each) => each.startsWith("2"));
+  const [[kind, { schema, example }]] = entries(responses[status].content);
   const fields = resolve(schema);
-  return make("article", { class: "operation", id: name, "aria-labelledby": `${name}-title` },
+  return make("article.operation", { id: name, "aria-labelledby": `${name}-title` },
     make("header", {},
-      make("h3", { id: `${name}-title` }, summary,
-        make("a", { class: "anchor", href: `#${name}`, "aria-label": `Link to ${summary}` }, "#")),
-      make("p", { class: "route" }, makeMethodBadge(method),
+      make("h3", {}, make("span", { id: `${name}-title` }, summary),
+        make("a.anchor", { href: `#${name}`, "aria-label": `Link to ${summary}` }, "#")),
+      make("p.route", {}, makeMethodBadge(method),
         make("code", {}, path.split(/(\{[^}]+\})/).map((part) =>
           part.startsWith("{") ? make("em", {}, part) : part.replaceAll("/", "/\u200b"))))),
-    make("div", { class: "about" },
+    make("div.about", {},
       renderParagraphs(description),
       make("h4", {}, "Parameters"), renderParameters(operation),
-      sent && [make("h4", {}, "Body"), make("dl", { class: "fields" }, renderFields(sent))],
+      sent && [make("h4", {}, "Body"), make("dl.fields", {}, renderFields(sent))],
       make("h4", {}, "Responses"),
-      make("ul", { class: "responses" }, Object.entries(responses).map(([each, response]) => renderResponse(each, resolve(response)))),
-      fields.properties && makeDetails(`Fields of the ${status} response`, make("dl", { class: "fields" }, renderFields(fields))),
-      example && makeDetails(`Example of the ${status} response, ${kind}`,
+      make("ul.responses", {}, entries(responses).map(([each, response]) => renderResponse(each, resolve(response)))),
+      fields.properties && make("details", {}, make("summary", {}, `Fields of the ${status} response`), make("dl.fields", {}, renderFields(fields))),
+      example && make("details", {}, make("summary", {}, `Example of the ${status} response, ${kind}`),
         makeCodeBlock("Example response", highlightJson(JSON.stringify(example, null, 2))))),
     makeForm(operation));
 }
@@ -298,14 +331,13 @@ function describeOperation(path, method, operation) {
 function render() {
   byId("version").textContent = `v${spec.info.version}`;
   byId("description").replaceChildren(...renderParagraphs(spec.info.description), makeTokenControl());
-  const operations = Object.entries(spec.paths).flatMap(([path, item]) => Object.entries(item)
-    .filter(([method]) => !["head", "options"].includes(method)) // see the description
-    .map(([method, operation]) => describeOperation(path, method, operation)));
+  const operations = entries(spec.paths).flatMap(([path, item]) => entries(item)
+    .filter(([method]) => !/head|options/.test(method)).map(([method, operation]) => describeOperation(path, method, operation)));
   for (const { name } of spec.tags) {
     const id = `tag-${name.toLowerCase()}`;
     const tagged = operations.filter((operation) => operation.tags.includes(name));
     byId("operation-links").append(make("h2", {}, make("a", { href: `#${id}` }, name)),
-      make("ul", {}, tagged.map(({ operationId, method, summary }) => make("li", {},
+      make("ul", {}, tagged.map(({ operationId, method, path, summary }) => make("li", { "data-text": `${method} ${path} ${summary}`.toLowerCase() },
         make("a", { href: `#${operationId}` }, makeMethodBadge(method), make("span", {}, summary))))));
     byId("operations").append(make("section", { id, "aria-labelledby": `${id}-title` },
       make("h2", { id: `${id}-title` }, name), tagged.map(renderOperation)));
@@ -314,7 +346,7 @@ function render() {
 
 // Marks the link of the visible section: the one in the address, else the uppermost.
 function markCurrentLink() {
-  const links = [...document.querySelectorAll(".contents li a")];
+  const links = findAll("nav li a");
   const mark = () => {
     const visible = links.filter((link) => {
       const { top, bottom } = byId(link.hash.slice(1)).getBoundingClientRect();
@@ -327,6 +359,22 @@ function markCurrentLink() {
   mark();
 }
 
+// Hides the links of the operations that lack a word; Enter follows the first link.
+function setUpSearch() {
+  const search = byId("search");
+  const items = findAll("#operation-links li");
+  search.parentElement.hidden = false;
+  search.oninput = () => {
+    const words = search.value.toLowerCase().split(/\s+/);
+    for (const item of items) item.hidden = !words.every((word) => item.dataset.text.includes(word));
+    for (const list of findAll("#operation-links ul")) {
+      list.hidden = list.previousElementSibling.hidden = !list.querySelector("li:not([hidden])");
+    }
+    byId("found").textContent = search.value && `${items.filter((item) => !item.hidden).length} of ${items.length} operations`;
+  };
+  search.onkeydown = ({ key }) => { if (key === "Enter") items.find((item) => !item.hidden)?.querySelector("a").click(); };
+}
+
 function setUpMenu() {
   const menu = byId("menu");
   const contents = byId("contents");
@@ -336,9 +384,9 @@ function setUpMenu() {
   };
   menu.hidden = false;
   unfold(false);
-  menu.addEventListener("click", () => unfold(menu.getAttribute("aria-expanded") === "false"));
-  contents.addEventListener("click", (event) => { if (event.target.closest("a")) unfold(false); });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") unfold(false); });
+  menu.onclick = () => unfold(menu.getAttribute("aria-expanded") === "false");
+  contents.onclick = ({ target }) => { if (target.closest("a")) unfold(false); };
+  document.onkeydown = ({ key }) => { if (key === "Escape") unfold(false); };
 }
 
 async function start() {
@@ -348,12 +396,12 @@ async function start() {
     render();
   } catch (error) {
     byId("failed").textContent = `openapi.json could not be loaded: ${error.message}`;
-    byId("failed").hidden = false;
     return;
   }
   markCurrentLink();
+  setUpSearch();
   document.documentElement.dataset.rendered = "true";
-  // The section in the address did not exist before rendering, or it has moved.
+  // The section in the address is new, or it has moved.
   if (location.hash) byId(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
 }
 
