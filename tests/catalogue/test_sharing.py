@@ -108,11 +108,15 @@ async def test_a_locked_row_delays_only_its_own_requests(
 ) -> None:
     """A DBA's open transaction on movies: 503 for these; other movies can be read and changed.
 
-    Also if more movies are locked than statements may run.
+    Also if more movies are locked than statements may run. The 503 comes after `statement_timeout`.
     """
     client = await start(database__statement_timeout=1)
     add_movies(execute, *[f"Movie {n}" for n in range(1, 21)])
-    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
+    with (
+        closing(psycopg2.connect(database)) as dba,
+        dba.cursor() as cursor,
+        capture_logs() as logged,
+    ):
         cursor.execute("update movies set year = 2001 where id <= %s", (locked,))
         responses = await asyncio.gather(
             *(
@@ -124,6 +128,9 @@ async def test_a_locked_row_delays_only_its_own_requests(
     assert [response.status for response in responses] == [
         503 if id_ <= locked else 200 for id_ in range(1, 21)
     ]
+    assert {line["reason"] for line in logged if "reason" in line} == {
+        f"movie {id_} is locked" for id_ in range(1, locked + 1)
+    }
 
 
 @pytest.mark.parametrize("sharing", [True, False])
