@@ -106,6 +106,21 @@ async def test_a_peer_on_a_unix_socket_is_trusted_by_name(
     assert read_client(capsys) == expected
 
 
+async def test_an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address(
+    settings: Callable[..., Config], capsys: Capture
+) -> None:
+    """The socket calls it ::ffff:127.0.0.1, as those that gunicorn makes for `HOST=::`."""
+    runner = Runner(create_app(settings()))
+    await runner.setup()
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        await runner.listen([listener])
+        async with ClientSession() as session:
+            await session.get(f"http://{PEER}:{listener.getsockname()[1]}/v1")
+        await runner.cleanup()
+
+    assert read_client(capsys) == PEER
+
+
 async def test_a_request_that_is_not_http_has_the_peer(start: Start, capsys: Capture) -> None:
     """Its headers are unknown, so X-Forwarded-For is not used, even from a trusted proxy."""
     client = await start(server__trusted_proxies=TRUSTED)

@@ -49,11 +49,13 @@ async def test_everyone_gets_the_same_headers(client: Client) -> None:
 
 
 async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None:
-    """Otherwise it stays open (RFC 9112, 9.3)."""
+    """Otherwise it stays open (RFC 9112, 9.3), unless the client speaks HTTP/1.0."""
     closing = await send(client, GET + b"Connection: close\r\n\r\n")
+    old = await send(client, GET.replace(b"1.1", b"1.0") + b"Connection: keep-alive\r\n\r\n")
     going_on = await send(client, GET + b"\r\n")
 
     assert ("Connection", "close") in closing.headers
+    assert ("Connection", "close") in old.headers
     assert "Connection" not in dict(going_on.headers)
 
 

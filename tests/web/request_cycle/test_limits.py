@@ -388,6 +388,20 @@ async def test_a_client_that_has_gone_is_forgotten(
     assert list(service.idle) == []
 
 
+async def test_an_idle_connection_that_has_closed_is_forgotten(
+    client: Client, connect: Connect
+) -> None:
+    """Otherwise each one would take memory, and a new one would end it in place of an open one."""
+    service = get_server(client)
+    stream = await connect(client)
+    await request(stream)
+
+    stream[1].close()
+    await until(lambda: not service.connections)
+
+    assert list(service.idle) == []
+
+
 @pytest.fixture
 def limited(
     settings: Any, monkeypatch: pytest.MonkeyPatch
