@@ -202,6 +202,29 @@ async def test_a_grace_lets_the_former_token_work(
     assert [await get_status(start, token) for token in (first, second, third)] == [401, 401, 200]
 
 
+def test_of_two_graces_at_once_one_is_refused(
+    environment: Environment, database: str, execute: Execute
+) -> None:
+    """The second rotation waits for the first one, and then sees its grace."""
+    name_client(execute)
+    first = (
+        "update clients set previous_token_hash = token_hash,"
+        " previous_expires_at = now() + interval '1 hour', token_hash = repeat('1', 64)"
+    )
+
+    with (
+        hold(database, first) as other,
+        started(environment, "clients", "rotate", "reports", "--grace", "1h") as process,
+    ):
+        wait_until(lambda: execute(IS_LOCKED))
+        other.commit()
+        out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out) == (1, b"")
+    assert err.startswith(b'Error: the former token of "reports" works until ')
+    assert execute("select token_hash from clients") == [("1" * 64,)]
+
+
 async def test_a_revocation_refuses_all_tokens(
     environment: Environment, execute: Execute, start: Start
 ) -> None:

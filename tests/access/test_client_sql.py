@@ -2,6 +2,7 @@
 
 import re
 
+import psycopg2
 import pytest
 from conftest import ROOT, Client, Start
 from support import Execute, add_client, bearer
@@ -84,6 +85,15 @@ async def test_sql_restores_a_client_without_its_old_tokens(
 
     assert execute("select revoked_at from clients") == [(None,)]
     assert (await closed.get("/v1/movies", headers=bearer(token))).status == 401
+
+
+@pytest.mark.parametrize("scopes", ["{}", "{read,x}"])
+def test_a_client_has_known_scopes(execute: Execute, scopes: str) -> None:
+    """At least one: without any, its token would be refused everywhere."""
+    add_client(execute, "read")
+
+    with pytest.raises(psycopg2.errors.CheckViolation, match="clients_scopes_are_known"):
+        execute("update clients set scopes = %s", scopes)
 
 
 def test_sql_lists_clients_as_the_reader(execute: Execute) -> None:

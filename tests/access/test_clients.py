@@ -292,6 +292,22 @@ async def test_the_day_of_use_is_recorded_once(process: Process, execute: Execut
     assert marks() == ["slow statement"] * 4
 
 
+async def test_a_locked_client_delays_no_mark_of_others(
+    process: Process, execute: Execute, database: str
+) -> None:
+    """Its own day is recorded at a later lookup."""
+    locked, free = [add_client(execute, "read") for _ in range(2)]
+    marked = "select id from clients where last_used_on is not null order by id"
+
+    with hold(database, "select from clients where id = 1 for update"):
+        await asyncio.gather(process.find(locked), process.find(free))
+        await until(lambda: execute(marked) == [(2,)])
+    process.now += KNOWN_S
+    await process.find(locked)
+
+    await until(lambda: execute(marked) == [(1,), (2,)])
+
+
 async def test_a_standby_finds_clients_and_warns_once(process: Process, execute: Execute) -> None:
     """It can record no day of use; it is tried again after an hour."""
     tokens = [add_client(execute, "read") for _ in range(20)]
