@@ -200,6 +200,20 @@ async def test_an_error_of_a_dbas_trigger_is_logged(
     assert entry["reason"] == "no sequels on Sundays"
 
 
+async def test_a_column_that_the_service_cannot_fill_is_a_500(
+    client: Client, execute: Execute, logged: list[Any]
+) -> None:
+    """No client can send it, so it is no client's mistake."""
+    execute("alter table movies add column director text not null")
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert response.status == 500
+    assert get_failures(logged, "create_movies") == {
+        'null value in column "director" of relation "movies" violates not-null constraint'
+    }
+
+
 async def test_each_connection_names_the_service_its_version_and_process(
     client: Client, execute: Execute
 ) -> None:

@@ -494,6 +494,13 @@ async def test_expired_keys_are_cleared_in_portions(
     assert movies(execute) == 5
 
 
+def test_the_estimate_of_keys_is_0_before_the_first_vacuum(execute: Execute) -> None:
+    """PostgreSQL says -1 for a table that it has not counted yet."""
+    queries = query_files.load(ROOT / "queries", EXPECTED)
+
+    assert execute(queries["estimate_idempotency_keys"].sql) == [(0,)]
+
+
 async def test_the_service_clears_them_by_itself(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:

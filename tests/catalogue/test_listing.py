@@ -158,6 +158,16 @@ async def test_a_page_takes_few_statements(  # noqa: PLR0913, PLR0917 - the case
     assert (ids(page), page.total, page.total_is_estimate) == (movies, total, total == 20)
 
 
+async def test_an_estimate_is_more_than_was_counted(ask: Ask, execute: Execute) -> None:
+    """Although the sample may have too few matches: a smaller total would be called exact."""
+    execute("update pg_class set reltuples = 1e9 where oid = 'movies'::regclass")  # samples no page
+
+    page, sent = await ask(EVERYTHING)
+
+    assert sent == COUNT_MANY
+    assert (page.total, page.total_is_estimate) == (13, True)
+
+
 @pytest.mark.parametrize("sort", SORTS)
 async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
     ask: Ask, statements: Recorded, sort: str

@@ -539,6 +539,20 @@ def test_each_kind_of_write_is_limited(execute: Execute, database: str, sql: str
         session.commit()
 
 
+def test_movies_that_a_dbas_trigger_changes_do_not_count(execute: Execute, database: str) -> None:
+    """One movie was requested, and the trigger changes three others."""
+    execute(THREE)
+    add_trigger(execute, "update movies set runtime = 1;")
+    with closing(psycopg2.connect(database)) as session:
+        session.cursor().execute(
+            "set local catalogue.max_affected = 1;"
+            " insert into movies (title, year, runtime, genres) values ('x', 2000, 2, '{x}')"
+        )
+        session.commit()
+
+    assert execute("select runtime, count(*) from movies group by 1 order by 1") == [(1, 3), (2, 1)]
+
+
 # Logs.
 
 

@@ -71,6 +71,7 @@ UNREADABLE = [
     (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
     (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
     (b"[" * 200_000, CROWDED),
+    (raw("year", "9" * 501), "the body has a number that is too big"),
     (raw("year", "9" * 5000), "the body has a number that is too big"),
     (b" " * (LIMIT + 1), "the body must be at most 1048576 bytes"),
 ]
