@@ -291,7 +291,7 @@ async def test_the_process(start: Start, monkeypatch: pytest.MonkeyPatch) -> Non
     assert after[f"info{{environment=staging,version={__version__}}}"] == 1
     assert after["processes"] == 1
     assert after["resident_memory_bytes"] > 10_000_000
-    assert 0.1 < after["cpu_seconds_total"] < 1000
+    assert 0.1 < after["cpu_seconds_total"] <= time.process_time()
     assert 5 < after["open_files"] < after["max_files"]
     assert after["start_time_seconds"] > 1_700_000_000
     assert after["log_lines_dropped_total"] - before["log_lines_dropped_total"] == 3

@@ -342,7 +342,10 @@ def find_workers(process: subprocess.Popen[str]) -> list[int]:
     return [*map(int, children.read_text().split())]
 
 
-def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_metrics_of_two_workers_of_which_one_was_killed(
+    environment: Environment, number: signal.Signals
+) -> None:
     """Its requests still count; its gauges are gone; its replacement goes on counting.
 
     The folder in which they count is removed at the end.
@@ -359,7 +362,7 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
         folder = Path(re.findall(r"(/\S+/movie-catalogue-metrics-\w+)/counter_", files)[0])
         statuses = [get(f"{base}/v1/movies/1") for _ in range(50)]
         wait_until(lambda: read_metrics(port).get(requests) == 50)  # counted after they are sent
-        os.kill(killed, signal.SIGKILL)
+        os.kill(killed, number)
         wait_until(
             lambda: (
                 read_metrics(port).get("catalogue_start_time_seconds", 0)

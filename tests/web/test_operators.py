@@ -151,7 +151,9 @@ async def test_metrics_need_the_token(start: Start) -> None:
     for scheme in ("Bearer", "bearer"):
         response = await client.get("/metrics", headers={"Authorization": f"{scheme} {TOKEN}"})
         assert response.status == 200
-        assert "catalogue_processes 1.0\n" in await response.text()
+        text = await response.text()
+        assert "catalogue_processes 1.0\n" in text
+        assert "catalogue_requests_in_flight 1.0\n" in text  # this one: gauges are current
 
 
 async def test_without_a_token_there_are_no_metrics(start: Start) -> None:
