@@ -326,6 +326,24 @@ def test_each_socket_of_gunicorn_serves_the_api(environment: Environment, tmp_pa
     assert statuses == [b"HTTP/1.1 200"] * 2
 
 
+def test_gunicorn_waits_for_the_drain_and_the_shutdown(environment: Environment) -> None:
+    """And 5 s more, before it kills a worker."""
+    environment |= {
+        "CATALOGUE_SERVER_DRAIN_DELAY": "6.5",
+        "CATALOGUE_SERVER_SHUTDOWN_TIMEOUT": "20",
+    }
+    printed = subprocess.run(
+        [*GUNICORN, "--print-config"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert re.search(r"^graceful_timeout += 32$", printed.stdout, re.MULTILINE)
+
+
 def read_metrics(port: int) -> dict[str, float]:
     """Return the value of each series of the operations port; none if a killed worker had it."""
     try:
