@@ -501,6 +501,21 @@ def test_the_estimate_of_keys_is_0_before_the_first_vacuum(execute: Execute) -> 
     assert execute(queries["estimate_idempotency_keys"].sql) == [(0,)]
 
 
+async def test_all_portions_are_cleared_at_once(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one after each interval."""
+    monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 10)
+    monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0.001)
+    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.1)
+    execute("insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n")
+
+    await start()
+    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 3600)  # from the second interval on
+
+    await until_found(execute, "select 1 where not exists (select from idempotency_keys)")
+
+
 async def test_the_service_clears_them_by_itself(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
