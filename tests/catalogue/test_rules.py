@@ -76,6 +76,11 @@ def test_a_broken_rule_is_refused_by_its_name(
     assert caught.value.diag.constraint_name == rule
 
 
+def test_every_rule_holds_for_the_movies_of_earlier_releases(execute: Execute) -> None:
+    """A rule that was added as `not valid` was validated later."""
+    assert execute("select conname from pg_constraint where not convalidated") == []
+
+
 def test_every_rule_is_tried(execute: Execute) -> None:
     """Every constraint has an example above."""
     rows = execute(
