@@ -117,8 +117,11 @@ async def test_a_silent_connection_is_closed(start: Start, connect: Connect) -> 
     assert await read_to_the_end(await connect(client)) == b""
 
 
-async def test_a_used_connection_may_be_idle(start: Start, connect: Connect) -> None:
-    """For keepalive_timeout, which is longer than head_timeout."""
+async def test_a_used_connection_may_be_idle(
+    start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For keepalive_timeout, which is longer than the other limits."""
+    monkeypatch.setattr(connections, "SEND_TIMEOUT_S", 0.03)
     client = await start(server__head_timeout=0.1)
     stream = await connect(client)
     await request(stream)
