@@ -4,7 +4,7 @@
 -- Sorts movies by relevance, ascending: the shortest title (in characters) first, then the newer year. One
 -- character counts more than the distance of any two integers. `relevance` in service/catalogue/movie.py
 -- computes the same value.
-create function search_rank(title text, year integer) returns bigint
+create function search_rank(title text, year bigint) returns bigint
   language sql immutable parallel safe
 return length($1) * 10000000000 - $2;
 
@@ -20,4 +20,4 @@ return (
 
 -- migrate:down
 drop function genres_any_query(text[]);
-drop function search_rank(text, integer);
+drop function search_rank(text, bigint);
