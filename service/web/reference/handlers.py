@@ -55,9 +55,8 @@ class Reference:
         """200 and the OpenAPI document, in which this year is the latest of a new movie."""
         year = datetime.now(UTC).year
         if year not in self._encoded:
-            for name in BODIES:  # not in responses: a client may read them next year
-                fields = self._document["components"]["schemas"][name]["properties"]
-                fields["year"]["maximum"] = year
+            for key in BODIES:  # not in responses: a client may read them next year
+                self._document["components"]["schemas"][key]["properties"]["year"]["maximum"] = year
             self._encoded = {year: encode_json(self._document)}
         return cacheable_response(request, self._encoded[year])
 

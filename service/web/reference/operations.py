@@ -36,6 +36,7 @@ ID = parameter(
     examples=[7],
 )
 FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
+FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
 QUERY = tuple(
     parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", **field.schema)
     for name, field in PARAMETERS.items()
@@ -250,11 +251,7 @@ _OPERATIONS = (
         "Reference",
         "Get a file of the reference page",
         "Its style sheet, script or icon.",
-        response(
-            "The file.",
-            ("ETag",),
-            {kind.split(";")[0]: {"schema": STRING} for kind in FILES.values()},
-        ),
+        response("The file.", ("ETag",), {key: {"schema": STRING} for key in FILE_TYPES}),
         (FILE, IF_NONE_MATCH),
     ),
 )
