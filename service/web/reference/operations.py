@@ -9,7 +9,7 @@ from typing import Any
 from marshmallow import Schema
 
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
-from service.catalogue.rules import MOVIE
+from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MOVIE
 from service.database import MAX_BIGINT
 from service.web.movies.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.movies.parameters import PARAMETERS
@@ -41,6 +41,11 @@ QUERY = tuple(
     parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", **field.schema)
     for name, field in PARAMETERS.items()
 )
+for each in QUERY:
+    if each["name"].startswith("genres"):  # separated by commas; no genre of a list has one
+        genre = {"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": "^[^,]+$"}
+        genres = {"type": "array", "items": genre, "minItems": 1, "maxItems": MAX_GENRES}
+        each |= {"schema": genres, "style": "form", "explode": False}
 IDEMPOTENCY_KEY = parameter(
     HEADER_NAME,
     "header",

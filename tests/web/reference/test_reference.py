@@ -303,6 +303,24 @@ async def test_the_year_of_a_body_is_at_most_this_year(
         }
 
 
+async def test_genres_are_an_array_with_commas(client: Client, document: dict[str, Any]) -> None:
+    """Generated clients take a list, and send it as one parameter."""
+    parameters = document["paths"]["/v1/movies"]["get"]["parameters"]
+    genres = next(each for each in parameters if each.get("name") == "genres")
+    await client.post("/v1/movies", json={**MOANA, "genres": ["animation", "family"]})
+
+    found = await client.get("/v1/movies", params={"genres": "animation,family"})
+
+    assert (genres["schema"]["type"], genres["style"], genres["explode"]) == (
+        "array",
+        "form",
+        False,
+    )
+    assert Draft202012Validator(genres["schema"]).is_valid(["animation", "family"])
+    assert not Draft202012Validator(genres["schema"]).is_valid(["animation,family"])
+    assert (await found.json())["movies"][0]["title"] == "Moana"
+
+
 async def test_schemas_have_plain_names_and_mark_read_only_fields(document: dict[str, Any]) -> None:
     """Client generators name their types after the schemas."""
     schemas = document["components"]["schemas"]
