@@ -74,10 +74,13 @@ PageMetadata = _schema(
     previous_cursor=_cursor("previous"),
     current_page=_field("only with the parameter `page`", 1, minimum=1),
     last_page=_field("only with the parameter `page`", 1, minimum=1),
-    suggestions=_field(
-        "only if `title` finds nothing: up to three other values that find something",
-        ["casablanca"],
-        maxItems=3,
+    suggestions=List(
+        String(),
+        metadata={
+            "description": "only if `title` finds nothing: up to three values that find something",
+            "examples": [["casablanca"]],
+            "maxItems": 3,
+        },
     ),
 )
 MovieList = _schema("MovieList", movies=List(Nested(Movie)), metadata=Nested(PageMetadata))
