@@ -17,7 +17,7 @@ return (
 
 create index title_words_near on title_words using gin (near_words(word)) with (fastupdate = off);
 
--- Changes only the words that differ, and returns how many words there are: of 2 to 30 letters, in alphabets.
+-- Changes only the words that differ, and returns how many words there are: of up to 30 letters, in alphabets.
 create function refresh_title_words() returns bigint
   language plpgsql as $$
 begin
@@ -26,7 +26,7 @@ begin
   create temporary table counted on commit drop as
     select word collate "C" as word, ndoc as movies
     from ts_stat('select search from movies')
-    where length(word) between 2 and 30 and word ~ '^[a-z0-9\u00df-\u0dff\u10a0-\u10ff\u1e00-\u1fff]+$';
+    where length(word) <= 30 and word ~ '^[a-z0-9\u00df-\u0dff\u10a0-\u10ff\u1e00-\u1fff]+$';
   delete from title_words as t
   where not exists (select from counted as c where c.word = t.word);
   insert into title_words as t (word, movies)

@@ -14,6 +14,7 @@ Casablanca|Star Wars|The Lord of the Rings|Schindler's List|Spider-Man|The Godfa
 Jurassic Park|Forrest Gump|The Silence of the Lambs|Pulp Fiction|Braveheart|Amélie|Terminator|Goodfellas
 Back to the Future|The Matrix|Interstellar|Psycho|Vertigo|Rear Window|Citizen Kane|Raging Bull|Rocky|Alien
 Saving Private Ryan|Toy Story|Finding Nemo|Ratatouille|Monsters, Inc.|The Shining|Full Metal Jacket|Οδυσσέας|Броненосец
+A Beautiful Mind|Toy Story 3
 """.strip().replace("\n", "|")  # noqa: E501 - a table
 TYPOS = {
     "casablnca": "casablanca",
@@ -52,6 +53,9 @@ TYPOS = {
     "οδυσεας": "οδυσσεασ",  # as it is folded
     "бронeносец": "броненосец",
     "casablanca xyzzyx": "casablanca",
+    "a beatiful mind": "a beautiful mind",
+    "toy stroy 3": "toy story 3",
+    "schindler's lst": "schindler s list",
 }
 
 
