@@ -198,6 +198,9 @@ create function genres_any_query(text[]) returns tsquery
 return genres_any_query_before($1) || genres_any_query_after($1);
 
 -- migrate:down
+-- Until the end, other sessions would store the words of now.
+lock table movies in share row exclusive mode;
+
 create or replace function movie_search(title text, genres text[]) returns tsvector
   language sql immutable parallel safe
 return array_to_tsvector(
@@ -226,5 +229,5 @@ alter function title_query_before(text) rename to title_query;
 alter function genres_query_before(text[]) rename to genres_query;
 alter function genres_any_query_before(text[]) rename to genres_any_query;
 
--- The words that were found before; nobody else can change movies meanwhile.
+-- The words that were found before.
 update movies set title = title where search is distinct from movie_search(title, genres);

@@ -10,6 +10,10 @@ declare
   last_id bigint;
   ids bigint[];
 begin
+  -- Wait for the writes that began before the migration above: they store the words of before, and the loop would
+  -- not see their rows.
+  lock table movies in share row exclusive mode;
+  commit;
   loop
     ids := array(
       select id from movies where last_id is null or id > last_id order by id limit 1000

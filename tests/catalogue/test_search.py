@@ -296,3 +296,30 @@ def test_what_is_done_stays_if_changing_the_words_stops(
         found += cursor.fetchall()
 
     assert found == [(1000,), (2500,)]
+
+
+def test_no_movie_that_is_being_written_is_missed(
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its words are those of before; changing all words, or taking it back, waits for it."""
+    monkeypatch.setattr(session, "GIVE_UP_S", 0)
+    folder = copy_migrations(tmp_path, before="20261123130000")
+    migrations.upgrade(empty_database, folder, lambda _: None)
+    insert = f"insert into movies (title, year, runtime, genres) values {BEFORE}"
+    count = "select count(*) from movies where search @@ %s"
+    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        found = []
+        copy_migrations(tmp_path, before="20261123130002")
+        for move, word in ((migrations.upgrade, "'lodz'"), (migrations.downgrade, "'łodz'")):
+            with hold(empty_database, insert) as writer:
+                with pytest.raises(OperatorError, match="lock timeout"):
+                    move(empty_database, folder, lambda _: None)
+                writer.commit()
+            move(empty_database, folder, lambda _: None)
+            if move is migrations.upgrade:
+                migrations.downgrade(empty_database, folder, lambda _: None)
+            cursor.execute(count, (word,))
+            found += cursor.fetchall()
+
+    assert found == [(1,), (2,)]
