@@ -122,10 +122,12 @@ class Listing:
             total=total,
         )
 
-    async def has_match(self, wanted: Filter, context: RequestContext) -> bool:
-        """Whether a movie matches."""
-        pages = _Pages(self._statements, wanted.parameters(), "id", 0, context)
-        return await pages.count(0) > 0
+    async def has_match(self, wanted: Filter, context: RequestContext, seconds: float) -> bool:
+        """Whether a movie matches; `Contended` if it takes longer than `seconds`."""
+        parameters = {**wanted.parameters(), **place_parameters("id", Place(), 0), "most": 0}
+        fetch = self._statements.fetch
+        rows = await fetch("sort_movies", timeout=seconds, waiting=[context], **parameters)
+        return bool(rows[0][0])
 
 
 class _Pages:
@@ -158,11 +160,6 @@ class _Pages:
         ((estimate,),) = await self._fetch("estimate_movies", **self._filters)
         total = max(EXACT_TOTAL + 1, estimate)
         return total, await self.walk(total, place)
-
-    async def count(self, most: int) -> int:
-        """Count the matches up to `most` + 1."""
-        total, _ = await self._sort(most, Place())
-        return total
 
     async def walk(self, total: int, place: Place) -> list[Row]:
         """Return the page by walking the index of the sort order.

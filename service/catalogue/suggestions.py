@@ -1,5 +1,6 @@
 """Corrects a search of titles that finds nothing; docs/decisions/0017-suggest-searches.md."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -16,6 +17,7 @@ from service.errors import Unavailable
 MAX_SUGGESTIONS = 3
 MAX_COMBINATIONS = 1000  # of corrected words
 MAX_CANDIDATES = 20  # are tried
+MAX_S = 0.05  # for trying all of them with the other filters
 
 QUERIES: Mapping[str, Expected] = {
     "correct_words": Expected(
@@ -46,9 +48,12 @@ class Suggestions:
             words = await self._fetch("correct_words", waiting=waiting, title=wanted.title)
             searches = combine(words)
             rows = await self._fetch("keep_searches_that_find", waiting=waiting, searches=searches)
+            end = time.monotonic() + MAX_S
             for (title,) in rows:
-                corrected = replace(wanted, title=title)
-                if corrected == Filter(title) or await self._listing.has_match(corrected, context):
+                corrected, left = replace(wanted, title=title), end - time.monotonic()
+                if corrected == Filter(title) or (
+                    left > 0 and await self._listing.has_match(corrected, context, max(left, 0.001))
+                ):
                     found.append(title)
                 if len(found) == MAX_SUGGESTIONS:
                     break

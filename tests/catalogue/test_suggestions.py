@@ -120,6 +120,21 @@ async def test_a_slow_correction_is_left_out(client: Client, database: str) -> N
     assert took < 1
 
 
+@pytest.mark.usefixtures("catalogue")
+async def test_slow_filters_are_not_waited_for(client: Client, execute: Execute) -> None:
+    """All suggestions are tried with them for 50 ms together."""
+    execute(
+        "create or replace function genres_query(text[]) returns tsquery language plpgsql volatile"
+        " as $$ begin perform pg_sleep(2); return quote_lexeme('x'); end $$"
+    )
+    started = time.monotonic()
+    metadata = await get_metadata(client, title="casablnca", genres="drama")
+    took = time.monotonic() - started
+
+    assert (metadata["total_records"], metadata["suggestions"]) == (0, [])
+    assert took < 1
+
+
 def test_the_work_is_bounded() -> None:
     """However many words and corrections there are."""
     words = [(f"w{number}", True, ["a", "b", "c", "d", "e", "f"]) for number in range(10)]
