@@ -66,8 +66,10 @@ def combine(words: Sequence[Row]) -> list[str]:
     """Combine the words and their corrections into searches, those with the fewest changes first.
 
     `words`: word, whether it is known, and its corrections. An unknown word is always replaced, or
-    left out if it has no corrections.
+    left out if it has no corrections. Without several words, little is left of what was meant.
     """
+    if sum(not is_known and not corrections for _, is_known, corrections in words) > 1:
+        return []
     choices = [
         list(enumerate([word, *corrections] if is_known else corrections or [""], not is_known))
         for word, is_known, corrections in words

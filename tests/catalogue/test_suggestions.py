@@ -101,6 +101,12 @@ async def test_suggestions_match_the_other_filters(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("catalogue")
+async def test_words_in_no_alphabet_are_not_corrected(client: Client) -> None:
+    """The pairs of a Japanese title are no words; without them, nothing is left."""
+    assert (await get_metadata(client, title="千と千尋の神隠x"))["suggestions"] == []
+
+
+@pytest.mark.usefixtures("catalogue")
 async def test_other_lists_have_no_suggestions(client: Client) -> None:
     """Only a search of titles that finds nothing has them."""
     lists = [{}, {"title": "casablanca"}, {"genres": "horror"}]
