@@ -36,7 +36,8 @@ PLACES = ("first", "cursor", "deepest page")
 SLOW_MS = 120
 CURSORS_BACKWARDS = 0.3  # of all requests with a cursor
 ANY_GENRES = 0.25  # of all genre filters are genres_any
-TITLES_WITH_PREFIX, TITLES_WITH_TWO_WORDS = 0.25, 0.3  # of all title filters
+# Of all title filters; one with a typo finds nothing, and gets suggestions.
+TITLES_WITH_PREFIX, TITLES_WITH_TYPO, TITLES_WITH_TWO_WORDS = 0.2, 0.2, 0.3
 
 RANGES = {"year": (1950, 2025, 25), "runtime": (60, 150, 40)}  # first start, last start, max length
 
@@ -112,6 +113,9 @@ class RandomRequests:
         # A prefix has at least two letters, or it is refused.
         if kind < TITLES_WITH_PREFIX and word[:2].isalpha() and len(word) > 1:
             return word[: draw.randint(2, 4)] + "*"
+        if kind < TITLES_WITH_PREFIX + TITLES_WITH_TYPO:
+            at = draw.randrange(len(word))
+            return f"{word[:at]}{draw.choice('eiot')}{word[at + 1 :]}"
         count = 2 if kind > 1 - TITLES_WITH_TWO_WORDS else 1
         return " ".join(draw.sample(words, min(len(words), count)))
 
