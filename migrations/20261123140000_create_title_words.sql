@@ -4,11 +4,12 @@
 -- migrate:up
 create table title_words (
   word text collate "C" primary key,
-  movies integer not null -- that have it
+  movies integer not null -- how many have the word
 );
 
--- The word, and the word without each one of its letters. Two words that differ by one or two letters have one of
--- these in common, and an index finds them: https://github.com/wolfgarbe/SymSpell has the idea.
+-- The word, and the word without each one of its letters. Two words that differ by one letter, or by two neighbours
+-- that changed places, have one of these in common, and an index finds them. The idea is that of
+-- https://github.com/wolfgarbe/SymSpell
 create function near_words(text) returns text[]
   language sql immutable strict parallel safe
 return (

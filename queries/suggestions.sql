@@ -1,13 +1,13 @@
 -- Corrections of a search that finds nothing (GET /v1/movies). The words of all titles are in title_words, as of the
--- last `python -m service refresh-words`. Together, the first two queries may take 50 ms; otherwise the response comes
--- without suggestions.
+-- last `python -m service refresh-words`. The first two queries may take 25 ms each; otherwise the response comes without
+-- suggestions.
 
 -- name: correct_words(title)
 -- \set title '\'casablnca\''
 -- set: transaction_read_only = on
 -- set: statement_timeout = 25ms
 -- Returns each word of the search, whether a title has it, and up to six corrections, the best first: words that more
--- movies have and that differ by one or two letters; then two words that were written as one.
+-- movies have and that are the same without one letter each; then two words that were written as one.
 with words as (
   select w.word, w.place, coalesce(t.movies, 0) as movies
   from string_to_table(translate(mark_signs(fold_letters(:title)), '-+', '  '), ' ') with ordinality as w (word, place)

@@ -17,7 +17,7 @@ from service.errors import Unavailable
 MAX_SUGGESTIONS = 3
 MAX_COMBINATIONS = 1000  # of corrected words
 MAX_CANDIDATES = 20  # are tried
-MAX_S = 0.05  # for trying all of them with the other filters
+MAX_S = 0.05  # for all statements
 
 QUERIES: Mapping[str, Expected] = {
     "correct_words": Expected(
@@ -43,12 +43,11 @@ class Suggestions:
 
     async def find(self, wanted: Filter, context: RequestContext) -> list[str]:
         """Return up to three titles, with which the filter finds movies; none if it takes long."""
-        waiting, found = [context], list[str]()
+        waiting, found, end = [context], list[str](), time.monotonic() + MAX_S
         try:
             words = await self._fetch("correct_words", waiting=waiting, title=wanted.title)
             searches = combine(words)
             rows = await self._fetch("keep_searches_that_find", waiting=waiting, searches=searches)
-            end = time.monotonic() + MAX_S
             for (title,) in rows:
                 corrected, left = replace(wanted, title=title), end - time.monotonic()
                 if corrected == Filter(title) or (
