@@ -84,7 +84,8 @@ begin
     end if;
   end if;
   if translate(marked, ' *-', '') = '' then
-    -- There are only signs: they are the word. Full-width ones stay, as others have been folded.
+    -- There are only signs: they are the word. `*`, `+` and `-` have a meaning here, so their full-width forms stand
+    -- for them: fold_letters has replaced all other full-width signs.
     return translate($1, E'*+- \t\n\r', '＊＋－');
   end if;
   return marked;

@@ -15,6 +15,10 @@ begin
   lock table movies in share row exclusive mode;
   commit;
   loop
+    -- `migrate` prints it, and pg_stat_activity shows it.
+    if seen % 100000 = 0 then
+      perform set_config('application_name', format('progress: %s of about %s movies', seen, greatest(rows, seen)), false);
+    end if;
     ids := array(
       select id from movies where last_id is null or id > last_id order by id limit 1000
     );
@@ -23,10 +27,6 @@ begin
     commit;
     last_id := ids[array_upper(ids, 1)];
     seen := seen + array_length(ids, 1);
-    -- `migrate` prints it, and pg_stat_activity shows it.
-    if seen % 100000 = 0 then
-      perform set_config('application_name', format('progress: %s of about %s movies', seen, greatest(rows, seen)), false);
-    end if;
   end loop;
 end
 $$;
