@@ -321,7 +321,12 @@ def import_(  # noqa: PLR0913 - its options
             verb = "would be" if dry_run else "was"
             raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
         if not dry_run:
-            refresh_words(url, loaded)
+            try:
+                refresh_words(url, loaded)
+            except (OperatorError, KeyboardInterrupt) as error:  # the movies are there
+                reason = str(error) or "interrupted"
+                remedy = "the words for suggestions are old: run python -m service refresh-words"
+                click.echo(f"{remedy} ({reason})", err=True)
 
 
 @main.command("refresh-words")

@@ -74,6 +74,20 @@ def test_words_are_refreshed_by_command_and_by_an_import(
     assert re.fullmatch(r"refreshed 1 words in \d\.\d s\n", err)
 
 
+def test_an_import_succeeds_if_the_words_cannot_be_refreshed(
+    environment: Environment, execute: Execute, tmp_path: Path
+) -> None:
+    """Otherwise a script would import the movies once more."""
+    execute("drop function refresh_title_words()")
+    path = tmp_path / "movies.ndjson"
+    path.write_bytes(LINE)
+
+    status, _, err = run_here(environment, "import", str(path))
+
+    assert (status, execute(COUNT)) == (0, [(1,)])
+    assert "run python -m service refresh-words (" in err
+
+
 def test_import_names_the_file_of_rejects(
     environment: Environment, execute: Execute, tmp_path: Path
 ) -> None:
