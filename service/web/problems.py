@@ -24,6 +24,7 @@ from service.web.responses import json_response
 MAX_HEAD_BYTES = 65_536
 REFERENCE = "/v1/docs"  # the page has a section for every slug below
 CONTENT_TYPE = "application/problem+json"
+AN_ID = "/v1/movies/{id} takes an id of 1 to 2^63-1 in digits, without leading zeros"
 
 
 class Problem(NamedTuple):
@@ -291,6 +292,22 @@ def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
 def respond_internal(request: web.BaseRequest) -> DirectResponse:
     """Build the response to an unexpected error."""
     return _response(request, INTERNAL)
+
+
+def describe_path(request: web.Request) -> str | None:
+    """Name the path that the client may have meant, or say what an id is."""
+    path = request.rel_url.raw_path
+    shorter = path.rstrip("/")
+    description = None
+    for resource in request.app.router.resources():
+        pattern = resource.get_info().get("pattern")
+        for meant in (shorter, f"/v1{shorter}"):
+            exists = pattern.fullmatch(meant) if pattern else meant == resource.canonical
+            if exists and meant != path:
+                return f"did you mean {meant}?"
+        if resource.canonical == "/v1/movies/{id}" and "/movies/" in path:
+            description = AN_ID
+    return description
 
 
 def respond_http(

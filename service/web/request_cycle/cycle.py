@@ -24,7 +24,6 @@ from service.web.request_cycle.headers import SEC_FETCH_SITE, require_allowed_or
 log = structlog.get_logger()
 
 EXPECTED_ERRORS = tuple(problems.PROBLEMS)
-AN_ID = "/v1/movies/{id} takes an id of 1 to 2^63-1 in digits, without leading zeros"
 NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 
 
@@ -171,29 +170,13 @@ class RequestCycle:
 
 def _respond_to_http_error(request: web.Request, error: web.HTTPException) -> web.StreamResponse:
     if isinstance(error, web.HTTPNotFound):
-        return problems.respond_http(request, error.status, reason=_describe_path(request))
+        return problems.respond_http(request, error.status, reason=problems.describe_path(request))
     if not isinstance(error, web.HTTPMethodNotAllowed):
         return problems.respond_http(request, error.status)
     allowed = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
     if request.method == "OPTIONS":
         return web.Response(status=204, headers={"Allow": allowed})
     return problems.respond_http(request, error.status, {"Allow": allowed}, allowed)
-
-
-def _describe_path(request: web.Request) -> str | None:
-    """Name the path that the client may have meant, or say what an id is."""
-    path = request.rel_url.raw_path
-    shorter = path.rstrip("/")
-    description = None
-    for resource in request.app.router.resources():
-        pattern = resource.get_info().get("pattern")
-        for meant in (shorter, f"/v1{shorter}"):
-            exists = pattern.fullmatch(meant) if pattern else meant == resource.canonical
-            if exists and meant != path:
-                return f"did you mean {meant}?"
-        if resource.canonical == "/v1/movies/{id}" and "/movies/" in path:
-            description = AN_ID
-    return description
 
 
 async def add_common_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
