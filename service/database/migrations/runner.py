@@ -25,6 +25,7 @@ from service.database.migrations.session import Watch, connect, find_driver_erro
 from service.database.verification import require_utf8
 from service.errors import OperatorError, locate
 
+CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
 DIALECT = "postgresql+psycopg2"  # for SQLAlchemy, postgresql alone is another driver
 
 
@@ -120,7 +121,7 @@ class _Step(StampStep):
             with context.autocommit_block():
                 # It waits for older transactions without blocking requests, and leaves an invalid
                 # index when it is cancelled: so let it wait.
-                if re.search(r"\bconcurrently\b", self.section.sql, re.IGNORECASE):
+                if CONCURRENTLY.search(self.section.sql):
                     context.execute("set lock_timeout = 0")
                 self._send(context)
         # Undo what the file has set (search_path and role, as pg_dump's output does): the ledger
@@ -168,8 +169,9 @@ def _run(step: _Step, connection: Connection) -> None:
         else:
             said = f"in this section: {said}"
         if not section.is_transactional:
-            said += "; a transaction:false section holds one statement; "
-            said += "drop the invalid index that a failed create index concurrently leaves"
+            said += "; a transaction:false section holds one statement"
+        if CONCURRENTLY.search(section.sql):
+            said += "; drop the invalid index that a failed create index concurrently leaves"
         raise OperatorError(f"{locate(step.migration.path, line)}: {said}") from failure
 
 
