@@ -19,6 +19,7 @@ class RequestContext:
     method: str
     address: str  # of the client, as trusted proxies report it
     headers: dict[str, str]  # of its response, also if that is an error
+    deadline: float = 0.0  # by the loop's clock; a handler that needs more time raises it
     is_last: bool = False  # its connection ends with the response
     trace_id: str | None = None
     span: "RequestSpan | None" = None  # if the request is traced

@@ -41,6 +41,7 @@ class Route(NamedTuple):
 class RequestCycle:
     """Passes requests to their handlers; a request that exceeds `request_timeout` gets a 503.
 
+    A handler that needs more time raises `RequestContext.deadline`.
     One timer checks all requests: `asyncio.timeout` for each costs a read 30 calls more.
     Without an `access_log`, requests are not logged.
     """
@@ -61,7 +62,7 @@ class RequestCycle:
         self.metrics = metrics
         self._access_log = access_log
         self._next_check = 0.0  # by the loop's clock; deadlines are no more exact
-        self._started: dict[asyncio.Task[object], float] = {}  # the oldest first
+        self._running: dict[asyncio.Task[object], RequestContext] = {}
         self._overdue: set[asyncio.Task[object]] = set()
 
     def make_application(self, routes: Iterable[Route]) -> web.Application:
@@ -85,14 +86,15 @@ class RequestCycle:
     @property
     def in_flight(self) -> int:
         """Requests that have no response yet."""
-        return len(self._started)
+        return len(self._running)
 
     @web.middleware
     async def respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Respond in time, and to every error with a problem document."""
         context = request[CONTEXT]
         task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # in one
-        self._started[task] = self._next_check
+        context.deadline = self._next_check + self.settings.request_timeout
+        self._running[task] = context
         try:
             if context.refused_status:
                 response: web.StreamResponse = problems.respond_http(
@@ -117,22 +119,20 @@ class RequestCycle:
         except Exception as error:  # noqa: BLE001 - any other error is a 500
             response = self._respond_to_error(request, error)
         finally:
-            del self._started[task]
+            del self._running[task]
             self._overdue.discard(task)
         if self.is_draining or not request.content.is_eof():  # the rest of a body is not read
             response.force_close()
         return response
 
     def cancel_overdue(self, now: float, next_check: float) -> None:
-        """Cancel the requests that take too long; both times by the loop's clock.
+        """Cancel the requests whose deadline has passed; both times by the loop's clock.
 
         A request counts from the check after its start, so none is cancelled too early.
         """
         self._next_check = next_check
-        for task, started in list(self._started.items()):
-            if started > now - self.settings.request_timeout:
-                break
-            if task not in self._overdue:
+        for task, context in list(self._running.items()):
+            if context.deadline <= now and task not in self._overdue:
                 self._overdue.add(task)
                 task.cancel()
 
