@@ -375,7 +375,9 @@ def _stop_on_signals() -> Iterator[None]:
 def _upgrade(config: Config) -> None:
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
-    migrations.upgrade(config.database.url, _migrations(config), partial(click.echo, err=True))
+    report = partial(click.echo, err=True)
+    migrations.upgrade(config.database.url, _migrations(config), report)
+    migrations.switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
 
 
 def _migrations(config: Config) -> Path:

@@ -13,7 +13,9 @@ from service import __version__
 from service.access import administration, clients
 from service.access.clients import Clients, Scope
 from service.access.limits import Limits
-from service.catalogue import genres, idempotency, listing, movies, suggestions
+from service.catalogue import changes, clearing, genres, idempotency, listing, movies, suggestions
+from service.catalogue.changes import Feed
+from service.catalogue.clearing import Clearing
 from service.catalogue.genres import GenreCounts
 from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
@@ -32,6 +34,7 @@ from service.tracing import Tracing
 from service.transfer import exporting, importing
 from service.web.access import AccessControl
 from service.web.bodies import BodyReader
+from service.web.changes import Changes
 from service.web.genres import Genres
 from service.web.health import Health
 from service.web.movies.handlers import Movies
@@ -51,6 +54,8 @@ POOL = web.AppKey("pool", Pool)
 RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
 EXPECTED: Mapping[str, Expected] = {
     **administration.QUERIES,
+    **changes.QUERIES,
+    **clearing.QUERIES,
     **clients.QUERIES,
     **exporting.QUERIES,
     **genres.QUERIES,
@@ -97,16 +102,23 @@ def create_app(
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
     health = Health(config.service.environment, require_migrations, cycle)
     movie_lists = Listing(lists)
+    feed = Feed(lists, config.sharing) if config.changes.keep_days else None
     handlers = Movies(
         Catalogue(statements, config.sharing),
         idempotent_creates,
         movie_lists,
         Suggestions(lists, movie_lists),
         BodyReader(config.server.body_timeout),
+        feed=feed,
         require_if_match=config.server.require_if_match,
     )
     routes = make_routes(
-        health, handlers, Genres(GenreCounts(lists)), Reference(), access.anonymous
+        health,
+        handlers,
+        Changes(feed, cycle) if feed else None,
+        Genres(GenreCounts(lists)),
+        Reference(),
+        anonymous=access.anonymous,
     )
     if token := config.operations.token:
         page = MetricsPage(metrics, token)
@@ -114,7 +126,7 @@ def create_app(
     app = cycle.make_application(routes)
     app.cleanup_ctx.append(tracing.run)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
-    app.cleanup_ctx.append(lambda _: idempotent_creates.clear_regularly())
+    app.cleanup_ctx.append(Clearing(statements, config.changes.keep_days).run)
     app.cleanup_ctx.append(limits.run)
     app.cleanup_ctx.append(metrics.sample_regularly)
     metrics.describe_process(__version__, config.service.environment)

@@ -169,6 +169,13 @@ class Sharing:
 
 
 @dataclass(frozen=True)
+class Changes:
+    """The feed of changes."""
+
+    keep_days: int = _setting(WholeNumber(0, 3650))
+
+
+@dataclass(frozen=True)
 class Access:
     """What clients without a token may do."""
 
@@ -223,6 +230,7 @@ class Config:
     server: Server
     database: Database
     sharing: Sharing
+    changes: Changes
     access: Access
     limits: Limits
     operations: Operations

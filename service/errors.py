@@ -51,6 +51,10 @@ class WrongParameters(CatalogueError):
         self.failures = failures
 
 
+class CursorExpired(CatalogueError):
+    """The feed of changes no longer has all changes behind the cursor."""
+
+
 class WrongKey(CatalogueError):
     """The Idempotency-Key header does not have the form of a key."""
 

@@ -12,7 +12,7 @@ must be on this machine, trust its clients, allow 200 connections, and its user 
 import itertools
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,13 +25,15 @@ import structlog
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
 from pytest_aiohttp import AiohttpClient
-from support import FAST, make_folder
+from support import FAST, approve, make_folder
 
 from service import config
-from service.app import create_app
+from service.app import EXPECTED, create_app
 from service.config import Config
-from service.database import embedded
+from service.database import embedded, query_files
 from service.database.migrations import runner as migrations
+from service.database.pool import Pool
+from service.database.statements import Statements
 from service.web.request_cycle.runner import Runner
 
 ROOT = Path(__file__).parent.parent
@@ -208,3 +210,13 @@ def environment(database: str) -> dict[str, str]:
     kept = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     return environment | {"DATABASE_URL": database}
+
+
+@pytest.fixture
+async def statements(settings: Callable[..., Config]) -> AsyncIterator[Statements]:
+    """Return the statements of a process."""
+    config = settings()
+    pool = Pool(config.database, approve)
+    loaded = query_files.load(config.root / "queries", EXPECTED)
+    yield Statements(pool, loaded, config.database.statement_timeout)
+    await pool.close(timeout=0)

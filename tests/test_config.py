@@ -218,6 +218,7 @@ BAD = [
     ("enabled", "true", '"yes"', "2", "[]"),
     ("enabled", "false", '"yes"'),
     ("anonymous", '"write"', '"all"'),
+    ("keep_days", "30", "-1", "3651"),
     ("rate", "0", "-1", "0.5"),
     ("burst", "100", "0"),
     ("redis_url", '""', '"localhost:6379"'),

@@ -225,7 +225,9 @@ async def test_the_pool_and_requests_in_flight(start: Start) -> None:
     idle = read(metrics)
 
     async with lock_movies(client):
-        waiting = [asyncio.create_task(client.get(f"/v1/movies{path}")) for path in ("/1", "")]
+        waiting = [
+            asyncio.create_task(client.get(f"/v1/movies{path}")) for path in ("/1", "?year=1")
+        ]
         await until(lambda: read(metrics)["pool_waiting"] == 1)
         busy = read(metrics)
     await asyncio.gather(*waiting)

@@ -7,8 +7,7 @@ PostgreSQL decides which request is first, and stores the response with the key
 import asyncio
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,10 +27,6 @@ USED_BY = "POST a movie with an Idempotency-Key"
 QUERIES: Mapping[str, Expected] = {
     "create_movies_once": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
     "get_idempotent_responses": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
-    "clear_idempotency_keys": Expected(
-        {"cleared": int}, [{"at_most": 0}], "clearing expired keys, once a minute", writes=True
-    ),
-    "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
 }
 
 # Between tries, while another request uses the key; after the last try, the client gets a 409.
@@ -40,11 +35,6 @@ RETRIES = 5
 # Keys per statement: each takes a lock, and all sessions together have
 # 6400 by default (max_locks_per_transaction).
 MAX_KEYS_PER_STATEMENT = 32
-# Expired keys are deleted in batches (1000 take about 20 ms), with short pauses while there are
-# more: about 8,000 keys a second, without delaying requests.
-CLEAR_BATCH_ROWS = 1000
-CLEAR_BATCH_PAUSE_S = 0.1
-CLEAR_INTERVAL_S = 60
 
 
 class Response(NamedTuple):
@@ -141,34 +131,3 @@ class IdempotentCreates:
         if response and response.movie.id is None:
             raise self._statements.report("create_movies_once", "it created no movie")
         return response
-
-    async def clear(self) -> int:
-        """Delete up to `CLEAR_BATCH_ROWS` expired keys and return how many were deleted."""
-        ((cleared,),) = await self._fetch("clear_idempotency_keys", at_most=CLEAR_BATCH_ROWS)
-        return int(cleared)
-
-    @asynccontextmanager
-    async def clear_regularly(self) -> AsyncIterator[None]:
-        """Clear expired keys every `CLEAR_INTERVAL_S` while the context is entered."""
-        task = asyncio.create_task(self._keep_clearing())
-        try:
-            yield
-        finally:
-            task.cancel()  # do not wait: a running statement finishes by itself
-
-    async def _keep_clearing(self) -> None:
-        while True:
-            try:
-                if self._metrics.is_enabled:
-                    ((keys,),) = await self._fetch("estimate_idempotency_keys")
-                    self._metrics.idempotency_keys.set(keys)
-            except Exception as error:  # noqa: BLE001 - it is only a metric
-                self._statements.report("estimate_idempotency_keys", error)
-            await asyncio.sleep(CLEAR_INTERVAL_S)
-            cleared = CLEAR_BATCH_ROWS
-            try:
-                while cleared == CLEAR_BATCH_ROWS:
-                    cleared = await self.clear()
-                    await asyncio.sleep(CLEAR_BATCH_PAUSE_S)
-            except Exception as error:  # noqa: BLE001 - tried again after the interval
-                self._statements.report("clear_idempotency_keys", error)

@@ -143,6 +143,15 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Wait for the number of seconds in `Retry-After` and send the same request again. It gets"
         " the response of the first request.",
     ),
+    errors.CursorExpired: Problem(
+        "cursor-expired",
+        "Cursor expired",
+        410,
+        "the feed no longer has all changes behind this cursor; start again with a whole list",
+        "Some changes behind the cursor are no longer there: they were cleared after some days, or"
+        " the database was restored, or another server took over.",
+        "Get all movies again, as a stream or page by page, and go on with its new cursor.",
+    ),
     errors.PreconditionFailed: Problem(
         "precondition-failed",
         "Precondition failed",

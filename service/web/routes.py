@@ -1,7 +1,8 @@
 """All routes in one table, each with its handler and its description in the reference."""
 
 from service.access.clients import Scope
-from service.web.costs import GENRES_UNITS, LIST_UNITS
+from service.web.changes import Changes
+from service.web.costs import CHANGES_UNITS, GENRES_UNITS, LIST_UNITS
 from service.web.genres import Genres
 from service.web.health import Health
 from service.web.index import show_index, show_root_index
@@ -15,10 +16,19 @@ from service.web.request_cycle.cycle import Route
 MOVIE_PATH = "/v1/movies/{id:[1-9][0-9]{0,18}}"
 
 
-def make_routes(
-    health: Health, movies: Movies, genres: Genres, reference: Reference, anonymous: Scope
+def make_routes(  # noqa: PLR0913 - the handlers
+    health: Health,
+    movies: Movies,
+    changes: Changes | None,
+    genres: Genres,
+    reference: Reference,
+    *,
+    anonymous: Scope,
 ) -> list[Route]:
-    """Return every route; give `reference` the OpenAPI document of them."""
+    """Return every route; give `reference` the OpenAPI document of them.
+
+    `changes`: None if the feed is off.
+    """
     table = [
         (Route("GET", "/", show_root_index, Scope.NONE), "show_root_index"),
         (Route("GET", "/v1", show_index, Scope.NONE), "show_index"),
@@ -35,6 +45,9 @@ def make_routes(
         (Route("GET", "/v1/docs", reference.page, Scope.NONE), "show_page"),
         (Route("GET", "/v1/docs/{file}", reference.file, Scope.NONE), "show_file"),
     ]
+    if changes:
+        route = Route("GET", "/v1/changes", changes.list, Scope.READ, CHANGES_UNITS)
+        table.append((route, "list_changes"))
     described = [(route.method, route.path, OPERATIONS[name], route.scope) for route, name in table]
     reference.publish(build_document(described, anonymous))
     return [route for route, _ in table]

@@ -5,7 +5,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 from support import (
     Environment,
     Execute,
-    approve,
     count_deadlocks,
     hold,
     set_for_database,
@@ -27,12 +26,12 @@ from support import (
 from test_process import SERVE, serving
 
 from service.app import EXPECTED
-from service.catalogue import idempotency
+from service.catalogue import clearing, idempotency
+from service.catalogue.clearing import Clearing
 from service.catalogue.idempotency import IdempotentCreates
 from service.config import Config
 from service.database import query_files
 from service.database.migrations import runner as migrations
-from service.database.pool import Pool
 from service.database.statements import Statements
 
 MIGRATIONS = ROOT / "migrations"
@@ -443,16 +442,9 @@ async def test_a_create_after_migrate_down_is_503(
 
 
 @pytest.fixture
-async def creates(
-    settings: Callable[..., Config],
-) -> AsyncIterator[IdempotentCreates]:
+def creates(statements: Statements, settings: Callable[..., Config]) -> IdempotentCreates:
     """Return the keys of a process, without the task that deletes expired ones."""
-    config = settings()
-    pool = Pool(config.database, approve)
-    loaded = query_files.load(config.root / "queries", EXPECTED)
-    statements = Statements(pool, loaded, config.database.statement_timeout)
-    yield IdempotentCreates(statements, config.sharing)
-    await pool.close(timeout=0)
+    return IdempotentCreates(statements, settings().sharing)
 
 
 async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Execute) -> None:
@@ -473,21 +465,24 @@ async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Exe
 
 async def test_expired_keys_are_cleared_in_portions(
     creates: IdempotentCreates,
+    statements: Statements,
     execute: Execute,
     database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The oldest first; valid keys, and those that another session has locked, stay."""
-    monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 2)
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 2)
+    keys = Clearing(statements, keep_days=0)
     for key in "abcde":
         await creates.create(key, FIELDS)
     execute(EXPIRE + " - interval '1 minute' where key in ('b', 'c')")
     execute(EXPIRE + " where key in ('a', 'd')")
 
     with hold(database, "select 1 from idempotency_keys where key = 'd' for update"):
-        first = await creates.clear()
+        first = await keys.clear("clear_idempotency_keys")
         left = execute("select key from idempotency_keys order by key")
-        second, third = await creates.clear(), await creates.clear()
+        second = await keys.clear("clear_idempotency_keys")
+        third = await keys.clear("clear_idempotency_keys")
 
     assert (first, left, second, third) == (2, [("a",), ("d",), ("e",)], 1, 0)
     assert execute("select key from idempotency_keys order by key") == [("d",), ("e",)]
@@ -505,13 +500,13 @@ async def test_all_portions_are_cleared_at_once(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one after each interval."""
-    monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 10)
-    monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0.001)
-    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.1)
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
+    monkeypatch.setattr(clearing, "BATCH_PAUSE_S", 0.001)
+    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
     execute("insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n")
 
     await start()
-    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 3600)  # from the second interval on
+    monkeypatch.setattr(clearing, "INTERVAL_S", 3600)  # from the second interval on
 
     await until_found(execute, "select 1 where not exists (select from idempotency_keys)")
 
@@ -520,9 +515,9 @@ async def test_the_service_clears_them_by_itself(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It deletes all portions, repeatedly, also after a failure, which is logged."""
-    monkeypatch.setattr(idempotency, "CLEAR_BATCH_ROWS", 10)
-    monkeypatch.setattr(idempotency, "CLEAR_BATCH_PAUSE_S", 0.001)
-    monkeypatch.setattr(idempotency, "CLEAR_INTERVAL_S", 0.1)
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
+    monkeypatch.setattr(clearing, "BATCH_PAUSE_S", 0.001)
+    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
     add = "insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n"
     gone = "select 1 where not exists (select from idempotency_keys)"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from service.catalogue import changes
 from service.catalogue.paging import Filter, Place, SortKey
 from service.database import MAX_BIGINT, MAX_INTEGER
 
@@ -24,20 +25,44 @@ class OtherListError(ValueError):
 
 def encode(key: SortKey, total: int, filters: Filter, sort: str, *, backwards: bool) -> str:
     """Make the cursor of the page after the key, or before it if `backwards`."""
-    content = _digest(filters, sort) + orjson.dumps([backwards, total, *key])
-    return _to_base64(_checksum(content) + content)
+    return _seal(_digest(filters, sort) + orjson.dumps([backwards, total, *key]))
 
 
 def decode(cursor: str, filters: Filter, sort: str) -> Place:
     """Return the place; `OtherListError`, or another `ValueError` if the cursor is damaged."""
+    content = _unseal(cursor)
+    if content[:DIGEST_BYTES] != _digest(filters, sort):
+        raise OtherListError
+    return _parse_place(orjson.loads(content[DIGEST_BYTES:]), sort)
+
+
+def encode_change(place: changes.Place) -> str:
+    """Make the cursor of a place in the feed of changes."""
+    return _seal(orjson.dumps([*place]))
+
+
+def decode_change(cursor: str) -> changes.Place:
+    """Return the place in the feed; `ValueError` if the cursor is damaged, or of a list."""
+    content = orjson.loads(_unseal(cursor))
+    if not isinstance(content, list) or [type(part) for part in content] != [str, int, int]:
+        raise ValueError("not a place")
+    place = changes.Place._make(content)
+    if place.transaction < 0 or not 0 <= place.change <= MAX_BIGINT:
+        raise ValueError("out of range")
+    return place
+
+
+def _seal(content: bytes) -> str:
+    return _to_base64(_checksum(content) + content)
+
+
+def _unseal(cursor: str) -> bytes:
     padded = cursor.encode() + b"=" * (-len(cursor) % 4)
     raw = base64.b64decode(padded, b"-_", validate=True)
     checksum, content = raw[:CHECKSUM_BYTES], raw[CHECKSUM_BYTES:]
     if checksum != _checksum(content) or cursor != _to_base64(raw):
         raise ValueError("damaged")
-    if content[:DIGEST_BYTES] != _digest(filters, sort):
-        raise OtherListError
-    return _parse_place(orjson.loads(content[DIGEST_BYTES:]), sort)
+    return content
 
 
 def _to_base64(raw: bytes) -> str:

@@ -5,6 +5,7 @@ They raise the errors of the catalogue; the middleware turns these into response
 
 from aiohttp import web
 
+from service.catalogue.changes import Feed
 from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
@@ -13,12 +14,15 @@ from service.catalogue.suggestions import Suggestions
 from service.database import MAX_BIGINT
 from service.web.bodies import BodyReader
 from service.web.conditions import is_not_modified, not_modified_headers
+from service.web.movies.cursors import encode_change
 from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
 from service.web.movies.pages import page_response
 from service.web.movies.parameters import parse_list_query, reject_query_string
 from service.web.movies.preconditions import movie_headers, parse_preconditions
 from service.web.request_cycle.contexts import CONTEXT
 from service.web.responses import movie_response
+
+CHANGES_CURSOR = "Changes-Cursor"  # of lists of all movies: where the feed of changes goes on
 
 
 class Movies:
@@ -32,25 +36,33 @@ class Movies:
         suggestions: Suggestions,
         bodies: BodyReader,
         *,
+        feed: Feed | None,
         require_if_match: bool,
     ) -> None:
         self._catalogue = catalogue
         self._idempotent_creates = idempotent_creates
         self._listing = listing
         self._suggestions = suggestions
+        self._feed = feed
         self._bodies = bodies
         self._require_if_match = require_if_match
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200 and a page of the movies that match the query string."""
         query = parse_list_query(request)
+        place = None
+        if self._feed and query.is_whole_list:  # before the list: no change may be missed
+            place = await self._feed.find_end(request[CONTEXT])
         page = await self._listing.fetch_page(
             query.filter, query.sort, query.place, query.page_size, request[CONTEXT]
         )
         suggested = None
         if query.filter.title and not page.total:
             suggested = await self._suggestions.find(query.filter, request[CONTEXT])
-        return page_response(request, query, page, suggested)
+        response = page_response(request, query, page, suggested)
+        if place:
+            response.headers[CHANGES_CURSOR] = encode_change(place)
+        return response
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """201 and the new movie, or the first response to an earlier request with the same key."""

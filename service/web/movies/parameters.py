@@ -15,6 +15,7 @@ from aiohttp import web
 from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
 
+from service.catalogue.changes import Place as ChangePlace
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
 from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, quote
 from service.database import MAX_INTEGER
@@ -25,6 +26,7 @@ DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
 MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
 MAX_RANGES = 10
+MAX_WAIT_S = 20  # for changes; less than the 30 s after which platforms give up
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
 RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
@@ -39,6 +41,11 @@ class ListQuery(NamedTuple):
     place: Place
     page_size: int
     page_number: int | None
+
+    @property
+    def is_whole_list(self) -> bool:
+        """Whether it is the first page of all movies."""
+        return self.filter == Filter() and not self.place.skip and not self.place.key
 
 
 class QueryParameter(Field[Any]):
@@ -77,12 +84,12 @@ def _text(
     return QueryParameter(f"{expected}, at most {max_bytes} bytes", parse, max_bytes, **schema)
 
 
-def _number(maximum: int) -> QueryParameter:
+def _number(maximum: int, minimum: int = 1, unit: str = "") -> QueryParameter:
     return QueryParameter(
-        f"a number from 1 to {maximum}",
-        partial(_parse_number, minimum=1, maximum=maximum),
+        f"a number{unit} from {minimum} to {maximum}",
+        partial(_parse_number, minimum=minimum, maximum=maximum),
         type="integer",
-        minimum=1,
+        minimum=minimum,
         maximum=maximum,
     )
 
@@ -168,8 +175,21 @@ class MoviesQuery(Schema):
     )
 
 
-SCHEMA = MoviesQuery()
+class ChangesQuery(Schema):
+    """The parameters of GET /v1/changes."""
+
+    after = QueryParameter(
+        "a cursor: next_cursor of the feed, or the header Changes-Cursor of a list",
+        cursors.decode_change,
+        type="string",
+        minLength=1,
+    )
+    wait = _number(MAX_WAIT_S, 0, " of seconds")
+
+
+SCHEMA, CHANGES_SCHEMA = MoviesQuery(), ChangesQuery()
 PARAMETERS = cast("Mapping[str, QueryParameter]", SCHEMA.fields)
+CHANGES_PARAMETERS = cast("Mapping[str, QueryParameter]", CHANGES_SCHEMA.fields)
 NO_PARAMETERS = Schema()
 
 
@@ -204,6 +224,12 @@ def parse_list_query(request: web.Request) -> ListQuery:
     return ListQuery(filters, sort, place, page_size, page)
 
 
+def parse_changes_query(request: web.Request) -> tuple[ChangePlace | None, int]:
+    """Return the place after which the changes begin, and how many seconds to wait for one."""
+    values = _parse(request, CHANGES_SCHEMA)
+    return values.get("after"), values.get("wait", 0)
+
+
 def reject_query_string(request: web.Request) -> None:
     """Raise `WrongParameters` if there is a query string, on paths without parameters."""
     if request.rel_url.raw_query_string:
@@ -223,7 +249,8 @@ def _parse(request: web.Request, schema: Schema) -> dict[str, Any]:
             known = ", ".join(schema.fields) or "none here"
             failures[name] = f"unknown parameter {quote(name)}; there are {known}"
         elif times > 1:
-            failures[name] = f"must be given once, as {PARAMETERS[name].expected}"
+            field = cast("QueryParameter", schema.fields[name])
+            failures[name] = f"must be given once, as {field.expected}"
     try:
         values = schema.load({name: text for name, text in pairs if name not in failures})
     except ValidationError as error:

@@ -102,6 +102,9 @@ HEADERS = {
         enum=["true"],
     ),
     "Link": _header("Links to the `first`, `prev` and `next` pages that exist (RFC 8288)."),
+    "Changes-Cursor": _header(
+        "With the first page of all movies: where the feed of changes goes on.", required=False
+    ),
     "Allow": _header("The methods of this path."),
     "Retry-After": _header("Seconds to wait before the next attempt.", type="integer", minimum=0),
     "ETag": _header("The entity tag; it changes whenever the response changes."),

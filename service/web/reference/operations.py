@@ -12,7 +12,7 @@ from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MOVIE
 from service.database import MAX_BIGINT
 from service.web.movies.idempotency_keys import HEADER_NAME, KEY_PATTERN
-from service.web.movies.parameters import PARAMETERS
+from service.web.movies.parameters import CHANGES_PARAMETERS, PARAMETERS, QueryParameter
 from service.web.reference import schemas
 from service.web.reference.document import (
     IF_NONE_MATCH,
@@ -37,10 +37,18 @@ ID = parameter(
 )
 FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
 FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
-QUERY = tuple(
-    parameter(name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", **field.schema)
-    for name, field in PARAMETERS.items()
-)
+
+
+def _describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
+    return tuple(
+        parameter(
+            name, "query", f"{field.expected[0].upper()}{field.expected[1:]}.", **field.schema
+        )
+        for name, field in fields.items()
+    )
+
+
+QUERY = _describe_query(PARAMETERS)
 for each in QUERY:
     if each["name"].startswith("genres"):  # separated by commas; no genre of a list has one
         genre = {"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": "^[^,]+$"}
@@ -128,7 +136,7 @@ _OPERATIONS = (
         f" {NUMBERED_MOVIES:,} movies.\n\n"
         f"The total is exact up to {EXACT_TOTAL:,} and an estimate beyond that. A cursor keeps"
         " the total of its first page.",
-        json_response("The page.", schemas.MovieList, ("Link", "ETag")),
+        json_response("The page.", schemas.MovieList, ("Link", "ETag", "Changes-Cursor")),
         (*QUERY, IF_NONE_MATCH),
         problems=("wrong-parameters",),
     ),
@@ -148,6 +156,20 @@ _OPERATIONS = (
         ),
         (IF_NONE_MATCH,),
         problems=("wrong-parameters",),
+    ),
+    Operation(
+        "list_changes",
+        "Movies",
+        "Get the changes",
+        "Returns up to 100 changes of movies behind the cursor `after`, in an order that never"
+        " misses one; without `after`, the oldest that are kept. `movie` is the movie as it is now;"
+        " it is missing if the movie is gone. With `wait`, the response comes as soon as there is a"
+        " change, or without changes after so many seconds.\n\n"
+        "To keep a copy of the catalogue, get all movies with `GET /v1/movies`, and begin with the"
+        " header `Changes-Cursor` of the first page. Then send each `next_cursor` as `after`.",
+        json_response("The changes.", schemas.ChangeList),
+        _describe_query(CHANGES_PARAMETERS),
+        problems=("wrong-parameters", "cursor-expired"),
     ),
     Operation(
         "create_movie",

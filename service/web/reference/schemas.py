@@ -95,6 +95,17 @@ GenreMetadata = _schema(
     as_of=_time("every change before this time is counted"),
 )
 GenreList = _schema("GenreList", genres=List(Nested(Genre)), metadata=Nested(GenreMetadata))
+Change = _schema(
+    "Change",
+    optional=("movie",),
+    kind=_field("what happened", "updated", enum=["created", "updated", "deleted"]),
+    id=_field("the id of the movie", 7, minimum=1),
+    version=_field("of the movie after the change; of a deleted one, its last", 2, minimum=1),
+    changed_at=_time("when the transaction of the change began"),
+    movie=Nested(Movie, metadata={"description": "as it is now; missing if it is gone"}),
+)
+FeedMetadata = _schema("FeedMetadata", next_cursor=_field("send it as `after`", "Xw3k6lsi"))
+ChangeList = _schema("ChangeList", changes=List(Nested(Change)), metadata=Nested(FeedMetadata))
 SystemInfo = _schema(
     "SystemInfo",
     environment=_field("the name of this deployment", "production"),

@@ -20,8 +20,8 @@ ALLOWED_HEADERS = (
 )
 # Response headers that a page may read, beside Cache-Control, Content-Type, Last-Modified and such.
 EXPOSED_HEADERS = (
-    "Allow, Content-Location, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit,"
-    " RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, X-Request-Id"
+    "Allow, Changes-Cursor, Content-Location, Deprecation, ETag, Idempotency-Replayed, Link,"
+    " Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, X-Request-Id"
 )
 PREFLIGHT_MAX_AGE_S = 7200  # Chromium keeps a preflight no longer
 CONSTANT_HEADERS = {

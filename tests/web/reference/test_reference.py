@@ -90,7 +90,9 @@ async def test_each_operation_says_which_token_it_needs(
 
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     for path, method, operation in operations(document):
-        has_scope = method != "options" and path.startswith(("/v1/movies", "/v1/genres"))
+        has_scope = method != "options" and path.startswith(
+            ("/v1/movies", "/v1/genres", "/v1/changes")
+        )
         is_read = method in ("get", "head")
         expected = read if is_read else write
         assert operation["security"] == (expected if has_scope else [])

@@ -1,0 +1,90 @@
+-- The feed of changes (GET /v1/changes). The triggers movies_record_* write a row of movie_changes for each
+-- movie that a statement creates, changes or deletes.
+
+-- name: get_changes(requests, size)
+-- \set requests '\'[{"position": 0, "after": null, "after_id": null}]\'' \set size 100
+-- set: transaction_read_only = on
+-- Returns, for each request, up to `size` changes behind the transaction `after` and the row `after_id` in it;
+-- null: from the oldest change that is kept. With each change comes the movie as it is now, or nulls if it is
+-- gone. A request without changes returns one row with nulls. If the feed is off, nothing is returned.
+--
+-- Only changes of transactions below the horizon are returned: every transaction below it has ended, so no
+-- change can come in between later. A transaction that stays open holds back the changes of all later ones:
+-- docs/dbas.md#changes says how to find it.
+--
+-- feed: what cursors belong to. It changes when the feed begins anew, and when the database is restored,
+-- copied or promoted: it may then lack changes that clients have seen.
+-- is_cleared: changes behind the place may have been cleared.
+with state as materialized (
+  select
+    md5(concat_ws(' ', f.id, s.system_identifier, c.timeline_id, d.oid)) as feed,
+    pg_snapshot_xmin(pg_current_snapshot()) as horizon,
+    f.cleared_to
+  from movie_feed as f
+  cross join pg_control_system() as s
+  cross join pg_control_checkpoint() as c
+  join pg_database as d on d.datname = current_database()
+  where f.is_on
+  -- The planner does not know that there is one row.
+  limit 1
+)
+select
+  r.position, s.feed, s.horizon::text as horizon, coalesce(r.after <= s.cleared_to, false) as is_cleared,
+  c.transaction::text as transaction, c.id as change, c.kind, c.movie_id, c.version as change_version,
+  c.changed_at, m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+from jsonb_to_recordset(:requests) as r (position bigint, after xid8, after_id bigint)
+cross join state as s
+left join lateral (
+  select c.transaction, c.id, c.kind, c.movie_id, c.version, c.changed_at
+  from movie_changes as c
+  where (c.transaction, c.id) > (coalesce(r.after, s.cleared_to), coalesce(r.after_id, 9223372036854775807))
+    and c.transaction < s.horizon
+  order by c.transaction, c.id
+  limit :size
+) as c on true
+left join lateral (
+  -- The limit makes PostgreSQL look up each movie by its id. Otherwise it may read the whole table.
+  select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+  from movies as m
+  where m.id = c.movie_id
+  limit 1
+) as m on true
+order by r.position, c.transaction, c.id;
+
+-- name: clear_changes(keep_days, at_most)
+-- \set keep_days 30 \set at_most 1000
+-- Deletes those of the at_most oldest changes that are older than keep_days, and returns how many it deleted.
+-- Another process that clears at the same time deletes nothing.
+with feed as materialized (
+  select f.is_single
+  from movie_feed as f
+  for update skip locked
+),
+oldest as materialized (
+  select c.transaction, c.id, c.changed_at
+  from feed as f
+  cross join movie_changes as c
+  order by c.transaction, c.id
+  limit :at_most
+),
+gone as (
+  delete from movie_changes as c
+  using oldest as o
+  where c.transaction = o.transaction
+    and c.id = o.id
+    and o.changed_at < now() - make_interval(days => :keep_days)
+  returning c.transaction
+),
+last as (
+  select g.transaction
+  from gone as g
+  order by g.transaction desc
+  limit 1
+),
+updated as (
+  update movie_feed as f
+  set cleared_to = greatest(f.cleared_to, l.transaction)
+  from last as l
+)
+select count(*)::integer as cleared
+from gone as g;

@@ -1,0 +1,56 @@
+"""/v1/changes: list, and wait for changes."""
+
+import asyncio
+
+from aiohttp import web
+
+from service.catalogue.changes import Change, ChangePage, Feed
+from service.catalogue.movie import movie_json
+from service.web.movies.cursors import encode_change
+from service.web.movies.parameters import parse_changes_query
+from service.web.request_cycle.compression import LargeResponse
+from service.web.request_cycle.contexts import CONTEXT
+from service.web.request_cycle.cycle import RequestCycle
+from service.web.responses import JSON_TYPE, encode_json
+
+STOP_CHECK_S = 1.0  # a stop delays no longer for requests that wait
+
+
+class Changes:
+    """The handlers of /v1/changes."""
+
+    def __init__(self, feed: Feed, cycle: RequestCycle) -> None:
+        self._feed = feed
+        self._cycle = cycle
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """200 and the next changes; with `wait`, as soon as there is one."""
+        context, loop = request[CONTEXT], asyncio.get_running_loop()
+        after, seconds = parse_changes_query(request)
+        end = loop.time() + seconds
+        context.deadline += seconds
+        page = await self._feed.fetch(after, context)
+        while not page.changes and (left := end - loop.time()) > 0 and not self._cycle.is_draining:
+            if await self._feed.wait(page.next, min(left, STOP_CHECK_S)):
+                page = await self._feed.fetch(page.next, context)
+        return _respond(page)
+
+
+def _respond(page: ChangePage) -> LargeResponse:
+    payload = {
+        "changes": [_change_json(change) for change in page.changes],
+        "metadata": {"next_cursor": encode_change(page.next)},
+    }
+    headers = {**JSON_TYPE, "Cache-Control": "no-store"}
+    return LargeResponse(body=encode_json(payload), headers=headers)
+
+
+def _change_json(change: Change) -> dict[str, object]:
+    """Return the change; a movie that is gone has only its id and last version."""
+    return {
+        "kind": change.kind,
+        "id": change.movie_id,
+        "version": change.version,
+        "changed_at": change.changed_at,
+        **({"movie": movie_json(change.movie)} if change.movie else {}),
+    }

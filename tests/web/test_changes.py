@@ -1,0 +1,565 @@
+"""Tests GET /v1/changes: the feed of changes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import orjson
+import psycopg2
+import pytest
+from conftest import MOANA, Client, Start
+from hypothesis import HealthCheck, given
+from hypothesis import settings as bounded
+from hypothesis import strategies as st
+from support import Environment, Execute, add_movies, hold, run_here, until
+from test_metrics import get_app
+
+from service.catalogue import changes, clearing
+from service.catalogue.clearing import Clearing
+from service.database.migrations import session as migration_session
+from service.database.statements import Statements
+from service.web.movies.cursors import encode_change
+from service.web.request_cycle.cycle import CYCLE
+
+PATH = "/v1/changes"
+ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}') returning id"
+
+
+async def get(client: Client, after: str | None = None, wait: int = 0) -> tuple[list[Any], str]:
+    """Return the changes behind a cursor, and the next cursor."""
+    parameters = {"wait": str(wait)} | ({"after": after} if after else {})
+    response = await client.get(PATH, params=parameters)
+    assert response.status == 200, await response.text()
+    answer = await response.json()
+    return answer["changes"], answer["metadata"]["next_cursor"]
+
+
+async def read_all(client: Client, number: int, after: str | None = None) -> list[Any]:
+    """Return exactly so many changes: other sessions of the server may hold them back a while."""
+    found: list[Any] = []
+    while len(found) < number:
+        some, after = await get(client, after, wait=20)
+        found += some
+    more, _ = await get(client, after)
+    assert [len(found), more] == [number, []]
+    return found
+
+
+def brief(found: list[Any]) -> list[tuple[str, int, int]]:
+    """Return the kind, id and version of each change."""
+    return [(change["kind"], change["id"], change["version"]) for change in found]
+
+
+async def find_end(client: Client) -> str:
+    """Return the cursor that comes with the list of all movies."""
+    response = await client.get("/v1/movies")
+    return response.headers["Changes-Cursor"]
+
+
+@contextmanager
+def session(url: str) -> Iterator[Callable[..., list[Any]]]:
+    """Open a session whose statements are one transaction until `commit` or `rollback`."""
+    with closing(psycopg2.connect(url)) as connection:
+        cursor = connection.cursor()
+
+        def run(sql: str, *values: Any) -> list[Any]:
+            if sql in (
+                "commit",
+                "rollback",
+            ):  # otherwise psycopg2 would begin no transaction after it
+                getattr(connection, sql)()
+                return []
+            cursor.execute(sql, values)
+            return cursor.fetchall() if cursor.description else []
+
+        yield run
+
+
+async def test_each_change_comes_once_in_order_with_the_movie_as_it_is_now(client: Client) -> None:
+    """A movie that is gone has only its id and its last version, also in earlier changes."""
+    after = await find_end(client)
+    for title in ("a", "b"):
+        await client.post("/v1/movies", json={**MOANA, "title": title})
+    await client.patch("/v1/movies/1", json={"year": 2015})
+    await client.delete("/v1/movies/2")
+
+    found = await read_all(client, 4, after)
+
+    movie = (await (await client.get("/v1/movies/1")).json())["movie"]
+    assert brief(found) == [
+        ("created", 1, 1),
+        ("created", 2, 1),
+        ("updated", 1, 2),
+        ("deleted", 2, 1),
+    ]
+    assert [change.get("movie") for change in found] == [movie, None, movie, None]
+    assert list(found[0]) == ["kind", "id", "version", "changed_at", "movie"]
+    assert found[2]["changed_at"] == movie["updated_at"]
+
+
+async def test_without_a_cursor_it_begins_with_the_oldest_change(client: Client) -> None:
+    """The same as from the beginning."""
+    await client.post("/v1/movies", json=MOANA)
+
+    assert brief(await read_all(client, 1)) == [("created", 1, 1)]
+
+
+async def test_every_writer_is_recorded(client: Client, database: str) -> None:
+    """Statements of psql on many movies; not what has no effect or is rolled back."""
+    with session(database) as run:
+        run(
+            "insert into movies (title, year, runtime, genres)"
+            " select 't' || n, 2000, n, '{x}' from generate_series(1, 3) as n"
+        )
+        run("update movies set runtime = 2 where id < 3")  # the second one has that already
+        run("delete from movies where id = 3")
+        run("savepoint s")
+        run("delete from movies")
+        run("rollback to savepoint s")
+        run("truncate movies")
+        run("commit")
+        run("delete from movies where false")
+        run(ADD)
+        run("rollback")
+
+    created = [("created", number, 1) for number in (1, 2, 3)]
+    changed = [("updated", 1, 2), ("deleted", 3, 1), ("deleted", 1, 2), ("deleted", 2, 1)]
+    assert brief(await read_all(client, 7)) == created + changed
+
+
+async def test_a_writer_needs_no_rights_on_the_feed(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """Nor can it lead the triggers to a table of its own."""
+    execute("drop role if exists writer_of_movies")
+    execute("create role writer_of_movies")
+    execute("grant insert on movies to writer_of_movies")
+    execute("grant usage on schema public to writer_of_movies")
+    try:
+        with session(database) as run:
+            run("set role writer_of_movies")
+            columns = "transaction xid8, movie_id bigint, version integer, kind text"
+            run(f"create temporary table movie_changes ({columns})")
+            run("insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')")
+            assert run("select count(*) from pg_temp.movie_changes") == [(0,)]
+            run("commit")
+    finally:
+        execute("drop owned by writer_of_movies")
+        execute("drop role writer_of_movies")
+
+    assert brief(await read_all(client, 1)) == [("created", 1, 1)]
+
+
+async def test_a_page_has_100_changes(client: Client, execute: Execute) -> None:
+    """Of a statement that changes more, the next pages have the rest."""
+    after = await find_end(client)
+    add_movies(execute, *map(str, range(250)))
+    sizes, ids = [], list[int]()
+    while len(ids) < 250:
+        page, after = await get(client, after, wait=20)
+        sizes.append(len(page))
+        ids += [change["id"] for change in page]
+
+    assert sizes == [100, 100, 50]
+    assert ids == [*range(1, 251)]
+
+
+async def test_a_transaction_that_is_open_holds_back_later_ones(
+    client: Client, database: str
+) -> None:
+    """Otherwise its changes would come before a cursor that a client has already."""
+    after = await find_end(client)
+    with session(database) as run:
+        run(ADD)
+        await client.post("/v1/movies", json=MOANA)
+        assert (await get(client, after))[0] == []
+        run("commit")
+
+    assert brief(await read_all(client, 2, after)) == [("created", 1, 1), ("created", 2, 1)]
+
+
+async def test_a_request_waits_for_a_change(
+    client: Client, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered when the change is committed, not before."""
+    monkeypatch.setattr(changes, "POLL_S", 0.01)
+    polls = count_statements(monkeypatch)
+    after = await find_end(client)
+    with session(database) as run:
+        run(ADD)
+        waiting = asyncio.create_task(get(client, after, wait=20))
+        known = len(polls)
+        await until(lambda: len(polls) > known + 3)
+        assert not waiting.done()
+        run("commit")
+        found, _ = await waiting
+
+    assert brief(found) == [("created", 1, 1)]
+
+
+async def test_a_wait_ends_without_changes(client: Client) -> None:
+    """After so many seconds; the next cursor misses nothing."""
+    after = await find_end(client)
+
+    found, after = await get(client, after, wait=1)
+    await client.post("/v1/movies", json=MOANA)
+
+    assert found == []
+    assert brief(await read_all(client, 1, after)) == [("created", 1, 1)]
+
+
+def count_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect the requests of each statement of the feed."""
+    sent: list[str] = []
+    fetch = Statements.fetch
+
+    async def spy(self: Statements, name: str, **parameters: Any) -> Any:
+        if name == "get_changes":
+            sent.append(parameters["requests"])
+        return await fetch(self, name, **parameters)
+
+    monkeypatch.setattr(Statements, "fetch", spy)
+    return sent
+
+
+def count_requests(sent: str) -> int:
+    """Return the number of requests in a statement."""
+    return len(orjson.loads(sent))
+
+
+async def test_one_statement_asks_for_all_that_wait(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are; all of them are answered."""
+    monkeypatch.setattr(changes, "POLL_S", 0.01)
+    sent = count_statements(monkeypatch)
+    client = await start()
+    after = await find_end(client)
+    waiting = [asyncio.create_task(get(client, after, wait=20)) for _ in range(30)]
+    await until(
+        lambda: (
+            sum(each.count("position") for each in sent) >= 31 and sent[-1].count("position") == 1
+        )
+    )
+    known = len(sent)
+    await until(lambda: len(sent) > known + 5)
+    polls = sent[known : known + 5]
+    add_movies(execute, "x")
+    found = await asyncio.gather(*waiting)
+
+    assert [count_requests(poll) for poll in polls] == [1] * 5
+    assert [brief(some) for some, _ in found] == [[("created", 1, 1)]] * 30
+
+
+async def test_too_many_waiting_requests_are_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 503, at once."""
+    monkeypatch.setattr(changes, "MAX_WAITING", 0)
+
+    response = await client.get(PATH, params={"after": await find_end(client), "wait": "20"})
+
+    assert (response.status, response.headers["Retry-After"]) == (503, "1")
+
+
+async def test_a_wait_may_take_longer_than_request_timeout(start: Start) -> None:
+    """By the time that it waits."""
+    client = await start(server__request_timeout=0.5)
+
+    response = await client.get(PATH, params={"after": await find_end(client), "wait": "2"})
+
+    assert response.status == 200
+
+
+async def test_a_stop_ends_waits(client: Client) -> None:
+    """The response says that the connection ends."""
+    after = await find_end(client)
+    get_app(client)[CYCLE].is_draining = True
+
+    response = await client.get(PATH, params={"after": after, "wait": "20"})
+
+    assert (response.status, response.headers["Connection"]) == (200, "close")
+
+
+async def test_a_wait_fails_with_its_database(
+    client: Client, database: str, maintain: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 503, so that the client tries again."""
+    monkeypatch.setattr(changes, "POLL_S", 0.01)
+    polls = count_statements(monkeypatch)
+    after = await find_end(client)
+    waiting = asyncio.create_task(client.get(PATH, params={"after": after, "wait": "20"}))
+    await until(lambda: len(polls) > 3)
+    name = psycopg2.extensions.parse_dsn(database)["dbname"]
+    maintain(f"alter database {name} allow_connections false")
+    maintain(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'")
+    response = await waiting
+    maintain(f"alter database {name} allow_connections true")
+
+    assert response.status == 503
+
+
+@pytest.mark.parametrize("path", ["?title=x", "?page=2", "?cursor"])
+async def test_only_the_first_page_of_all_movies_has_the_cursor(
+    client: Client, execute: Execute, path: str
+) -> None:
+    """Other pages may be later than changes that the feed would not repeat."""
+    add_movies(execute, *map(str, range(30)))
+    first = await client.get("/v1/movies")
+    if path == "?cursor":
+        path += "=" + (await first.json())["metadata"]["next_cursor"]
+
+    other = await client.get(f"/v1/movies{path}")
+
+    assert "Changes-Cursor" in first.headers
+    assert "Changes-Cursor" not in other.headers
+
+
+async def test_the_cursor_does_not_change_the_entity_tag(client: Client, execute: Execute) -> None:
+    """A client that has the list gets a 304, although other transactions have ended since."""
+    first = await client.get("/v1/movies")
+    for _ in range(3):
+        execute("select pg_current_xact_id()")
+
+    again = await client.get("/v1/movies", headers={"If-None-Match": first.headers["ETag"]})
+
+    assert again.status == 304
+
+
+WRONG = ["after=x", "after=CItQaVsiM2Yy", "after=%00", "after=é", "after="]
+WRONG += ["wait=21", "wait=-1", "wait=1.5", "wait=", "x=1"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [*(f"after={text}" for text in WRONG), "wait=21", "wait=-1", "wait=1.5", "wait=", "x=1"],
+)
+async def test_wrong_parameters_are_refused(client: Client, query: str) -> None:
+    """With the parameter, and what is expected."""
+    response = await client.get(f"{PATH}?{query}")
+
+    (error,) = (await response.json())["errors"]
+    assert (response.status, error["parameter"]) == (422, query.partition("=")[0])
+
+
+async def test_a_cursor_of_a_list_is_refused(client: Client, execute: Execute) -> None:
+    """The two are of different kinds."""
+    add_movies(execute, "a", "b")
+    page = await (await client.get("/v1/movies?page_size=1")).json()
+
+    response = await client.get(PATH, params={"after": page["metadata"]["next_cursor"]})
+
+    assert response.status == 422
+
+
+@pytest.mark.parametrize("place", [(2**64 - 1, 0), (2**64, 0), (5, 2**63), (-1, 0), (0, 2**63 - 1)])
+async def test_a_forged_cursor_is_no_fault(client: Client, place: tuple[int, int]) -> None:
+    """Whatever numbers are in it."""
+    try:
+        cursor = encode_change(changes.Place("x", *place))
+    except TypeError:  # more than 64 bits
+        return
+    response = await client.get(PATH, params={"after": cursor})
+
+    assert response.status in (410, 422)
+
+
+async def expired(client: Client, cursor: str) -> bool:
+    """Whether the cursor is refused with 410."""
+    response = await client.get(PATH, params={"after": cursor})
+    answer = await response.json()
+    assert response.status in (200, 410)
+    return bool(answer.get("type") == "/v1/docs#cursor-expired")
+
+
+async def test_cleared_changes_expire_cursors(
+    client: Client, execute: Execute, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest changes are cleared in portions; a later cursor stays valid."""
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 2)
+    before = await find_end(client)
+    for title in "abc":
+        add_movies(execute, title)
+    await read_all(client, 3, before)
+    behind = await find_end(client)
+    add_movies(execute, "d")
+    execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id < 4")
+    keeper = Clearing(statements, keep_days=7)
+
+    cleared = [await keeper.clear("clear_changes") for _ in range(3)]
+
+    assert cleared == [2, 1, 0]
+    assert await expired(client, before)
+    assert not await expired(client, behind)
+    assert brief(await read_all(client, 1)) == [("created", 4, 1)]
+
+
+async def test_two_processes_do_not_clear_at_once(
+    execute: Execute, statements: Statements, database: str
+) -> None:
+    """One clears, the other one does not wait for it."""
+    add_movies(execute, "a")
+    execute("update movie_changes set changed_at = now() - interval '8 days'")
+    keeper = Clearing(statements, keep_days=7)
+
+    with hold(database, "select from movie_feed for update") as other:
+        first = await keeper.clear("clear_changes")
+        other.rollback()
+    second = await keeper.clear("clear_changes")
+
+    assert (first, second) == (0, 1)
+
+
+async def test_the_service_clears_changes_by_itself(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are older than `keep_days`."""
+    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
+    add_movies(execute, "a", "b")
+    execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id = 1")
+
+    await start(changes__keep_days=7)
+
+    await until(lambda: execute("select movie_id from movie_changes") == [(2,)])
+
+
+async def test_a_new_feed_expires_all_cursors(client: Client, execute: Execute) -> None:
+    """As after a restore, which may lack changes that clients have seen."""
+    before = await find_end(client)
+    execute("update movie_feed set id = default")
+
+    assert await expired(client, before)
+    assert not await expired(client, await find_end(client))
+
+
+async def test_the_feed_can_be_off(
+    start: Start, execute: Execute, environment: Environment
+) -> None:
+    """Without it, nothing is recorded; `migrate` switches it on again, as a new feed."""
+    service = await start()
+    before = await find_end(service)
+    off = environment | {"CATALOGUE_CHANGES_KEEP_DAYS": "0"}
+    _, _, told = run_here(off, "migrate")
+    _, _, told_again = run_here(off, "migrate")
+    add_movies(execute, "a")
+    recorded = execute("select * from movie_changes")
+    misled = await service.get(PATH)  # this process expects the feed to be on
+    listed = await service.get("/v1/movies")
+    without = await start(changes__keep_days=0)
+    absent = await without.get(PATH)
+    paths = (await (await without.get("/v1/openapi.json")).json())["paths"]
+    _, _, told_on = run_here(environment, "migrate")
+    add_movies(execute, "b")
+
+    assert told.endswith("the feed of changes is off now\n")
+    assert "feed" not in told_again
+    assert told_on.endswith("the feed of changes is on now\n")
+    assert recorded == []
+    assert (misled.status, listed.status, absent.status) == (503, 200, 404)
+    assert "Changes-Cursor" not in listed.headers
+    assert PATH not in paths
+    assert await expired(service, before)
+    assert brief(await read_all(service, 1)) == [("created", 2, 1)]
+
+
+def test_switching_waits_for_writers(
+    execute: Execute, environment: Environment, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a short time; if a transaction stays open, `migrate` says whose it is."""
+    monkeypatch.setattr(migration_session, "GIVE_UP_S", 0)
+
+    with hold(database, "update movies set year = 2000"):
+        status, _, told = run_here(environment | {"CATALOGUE_CHANGES_KEEP_DAYS": "0"}, "migrate")
+
+    assert status == 1
+    assert "lock timeout" in told
+    assert execute("select is_on from movie_feed") == [(True,)]
+
+
+Brief = tuple[str, int, int]
+
+
+class Writer:
+    """A session that writes movies of its own; knows what its open transaction has changed."""
+
+    def __init__(self, url: str, wanted: Counter[Brief]) -> None:
+        self.wanted = wanted  # what all writers have committed
+        self.connection = psycopg2.connect(url)
+        self.cursor = self.connection.cursor()
+        self.begin({})
+
+    def begin(self, movies: dict[int, int]) -> None:
+        """Start with these committed movies, by their versions."""
+        self.committed, self.movies, self.log = movies, dict(movies), list[Brief]()
+
+    def create(self) -> None:
+        """Create a movie."""
+        self.cursor.execute(ADD)
+        ((movie_id,),) = self.cursor.fetchall()
+        self.movies[movie_id] = 1
+        self.log.append(("created", movie_id, 1))
+
+    def update(self) -> None:
+        """Change all movies."""
+        self.cursor.execute(
+            "update movies set runtime = runtime + 1 where id = any (%s)", ([*self.movies],)
+        )
+        for movie_id in self.movies:
+            self.movies[movie_id] += 1
+            self.log.append(("updated", movie_id, self.movies[movie_id]))
+
+    def delete(self) -> None:
+        """Delete the last movie."""
+        if self.movies:
+            movie_id, version = self.movies.popitem()
+            self.cursor.execute("delete from movies where id = %s", (movie_id,))
+            self.log.append(("deleted", movie_id, version))
+
+    def commit(self) -> None:
+        """Commit."""
+        self.connection.commit()
+        self.wanted.update(self.log)
+        self.begin(self.movies)
+
+    def rollback(self) -> None:
+        """Undo the transaction."""
+        self.connection.rollback()
+        self.begin(self.committed)
+
+
+actions = st.sampled_from(["create", "update", "delete", "commit", "rollback", "read"])
+
+
+@bounded(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=st.lists(st.tuples(st.integers(0, 2), actions), max_size=40))
+async def test_no_change_is_missed_or_doubled(
+    client: Client, database: str, steps: list[tuple[int, str]]
+) -> None:
+    """However transactions are interleaved; each change comes after it was committed."""
+    after = await find_end(client)
+    found: list[Brief] = []
+    wanted: Counter[Brief] = Counter()
+    writers = [Writer(database, wanted) for _ in range(3)]
+    for number, action in steps:
+        if action == "read":
+            some, after = await get(client, after)
+            found += brief(some)
+            assert not Counter(found) - wanted
+        else:
+            getattr(writers[number], action)()
+    for writer in writers:
+        writer.commit()
+        writer.connection.close()
+
+    while len(found) < wanted.total():
+        some, after = await get(client, after, wait=20)
+        found += brief(some)
+
+    assert (Counter(found), (await get(client, after))[0]) == (wanted, [])
+    for movie_id in {movie_id for _, movie_id, _ in found}:
+        order = [change for change in found if change[1] == movie_id]
+        assert order == sorted(order, key=lambda change: (change[2], change[0] == "deleted"))
