@@ -19,7 +19,8 @@ with state as materialized (
   select
     md5(concat_ws(' ', f.id, s.system_identifier, c.timeline_id, d.oid)) as feed,
     pg_snapshot_xmin(pg_current_snapshot()) as horizon,
-    f.cleared_to
+    -- A restored dump has a number of the former server, which may be in this one's future.
+    case when f.cleared_to < pg_snapshot_xmin(pg_current_snapshot()) then f.cleared_to else '0' end as cleared_to
   from movie_feed as f
   cross join pg_control_system() as s
   cross join pg_control_checkpoint() as c
@@ -83,7 +84,9 @@ last as (
 ),
 updated as (
   update movie_feed as f
-  set cleared_to = greatest(f.cleared_to, l.transaction)
+  set cleared_to = greatest(
+    case when f.cleared_to < pg_snapshot_xmin(pg_current_snapshot()) then f.cleared_to end, l.transaction
+  )
   from last as l
 )
 select count(*)::integer as cleared

@@ -434,6 +434,22 @@ async def test_a_new_feed_expires_all_cursors(client: Client, execute: Execute) 
     assert not await expired(client, await find_end(client))
 
 
+async def test_a_restored_dump_does_not_expire_new_cursors(
+    client: Client, execute: Execute, statements: Statements
+) -> None:
+    """It may have cleared a transaction that is in the future of this server."""
+    execute("update movie_feed set cleared_to = '999999999999'")
+    after = await find_end(client)
+    add_movies(execute, "a", "b")
+
+    assert len(await read_all(client, 2)) == len(await read_all(client, 2, after)) == 2
+
+    execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id = 1")
+    await Clearing(statements, keep_days=7).clear("clear_changes")
+
+    assert await expired(client, after)
+
+
 async def test_the_feed_can_be_off(
     start: Start, execute: Execute, environment: Environment
 ) -> None:
