@@ -9,21 +9,24 @@
 -- year_from and year_to are the bounds of the years; `years` has the parts of them that match, and is null if
 -- all do. In `coalesce`, PostgreSQL expects that half of the movies match; without it, 0.5 %. The same for
 -- runtimes.
+-- created_at_from, created_at_to, updated_at_from and updated_at_to are bounds, too. Ranges include both ends.
 --
 -- All three queries have the same filter, between the lines `-- filter` and `-- end of filter`: change it in
 -- all three. The check compares them line by line.
 
--- name: sort_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, sort, after, after_id, skip, size, most)
+-- name: sort_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to, sort, after, after_id, skip, size, most)
 -- \set title '\'amelie\'' \set genres null \set genres_any null
 -- \set year_from 1990 \set year_to 1999 \set years null
--- \set runtime_from null \set runtime_to null \set runtimes null \set sort '\'-year\''
+-- \set runtime_from null \set runtime_to null \set runtimes null
+-- \set created_at_from null \set created_at_to null
+-- \set updated_at_from null \set updated_at_to null \set sort '\'-year\''
 -- \set after null \set after_id null \set skip 0 \set size 20 \set most 10000
 -- set: transaction_read_only = on
 -- Returns the number of matches, counted up to most + 1. If at most `most` movies match, also returns a
 -- page: the movies after the movie with the id after_id and the sort value `after` (as text). If there is
 -- no page or the page is empty, the result is one row with the total and nulls.
 with matching as materialized (
-  select m.id, m.title, m.year, m.runtime
+  select m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at
   from movies as m
   where
     -- filter
@@ -36,6 +39,10 @@ with matching as materialized (
     and (:runtime_from::integer is null or m.runtime >= :runtime_from::integer)
     and (:runtime_to::integer is null or m.runtime <= :runtime_to::integer)
     and coalesce(m.runtime::bigint <@ :runtimes::int8multirange, true)
+    and (:created_at_from::timestamptz is null or m.created_at >= :created_at_from::timestamptz)
+    and (:created_at_to::timestamptz is null or m.created_at <= :created_at_to::timestamptz)
+    and (:updated_at_from::timestamptz is null or m.updated_at >= :updated_at_from::timestamptz)
+    and (:updated_at_to::timestamptz is null or m.updated_at <= :updated_at_to::timestamptz)
     -- end of filter
   limit :most::bigint + 1
 ),
@@ -58,6 +65,10 @@ page as (
         when '-year' then (m.year, m.id) < (:after::text::integer, :after_id::bigint)
         when 'runtime' then (m.runtime, m.id) > (:after::text::integer, :after_id::bigint)
         when '-runtime' then (m.runtime, m.id) < (:after::text::integer, :after_id::bigint)
+        when 'created_at' then (m.created_at, m.id) > (:after::text::timestamptz, :after_id::bigint)
+        when '-created_at' then (m.created_at, m.id) < (:after::text::timestamptz, :after_id::bigint)
+        when 'updated_at' then (m.updated_at, m.id) > (:after::text::timestamptz, :after_id::bigint)
+        when '-updated_at' then (m.updated_at, m.id) < (:after::text::timestamptz, :after_id::bigint)
         when 'relevance' then (search_rank(m.title, m.year), m.id) > (:after::text::bigint, :after_id::bigint)
         when '-relevance' then (search_rank(m.title, m.year), m.id) < (:after::text::bigint, :after_id::bigint)
       end)
@@ -66,9 +77,11 @@ page as (
       case :sort when '-title' then m.title end desc,
       case :sort when 'year' then m.year when 'runtime' then m.runtime end,
       case :sort when '-year' then m.year when '-runtime' then m.runtime end desc,
+      case :sort when 'created_at' then m.created_at when 'updated_at' then m.updated_at end,
+      case :sort when '-created_at' then m.created_at when '-updated_at' then m.updated_at end desc,
       case :sort when 'relevance' then search_rank(m.title, m.year) end,
       case :sort when '-relevance' then search_rank(m.title, m.year) end desc,
-      case when :sort in ('-id', '-title', '-year', '-runtime', '-relevance') then m.id end desc,
+      case when :sort in ('-id', '-title', '-year', '-runtime', '-created_at', '-updated_at', '-relevance') then m.id end desc,
       m.id
     limit :size offset :skip
   ) as m
@@ -81,10 +94,12 @@ left join page as p on true
 left join movies as m on m.id = p.id
 order by p.place;
 
--- name: estimate_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes)
+-- name: estimate_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to)
 -- \set title '\'amelie\'' \set genres null \set genres_any null
 -- \set year_from 1990 \set year_to 1999 \set years null
 -- \set runtime_from null \set runtime_to null \set runtimes null
+-- \set created_at_from null \set created_at_to null
+-- \set updated_at_from null \set updated_at_to null
 -- set: transaction_read_only = on
 -- Estimates the number of matches from a sample of about 10,000 movies. The sample is the same each
 -- time, so an unchanged catalogue gives the same estimate.
@@ -102,6 +117,10 @@ select
         and (:runtime_from::integer is null or m.runtime >= :runtime_from::integer)
         and (:runtime_to::integer is null or m.runtime <= :runtime_to::integer)
         and coalesce(m.runtime::bigint <@ :runtimes::int8multirange, true)
+        and (:created_at_from::timestamptz is null or m.created_at >= :created_at_from::timestamptz)
+        and (:created_at_to::timestamptz is null or m.created_at <= :created_at_to::timestamptz)
+        and (:updated_at_from::timestamptz is null or m.updated_at >= :updated_at_from::timestamptz)
+        and (:updated_at_to::timestamptz is null or m.updated_at <= :updated_at_to::timestamptz)
         -- end of filter
     )
     * greatest(
@@ -118,10 +137,12 @@ from movies as m
     )
   ) repeatable (0);
 
--- name: walk_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, sort, after, after_id, skip, size)
+-- name: walk_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to, sort, after, after_id, skip, size)
 -- \set title '\'amelie\'' \set genres null \set genres_any null
 -- \set year_from 1990 \set year_to 1999 \set years null
--- \set runtime_from null \set runtime_to null \set runtimes null \set sort '\'-year\''
+-- \set runtime_from null \set runtime_to null \set runtimes null
+-- \set created_at_from null \set created_at_to null
+-- \set updated_at_from null \set updated_at_to null \set sort '\'-year\''
 -- \set after null \set after_id null \set skip 0 \set size 20
 -- set: transaction_read_only = on
 -- set: statement_timeout = 100ms
@@ -149,6 +170,10 @@ where
   and (:runtime_from::integer is null or m.runtime >= :runtime_from::integer)
   and (:runtime_to::integer is null or m.runtime <= :runtime_to::integer)
   and coalesce(m.runtime::bigint <@ :runtimes::int8multirange, true)
+  and (:created_at_from::timestamptz is null or m.created_at >= :created_at_from::timestamptz)
+  and (:created_at_to::timestamptz is null or m.created_at <= :created_at_to::timestamptz)
+  and (:updated_at_from::timestamptz is null or m.updated_at >= :updated_at_from::timestamptz)
+  and (:updated_at_to::timestamptz is null or m.updated_at <= :updated_at_to::timestamptz)
   -- end of filter
   and (:after_id::bigint is null or case :sort
     when 'id' then m.id > :after_id::bigint
@@ -159,6 +184,10 @@ where
     when '-year' then (m.year, m.id) < (:after::text::integer, :after_id::bigint)
     when 'runtime' then (m.runtime, m.id) > (:after::text::integer, :after_id::bigint)
     when '-runtime' then (m.runtime, m.id) < (:after::text::integer, :after_id::bigint)
+    when 'created_at' then (m.created_at, m.id) > (:after::text::timestamptz, :after_id::bigint)
+    when '-created_at' then (m.created_at, m.id) < (:after::text::timestamptz, :after_id::bigint)
+    when 'updated_at' then (m.updated_at, m.id) > (:after::text::timestamptz, :after_id::bigint)
+    when '-updated_at' then (m.updated_at, m.id) < (:after::text::timestamptz, :after_id::bigint)
     when 'relevance' then (search_rank(m.title, m.year), m.id) > (:after::text::bigint, :after_id::bigint)
     when '-relevance' then (search_rank(m.title, m.year), m.id) < (:after::text::bigint, :after_id::bigint)
   end)
@@ -167,8 +196,10 @@ order by
   case :sort when '-title' then m.title end desc,
   case :sort when 'year' then m.year when 'runtime' then m.runtime end,
   case :sort when '-year' then m.year when '-runtime' then m.runtime end desc,
+  case :sort when 'created_at' then m.created_at when 'updated_at' then m.updated_at end,
+  case :sort when '-created_at' then m.created_at when '-updated_at' then m.updated_at end desc,
   case :sort when 'relevance' then search_rank(m.title, m.year) end,
   case :sort when '-relevance' then search_rank(m.title, m.year) end desc,
-  case when :sort in ('-id', '-title', '-year', '-runtime', '-relevance') then m.id end desc,
+  case when :sort in ('-id', '-title', '-year', '-runtime', '-created_at', '-updated_at', '-relevance') then m.id end desc,
   m.id
 limit :size offset :skip;

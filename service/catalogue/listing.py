@@ -5,6 +5,7 @@ first page counts, and its cursors carry the total (docs/decisions/0004-keyset-c
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -28,7 +29,7 @@ MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
 
 
 def place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
-    """Return the parameters of a page, with numbers of type bigint as text.
+    """Return the parameters of a page, with times and numbers of type bigint as text.
 
     As numbers, they would be constants of two types (integer and bigint), and pg_stat_statements
     would list the query twice.
@@ -44,7 +45,8 @@ def place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
 
 _EVERYTHING = Filter().parameters()
 _NONE = Range(2, 1, "{}")
-_NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE).parameters()
+_NEVER = Range(datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))
+_NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).parameters()
 _FIRST = place_parameters("id", Place(), 0)
 _NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)
 QUERIES: Mapping[str, Expected] = {

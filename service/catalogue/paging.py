@@ -1,11 +1,13 @@
 """The terms of a list: filters, sort orders, the place where a page begins, and the page."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from service.catalogue.movie import Movie
 
-SORTS = ("id", "title", "year", "runtime", "-id", "-title", "-year", "-runtime", "relevance")
+SORT_FIELDS = ("id", "title", "year", "runtime", "created_at", "updated_at")
+SORTS = (*SORT_FIELDS, *(f"-{field}" for field in SORT_FIELDS), "relevance")
 EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
 NUMBERED_MOVIES = 1_000  # page numbers reach so many movies if more than EXACT_TOTAL match
 
@@ -16,8 +18,8 @@ class Range(NamedTuple):
     `parts`: if only some parts of it match, these parts as an int8multirange of PostgreSQL.
     """
 
-    low: int | None = None
-    high: int | None = None
+    low: int | datetime | None = None
+    high: int | datetime | None = None
     parts: str | None = None
 
 
@@ -33,6 +35,8 @@ class Filter:
     genres_any: tuple[str, ...] | None = None  # at least one of these
     year: Range = ANY
     runtime: Range = ANY
+    created_at: Range = ANY  # of times with a zone, as is updated_at
+    updated_at: Range = ANY
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of the queries."""
@@ -46,13 +50,17 @@ class Filter:
             "runtime_from": self.runtime.low,
             "runtime_to": self.runtime.high,
             "runtimes": self.runtime.parts,
+            "created_at_from": self.created_at.low,
+            "created_at_to": self.created_at.high,
+            "updated_at_from": self.updated_at.low,
+            "updated_at_to": self.updated_at.high,
         }
 
 
 class SortKey(NamedTuple):
     """A movie's position in a sort order: the value of the sorted field, and the id for ties."""
 
-    value: str | int
+    value: str | int | datetime
     id: int
 
 

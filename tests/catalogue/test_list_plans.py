@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg2
@@ -13,13 +14,17 @@ from service.catalogue import listing
 from service.catalogue.paging import SORTS, Filter, Place, Range, SortKey
 from service.database import query_files
 
-# 20,000 movies; of the filters below, each finds at most a few hundred.
+# 20,000 movies; of the filters below, each finds at most a few hundred. Four movies of each time.
 FILL = """
-insert into movies (title, year, runtime, genres)
+insert into movies (title, year, runtime, genres, created_at, updated_at)
 select 'common ' || case when n % 100 = 0 then 'rare' else 'other' end || ' ' || n,
-  1900 + n % 120, 1 + n % 300, array['drama', case when n % 100 = 1 then 'seldom' else 'often' end]
+  1900 + n % 120, 1 + n % 300, array['drama', case when n % 100 = 1 then 'seldom' else 'often' end],
+  '2026-01-01Z'::timestamptz + n / 4 * interval '1 hour',
+  '2026-01-01Z'::timestamptz + (20000 - n) / 4 * interval '1 hour'
 from generate_series(1, 20000) as n
 """
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = Range(START + timedelta(days=50), START + timedelta(days=51))
 FILTERS = {
     "title": (Filter(title="rare"), "movies_search"),
     "prefix": (Filter(title="rar*"), "movies_search"),
@@ -30,6 +35,9 @@ FILTERS = {
     "years": (Filter(year=Range(1950, 1952, "{[1950,1950],[1952,1952]}")), "movies_year"),
     "runtime": (Filter(runtime=Range(7, 8)), "movies_runtime"),
     "runtimes": (Filter(runtime=Range(7, 9, "{[7,7],[9,9]}")), "movies_runtime"),
+    "created_at": (Filter(created_at=DAY), "movies_created_at"),
+    "updated_at": (Filter(updated_at=DAY._replace(high=DAY.low)), "movies_updated_at"),
+    "created_at from": (Filter(created_at=Range(START + timedelta(days=207))), "movies_created_at"),
     "all": (
         Filter(title="rare", genres=("drama",), year=Range(1950, None), runtime=Range(None, 200)),
         "movies_(search|year|runtime)",
@@ -37,9 +45,11 @@ FILTERS = {
 }
 KEYS = {"id": SortKey(10_000, 10_000), "title": SortKey("common other 5", 5)}
 KEYS |= {"year": SortKey(1950, 10_000), "runtime": SortKey(150, 10_000)}
+KEYS |= {field: SortKey(START + timedelta(100), 9_600) for field in ("created_at", "updated_at")}
 KEYS |= {"relevance": SortKey(17 * 10**10 - 1950, 10_000)}  # "common other 1234"
 INDEXES = {"id": "movies_pkey", "title": "movies_title"}
 INDEXES |= {"year": "movies_year", "runtime": "movies_runtime", "relevance": "movies_rank"}
+INDEXES |= {field: f"movies_{field}" for field in ("created_at", "updated_at")}
 
 Plan = Callable[..., Any]
 
@@ -121,6 +131,24 @@ def test_a_walk_within_a_range_begins_at_its_key(plan: Plan, sort: str, year: in
     )
 
     assert re.search(r"Index Scan (Backward )?using movies_year", found)
+    read = re.search(r"Buffers: shared hit=(\d+)", found)
+    assert read
+    assert int(read[1]) < 50
+
+
+@pytest.mark.parametrize("sort", ["created_at", "-created_at", "updated_at", "-updated_at"])
+@pytest.mark.parametrize("days", [-1, 10, 100, 190, 400])
+def test_a_walk_within_times_begins_at_its_key(plan: Plan, sort: str, days: int) -> None:
+    """Or at the range, as within years."""
+    times = Range(START + timedelta(days=5), START + timedelta(days=200))
+    wanted = Filter(created_at=times) if "created" in sort else Filter(updated_at=times)
+    found = plan(
+        "walk_movies",
+        *walk(wanted, sort, SortKey(START + timedelta(days), 1)),
+        explain="explain (analyze, buffers)",
+    )
+
+    assert re.search(rf"Index Scan (Backward )?using movies_{sort.removeprefix('-')}", found)
     read = re.search(r"Buffers: shared hit=(\d+)", found)
     assert read
     assert int(read[1]) < 50

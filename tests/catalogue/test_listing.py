@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -21,6 +22,7 @@ from service.database.query import suppress_timeout_reports
 from service.database.statements import Row, Statements
 from service.errors import Contended, OperatorError, Unavailable, WrongParameters
 
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 EVERYTHING = Filter()
 RARE = Filter(year=Range(2000, 2000))
 FIRST = Place()
@@ -104,6 +106,10 @@ def ids(page: Page) -> list[int]:
         (Filter(runtime=Range(None, 101)), [1, 2]),
         (Filter(year=Range(2000, 2002, "{[2000,2000],[2002,2002]}")), [1, 3]),
         (Filter(runtime=Range(100, 102, "{[100,100],[102,102]}")), [1, 3]),
+        (Filter(created_at=Range(NEW_YEAR, None)), [2, 3]),
+        (Filter(created_at=Range(None, NEW_YEAR)), [1, 2]),
+        (Filter(updated_at=Range(NEW_YEAR, None)), [1, 2]),
+        (Filter(updated_at=Range(None, NEW_YEAR)), [2, 3]),
     ],
 )
 async def test_the_three_queries_have_the_same_filters(
@@ -111,8 +117,10 @@ async def test_the_three_queries_have_the_same_filters(
 ) -> None:
     """A range includes its limits. Of so few movies, the estimate is exact."""
     execute(
-        "insert into movies (title, year, runtime, genres)"
-        " values ('a', 2000, 100, '{x}'), ('b', 2001, 101, '{y}'), ('c', 2002, 102, '{z}')"
+        "insert into movies (title, year, runtime, genres, created_at, updated_at) values"
+        " ('a', 2000, 100, '{x}', '2025-12-31 23:59:59.999999Z', '2026-01-01 00:00:00.000001Z'),"
+        " ('b', 2001, 101, '{y}', '2026-01-01 00:00Z', '2026-01-01 00:00Z'),"
+        " ('c', 2002, 102, '{z}', '2026-01-01 00:00:00.000001Z', '2025-12-31 23:59:59.999999Z')"
     )
     filters, page = wanted.parameters(), listing.place_parameters("id", FIRST, SIZE)
 

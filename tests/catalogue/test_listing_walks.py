@@ -1,6 +1,7 @@
 """Tests walks through random catalogues while movies are inserted and deleted."""
 
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from conftest import Client
@@ -16,7 +17,16 @@ movies = st.tuples(
     st.sampled_from(["A", "a", "Á", "B", "The Same", "the same", "ж", "\U0001f600"]),
     st.integers(1990, 1993),
     st.integers(90, 92),
+    st.integers(1, 3),  # microseconds of created_at
+    st.integers(1, 3),  # of updated_at
 )
+FILTERS = {
+    "": "true",
+    "year=1991": "year = 1991",
+    "year=1991..": "year >= 1991",
+    "created_at=2026-01-05T09:00:00.000002Z": "created_at = '2026-01-05 09:00:00.000002Z'",
+    "updated_at=..2026-01-05T09:00:00.000002Z": "updated_at <= '2026-01-05 09:00:00.000002Z'",
+}
 changes = st.lists(
     st.one_of(st.tuples(st.just("insert"), movies), st.tuples(st.just("delete"), st.integers(0))),
     max_size=4,
@@ -33,7 +43,7 @@ changes = st.lists(
     between=st.lists(changes, max_size=30),
     sort=st.sampled_from(paging.SORTS),
     size=st.integers(1, 7),
-    year=st.sampled_from([None, "1991", "1991.."]),
+    wanted=st.sampled_from(sorted(FILTERS)),
     exact=st.sampled_from([10_000, 3]),
 )
 async def test_a_movie_that_stays_is_seen_once_and_in_order(  # noqa: PLR0913, PLR0917 - hypothesis's parameters
@@ -43,14 +53,14 @@ async def test_a_movie_that_stays_is_seen_once_and_in_order(  # noqa: PLR0913, P
     between: list[list[Any]],
     sort: str,
     size: int,
-    year: str | None,
+    wanted: str,
     exact: int,
 ) -> None:
     """Whatever is inserted and deleted during the walk."""
     execute("truncate movies restart identity")
     ids = [_insert(execute, movie) for movie in start]
-    parameters = {"sort": sort, "page_size": str(size)} | ({"year": year} if year else {})
-    stayed = _matching(execute, year)
+    parameters = {"sort": sort, "page_size": str(size), **dict(parse_qsl(wanted))}
+    stayed = _matching(execute, wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "EXACT_TOTAL", exact)
         patch.setattr(paging, "EXACT_TOTAL", exact)
@@ -68,7 +78,7 @@ async def test_a_movie_that_stays_is_seen_once_and_in_order(  # noqa: PLR0913, P
                     ids.append(_insert(execute, what))
                 elif ids:
                     execute("delete from movies where id = %s", ids[what % len(ids)])
-            stayed &= _matching(execute, year)
+            stayed &= _matching(execute, wanted)
         else:
             pytest.fail("the walk does not end")
 
@@ -79,15 +89,16 @@ async def test_a_movie_that_stays_is_seen_once_and_in_order(  # noqa: PLR0913, P
 
 def _insert(execute: Execute, movie: Any) -> int:
     [(number,)] = execute(
-        "insert into movies (title, year, runtime, genres) values (%s, %s, %s, '{a}') returning id",
+        "insert into movies (title, year, runtime, genres, created_at, updated_at)"
+        " values (%s, %s, %s, '{a}', '2026-01-05 09:00Z'::timestamptz + %s * interval '1 us',"
+        " '2026-01-05 09:00Z'::timestamptz + %s * interval '1 us') returning id",
         *movie,
     )
     return int(number)
 
 
-def _matching(execute: Execute, year: str | None) -> set[int]:
-    low, high = {None: (0, 9999), "1991": (1991, 1991), "1991..": (1991, 9999)}[year]
-    return {n for (n,) in execute("select id from movies where year between %s and %s", low, high)}
+def _matching(execute: Execute, wanted: str) -> set[int]:
+    return {n for (n,) in execute(f"select id from movies where {FILTERS[wanted]}")}
 
 
 def _key(movie: dict[str, Any], sort: str) -> tuple[Any, int]:

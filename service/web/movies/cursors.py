@@ -8,11 +8,13 @@ cursor gets the page that it asks for.
 import base64
 import hashlib
 import zlib
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 from service.catalogue import changes
+from service.catalogue.movie import TYPES
 from service.catalogue.paging import Filter, Place, SortKey
 from service.database import MAX_BIGINT, MAX_INTEGER
 
@@ -80,8 +82,9 @@ def _digest(filters: Filter, sort: str) -> bytes:
 def _parse_place(content: Any, sort: str) -> Place:
     """Check every value, so that no forged cursor causes an error in the database."""
     field = sort.removeprefix("-")
-    kind = str if field == "title" else int
-    if not isinstance(content, list) or [type(part) for part in content] != [bool, int, kind, int]:
+    kind = TYPES.get(field, int)  # relevance is a number
+    types = [bool, int, str if kind is datetime else kind, int]
+    if not isinstance(content, list) or [type(part) for part in content] != types:
         raise ValueError("not a place")
     backwards, total, value, movie_id = content
     # All JSON parsers read a total below 2^53 exactly (RFC 8259, 6).
@@ -90,4 +93,8 @@ def _parse_place(content: Any, sort: str) -> Place:
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
     if kind is int and abs(value) > maximum:
         raise ValueError("out of range")
+    if kind is datetime:
+        value = datetime.fromisoformat(value)
+        if value.tzinfo != UTC:
+            raise ValueError("not in UTC")
     return Place(key=SortKey(value, movie_id), backwards=backwards, total=total)

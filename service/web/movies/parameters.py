@@ -7,6 +7,7 @@ Reports all failures at once. Values are percent-encoded UTF-8, with `+` or `%20
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
@@ -31,6 +32,10 @@ DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
 RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
 RANGES = re.compile(rf"{RANGE}(,{RANGE}){{0,{MAX_RANGES - 1}}}")
+CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
+# PostgreSQL stores microseconds, and no leap seconds.
+TIME = rf"[0-9]{{4}}(-[0-9]{{2}}){{2}}[Tt]{CLOCK}:[0-5][0-9](\.[0-9]{{1,6}})?([Zz]|(\+|-){CLOCK})"
+TIMES = re.compile(rf"{TIME}(\.\.({TIME})?)?|\.\.{TIME}")
 
 
 class ListQuery(NamedTuple):
@@ -115,6 +120,18 @@ def _ranges(unit: str, low: int, high: int) -> QueryParameter:
     )
 
 
+def _times() -> QueryParameter:
+    start, end = "2026-01-05T09:00:00Z", "2026-01-05T10:30:00.123456%2B01:00"
+    return QueryParameter(
+        f"a time like {start} or {end} (RFC 3339; at most 6 decimals, as times are stored in"
+        " microseconds; percent-encode + as %2B), or a range of times A..B, A.. or ..B",
+        _parse_times,
+        type="string",
+        pattern=f"^({TIMES.pattern})$",
+        examples=[f"{start}.."],
+    )
+
+
 def _parse_number(text: str, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:
     if not NUMBER.fullmatch(text) or not minimum <= int(text) <= maximum:
         raise ValueError("not a number in the range")
@@ -136,6 +153,24 @@ def _parse_ranges(text: str) -> Range:
     low, high = min(low for low, _ in parts), max(high for _, high in parts)
     several = ",".join(f"[{low},{high}]" for low, high in parts) if len(parts) > 1 else None
     return Range(low or None, None if high == MAX_INTEGER else high, several and f"{{{several}}}")
+
+
+def _parse_times(text: str) -> Range:
+    if not TIMES.fullmatch(text):
+        raise ValueError("not times")
+    low_text, dots, high_text = text.partition("..")
+    low = _parse_time(low_text)
+    high = _parse_time(high_text) if dots else low
+    if low and high and low > high:
+        raise ValidationError(f"must not start after its end, found {text}")
+    return Range(low, high)
+
+
+def _parse_time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.upper()).astimezone(UTC) if text else None
+    except OverflowError as error:
+        raise ValidationError(f"must be in the years 1 to 9999 of UTC, found {text}") from error
 
 
 def _parse_genres(text: str) -> tuple[str, ...]:
@@ -166,6 +201,8 @@ class MoviesQuery(Schema):
     genres_any = _genres("at least one", "comedy,family")
     year = _ranges("years", 1990, 1999)
     runtime = _ranges("minutes", 90, 120)
+    created_at = _times()
+    updated_at = _times()
     sort = QueryParameter(f"one of {', '.join(SORTS)}", _parse_sort, type="string", enum=[*SORTS])
     page_size = _number(MAX_PAGE_SIZE)
     page = _number(MAX_INTEGER)
@@ -202,6 +239,8 @@ def parse_list_query(request: web.Request) -> ListQuery:
         genres_any=values.get("genres_any"),
         year=values.get("year", ANY),
         runtime=values.get("runtime", ANY),
+        created_at=values.get("created_at", ANY),
+        updated_at=values.get("updated_at", ANY),
     )
     sort = values.get("sort", "relevance" if filters.title else "id")
     page_size = values.get("page_size", DEFAULT_PAGE_SIZE)

@@ -126,7 +126,8 @@ _OPERATIONS = (
         "Find movies",
         "Returns a page of the movies that match all filters. `title` finds words in any order"
         " and ignores case and accents. `genres` finds movies that have all of the given genres,"
-        " `genres_any` those that have at least one. Ranges include both ends. `-` before a `sort`"
+        " `genres_any` those that have at least one. Ranges include both ends. With"
+        " `created_at` or `updated_at`, also sort by it: that is fastest. `-` before a `sort`"
         " field reverses the order. `relevance` sorts the shortest title first, then the newer"
         " year; it is the default with `title`. Otherwise the default is `id`.\n\n"
         "Follow the cursors, or the `Link` header, from page to page. A page by cursor takes the"

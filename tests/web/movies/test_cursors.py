@@ -1,6 +1,7 @@
 """Tests cursors: valid are only the service's own, and only with their filters and sort."""
 
 import string
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from service.web.movies import cursors
 
 FILTERS = Filter(title="moana")
 KEYS = {"title": SortKey("Moana", 7), "-year": SortKey(2016, 7), "runtime": SortKey(107, 2**63 - 1)}
+KEYS["created_at"] = SortKey(datetime(2026, 1, 5, 9, 0, 0, 1, tzinfo=UTC), 7)
+KEYS["-updated_at"] = SortKey(datetime(1, 1, 1, tzinfo=UTC), 7)
 KEYS["relevance"] = SortKey(5 * 10**10 - 2016, 7)
 
 
@@ -61,6 +64,18 @@ def test_a_cursor_with_any_other_character_is_refused(sort: str) -> None:
         ("relevance", ("1", 1), 8),
         ("title", ("\0", 1), 8),
         ("title", (1, 1), 8),
+        ("created_at", (1, 1), 8),
+        ("created_at", (None, 1), 8),
+        ("created_at", ("", 1), 8),
+        ("created_at", ("now", 1), 8),
+        ("created_at", ("infinity", 1), 8),
+        ("created_at", ("2026-01-05", 1), 8),
+        ("created_at", ("2026-01-05T09:00:00", 1), 8),
+        ("-created_at", ("0000-01-05T09:00:00Z", 1), 8),
+        ("-created_at", ("9999-12-31T24:00:00Z", 1), 8),
+        ("updated_at", ("2026-02-30T09:00:00Z", 1), 8),
+        ("updated_at", ("2026-01-05T09:00:00Z\0", 1), 8),
+        ("-updated_at", (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 1), 8),
         ("id", (2**63, 1), 8),
         ("id", (1, 1), 0),
         ("id", (1, 1), 2**53),

@@ -1,5 +1,6 @@
 """Tests GET /v1/movies: filters, sort, cursors, page numbers, metadata and links."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -225,6 +226,102 @@ async def test_cursors_walk_there_and_back(client: Client, sort: str, order: lis
             assert {len(ids(page)) for page in there[:-1]} <= {size}
 
 
+@pytest.fixture
+def timed(execute: Execute) -> None:
+    """Insert six movies: two of each created_at, three of each updated_at."""
+    execute(
+        "insert into movies (title, year, runtime, genres, created_at, updated_at)"
+        " select 'x', 2000, 1, '{a}', '2026-01-05 09:00Z'::timestamptz + n / 2 * interval '1 us',"
+        " '2026-01-05 09:00Z'::timestamptz - n % 2 * interval '1 hour'"
+        " from generate_series(0, 5) as n"
+    )
+
+
+TIMES = "2026-01-05T09:00:00.000001Z..2026-01-05T09:00:00.000001Z"
+
+
+@pytest.mark.parametrize(
+    ("query", "order"),
+    [
+        ({"sort": "created_at"}, [1, 2, 3, 4, 5, 6]),
+        ({"sort": "-created_at"}, [6, 5, 4, 3, 2, 1]),
+        ({"sort": "updated_at"}, [2, 4, 6, 1, 3, 5]),
+        ({"sort": "-updated_at"}, [5, 3, 1, 6, 4, 2]),
+        ({"sort": "created_at", "created_at": TIMES}, [3, 4]),
+        ({"sort": "-created_at", "created_at": "2026-01-05T09:00:00.000001Z.."}, [6, 5, 4, 3]),
+        ({"sort": "updated_at", "created_at": "..2026-01-05T09:00:00.000001Z"}, [2, 4, 1, 3]),
+        ({"sort": "-updated_at", "updated_at": "..2026-01-05T08:59:59Z"}, [6, 4, 2]),
+    ],
+)
+@pytest.mark.usefixtures("timed", "exact_total")
+async def test_times_are_walked_there_and_back(
+    client: Client, query: dict[str, str], order: list[int]
+) -> None:
+    """Also from one to another movie of the same time; ties are in the order of ids."""
+    for size in (1, 2, 5):
+        there = await walk(
+            client,
+            await listed(client, page_size=size, **query),
+            "next_cursor",
+            page_size=size,
+            **query,
+        )
+        back = await walk(client, there[-1], "previous_cursor", page_size=size, **query)
+
+        assert [number for page in there for number in ids(page)] == order
+        assert [ids(page) for page in reversed(back)] == [ids(page) for page in there]
+
+
+FOUND_BY_TIMES = {
+    "created_at=2026-01-05T09:00:00Z": [1, 2],
+    "created_at=2026-01-05t09:00:00.0z": [1, 2],
+    "created_at=2026-01-05T10:30:00%2B01:30": [1, 2],
+    "created_at=2026-01-04T21:00:00.000002-12:00": [5, 6],
+    "created_at=2026-01-05T09:00:00.000001Z..": [3, 4, 5, 6],
+    "created_at=..2026-01-05T09:00:00.000001Z": [1, 2, 3, 4],
+    "created_at=2026-01-05T09:00:00.000001Z..2026-01-05T10:00:00.000002%2b01:00": [3, 4, 5, 6],
+    "created_at=2026-01-05T09:00:00.000003Z..": [],
+    "created_at=0001-01-01T00:00:00Z..9999-12-31T23:59:59.999999Z": [1, 2, 3, 4, 5, 6],
+    "updated_at=2026-01-05T08:00:00Z": [2, 4, 6],
+    "updated_at=2026-01-05T08:00:00.1Z..": [1, 3, 5],
+    "updated_at=..2026-01-05T08:00:00Z": [2, 4, 6],
+    "updated_at=2026-01-05T08:00:00Z&created_at=2026-01-05T09:00:00Z&year=2000": [2],
+}
+
+
+@pytest.mark.usefixtures("timed")
+async def test_a_range_of_times_includes_both_ends(client: Client) -> None:
+    """With Z or an offset, and a fraction of a second."""
+    found = {
+        query: ids(await listed(client, **URL(f"?{query}", encoded=True).query))
+        for query in FOUND_BY_TIMES
+    }
+
+    assert found == FOUND_BY_TIMES
+
+
+@pytest.mark.usefixtures("timed")
+async def test_a_cursor_holds_for_the_same_times_in_another_form(client: Client) -> None:
+    """The filter is the time, and not its text."""
+    query = {"created_at": "2026-01-05T09:00:00Z..", "page_size": 5}
+    cursor = (await listed(client, **query))["metadata"]["next_cursor"]
+
+    query["created_at"] = "2026-01-05t10:00:00.0+01:00.."
+    assert ids(await listed(client, cursor=cursor, **query)) == [6]
+
+
+@pytest.mark.parametrize("sort", ["created_at", "-updated_at"])
+@pytest.mark.usefixtures("timed", "exact_total")
+async def test_a_forged_time_only_gives_another_page(client: Client, sort: str) -> None:
+    """PostgreSQL has every time that Python has."""
+    for time in (datetime.min, datetime.max, datetime(99, 9, 9), datetime(2026, 1, 5, 9)):  # noqa: DTZ001, DTZ901 - see below
+        key = SortKey(time.replace(tzinfo=UTC), 2**63 - 1)
+        for backwards in (False, True):
+            cursor = cursors.encode(key, 6, Filter(), sort, backwards=backwards)
+
+            assert len(ids(await listed(client, sort=sort, cursor=cursor))) in {0, 2, 3, 4, 6}
+
+
 @pytest.mark.usefixtures("exact_total")
 async def test_a_search_is_sorted_by_relevance(client: Client, execute: Execute) -> None:
     """The shortest title first, in characters, then the newer year, then the id."""
@@ -259,7 +356,7 @@ async def test_a_walk_continues_within_the_first_year_of_a_range(
             assert [number for page in pages for number in ids(page)] == order
 
 
-@pytest.mark.parametrize("sort", ["id", "-id", "year", "-year"])
+@pytest.mark.parametrize("sort", ["id", "-id", "year", "-year", "created_at", "-updated_at"])
 @pytest.mark.usefixtures("catalogue")
 async def test_a_page_whose_movies_are_gone_leads_back(
     client: Client, execute: Execute, sort: str
@@ -305,7 +402,8 @@ async def test_a_cursor_holds_for_its_filter_and_sort_alone(client: Client) -> N
     """With another filter or sort, the cursor is refused; a damaged one is told from it."""
     cursor = (await listed(client, sort="year", page_size=2))["metadata"]["next_cursor"]
 
-    filters = ("genres=drama", "title=x", "genres_any=drama", "year=1963", "year=1888,1999")
+    filters = ["genres=drama", "title=x", "genres_any=drama", "year=1963", "year=1888,1999"]
+    filters += [f"{name}=2026-01-05T09:00:00Z.." for name in ("created_at", "updated_at")]
     for query in ("sort=-year", "sort=id", *(f"sort=year&{name}" for name in filters)):
         [(parameter, detail)] = await refused(client, f"{query}&cursor={cursor}")
         assert parameter == "cursor"
@@ -477,6 +575,25 @@ async def test_totals_are_exact_up_to_ten_thousand(client: Client, execute: Exec
     assert {other["total_records"] for other in others} == {rough["total_records"]}
 
 
+WRONG_TIMES = [
+    *("", "..", "now", "today", "infinity", "1767603600", "2026-01-05", "2026-01-05T09:00Z"),
+    *("2026-01-05T09:00:00", "2026-01-05%2009:00:00Z", "2026-01-05T09:00:00+01:00"),
+    *("20260105T090000Z", "2026-W02-1T09:00:00Z", "2026-01-05T09:00:00,5Z", "26-01-05T09:00:00Z"),
+    *("2026-01-05T09:00:00.Z", "2026-01-05T09:00:00.1234567Z", "2026-01-05T09:00:00%00Z"),
+    *("2026-01-05T09:00:60Z", "2026-12-31T23:59:60Z", "2026-01-05T24:00:00Z"),
+    *("2026-02-29T09:00:00Z", "2026-13-05T09:00:00Z", "2026-00-05T09:00:00Z"),
+    *("2026-01-05T09:00:00-0100", "2026-01-05T09:00:00-01", "2026-01-05T09:00:00-01:00:00"),
+    *(
+        "2026-01-05T09:00:00-24:00",
+        "2026-01-05T09:00:00-01:60",
+        "2026-01-05T09:00:00%E2%88%9201:00",
+    ),
+    *("0000-01-01T00:00:00Z", "0001-01-01T00:00:00%2B00:01", "9999-12-31T23:59:59-00:01"),
+    *("-0001-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "%D9%A2026-01-05T09:00:00Z"),
+    *("2026-01-05T09:00:00Z...2026-01-05T09:00:00Z", "2026-01-05T09:00:00Z..x", "x..2026-01-05"),
+    *("2026-01-05T09:00:00Z..2026-01-06T09:00:00Z..", "2026-01-05T09:00:00Z,2026-01-06T09:00:00Z"),
+    *("2026-01-05T09:00:00Z%0A", "%202026-01-05T09:00:00Z", "2026-01-05T09:00:00Z..%20"),
+]
 INVALID = [
     ("x=1", "x"),
     ("Title=a", "Title"),
@@ -505,6 +622,9 @@ INVALID = [
     ("year=%D9%A1%D9%A9%D9%A9%D9%A9", "year"),
     ("runtime=1.5", "runtime"),
     ("runtime=90%20mins", "runtime"),
+    *((f"created_at={times}", "created_at") for times in WRONG_TIMES),
+    ("updated_at=2026-01-05", "updated_at"),
+    ("updated_at=2026-01-05T09:00:01Z..2026-01-05T09:00:00Z", "updated_at"),
     ("sort=", "sort"),
     ("sort=genres", "sort"),
     ("sort=-relevance", "sort"),
@@ -537,6 +657,21 @@ async def test_an_invalid_parameter_is_named(client: Client) -> None:
     [
         ("year=1999..1990", "year", "must not start after its end, found 1999..1990"),
         ("runtime=1,5..4", "runtime", "must not start after its end, found 5..4"),
+        (
+            "created_at=2026-01-05T09:00:00Z..2026-01-05T09:30:00%2B01:00",
+            "created_at",
+            "must not start after its end, found 2026-01-05T09:00:00Z..2026-01-05T09:30:00+01:00",
+        ),
+        (
+            "updated_at=2026-01-05T09:00:00+01:00",
+            "updated_at",
+            "must be a time like 2026-01-05T09:00:00Z or 2026-01-05T10:30:00.123456%2B01:00 (RFC",
+        ),
+        (
+            "created_at=0001-01-01T00:00:00%2B00:01",
+            "created_at",
+            "must be in the years 1 to 9999 of UTC, found 0001-01-01T00:00:00+00:01",
+        ),
         ("year=x", "year", "must be years like 1990, 1990..1999, 1990.. or ..1999, or up to 10"),
         ("genres=a&genres=b", "genres", "must be given once, as 1 to 5 genres, separated by comm"),
         ("sort=id&sort=id", "sort", "must be given once, as one of id, title, "),
@@ -550,6 +685,16 @@ async def test_a_refused_parameter_is_explained(
 
     assert refused_name == name
     assert found.startswith(detail)
+
+
+@pytest.mark.parametrize("time", ["2026-01-05T09:00:00+01:00", "2026-01-05T09:00:00.1234567Z"])
+async def test_a_refused_time_is_explained(client: Client, time: str) -> None:
+    """A + that is not percent-encoded is a blank; more digits than are stored are refused."""
+    [(_, detail)] = await refused(client, f"created_at={time}")
+
+    assert "percent-encode + as %2B" in detail
+    assert "at most 6 decimals, as times are stored in microseconds" in detail
+    assert detail.endswith("or a range of times A..B, A.. or ..B")
 
 
 async def test_all_invalid_parameters_are_reported_at_once(client: Client) -> None:
