@@ -85,6 +85,75 @@ where k.expires_at > now()
 -- response before the movie is replicated.
 for key share of k;
 
+-- name: create_batch_once(key, fingerprint, movies)
+-- set: gin_pending_list_limit = 64kB
+-- \set key '\'a\'' \set fingerprint '\'f\''
+-- \set movies '\'[{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
+-- POST /v1/movies/batch with an Idempotency-Key: creates all movies if the key is unused, and stores the key
+-- with all of them. If not, it returns no row. For the lock of the key, see create_movies_once.
+with unused as materialized (
+  select :key::text as key
+  where not exists (
+      select from idempotency_keys as k where k.key = :key::text and k.expires_at > now()
+    )
+    and pg_try_advisory_xact_lock(hashtextextended(:key::text, 0))
+),
+expired as (
+  delete from idempotency_keys as k
+  using unused as u
+  where k.key = u.key and k.expires_at <= now()
+  returning k.key
+),
+new as materialized (
+  select
+    nextval('movies_id_seq') as id,
+    u.key, n.position, n.title, n.year, n.runtime, n.genres
+  from unused as u
+  cross join jsonb_to_recordset(:movies)
+    as n (position bigint, title text, year integer, runtime integer, genres text[])
+),
+created as (
+  insert into movies (id, title, year, runtime, genres)
+  overriding system value
+  select n.id, n.title, n.year, n.runtime, n.genres
+  from new as n
+  returning id, title, year, runtime, genres, version, created_at, updated_at
+),
+stored as (
+  insert into idempotency_keys (key, fingerprint, response)
+  select n.key, :fingerprint, jsonb_agg(to_jsonb(c) order by n.position)
+  from new as n
+  left join created as c on c.id = n.id
+  -- The join makes PostgreSQL delete an expired key before it inserts the key again.
+  left join expired as e on e.key = n.key
+  group by n.key
+  -- If a trigger prevents the insert of a movie, its id is null and the key is not stored.
+  having bool_and(c.id is not null)
+)
+select
+  n.position, :fingerprint::text as fingerprint,
+  c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
+from new as n
+left join created as c on c.id = n.id;
+
+-- name: get_batch_response(key)
+-- \set key '\'a\''
+-- Returns the movies that the key of a batch created, each with its position in the batch, as they were at
+-- their creation. An unused key returns no row.
+select
+  r.place - 1 as position, k.fingerprint,
+  m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+from idempotency_keys as k
+cross join jsonb_array_elements(k.response) with ordinality as r (movie, place)
+cross join jsonb_to_record(r.movie) as m (
+  id bigint, title text, year integer, runtime integer, genres text[],
+  version integer, created_at timestamptz, updated_at timestamptz
+)
+where k.key = :key
+  and k.expires_at > now()
+-- As in get_idempotent_responses, the row lock makes the commit wait for the synchronous standby.
+for key share of k;
+
 -- name: clear_idempotency_keys(at_most)
 -- \set at_most 1000
 -- Deletes up to at_most expired keys with their responses, and returns how many it deleted. It skips locked

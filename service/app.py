@@ -110,6 +110,7 @@ def create_app(
         Suggestions(lists, movie_lists),
         BodyReader(config.server.body_timeout),
         feed=feed,
+        access=access,
         require_if_match=config.server.require_if_match,
     )
     routes = make_routes(

@@ -40,10 +40,15 @@ class Limits:
             self._redis = redis_counts.Redis(settings.redis_url)
             self._counts = redis_counts.RedisCounts(self._policy, self._redis)
 
-    async def charge(self, context: RequestContext, cost: int) -> None:
-        """Count `cost` units, at most the whole burst; raises `LimitReached`."""
+    async def charge(self, context: RequestContext, cost: int, charged: int = 0) -> None:
+        """Count `cost` units, at most the whole burst, less those `charged`; `LimitReached`."""
         cost = min(cost, self._policy.quota)
-        refused = await self._counts.take(choose_key(context.client_id, context.address), cost)
+        if cost <= charged:
+            return
+        key = choose_key(context.client_id, context.address)
+        refused = await self._counts.take(key, cost - charged)
+        if refused and charged:
+            refused = await self._counts.take(key, cost)  # the client will send all of it again
         if refused:
             self._count_refusal()
             raise LimitReached(

@@ -1,4 +1,4 @@
-"""Creates a movie once, however often a client repeats the request with the same key.
+"""Creates a movie or a batch once, however often a client sends the request with the same key.
 
 PostgreSQL decides which request is first, and stores the response with the key
 (queries/idempotency.sql, docs/decisions/0012-idempotency-keys.md).
@@ -7,8 +7,9 @@ PostgreSQL decides which request is first, and stores the response with the key
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -27,6 +28,13 @@ USED_BY = "POST a movie with an Idempotency-Key"
 QUERIES: Mapping[str, Expected] = {
     "create_movies_once": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
     "get_idempotent_responses": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
+    "create_batch_once": Expected(
+        RESPONSE,
+        [{"key": "", "fingerprint": "", "movies": "[]"}],
+        f"{USED_BY} (batch)",
+        writes=True,
+    ),
+    "get_batch_response": Expected(RESPONSE, [{"key": ""}], f"{USED_BY} (batch)", writes=True),
 }
 
 # Between tries, while another request uses the key; after the last try, the client gets a 409.
@@ -35,13 +43,18 @@ RETRIES = 5
 # Keys per statement: each takes a lock, and all sessions together have
 # 6400 by default (max_locks_per_transaction).
 MAX_KEYS_PER_STATEMENT = 32
+# In front of the keys of a batch and of its movies: a key that is sent contains no tab.
+BATCH_KEY = "batch\t"
 
 
 class Response(NamedTuple):
-    """The movie that a key created, as it was created, and the fingerprint of the sent fields."""
+    """The movies that a key created, as they were created, and the fingerprint of what was sent."""
 
     fingerprint: str
-    movie: Movie
+    movies: list[Movie]
+
+
+Run = Callable[[], Awaitable[Response | None]]
 
 
 class IdempotentCreates:
@@ -76,7 +89,7 @@ class IdempotentCreates:
         )
         self._statements.require_sent(query, [row[0] for row in fetched], [row.key for row in rows])
         return {
-            position: Response(fingerprint, Movie._make(movie))
+            position: Response(fingerprint, [Movie._make(movie)])
             for position, fingerprint, *movie in fetched
         }
 
@@ -90,29 +103,62 @@ class IdempotentCreates:
         `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it,
         and `Invalid` if the database refuses the movie; the key then stays unused.
         """
-        if context and context.client_id is not None:
-            key = f"{context.client_id}\t{key}"  # a key of a client contains no tab
-        # Of the parsed fields, not of the body: a client may write the same JSON differently.
-        fingerprint = hashlib.sha256(orjson.dumps(fields)).hexdigest()
+        key, fingerprint = _identify(key, fields, context)
         position = next(self._positions)
         payload = orjson.dumps(
             {"position": position, "key": key, "fingerprint": fingerprint, **fields}
         )
+        create = partial(self._creates.submit, position, payload, context)
+        get = partial(self._responses.submit, position, payload, context)
+        try:
+            (movie,), is_replayed = await self._create_once(key, fingerprint, create, get)
+        except RuleBroken as error:
+            raise to_invalid(error) from error
+        return movie, is_replayed
+
+    async def create_all(
+        self, key: str | None, movies: Sequence[Mapping[str, Any]], context: RequestContext
+    ) -> tuple[list[Movie], bool]:
+        """Create all movies of a batch in one statement, or none; otherwise as `create`."""
+        rows = orjson.dumps([{"position": n, **fields} for n, fields in enumerate(movies)])
+        run = partial(self._run_batch, context, max_affected=len(movies), movies=rows.decode())
+        try:
+            if key is None:
+                created = await run("create_movies")
+                if not created or len(created.movies) < len(movies):
+                    raise self._statements.report("create_movies", "it returned too few movies")
+                return created.movies, False
+            key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
+            run = partial(run, is_repeatable=True, key=key, fingerprint=fingerprint)
+            create, get = partial(run, "create_batch_once"), partial(run, "get_batch_response")
+            return await self._create_once(key, fingerprint, create, get)
+        except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
+            raise to_invalid(error, "movies") from error
+
+    async def _run_batch(
+        self, context: RequestContext, query: str, **parameters: Any
+    ) -> Response | None:
+        rows = await self._fetch(query, waiting=[context], **parameters)
+        movies = [Movie._make(row[-len(TYPES) :]) for row in sorted(rows, key=itemgetter(0))]
+        return Response(rows[0][1], movies) if rows else None
+
+    async def _create_once(
+        self, key: str, fingerprint: str, create: Run, get: Run
+    ) -> tuple[list[Movie], bool]:
+        """Create if the key is unused; otherwise get the response of the key, and True."""
         for attempt in range(1 + RETRIES):
             if attempt:
                 await asyncio.sleep(RETRY_PAUSE_S)
-            if created := await self._create_if_unused(key, position, payload, context):
-                return created.movie, False
-            if first := await self._responses.submit(position, payload, context):
+            if created := await self._create_if_unused(key, create):
+                return created.movies, False
+            if first := await get():
                 if first.fingerprint != fingerprint:
                     raise KeyReused
-                return first.movie, True
+                return first.movies, True
         raise KeyInUse
 
-    async def _create_if_unused(
-        self, key: str, position: int, payload: bytes, context: RequestContext | None
-    ) -> Response | None:
-        """Create the movie; return None if the key is used, or another request uses it now.
+    async def _create_if_unused(self, key: str, create: Run) -> Response | None:
+        """Create; return None if the key is used, or another request uses it now.
 
         `_keys_in_use` finds other requests of this process. The key's lock in the database would
         find them, too, but not while they wait for a locked table.
@@ -121,13 +167,21 @@ class IdempotentCreates:
             return None
         self._keys_in_use.add(key)
         try:
-            response = await self._creates.submit(position, payload, context)
+            response = await create()
         except RuleBroken as error:
             if error.rule == "idempotency_keys_pkey":  # another process has just used it
                 return None
-            raise to_invalid(error) from error
+            raise
         finally:
             self._keys_in_use.discard(key)
-        if response and response.movie.id is None:
+        if response and any(movie.id is None for movie in response.movies):
             raise self._statements.report("create_movies_once", "it created no movie")
         return response
+
+
+def _identify(key: str, content: Any, context: RequestContext | None) -> tuple[str, str]:
+    """Return the key with its client, and the fingerprint of what is sent with it."""
+    if context and context.client_id is not None:
+        key = f"{context.client_id}\t{key}"  # a key of a client contains no tab
+    # Of the parsed fields, not of the body: a client may write the same JSON differently.
+    return key, hashlib.sha256(orjson.dumps(content)).hexdigest()

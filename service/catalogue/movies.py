@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -150,16 +150,20 @@ class Catalogue:
         return result
 
     async def _get(self, rows: Rows[Movie]) -> dict[int, Movie]:
+        return await self.get_several([row.key for row in rows], list_contexts(rows))
+
+    async def get_several(
+        self, ids: Sequence[int], waiting: Sequence[RequestContext]
+    ) -> dict[int, Movie]:
+        """Return the movies that exist, by id, in one statement for the requests that wait."""
         try:
             # An array literal; the server parses it faster than `array[...]`.
-            ids = "{" + ",".join([str(row.key) for row in rows]) + "}"
-            fetched = await self._fetch("get_movies", waiting=list_contexts(rows), ids=ids)
+            text = "{" + ",".join(map(str, ids)) + "}"
+            fetched = await self._fetch("get_movies", waiting=waiting, ids=text)
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
-        self._statements.require_sent(
-            "get_movies", [row[0] for row in fetched], [row.key for row in rows]
-        )
+        self._statements.require_sent("get_movies", [row[0] for row in fetched], ids)
         return {row[0]: Movie(*row) for row in fetched}
 
     async def _create(self, rows: Rows[Movie]) -> dict[int, Movie]:
@@ -202,8 +206,10 @@ def _to_json(rows: Rows[Any]) -> str:
     return "[" + b",".join([row.payload for row in rows]).decode() + "]"
 
 
-def to_invalid(broken: RuleBroken) -> Invalid:
+def to_invalid(broken: RuleBroken, field: str = "") -> Invalid:
     """Convert a violated constraint; its field is known if it is named movies_<field>_<rule>."""
-    field = next((name for name in FIELDS if broken.rule.startswith(f"movies_{name}_")), "")
+    field = field or next(
+        (name for name in FIELDS if broken.rule.startswith(f"movies_{name}_")), ""
+    )
     detail = f"breaks the rule {broken.rule}" if broken.rule else "is refused by the database"
     return Invalid([Failure(field, detail)])

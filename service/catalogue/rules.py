@@ -68,7 +68,7 @@ class JSONField(Field[Any]):
         try:
             if type(value) is not self._kind:
                 raise ValueError(  # noqa: TRY301 - handled as `convert`'s
-                    f"must be {self._expected}, found {_type_name(value)}"
+                    f"must be {self._expected}, found {type_name(value)}"
                 )
             loaded = self._convert(value) if self._convert else value
         except ValueError as error:
@@ -101,6 +101,8 @@ def load_fields(schema: Schema, row: Mapping[str, Any], *, partial: bool = False
                 unreadable.append(error)
             except ValidationError as error:
                 broken += _flatten_messages(name, error.messages)
+            except Invalid as error:
+                broken += error.failures
     if unreadable:
         failures = [failure for error in unreadable for failure in error.failures] + broken
         more = " (see errors for more mistakes)" if len(failures) > 1 else ""
@@ -112,8 +114,9 @@ def load_fields(schema: Schema, row: Mapping[str, Any], *, partial: bool = False
 
 def refuse_field(name: str, schema: Schema) -> Malformed:
     """Return the error of a field that clients do not send: read-only or unknown."""
-    text = f"unknown field {quote(name)}; a movie has {', '.join(schema.fields)}"
-    if name in READ_ONLY:
+    called = "a batch" if schema.fields.keys().isdisjoint(FIELDS) else "a movie"
+    text = f"unknown field {quote(name)}; {called} has {', '.join(schema.fields)}"
+    if name in READ_ONLY and called == "a movie":
         text = f'the field "{name}" is read-only; clients send {", ".join(FIELDS)}'
     pointer = quote(name)[1:-1].replace("~", "~0").replace("/", "~1")
     return Malformed(text, [Failure(pointer, text)])
@@ -178,7 +181,7 @@ def _check_genres(genres: list[Any]) -> None:
             if text_errors:
                 errors.append({index: text_errors})
     if wrong:
-        found = {at: _type_name(genres[at]) for at in wrong[:MAX_LISTED]}
+        found = {at: type_name(genres[at]) for at in wrong[:MAX_LISTED]}
         types = {at: f"must be a string, found {name}" for at, name in found.items()}
         text = f'"genres" must be an array of strings, found {found[wrong[0]]} in it'
         raise Malformed(text, _flatten_messages("genres", [types, *errors]))
@@ -203,7 +206,8 @@ def _find_text_errors(text: str, max_bytes: int) -> list[str]:
     return errors
 
 
-def _type_name(value: Any) -> str:
+def type_name(value: Any) -> str:
+    """Name the JSON type of a value for a message."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int):

@@ -79,15 +79,15 @@ class Statements:
 
         If its connection breaks, a read is run once more on a new one; so is a write that
         `is_repeatable`. For other writes it is unknown whether they were executed.
-        `max_affected`: a statement that changes more movies is refused. If this is more than 1,
-        requests share the statement, so it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
+        `max_affected`: a statement that changes more movies is refused. If this is more than 1 and
+        requests share the statement, it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
         `waiting`: the requests that wait for it, for logs and traces.
         Raises `Contended`, `Unavailable`, `RuleBroken`, `WrongParameters` or `StatementFailed`.
         """
         query = self._queries[name]
-        execution = self._prepare(query, max_affected, timeout)
-        spans = [context.span for context in waiting if context.span]
+        execution = self._prepare(query, max_affected, timeout, is_shared=len(waiting) != 1)
+        spans = list(dict.fromkeys(context.span for context in waiting if context.span))
         with spans[0].trace_statement(name, spans) if spans else nullcontext() as report_rows:
             try:
                 rows = await self._run(query, execution, parameters, waiting)
@@ -127,14 +127,16 @@ class Statements:
         log.warning("statement failed", query=name, file=query.location, reason=reason)
         return StatementFailed(f"{name} ({query.location}): {reason}", for_every_row=True)
 
-    def _prepare(self, query: Query, max_affected: int | None, timeout: float | None) -> Execution:
+    def _prepare(
+        self, query: Query, max_affected: int | None, timeout: float | None, *, is_shared: bool
+    ) -> Execution:
         """Return the settings in front of the statement."""
         if timeout is None:
             timeout = self.timeout if query.timeout is None else query.timeout
         preamble = query.build_preamble(timeout, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
         if max_affected is not None:
             preamble += limit_affected(max_affected)
-            if max_affected > 1:
+            if max_affected > 1 and is_shared:
                 preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
         return Execution(preamble, timeout + SILENCE_MAX_S if timeout else UNLIMITED_S)
 

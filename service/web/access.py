@@ -13,6 +13,7 @@ from service.config import Access
 from service.context import RequestContext
 from service.errors import Forbidden, MalformedHeader, Unauthorized
 from service.web.costs import count_units
+from service.web.request_cycle.contexts import CONTEXT
 
 if TYPE_CHECKING:
     from service.web.request_cycle.cycle import Route
@@ -51,6 +52,11 @@ class AccessControl:
             raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
         if self._limits.are_on:
             await self._limits.charge(context, count_units(request, route.cost))
+
+    async def charge_movies(self, request: web.Request, number: int) -> None:
+        """Charge a unit for each movie of a batch, less the units that `require` has charged."""
+        if self._limits.are_on:
+            await self._limits.charge(request[CONTEXT], number, count_units(request, 1))
 
     async def _find_client(self, request: web.Request, context: RequestContext) -> Client | None:
         """Return the client whose token the request has; None if it has none.

@@ -9,16 +9,20 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import structlog
 from aiohttp import web
 
 from service import errors
 from service.catalogue.rules import MOVIE, refuse_field
 from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
+from service.context import MAX_LOGGED_LENGTH
 from service.web.access import EXPECTED_HEADER
 from service.web.movies.idempotency_keys import EXPECTED_KEY
 from service.web.request_cycle.contexts import CONTEXT
 from service.web.request_cycle.direct_response import DirectResponse
 from service.web.responses import json_response
+
+log = structlog.get_logger()
 
 # Of the request line and all headers. aiohttp limits each line to 8,190 bytes and allows 128 lines.
 MAX_HEAD_BYTES = 65_536
@@ -63,8 +67,8 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Malformed request body",
         400,
         "",
-        "The body cannot be read as a movie. It is not exactly one JSON object in UTF-8, it has an"
-        " unknown, repeated or read-only field or a field of the wrong JSON type, or it has more"
+        "The body cannot be read as a movie or a batch. It is not exactly one JSON object in UTF-8,"
+        " it has an unknown, repeated or read-only field or one of the wrong JSON type, or more"
         f" than {MAX_BYTES:,} bytes, {MAX_COLONS_AND_BRACKETS:,} colons and brackets or"
         f" {MAX_COMMAS:,} commas.",
         "`errors` lists all wrong fields, or the detail names the character. Send numbers as"
@@ -165,8 +169,8 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "validation-failed",
         "Validation failed",
         422,
-        "the movie breaks a rule of the catalogue; see errors",
-        "The request could be read, but the movie breaks rules. `errors` lists all failures, each"
+        "the request breaks a rule of the catalogue; see errors",
+        "The request could be read, but a movie breaks rules. `errors` lists all failures, each"
         " with a JSON Pointer to the field and with what is expected.",
         "Correct the fields that `errors` lists, and send the request again.",
         errors.Invalid(
@@ -193,8 +197,8 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "idempotency-key-reused",
         "Idempotency-Key already used",
         422,
-        "this Idempotency-Key was already sent with another movie",
-        "The `Idempotency-Key` was sent with another movie in the last 24 hours.",
+        "this Idempotency-Key was already sent with another movie or batch",
+        "The `Idempotency-Key` was sent with another movie or batch in the last 24 hours.",
         "Use a new key for another movie. To retry, send the same fields as the first time;"
         " whitespace and the order of the fields do not matter.",
     ),
@@ -278,14 +282,14 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
         "Send fewer or smaller headers; no header of this API needs more than 8 kB.",
     ),
 }
+FIELD_ERRORS = (errors.Malformed, errors.Invalid)  # their failures are of the body
 BY_SLUG: Mapping[str, Problem] = {
     problem.slug: problem for problem in (*HTTP_PROBLEMS.values(), *PROBLEMS.values())
 }
 
 
 def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
-    """Build the response to an error whose type, or a base class of it, is in `PROBLEMS`."""
-    problem = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
+    """Build the response to an error; log one whose type is not in `PROBLEMS`."""
     headers = {}
     if isinstance(error, errors.Unavailable | errors.KeyInUse | errors.LimitReached):
         headers["Retry-After"] = str(error.retry_after)
@@ -293,9 +297,28 @@ def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
         headers["WWW-Authenticate"] = _challenge(error)
     if isinstance(error, errors.LimitReached):
         headers |= _describe_limit(error)
+    return _response(request, _choose_problem(request, error), error, headers)
+
+
+def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
+    """Return the problem document of an error, for one of several results; log it as `respond`."""
+    problem = _choose_problem(request, error)
+    return _problem_json(problem, error, request.rel_url.raw_path, request[CONTEXT].id)
+
+
+def _choose_problem(request: web.BaseRequest, error: Exception) -> Problem:
+    """Return the kind of problem, and keep for the log what clients do not see."""
+    context = request[CONTEXT]
     if isinstance(error, errors.Unavailable):
-        request[CONTEXT].refusal = error.refusal
-    return _response(request, problem, error, headers)
+        context.refusal = error.refusal
+    if isinstance(error, errors.Unavailable | errors.StatementFailed):
+        context.reason = str(error)
+    for kind in type(error).__mro__:
+        if kind in PROBLEMS:
+            return PROBLEMS[kind]
+    path = request.rel_url.raw_path[:MAX_LOGGED_LENGTH]
+    log.error("request failed", **context.ids, path=path, exc_info=error)
+    return INTERNAL
 
 
 def respond_internal(request: web.BaseRequest) -> DirectResponse:
@@ -389,5 +412,5 @@ def _failures_json(error: Exception | None) -> list[dict[str, str]]:
         return [{"parameter": name, "detail": detail} for name, detail in error.failures]
     return [  # JSON Pointers as URI fragments: RFC 6901, 6
         {"pointer": f"#/{quote(field)}" if field else "#", "detail": detail}
-        for field, detail in getattr(error, "failures", ())
+        for field, detail in (error.failures if isinstance(error, FIELD_ERRORS) else ())
     ]

@@ -36,6 +36,7 @@ def make_routes(  # noqa: PLR0913 - the handlers
         (Route("GET", "/v1/healthcheck/ready", health.ready, Scope.NONE), "show_readiness"),
         (Route("GET", "/v1/movies", movies.list, Scope.READ, LIST_UNITS), "list_movies"),
         (Route("POST", "/v1/movies", movies.create, Scope.WRITE), "create_movie"),
+        (Route("POST", "/v1/movies/batch", movies.create_batch, Scope.WRITE), "create_movies"),
         (Route("GET", MOVIE_PATH, movies.show, Scope.READ), "show_movie"),
         (Route("PATCH", MOVIE_PATH, movies.update, Scope.WRITE), "update_movie"),
         (Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE), "replace_movie"),

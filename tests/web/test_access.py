@@ -32,6 +32,7 @@ ROUTES = {
     ("GET", "/v1/changes"): ("read", "/v1/changes", 200),
     ("GET", MOVIE): ("read", "/v1/movies/8", 404),
     ("POST", "/v1/movies"): ("write", "/v1/movies", 400),  # there is no body
+    ("POST", "/v1/movies/batch"): ("write", "/v1/movies/batch", 400),
     ("PATCH", MOVIE): ("write", "/v1/movies/8?x=1", 422),
     ("PUT", MOVIE): ("write", "/v1/movies/8", 400),
     ("DELETE", MOVIE): ("write", "/v1/movies/8", 404),

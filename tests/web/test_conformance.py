@@ -20,6 +20,15 @@ include-method = "OPTIONS"
 [operations.checks.use_after_free]
 enabled = false
 
+[[operations]]
+include-operation-id = "create_movies"
+[operations.checks.negative_data_rejection]
+# A lenient batch has a result for each movie, also for a wrong one.
+expected-statuses = ["207", "400", "401", "403", "404", "422", "429", "5xx"]
+[operations.phases.stateful]
+# It would take the last part of this path for the id of a movie.
+enabled = false
+
 [phases.stateful.inference]
 # Inference by names would take X-Request-Id for the id of a movie.
 algorithms = ["location-headers"]

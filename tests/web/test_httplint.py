@@ -16,9 +16,11 @@ from wire import send
 PAGE = "https://pages.example"
 HOST = "catalogue.example"
 MOVIE = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
+BATCH = b'{"movies": [' + MOVIE + b"]}"
 GZIP = ("Accept-Encoding: gzip",)
 # Warnings that do not apply.
 ALLOWED = {
+    "CREATED_WITHOUT_LOCATION": "a batch creates several movies, and each of them has its id",
     "HSTS_NO_SUBDOMAINS": "what else there is below the host's name is not for the service to say",
     "STATUS_BAD_REQUEST": "that the request was bad is what a 400 is there to tell",
 }
@@ -78,6 +80,8 @@ REQUESTS: list[tuple[Any, ...]] = [
     ("GET", "/v1/movies/1"),
     ("HEAD", "/v1/movies/1"),
     ("POST", "/v1/movies", ("Content-Type: application/json",), MOVIE),
+    ("POST", "/v1/movies/batch", ("Idempotency-Key: a",), BATCH),
+    ("POST", "/v1/movies/batch", ("Prefer: handling=lenient",), BATCH),
     ("PATCH", "/v1/movies/1", (), b'{"year": 2015}'),
     ("PUT", "/v1/movies/1", (), MOVIE),
     ("GET", "/v1/movies?page_size=1"),

@@ -1,5 +1,6 @@
 """The response with a page of movies: the list, its metadata, and links to the pages around it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -13,11 +14,11 @@ from service.web.responses import cacheable_response, encode_json
 
 
 def page_response(
-    request: web.Request, query: ListQuery, page: Page, suggestions: list[str] | None
+    request: web.Request, query: ListQuery, page: Page, more: Mapping[str, Any]
 ) -> web.Response:
     """Return `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288), or 304.
 
-    `suggestions`: corrected titles, if a search of titles found nothing.
+    `more`: further metadata, that only some lists have.
     """
     url = request.rel_url
     previous_cursor = _encode_cursor(page.previous, page.total, query, backwards=True)
@@ -33,8 +34,7 @@ def page_response(
     if query.page_number:
         metadata["current_page"] = query.page_number
         metadata["last_page"] = last_page
-    if suggestions is not None:
-        metadata["suggestions"] = suggestions
+    metadata |= more
     current = query.page_number or 1
     links = {
         "first": _remove_place(url),

@@ -19,7 +19,7 @@ from marshmallow.fields import Field
 from service.catalogue.changes import Place as ChangePlace
 from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
 from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, quote
-from service.database import MAX_INTEGER
+from service.database import MAX_BIGINT, MAX_INTEGER
 from service.errors import Failure, WrongParameters
 from service.web.movies import cursors
 
@@ -31,6 +31,7 @@ MAX_WAIT_S = 20  # for changes; less than the 30 s after which platforms give up
 DIGITS = "(0|[1-9][0-9]{0,9})"
 NUMBER = re.compile(DIGITS)
 RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
+IDS = re.compile(rf"[1-9][0-9]{{0,18}}(,[1-9][0-9]{{0,18}}){{0,{MAX_PAGE_SIZE - 1}}}")
 RANGES = re.compile(rf"{RANGE}(,{RANGE}){{0,{MAX_RANGES - 1}}}")
 CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
 # PostgreSQL stores microseconds, and no leap seconds.
@@ -46,6 +47,7 @@ class ListQuery(NamedTuple):
     place: Place
     page_size: int
     page_number: int | None
+    ids: tuple[int, ...] = ()  # instead of all others
 
     @property
     def is_whole_list(self) -> bool:
@@ -183,6 +185,13 @@ def _parse_genres(text: str) -> tuple[str, ...]:
     return genres
 
 
+def _parse_ids(text: str) -> tuple[int, ...]:
+    ids = tuple(map(int, text.split(","))) if IDS.fullmatch(text) else ()
+    if not ids or max(ids) > MAX_BIGINT:
+        raise ValueError("not ids")
+    return ids
+
+
 def _parse_sort(text: str) -> str:
     if text not in SORTS:
         raise ValueError("unknown")
@@ -192,6 +201,15 @@ def _parse_sort(text: str) -> str:
 class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
+    id = QueryParameter(
+        f"1 to {MAX_PAGE_SIZE} ids, separated by commas; no other parameter",
+        _parse_ids,
+        type="array",
+        items={"type": "integer", "format": "int64", "minimum": 1, "maximum": MAX_BIGINT},
+        minItems=1,
+        maxItems=MAX_PAGE_SIZE,
+        examples=[[7, 8]],
+    )
     title = _text(
         "words of the title, or beginnings of words like `cas*`",
         MAX_TITLE_BYTES,
@@ -233,6 +251,10 @@ NO_PARAMETERS = Schema()
 def parse_list_query(request: web.Request) -> ListQuery:
     """Return the query of GET /v1/movies; `WrongParameters`."""
     values = _parse(request, SCHEMA)
+    if ids := values.pop("id", ()):
+        if values:
+            raise WrongParameters([Failure("id", f"must not be combined with {min(values)}")])
+        return ListQuery(Filter(), "id", Place(), MAX_PAGE_SIZE, None, ids)
     filters = Filter(
         title=values.get("title"),
         genres=values.get("genres"),

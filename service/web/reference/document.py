@@ -62,6 +62,7 @@ class Operation(NamedTuple):
     body: Json | None = None
     problems: tuple[str, ...] = ()  # slugs; only those that the other fields do not imply
     status: int = 200  # of `response`
+    multi_status: Json | None = None  # the other successful response, 207
 
 
 def parameter(name: str, location: str, description: str, **shape: Any) -> Json:
@@ -101,6 +102,7 @@ HEADERS = {
         required=False,
         enum=["true"],
     ),
+    "Preference-Applied": _header("`handling=lenient`."),
     "Link": _header("Links to the `first`, `prev` and `next` pages that exist (RFC 8288)."),
     "Changes-Cursor": _header(
         "With the first page of all movies: where the feed of changes goes on.", required=False
@@ -171,9 +173,10 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
+    paths = set[str]()
     for method, path, operation, scope in table:
         operations = {method.lower(): _describe(operation, scope, anonymous)}
-        if method == "GET":  # each path has one
+        if method == "GET":
             head = operation._replace(
                 name=f"{operation.name}_head",
                 summary=f"{operation.summary} (headers only)",
@@ -184,6 +187,8 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
             for status, each in responses.items():  # clients would parse the empty body
                 whole = _problem_response(each) if isinstance(each, str) else each
                 responses[status] = {key: it for key, it in whole.items() if key != "content"}
+        if path not in paths:
+            paths.add(path)
             operations["options"] = _describe(_options(operation), Scope.NONE, anonymous)
         spec.path(re.sub(r"\{(\w+):[^/]*\}", r"{\1}", path), operations=operations)
     # Only those that an operation refers to.
@@ -191,13 +196,15 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
         spec.components.response(group, _problem_response(group))
     document: Json = spec.to_dict()
     for name, schema in document["components"]["schemas"].items():
-        if name not in BODIES:  # later versions may add fields to responses
+        if name not in (*BODIES, "MovieBatch"):  # later versions may add fields to responses
             del schema["additionalProperties"]
     return document
 
 
 def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
     responses: dict[int, Json | str] = {operation.status: operation.response}
+    if operation.multi_status:
+        responses[207] = operation.multi_status
     problems = operation.problems
     security: list[Json] = []
     if IF_NONE_MATCH in operation.parameters:

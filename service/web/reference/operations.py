@@ -8,6 +8,7 @@ from typing import Any
 
 from marshmallow import Schema
 
+from service.catalogue.batches import BATCH, MAX_MOVIES
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MOVIE
 from service.database import MAX_BIGINT
@@ -52,8 +53,9 @@ QUERY = _describe_query(PARAMETERS)
 for each in QUERY:
     if each["name"].startswith("genres"):  # separated by commas; no genre of a list has one
         genre = {"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": "^[^,]+$"}
-        genres = {"type": "array", "items": genre, "minItems": 1, "maxItems": MAX_GENRES}
-        each |= {"schema": genres, "style": "form", "explode": False}
+        each["schema"] = {"type": "array", "items": genre, "minItems": 1, "maxItems": MAX_GENRES}
+    if each["schema"]["type"] == "array":
+        each |= {"style": "form", "explode": False}
 IDEMPOTENCY_KEY = parameter(
     HEADER_NAME,
     "header",
@@ -63,6 +65,8 @@ IDEMPOTENCY_KEY = parameter(
     pattern=f"^({KEY_PATTERN.pattern})$",
     examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
 )
+LENIENT = "`handling=lenient` (RFC 7240): create each movie for itself."
+PREFER = parameter("Prefer", "header", LENIENT, examples=["handling=lenient"])
 IF_MODIFIED_SINCE = parameter(
     "If-Modified-Since",
     "header",
@@ -107,7 +111,9 @@ def _body(schema: Schema, examples: Json, *media_types: str) -> Json:
     return {"required": True, "content": dict.fromkeys(media_types, content)}
 
 
-WHOLE_MOVIE = _body(MOVIE, {"a movie": schemas.make_example(MOVIE)}, "application/json")
+NEW_MOVIE = schemas.make_example(MOVIE)
+WHOLE_MOVIE = _body(MOVIE, {"a movie": NEW_MOVIE}, "application/json")
+MOVIES = _body(BATCH, {"two movies": {"movies": [NEW_MOVIE, NEW_MOVIE]}}, "application/json")
 PATCH = _body(
     schemas.MOVIE_PATCH,
     {
@@ -185,6 +191,21 @@ _OPERATIONS = (
         WHOLE_MOVIE,
         (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
         status=201,
+    ),
+    Operation(
+        "create_movies",
+        "Movies",
+        "Add several movies",
+        f"Stores up to {MAX_MOVIES} movies in one step: all or, with an error, none. With `Prefer:"
+        " handling=lenient`, each movie is created for itself: the response is a 207 with a result"
+        " for each, in the order of the request, either with its movie or with its problem. An"
+        " `Idempotency-Key` holds for the whole batch.",
+        json_response("The new movies.", schemas.MovieBatchResponse, ("Idempotency-Replayed",)),
+        (IDEMPOTENCY_KEY, PREFER),
+        MOVIES,
+        (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
+        status=201,
+        multi_status=json_response("The results.", schemas.BatchResults, ("Preference-Applied",)),
     ),
     Operation(
         "show_movie",

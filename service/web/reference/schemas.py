@@ -6,7 +6,7 @@
 from typing import Any
 
 from marshmallow import Schema
-from marshmallow.fields import Field, List, Nested, String
+from marshmallow.fields import Field, Integer, List, Nested, String
 
 from service import __version__
 from service.catalogue.paging import EXACT_TOTAL
@@ -66,7 +66,7 @@ Movie = _schema(
 MovieResponse = _schema("MovieResponse", movie=Nested(Movie))
 PageMetadata = _schema(
     "PageMetadata",
-    optional=("current_page", "last_page", "suggestions"),
+    optional=("current_page", "last_page", "suggestions", "missing_ids"),
     page_size=_field("the largest number of movies on a page", 20, minimum=1),
     total_records=_field("the number of movies that match", 1, minimum=0),
     total_is_estimate=_field(f"true if more than {EXACT_TOTAL:,}", example=False),
@@ -82,6 +82,7 @@ PageMetadata = _schema(
             "maxItems": 3,
         },
     ),
+    missing_ids=List(Integer(), metadata={"description": "only with `id`: those without a movie"}),
 )
 MovieList = _schema("MovieList", movies=List(Nested(Movie)), metadata=Nested(PageMetadata))
 Genre = _schema(
@@ -143,3 +144,18 @@ Problem = _schema(
     ),
     request_id=_field("the id of the request in the log", "5a1d8b0a7c9e4f21-5"),
 )
+MovieBatchResponse = _schema("MovieBatchResponse", movies=List(Nested(Movie)))
+BatchResult = _schema(
+    "BatchResult",
+    optional=("movie", "problem", "replayed"),
+    status=_field("what `POST /v1/movies` responds for this movie", 201),
+    movie=Nested(Movie),
+    problem=Nested(Problem),
+    replayed=_field("true if an earlier request with the key created it", example=True),
+)
+Numbers = _schema(
+    "BatchMetadata",
+    created=_field("the number of results with a movie", 1, minimum=0),
+    failed=_field("the number of results with a problem", 0, minimum=0),
+)
+BatchResults = _schema("BatchResults", results=List(Nested(BatchResult)), metadata=Nested(Numbers))

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from service.access.clients import Scope
 from service.config import Server as Settings
-from service.context import MAX_LOGGED_LENGTH, RequestContext
-from service.errors import Refusal, StatementFailed, Unavailable
+from service.context import RequestContext
+from service.errors import Refusal, Unavailable
 from service.metrics import Metrics
 from service.tracing import Tracing
 from service.web import problems
@@ -21,9 +20,6 @@ from service.web.request_cycle.access_log import AccessLog
 from service.web.request_cycle.contexts import CONTEXT, Contexts
 from service.web.request_cycle.headers import SEC_FETCH_SITE, require_allowed_origin
 
-log = structlog.get_logger()
-
-EXPECTED_ERRORS = tuple(problems.PROBLEMS)
 NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 
 
@@ -113,11 +109,11 @@ class RequestCycle:
             if task not in self._overdue:
                 raise
             task.uncancel()
-            response = self._respond_to_error(
+            response = _respond_to_error(
                 request, Unavailable("the request took too long", Refusal.REQUEST_TIMEOUT)
             )
         except Exception as error:  # noqa: BLE001 - any other error is a 500
-            response = self._respond_to_error(request, error)
+            response = _respond_to_error(request, error)
         finally:
             del self._running[task]
             self._overdue.discard(task)
@@ -151,21 +147,13 @@ class RequestCycle:
         if self.metrics.is_enabled:
             self.metrics.count_response(context, response.status, seconds)
 
-    def _respond_to_error(self, request: web.Request, error: Exception) -> web.StreamResponse:
-        context = request[CONTEXT]
-        if isinstance(error, ClientGone):
-            response: web.StreamResponse = web.Response(status=NGINX_CLIENT_CLOSED)
-        elif isinstance(error, web.HTTPException):
-            response = _respond_to_http_error(request, error)
-        elif isinstance(error, EXPECTED_ERRORS):
-            if isinstance(error, Unavailable | StatementFailed):
-                context.reason = str(error)
-            response = problems.respond(request, error)
-        else:
-            path = request.rel_url.raw_path[:MAX_LOGGED_LENGTH]
-            log.error("request failed", **context.ids, path=path, exc_info=error)
-            response = problems.respond_internal(request)
-        return response
+
+def _respond_to_error(request: web.Request, error: Exception) -> web.StreamResponse:
+    if isinstance(error, ClientGone):
+        return web.Response(status=NGINX_CLIENT_CLOSED)
+    if isinstance(error, web.HTTPException):
+        return _respond_to_http_error(request, error)
+    return problems.respond(request, error)
 
 
 def _respond_to_http_error(request: web.Request, error: web.HTTPException) -> web.StreamResponse:

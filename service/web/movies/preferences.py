@@ -1,0 +1,16 @@
+"""Parses the Prefer header (RFC 7240)."""
+
+import re
+
+from aiohttp import web
+
+PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*+"|[^",])++')  # with its parameters
+
+
+def prefers_lenient(request: web.Request) -> bool:
+    """Whether the client prefers handling=lenient (4.4); the first `handling` counts (2)."""
+    for preference in PREFERENCE.finditer(",".join(request.headers.getall("Prefer", ()))):
+        name, _, value = preference[0].partition(";")[0].partition("=")
+        if name.strip(" \t").lower() == "handling":
+            return value.strip(' \t"').lower() == "lenient"
+    return False

@@ -1,0 +1,663 @@
+"""GET /v1/movies?id=1,2,3 and POST /v1/movies/batch: several movies in one request."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+from conftest import MOANA, ROOT, Client, Start
+from structlog.testing import capture_logs
+from support import Execute, StoppedClock, add_client, add_movies, bearer, hold, until
+from test_process import SERVE, serving
+
+from service.access import counts
+from service.catalogue.movies import Catalogue
+from service.database import MAX_BIGINT
+from service.database.migrations import runner as migrations
+from service.errors import Refusal, Unavailable
+
+BATCH = "/v1/movies/batch"
+LENIENT = {"Prefer": "handling=lenient"}
+BAD_YEAR = {**MOANA, "year": 1800}
+TOO_EARLY = "must be 1888 or later"
+
+
+def name(*titles: str) -> list[dict[str, Any]]:
+    """Return movies with these titles."""
+    return [{**MOANA, "title": title} for title in titles]
+
+
+async def send(
+    client: Client | aiohttp.ClientSession, movies: Any, **headers: str
+) -> tuple[int, Any, bytes]:
+    """POST a batch; return status, parsed body and body. `idempotency_key` and such: headers."""
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    response = await client.post(BATCH, json={"movies": movies}, headers=named)
+    body = await response.read()
+    return response.status, json.loads(body), body
+
+
+def titles(movies: list[dict[str, Any]]) -> list[str]:
+    """Return the titles of movies."""
+    return [movie["title"] for movie in movies]
+
+
+def count(execute: Execute) -> int:
+    """Count the movies."""
+    ((number,),) = execute("select count(*) from movies")
+    return int(number)
+
+
+def errors(problem: dict[str, Any]) -> dict[str, str]:
+    """Return the details by pointer or parameter."""
+    return {
+        error.get("pointer", error.get("parameter")): error["detail"] for error in problem["errors"]
+    }
+
+
+# Movies by their ids.
+
+
+async def test_movies_by_id_come_in_the_order_of_the_request(
+    client: Client, execute: Execute
+) -> None:
+    """Also twice; the missing ones are named once, and the page has the shape of every list."""
+    add_movies(execute, "a", "b", "c")
+
+    path = "/v1/movies?id=3,9,1,3,9,9223372036854775807"
+    response = await client.get(path)
+    page = await response.json()
+    tag = response.headers["ETag"]
+    again = await client.get(path, headers={"If-None-Match": tag})
+    head = await client.head(path)
+
+    assert titles(page["movies"]) == ["c", "a", "c"]
+    assert page["metadata"] == {
+        "page_size": 100,
+        "total_records": 3,
+        "total_is_estimate": False,
+        "next_cursor": None,
+        "previous_cursor": None,
+        "missing_ids": [9, MAX_BIGINT],
+    }
+    assert page["movies"][1] == (await (await client.get("/v1/movies/1")).json())["movie"]
+    assert response.headers["Link"].startswith("</v1/movies?id=3,9")
+    assert (again.status, head.status, head.headers["ETag"]) == (304, 200, tag)
+
+
+async def test_a_hundred_movies_by_id_are_one_statement(start: Start, execute: Execute) -> None:
+    """One more id is a 422."""
+    client = await start(log__slow_statement=1e-9)  # each statement is logged
+    add_movies(execute, *map(str, range(100)))
+    ids = ",".join(map(str, range(1, 101)))
+
+    with capture_logs() as logged:
+        page = await (await client.get(f"/v1/movies?id={ids}")).json()
+    more = await client.get(f"/v1/movies?id={ids},101")
+
+    assert titles(page["movies"]) == [*map(str, range(100))]
+    assert page["metadata"]["missing_ids"] == []
+    assert [line["query"] for line in logged if "query" in line] == ["get_movies"]
+    assert more.status == 422
+
+
+WRONG_IDS = ["", "-", "0", "01", "-1", "%2B1", "1,+2", "a", "%D9%A3", "1.0", "%00", ",", "1,", ",1"]
+WRONG_IDS += ["1,,2", "1;2", "1&id=2", "1" * 5000, str(MAX_BIGINT + 1)]
+
+
+@pytest.mark.parametrize("ids", WRONG_IDS)
+async def test_wrong_ids_are_named(client: Client, ids: str) -> None:
+    """422 with the parameter, and what is expected."""
+    response = await client.get(f"/v1/movies?id={ids}")
+    problem = await response.json()
+
+    assert response.status == 422
+    assert list(errors(problem)) == ["id"]
+    assert "1 to 100 ids, separated by commas" in errors(problem)["id"]
+
+
+@pytest.mark.parametrize(
+    "other", ["sort=id", "page_size=3", "page=1", "title=a", "genres_any=x", "year=1990"]
+)
+async def test_ids_are_not_combined_with_anything(client: Client, other: str) -> None:
+    """422."""
+    response = await client.get(f"/v1/movies?{other}&id=1")
+
+    assert response.status == 422
+    expected = f"must not be combined with {other.partition('=')[0]}"
+    assert errors(await response.json()) == {"id": expected}
+
+
+# All or nothing.
+
+
+async def test_a_batch_creates_all_movies_in_one_statement(start: Start, execute: Execute) -> None:
+    """A hundred movies, also equal ones; the response has them in the order of the request."""
+    client = await start(log__slow_statement=1e-9)  # each statement is logged
+    sent = name(*(f"{number % 50}: é" for number in range(100)))
+
+    with capture_logs() as logged:
+        response = await client.post(BATCH, json={"movies": sent})
+    body = await response.json()
+
+    assert response.status == 201
+    assert "Location" not in response.headers
+    assert list(body) == ["movies"]
+    assert titles(body["movies"]) == titles(sent)
+    assert [line["query"] for line in logged if "query" in line] == ["create_movies"]
+    assert body["movies"][7] == (await (await client.get("/v1/movies/8")).json())["movie"]
+    assert count(execute) == 100
+
+
+async def test_a_hundred_of_the_largest_movies_fit(client: Client) -> None:
+    """With titles and genres of the largest size, in escapes, and with an unusual layout."""
+    genres = [letter * 100 for letter in "abcde"]
+    sent = [{**MOANA, "title": "é" * 250, "genres": genres}] * 100
+
+    response = await client.post(BATCH, data=json.dumps({"movies": sent}, indent=4))
+
+    assert response.status == 201
+
+
+async def test_every_mistake_of_a_batch_is_reported(client: Client, execute: Execute) -> None:
+    """With its movie, and nothing is created; 422 if all movies can be read."""
+    sent = [MOANA, {**MOANA, "year": 1800, "genres": ["a", "a"]}, MOANA, {"title": ""}]
+
+    status, problem, _ = await send(client, sent)
+
+    assert (status, problem["type"]) == (422, "/v1/docs#validation-failed")
+    assert problem["detail"] == "the request breaks a rule of the catalogue; see errors"
+    assert errors(problem) == {
+        "#/movies/1/year": TOO_EARLY,
+        "#/movies/1/genres/1": "must not be repeated",
+        "#/movies/3/title": "must not be blank",
+        "#/movies/3/year": "is required",
+        "#/movies/3/runtime": "is required",
+        "#/movies/3/genres": "is required",
+    }
+    assert count(execute) == 0
+
+
+async def test_a_batch_that_cannot_be_read_is_a_400_with_every_mistake(client: Client) -> None:
+    """Unknown fields of the batch and of movies, wrong types, and broken rules."""
+    sent = [{**MOANA, "title": ""}, 7, {**MOANA, "year": "1"}, {**MOANA, "a/b~": 1}, None, []]
+
+    response = await client.post(BATCH, json={"films": 1, "id": 2, "movies": sent})
+    problem = await response.json()
+
+    assert response.status == 400
+    unknown = 'unknown field "films"; a batch has movies'
+    assert problem["detail"] == f"{unknown} (see errors for more mistakes)"
+    assert errors(problem) == {
+        "#/films": unknown,
+        "#/id": 'unknown field "id"; a batch has movies',
+        "#/movies/0/title": "must not be blank",
+        "#/movies/1": "must be an object, found an integer",
+        "#/movies/2/year": "must be an integer, found a string",
+        "#/movies/3/a~1b~0": 'unknown field "a/b~"; a movie has title, year, runtime, genres',
+        "#/movies/4": "must be an object, found null",
+        "#/movies/5": "must be an object, found an array",
+    }
+
+
+async def test_the_detail_of_a_400_names_the_movie(client: Client) -> None:
+    """The first one that cannot be read."""
+    _, one, _ = await send(client, [MOANA, {**MOANA, "year": "1"}])
+    _, more, _ = await send(client, [BAD_YEAR, {**MOANA, "year": "1", "genres": 2}])
+
+    expected = 'movies/1: "year" must be an integer, found a string'
+    assert one["detail"] == expected
+    assert more["detail"] == f"{expected} (see errors for more mistakes)"
+
+
+WHOLE: list[tuple[bytes, int, list[str]]] = [
+    (b"", 400, []),
+    (b"[]", 400, []),
+    (b'{"movies": [}', 400, []),
+    (b"{}", 422, ["#/movies"]),
+    (b'{"movies": null}', 422, ["#/movies"]),
+    (b'{"movies": []}', 422, ["#/movies"]),
+    (b'{"movies": {}}', 400, ["#/movies"]),
+    (b'{"movies": "x"}', 400, ["#/movies"]),
+    (b'{"movies": [1], "movies": [2]}', 400, []),
+    (json.dumps({"movies": [MOANA] * 101}).encode(), 422, ["#/movies"]),
+    (json.dumps({"movies": [MOANA], "more": 1}).encode(), 400, ["#/more"]),
+    (json.dumps(MOANA).encode(), 400, [*(f"#/{field}" for field in MOANA), "#/movies"]),
+    (b'{"movies": [' + b"[" * 1999 + b"]" * 1999 + b"]}", 400, []),
+    (b'{"movies": [' + b"{}," * 1900 + b"{}]}", 422, ["#/movies"]),
+    (b'{"movies": [' + b"1," * 19_000 + b"1]}", 422, ["#/movies"]),
+]
+
+
+@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
+@pytest.mark.parametrize(("body", "status", "pointers"), WHOLE)
+async def test_a_wrong_batch_fails_as_a_whole(  # noqa: PLR0913, PLR0917 - the cases
+    client: Client,
+    execute: Execute,
+    body: bytes,
+    status: int,
+    pointers: list[str],
+    headers: dict[str, str],
+) -> None:
+    """Also a lenient one, if it is no batch of 1 to 100 movies."""
+    response = await client.post(BATCH, data=body, headers=headers)
+    problem = await response.json()
+
+    assert response.status == status
+    assert [error["pointer"] for error in problem.get("errors", [])] == pointers
+    assert "Preference-Applied" not in response.headers
+    assert count(execute) == 0
+
+
+async def test_a_rule_of_the_database_fails_the_whole_batch(
+    client: Client, execute: Execute
+) -> None:
+    """It is named; PostgreSQL does not say which movie breaks it. The key stays unused."""
+    execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
+    sent = [MOANA, {**MOANA, "year": 1999}]
+
+    for headers in ({}, {"idempotency_key": "a"}):
+        status, problem, _ = await send(client, sent, **headers)
+        assert status == 422
+        assert errors(problem) == {"#/movies": "breaks the rule movies_year_no_1999"}
+    assert count(execute) == 0
+    assert execute("select * from idempotency_keys") == []
+
+
+async def test_a_batch_waits_for_a_locked_table(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """As a single create does, until `statement_timeout`: no other request shares its statement."""
+    waits = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+    with hold(database, "lock table movies in share mode") as other:
+        sent = asyncio.create_task(send(client, [MOANA] * 2))
+        await until(lambda: asyncio.to_thread(execute, waits))
+        # Longer than the lock_timeout of shared statements.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sent), 0.5)
+        other.rollback()
+        status, _, _ = await sent
+
+    assert status == 201
+
+
+async def test_a_trigger_that_drops_a_movie_is_an_error(client: Client, execute: Execute) -> None:
+    """The response would lack a movie; a key is not stored."""
+    execute(
+        "create function act() returns trigger language plpgsql as"
+        " $$ begin return case when new.year <> 2000 then new end; end $$;"
+        "create trigger act before insert on movies for each row execute function act()"
+    )
+
+    for headers in ({}, {"idempotency_key": "a"}):
+        status, _, _ = await send(client, [MOANA, {**MOANA, "year": 2000}], **headers)
+        assert status == 500
+    assert execute("select * from idempotency_keys") == []
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD"])
+async def test_a_batch_is_only_posted(client: Client, method: str) -> None:
+    """Other methods are 405; OPTIONS says so, and a wrong path names the right one."""
+    response = await client.request(method, BATCH)
+    options = await client.options(BATCH)
+    near = await (await client.post("/movies/batch/")).json()
+    query = await client.post(f"{BATCH}?x=1", json={"movies": [MOANA]})
+
+    assert (response.status, response.headers["Allow"]) == (405, "OPTIONS, POST")
+    assert (options.status, options.headers["Allow"]) == (204, "OPTIONS, POST")
+    assert near["detail"].endswith("did you mean /v1/movies/batch?")
+    assert query.status == 422
+
+
+# Each for itself.
+
+
+async def test_a_lenient_batch_creates_each_movie_for_itself(
+    client: Client, execute: Execute
+) -> None:
+    """In the order of the request: the movie, or the problem that a POST would get."""
+    execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
+    sent = [MOANA, BAD_YEAR, {**MOANA, "titel": "x"}, 7, {**MOANA, "year": 1999}, MOANA]
+
+    response = await client.post(BATCH, json={"movies": sent}, headers=LENIENT)
+    body = await response.json()
+    single = await (await client.post("/v1/movies", json=BAD_YEAR)).json()
+
+    assert (response.status, response.headers["Preference-Applied"]) == (207, "handling=lenient")
+    assert body["metadata"] == {"created": 2, "failed": 4}
+    results = body["results"]
+    assert [result["status"] for result in results] == [201, 422, 400, 400, 422, 201]
+    assert [sorted(result) for result in results[:2]] == [
+        ["movie", "status"],
+        ["problem", "status"],
+    ]
+    movie = results[0]["movie"]
+    assert movie == (await (await client.get(f"/v1/movies/{movie['id']}")).json())["movie"]
+    assert results[1]["problem"] == {
+        **single,
+        "instance": BATCH,
+        "request_id": response.headers["X-Request-Id"],
+    }
+    assert errors(results[2]["problem"]).keys() == {"#/titel"}
+    assert errors(results[3]["problem"]) == {"#": "must be an object, found an integer"}
+    assert errors(results[4]["problem"]) == {"#/year": "breaks the rule movies_year_no_1999"}
+    assert count(execute) == 2
+
+
+async def test_movies_of_a_lenient_batch_share_statements(start: Start) -> None:
+    """100 creates cost far fewer than 100 statements."""
+    client = await start(log__slow_statement=1e-9)  # each statement is logged
+
+    with capture_logs() as logged:
+        status, body, _ = await send(client, [MOANA] * 100, **LENIENT)
+
+    assert (status, body["metadata"]) == (207, {"created": 100, "failed": 0})
+    assert 0 < len([line for line in logged if "query" in line]) < 10
+
+
+PREFER: list[tuple[list[str], bool]] = [
+    (["handling=lenient"], True),
+    (["Handling = Lenient"], True),
+    (['handling="lenient"'], True),
+    (["respond-async, handling=lenient;x=y, wait=10"], True),
+    (["respond-async", "handling=lenient"], True),
+    (['a="x\\",y", handling=lenient'], True),
+    (["handling=strict"], False),
+    (["handling=strict, handling=lenient"], False),
+    (["handling=lenient, handling=strict"], True),
+    (['a="x, handling=lenient"'], False),
+    (["a;handling=lenient"], False),
+    (["handling=lenientish"], False),
+    (["handling"], False),
+    (["lenient"], False),
+    ([""], False),
+    (['",,=;"' + "," * 500], False),
+    (["\xff=\xe9"], False),
+]
+
+
+@pytest.mark.parametrize(("lines", "is_lenient"), PREFER)
+async def test_the_preference_is_read_as_rfc_7240_says(
+    client: Client, lines: list[str], *, is_lenient: bool
+) -> None:
+    """Regardless of case, in any line, with parameters and quotes; the first `handling` counts."""
+    headers = [("Prefer", line) for line in lines]
+
+    response = await client.post(BATCH, json={"movies": [MOANA]}, headers=headers)
+
+    assert response.status == (207 if is_lenient else 201)
+    assert ("Preference-Applied" in response.headers) == is_lenient
+
+
+async def test_failures_of_the_service_are_results_of_their_movies(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unexpected one is a 500 and logged, an overload a 503; the other movies are created."""
+    create = Catalogue.create
+
+    async def fail(self: Catalogue, fields: Any, context: Any) -> Any:
+        if fields["title"] == "bug":
+            raise ZeroDivisionError("secret")
+        if fields["title"] == "busy":
+            raise Unavailable("secret", Refusal.QUEUE_FULL)
+        return await create(self, fields, context)
+
+    monkeypatch.setattr(Catalogue, "create", fail)
+
+    with capture_logs() as logged:
+        status, body, raw = await send(client, name("a", "bug", "busy", "b"), **LENIENT)
+
+    assert status == 207
+    assert [result["status"] for result in body["results"]] == [201, 500, 503, 201]
+    assert b"secret" not in raw
+    failed, line = logged
+    assert (failed["event"], failed["path"]) == ("request failed", BATCH)
+    assert isinstance(failed["exc_info"], ZeroDivisionError)
+    assert (line["status"], line["reason"]) == (207, "secret")
+
+
+# Idempotency keys.
+
+
+async def test_a_repeated_batch_gets_the_first_response(start: Start, execute: Execute) -> None:
+    """Byte for byte, on any process, also after the movies were changed and deleted."""
+    client, other = await start(), await start()
+    sent = name("é", "b", *map(str, range(20)))
+
+    first = await send(client, sent, idempotency_key="a")
+    await client.patch("/v1/movies/1", json={"title": "x"})
+    await client.delete("/v1/movies/2")
+    response = await other.post(BATCH, json={"movies": sent}, headers={"Idempotency-Key": '"a"'})
+
+    assert first[0] == 201
+    assert titles(first[1]["movies"]) == titles(sent)
+    assert (response.status, await response.read()) == (201, first[2])
+    assert response.headers["Idempotency-Replayed"] == "true"
+    assert execute("select key, jsonb_array_length(response) from idempotency_keys") == [
+        ("batch\ta", 22)
+    ]
+    assert execute("select last_value from movies_id_seq") == [(22,)]
+
+
+async def test_only_the_same_batch_is_a_repeat(client: Client, execute: Execute) -> None:
+    """Another order, another number or a single movie is not; a single create has other keys."""
+    sent = name("a", "b")
+    first = await send(client, sent, idempotency_key="k")
+    others = [sent[::-1], sent[:1], [*sent, MOANA]]
+
+    reused = [await send(client, other, idempotency_key="k") for other in others]
+    single = await client.post("/v1/movies", json=sent[0], headers={"Idempotency-Key": "k"})
+    again = await send(client, sent, idempotency_key="k")
+
+    for status, problem, _ in reused:
+        assert (status, problem["type"]) == (422, "/v1/docs#idempotency-key-reused")
+    assert (single.status, "Idempotency-Replayed" in single.headers) == (201, False)
+    assert again == first
+    assert count(execute) == 3
+
+
+async def test_an_expired_key_of_a_batch_is_unused(client: Client, execute: Execute) -> None:
+    """It creates another batch, and stores that one."""
+    await send(client, name("a"), idempotency_key="k")
+    execute("update idempotency_keys set expires_at = now()")
+
+    second = await send(client, name("b", "c"), idempotency_key="k")
+
+    assert second[0] == 201
+    assert await send(client, name("b", "c"), idempotency_key="k") == second
+    assert execute("select count(*), min(expires_at) > now() from idempotency_keys") == [(1, True)]
+
+
+async def test_one_of_many_equal_batches_creates_the_movies(
+    environment: dict[str, str], execute: Execute
+) -> None:
+    """On two processes at once: all get one response, or a 409."""
+    quiet = {"LOG_LEVEL": "warning"}  # nobody reads the logs
+    with (
+        serving(SERVE, environment, **quiet) as (one, _),
+        serving(SERVE, environment, **quiet) as (two, _),
+    ):
+        async with aiohttp.ClientSession(one) as first, aiohttp.ClientSession(two) as second:
+            for turn in range(10):
+                sent = name(*(f"{turn} {number}" for number in range(10)))
+                got = await asyncio.gather(
+                    *(
+                        send(client, sent, idempotency_key=str(turn))
+                        for client in [first, second] * 5
+                    )
+                )
+                assert {status for status, _, _ in got} <= {201, 409}
+                assert len({body for status, _, body in got if status == 201}) == 1
+                assert count(execute) == 10 * (turn + 1)
+
+
+async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
+    start: Start, execute: Execute, database: str
+) -> None:
+    """On any process; afterwards it gets the response."""
+    clients = [await start(), await start()]
+    waits = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+    with hold(database, "lock table movies in share mode") as other:
+        first = asyncio.create_task(send(clients[0], [MOANA] * 2, idempotency_key="a"))
+        await until(lambda: asyncio.to_thread(execute, waits))
+        repeat = await send(clients[0], [MOANA] * 2, idempotency_key="a")
+        other.rollback()
+        created = await first
+
+    assert (repeat[0], repeat[1]["type"]) == (409, "/v1/docs#idempotency-key-in-use")
+    assert created[0] == 201
+    assert await send(clients[1], [MOANA] * 2, idempotency_key="a") == created
+    assert count(execute) == 2
+
+
+async def test_a_wrong_key_is_refused_before_the_body(client: Client) -> None:
+    """As for a single create."""
+    status, problem, _ = await send(client, 7, idempotency_key="é")
+
+    assert (status, problem["type"]) == (400, "/v1/docs#wrong-idempotency-key")
+
+
+async def test_a_repeated_lenient_batch_goes_on_where_it_stopped(
+    client: Client, execute: Execute
+) -> None:
+    """Movies that exist are replayed, the others are created, another movie at a place is a 422."""
+    headers = {**LENIENT, "idempotency_key": "k"}
+    first = await send(client, [*name("a", "b"), BAD_YEAR], **headers)
+    execute("delete from idempotency_keys where key = 'batch\tk\t1'")  # as if it had stopped there
+
+    status, body, _ = await send(client, [*name("a", "b", "c"), MOANA], **headers)
+    _, other, _ = await send(client, name("x"), **headers)
+
+    assert [result["status"] for result in first[1]["results"]] == [201, 201, 422]
+    assert status == 207
+    assert body["metadata"] == {"created": 4, "failed": 0}
+    assert [result.get("replayed") for result in body["results"]] == [True, None, None, None]
+    assert body["results"][0]["movie"] == first[1]["results"][0]["movie"]
+    assert other["results"][0]["problem"]["type"] == "/v1/docs#idempotency-key-reused"
+    assert execute("select key from idempotency_keys order by key") == [
+        (f"batch\tk\t{place}",) for place in range(4)
+    ]
+
+
+async def test_a_hundred_keys_of_a_lenient_batch(client: Client, execute: Execute) -> None:
+    """More than fit into a statement; the repeat replays all of them."""
+    headers = {**LENIENT, "idempotency_key": "k"}
+
+    first = await send(client, [MOANA] * 100, **headers)
+    again = await send(client, [MOANA] * 100, **headers)
+
+    assert first[1]["metadata"] == again[1]["metadata"] == {"created": 100, "failed": 0}
+    assert [{**each, "replayed": True} for each in first[1]["results"]] == again[1]["results"]
+    assert count(execute) == 100
+
+
+async def test_keys_of_batches_never_meet_those_of_other_clients(
+    start: Start, execute: Execute
+) -> None:
+    """A lenient batch without a token whose key is the id of a client; keys of two clients."""
+    client = await start()
+    token = bearer(add_client(execute, "write"))
+    await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "0", **token})
+
+    _, body, _ = await send(client, [MOANA], idempotency_key="1", **LENIENT)
+    await send(client, [MOANA], idempotency_key="1", **token)
+    await send(client, [MOANA], idempotency_key="1", **token, **LENIENT)
+
+    assert "replayed" not in body["results"][0]
+    assert execute("select key from idempotency_keys order by key") == [
+        ("1\t0",),
+        ("1\tbatch\t1",),
+        ("1\tbatch\t1\t0",),
+        ("batch\t1\t0",),
+    ]
+
+
+async def test_migrations_can_be_reverted_with_keys_of_batches(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """Keys of single movies stay; those of batches, which the release before cannot read, go."""
+    await send(client, name("a", "b"), idempotency_key="a")
+    await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "b"})
+
+    while execute("select 1 from pg_attribute where attname = 'response'"):
+        await asyncio.to_thread(migrations.downgrade, database, ROOT / "migrations", lambda _: None)
+
+    assert execute("select key from idempotency_answers") == [("b",)]
+    assert execute("select key from idempotency_keys") == [("b",)]
+
+
+# Limits.
+
+NOON = 1_800_014_400.0  # 12:00 UTC; a window begins
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    """The clock of limits, which stands still at noon."""
+    clock = StoppedClock(NOON)
+    monkeypatch.setattr(counts, "time", clock)
+    return clock
+
+
+async def count_left(client: Client, quota: int) -> int:
+    """Use up the rate limit, and return how many units were left."""
+    statuses = [(await client.get("/v1/movies/1")).status for _ in range(quota + 1)]
+    return quota + 1 - statuses.count(429)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
+@pytest.mark.parametrize(("movies", "blanks", "units"), [(1, 0, 1), (30, 0, 30), (2, 200_000, 4)])
+async def test_a_batch_takes_a_unit_for_each_movie(
+    start: Start,
+    headers: dict[str, str],
+    movies: int,
+    blanks: int,
+    units: int,
+) -> None:
+    """Or those of its body, if they are more."""
+    client = await start(limits__rate=1, limits__burst=60)
+    body = json.dumps({"movies": [MOANA] * movies}) + blanks * " "
+
+    response = await client.post(BATCH, data=body, headers=headers)
+
+    assert response.status in (201, 207)
+    assert await count_left(client, 60) == 60 - units
+
+
+async def test_a_batch_over_the_limit_changes_nothing(
+    start: Start, clock: StoppedClock, execute: Execute
+) -> None:
+    """The 429 says what the whole batch takes and when it succeeds, which is then so."""
+    client = await start(limits__rate=1, limits__burst=60)
+    await send(client, [MOANA] * 31)
+
+    for _ in range(3):  # each of these takes a unit
+        response = await client.post(BATCH, json={"movies": [MOANA] * 30})
+    detail = (await response.json())["detail"]
+    created = count(execute)
+    clock.now += int(response.headers["Retry-After"])
+    status, _, _ = await send(client, [MOANA] * 30)
+
+    assert (response.status, created) == (429, 31)
+    assert "this request takes 30:" in detail
+    assert (status, count(execute)) == (201, 61)
+
+
+@pytest.mark.parametrize("burst", [1, 2, 20])
+async def test_a_batch_larger_than_the_burst_takes_all_of_it(
+    start: Start, clock: StoppedClock, burst: int
+) -> None:
+    """It succeeds once the whole burst is there.
+
+    It may be refused twice: before its body is read, and again when the number of movies is known.
+    """
+    client = await start(limits__rate=1, limits__burst=burst)
+    for _ in range(5):
+        statuses = []
+        while 201 not in statuses:
+            response = await client.post(BATCH, json={"movies": [MOANA] * 100})
+            statuses.append(response.status)
+            clock.now += int(response.headers.get("Retry-After", "0"))
+        assert statuses[:-1] in ([], [429], [429, 429])
