@@ -9,6 +9,7 @@ from service.errors import Failure, Invalid, Malformed
 
 MAX_MOVIES = 100
 ITEMS = {"$ref": "#/components/schemas/MovieInput"}  # apispec's name of `MOVIE`
+MAX_FAILURES = 500  # the movies behind so many are not read: a response could have 2 MB
 SHAPE = {"items": ITEMS, "minItems": 1, "maxItems": MAX_MOVIES}
 
 
@@ -37,6 +38,8 @@ def _load_all(values: list[Any]) -> list[dict[str, Any]]:
             failures += [Failure(f"{place}/{at}".rstrip("/"), what) for at, what in error.failures]
             if isinstance(error, Malformed) and not unreadable:
                 unreadable = f"{place}: {str(error).partition(' (see errors')[0]}"
+            if len(failures) >= MAX_FAILURES:
+                break
     if unreadable:
         raise Malformed(unreadable, failures)
     if failures:

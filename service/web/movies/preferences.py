@@ -4,7 +4,8 @@ import re
 
 from aiohttp import web
 
-PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*+"|[^",])++')  # with its parameters
+# With its parameters. A string that does not end takes the rest, so that this is linear.
+PREFERENCE = re.compile(r'(?:"(?:[^"\\]|\\.)*+"?|[^",])++')
 
 
 def prefers_lenient(request: web.Request) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import aiohttp
@@ -230,6 +231,17 @@ WHOLE: list[tuple[bytes, int, list[str]]] = [
 ]
 
 
+async def test_a_batch_is_not_read_beyond_500_mistakes(client: Client) -> None:
+    """Otherwise the response to a small body could have megabytes."""
+    sent = [{**MOANA, "genres": [" "] * 100}] * 50
+
+    status, problem, body = await send(client, sent)
+
+    assert status == 422
+    assert 500 <= len(problem["errors"]) < 700
+    assert len(body) < 100_000
+
+
 @pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
 @pytest.mark.parametrize(("body", "status", "pointers"), WHOLE)
 async def test_a_wrong_batch_fails_as_a_whole(  # noqa: PLR0913, PLR0917 - the cases
@@ -367,6 +379,7 @@ PREFER: list[tuple[list[str], bool]] = [
     (["handling=strict, handling=lenient"], False),
     (["handling=lenient, handling=strict"], True),
     (['a="x, handling=lenient"'], False),
+    (['a="x', "handling=lenient"], False),
     (["a;handling=lenient"], False),
     (["handling=lenientish"], False),
     (["handling"], False),
@@ -388,6 +401,17 @@ async def test_the_preference_is_read_as_rfc_7240_says(
 
     assert response.status == (207 if is_lenient else 201)
     assert ("Preference-Applied" in response.headers) == is_lenient
+
+
+async def test_a_hostile_preference_is_read_at_once(client: Client) -> None:
+    """Strings that do not end: each quotation mark must not search the rest of the header."""
+    headers = [("Prefer", '"x' + '\\"' * 3900)] * 8
+    started = time.monotonic()
+
+    response = await client.post(BATCH, json={"movies": [MOANA]}, headers=headers)
+
+    assert response.status == 201
+    assert time.monotonic() - started < 3  # 0.02 s, or some 15 s if it searches again and again
 
 
 async def test_failures_of_the_service_are_results_of_their_movies(
