@@ -117,6 +117,7 @@ created as (
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres
   from new as n
+  order by n.position
   returning id, title, year, runtime, genres, version, created_at, updated_at
 ),
 stored as (

@@ -87,8 +87,12 @@ class Statements:
         """
         query = self._queries[name]
         execution = self._prepare(query, max_affected, timeout, is_shared=len(waiting) != 1)
-        spans = list(dict.fromkeys(context.span for context in waiting if context.span))
-        with spans[0].trace_statement(name, spans) if spans else nullcontext() as report_rows:
+        spans = [context.span for context in waiting if context.span]
+        with (
+            spans[0].trace_statement(name, [*dict.fromkeys(spans)])
+            if spans
+            else nullcontext() as report_rows
+        ):
             try:
                 rows = await self._run(query, execution, parameters, waiting)
             except StatementFailed as error:

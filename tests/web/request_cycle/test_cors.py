@@ -51,6 +51,7 @@ async def test_a_preflight_lists_the_methods_of_the_path(open_client: Client) ->
         assert told.pop("access-control-allow-origin") == OTHER
         assert listed(told.pop("access-control-allow-methods")) == {
             "/v1/movies": READ | {"POST"},
+            "/v1/movies/batch": {"OPTIONS", "POST"},
             "/v1/movies/{id}": READ | {"PATCH", "PUT", "DELETE"},
         }.get(path, READ)
         assert listed(told.pop("access-control-allow-headers")) >= {
@@ -59,6 +60,7 @@ async def test_a_preflight_lists_the_methods_of_the_path(open_client: Client) ->
             "Idempotency-Key",
             "If-Match",
             "If-None-Match",
+            "Prefer",
             "X-Request-Id",
         }
         assert told.pop("access-control-max-age") == "7200"
