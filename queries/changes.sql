@@ -1,12 +1,12 @@
 -- The feed of changes (GET /v1/changes). The triggers movies_record_* write a row of movie_changes for each
 -- movie that a statement creates, changes or deletes.
 
--- name: get_changes(requests, size)
--- \set requests '\'[{"position": 0, "after": null, "after_id": null}]\'' \set size 100
+-- name: get_changes(after, after_id, size)
+-- \set after null \set after_id null \set size 100
 -- set: transaction_read_only = on
--- Returns, for each request, up to `size` changes behind the transaction `after` and the row `after_id` in it;
--- null: from the oldest change that is kept. With each change comes the movie as it is now, or nulls if it is
--- gone. A request without changes returns one row with nulls. If the feed is off, nothing is returned.
+-- Returns up to `size` changes behind the row after_id of the transaction `after`; null: from the oldest change that
+-- is kept. With each change comes the movie as it is now, or nulls if it is gone. Without changes, there is one row
+-- with nulls. If the feed is off, nothing is returned.
 --
 -- Only changes of transactions below the horizon are returned: every transaction below it has ended, so no
 -- change can come in between later. A transaction that stays open holds back the changes of all later ones:
@@ -30,27 +30,22 @@ with state as materialized (
   limit 1
 )
 select
-  r.position, s.feed, s.horizon::text as horizon, coalesce(r.after <= s.cleared_to, false) as is_cleared,
+  s.feed, s.horizon::text as horizon, coalesce(:after::xid8 <= s.cleared_to, false) as is_cleared,
   c.transaction::text as transaction, c.id as change, c.kind, c.movie_id, c.version as change_version,
   c.changed_at, m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
-from jsonb_to_recordset(:requests) as r (position bigint, after xid8, after_id bigint)
-cross join state as s
+from state as s
 left join lateral (
   select c.transaction, c.id, c.kind, c.movie_id, c.version, c.changed_at
   from movie_changes as c
-  where (c.transaction, c.id) > (coalesce(r.after, s.cleared_to), coalesce(r.after_id, 9223372036854775807))
+  where (c.transaction, c.id) > (
+      coalesce(:after::xid8, s.cleared_to), coalesce(:after_id::bigint, 9223372036854775807)
+    )
     and c.transaction < s.horizon
   order by c.transaction, c.id
   limit :size
 ) as c on true
-left join lateral (
-  -- The limit makes PostgreSQL look up each movie by its id. Otherwise it may read the whole table.
-  select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
-  from movies as m
-  where m.id = c.movie_id
-  limit 1
-) as m on true
-order by r.position, c.transaction, c.id;
+left join movies as m on m.id = c.movie_id
+order by c.transaction, c.id;
 
 -- name: clear_changes(keep_days, at_most)
 -- \set keep_days 30 \set at_most 1000

@@ -102,7 +102,7 @@ def create_app(
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
     health = Health(config.service.environment, require_migrations, cycle)
     movie_lists = Listing(lists)
-    feed = Feed(lists, config.sharing) if config.changes.keep_days else None
+    feed = Feed(lists) if config.changes.keep_days else None
     handlers = Movies(
         Catalogue(statements, config.sharing),
         idempotent_creates,

@@ -4,25 +4,19 @@ docs/decisions/0018-feed-of-changes.md.
 """
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
-
-import orjson
+from typing import NamedTuple
 
 from service.catalogue.movie import TYPES, Movie
-from service.config import Sharing
 from service.context import RequestContext
-from service.database.batching import Batcher, Rows, list_contexts
 from service.database.query import Expected
-from service.database.statements import Row, Statements
+from service.database.statements import Statements
 from service.errors import CursorExpired, Refusal, Unavailable
 
 QUERIES: Mapping[str, Expected] = {
     "get_changes": Expected(
         {
-            "position": int,
             "feed": str,
             "horizon": str,
             "is_cleared": bool,
@@ -34,15 +28,12 @@ QUERIES: Mapping[str, Expected] = {
             "changed_at": datetime,
             **TYPES,
         },
-        [{"requests": "[]", "size": 1}],
+        [{"after": None, "after_id": None, "size": 1}],
         "GET the changes, and lists of all movies",
     ),
 }
 
 PAGE_CHANGES = 100
-MAX_TRANSACTION = 2**64 - 1
-# Requests per statement: together, their pages may have 1,600 movies.
-MAX_REQUESTS = 16
 POLL_S = 0.2  # while requests wait for changes
 MAX_WAITING = 1000  # requests; further ones are refused
 
@@ -55,9 +46,13 @@ class Place(NamedTuple):
     change: int
 
 
+END = Place("", 2**64 - 1, 0)
+
+
 class Change(NamedTuple):
     """A change of a movie; `movie` is the movie as it is now, None if it is gone."""
 
+    place: Place  # behind it
     kind: str  # created, updated or deleted
     movie_id: int
     version: int  # after the change, or the last one
@@ -75,43 +70,37 @@ class ChangePage(NamedTuple):
 class Feed:
     """Returns changes; may raise `Unavailable`."""
 
-    def __init__(self, statements: Statements, sharing: Sharing) -> None:
+    def __init__(self, statements: Statements) -> None:
         self._statements = statements
-        self._numbers = itertools.count()
-        self._batcher: Batcher[list[Row]] = Batcher(
-            self._fetch,
-            sharing,
-            max_rows=MAX_REQUESTS,
-            idempotent=True,
-            rows_metric=statements.metrics.shared_statement_rows.labels("get_changes"),
-        )
-        self._waiting: dict[asyncio.Future[None], Place] = {}
+        self._waiting: dict[asyncio.Future[ChangePage], Place] = {}
         self._asking: asyncio.Task[None] | None = None
 
-    async def fetch(self, after: Place | None, context: RequestContext | None = None) -> ChangePage:
+    async def fetch(self, after: Place | None, context: RequestContext) -> ChangePage:
         """Return the next changes behind the place, or the oldest ones that are kept.
 
         `context`: of the request, for logs. Raises `CursorExpired` if the place is of another feed,
         or if changes behind it were cleared.
         """
-        rows = await self._ask(after, context)
-        if not rows:
-            raise Unavailable("the feed is off in the database: run migrate", Refusal.NOT_READY)
-        feed, horizon, is_cleared, transaction, change, *_ = rows[-1]
-        if after and (is_cleared or after.feed != feed):
+        page, is_cleared = await self._read(after, [context])
+        if after and (is_cleared or after.feed != page.next.feed):
             raise CursorExpired
-        place = Place(feed, int(horizon), 0)
-        if len(rows) == PAGE_CHANGES:
-            place = Place(feed, int(transaction), change)
-        return ChangePage([_make_change(*row[5:]) for row in rows if row[4] is not None], place)
+        return page
 
     async def find_end(self, context: RequestContext) -> Place | None:
         """Return the place behind all changes that can be read now; None if the feed is off."""
-        rows = await self._ask(Place("", MAX_TRANSACTION, 0), context)
-        return Place(rows[0][0], int(rows[0][1]), 0) if rows else None
+        try:
+            page, _ = await self._read(END, [context])
+        except Unavailable as error:
+            if error.refusal is Refusal.NOT_READY:
+                return None
+            raise
+        return page.next
 
-    async def wait(self, after: Place, seconds: float) -> bool:
-        """Wait until there may be changes behind the place; False after so many seconds."""
+    async def wait(self, after: Place, seconds: float) -> ChangePage | None:
+        """Wait until there are changes behind the place; None if there are none in so many seconds.
+
+        One statement, `POLL_S` after the last one, asks for all requests that wait.
+        """
         if len(self._waiting) >= MAX_WAITING:
             raise Unavailable("too many requests wait for changes", Refusal.QUEUE_FULL)
         news = asyncio.get_running_loop().create_future()
@@ -121,45 +110,54 @@ class Feed:
             await asyncio.wait([news], timeout=seconds)
         finally:
             del self._waiting[news]
-        return news.done()
+        return news.result() if news.done() else None
 
     async def _ask_for_all(self) -> None:
-        """Look for changes behind the first place, for all requests that wait."""
         while self._waiting:
             try:
-                has_news = bool((await self.fetch(min(self._waiting.values()))).changes)
-            except Exception:  # noqa: BLE001 - each request looks itself, and gets its own error
-                has_news = True
-            for news in self._waiting if has_news else ():
-                if not news.done():
-                    news.set_result(None)
+                page, _ = await self._read(min(self._waiting.values(), key=_order))
+            except Exception as error:  # noqa: BLE001 - each request gets it
+                self._return(error)
+            else:
+                self._return(page)
             await asyncio.sleep(POLL_S)
         self._asking = None
 
-    def _ask(
-        self, after: Place | None, context: RequestContext | None
-    ) -> Awaitable[list[Row] | None]:
-        number = next(self._numbers)
-        request: dict[str, int | str] = {"position": number}
-        if after:
-            request |= {"after": str(after.transaction), "after_id": after.change}
-        return self._batcher.submit(number, orjson.dumps(request), context)
+    def _return(self, found: ChangePage | Exception) -> None:
+        """Return to each request that waits the changes behind its place, if there are any."""
+        for news, after in self._waiting.items():
+            if news.done():
+                continue
+            if isinstance(found, Exception):
+                news.set_exception(found)
+            elif after.feed != found.next.feed:
+                news.set_exception(CursorExpired())
+            elif changes := [each for each in found.changes if _order(each.place) > _order(after)]:
+                news.set_result(ChangePage(changes, found.next))
 
-    async def _fetch(self, rows: Rows[list[Row]]) -> dict[int, list[Row]]:
-        """Run the statement; return the rows of each request without its number."""
-        requests = "[" + b",".join([row.payload for row in rows]).decode() + "]"
-        fetched = await self._statements.fetch(
-            "get_changes", waiting=list_contexts(rows), requests=requests, size=PAGE_CHANGES
+    async def _read(
+        self, after: Place | None, waiting: Sequence[RequestContext] = ()
+    ) -> tuple[ChangePage, bool]:
+        """Return changes, and whether some behind the place may have been cleared."""
+        rows = await self._statements.fetch(
+            "get_changes",
+            waiting=waiting,
+            after=str(after.transaction) if after else None,
+            after_id=after.change if after else None,
+            size=PAGE_CHANGES,
         )
-        found: dict[int, list[Row]] = {}
-        for number, *row in fetched:
-            found.setdefault(number, []).append(tuple(row))
-        self._statements.require_sent("get_changes", [*found], [row.key for row in rows])
-        return found
+        if not rows:
+            raise Unavailable("the feed is off in the database: run migrate", Refusal.NOT_READY)
+        feed, horizon, is_cleared, *_ = rows[0]
+        changes = list[Change]()
+        for _, _, _, transaction, number, *fields in rows if rows[0][4] is not None else ():
+            place = Place(feed, int(transaction), number)
+            movie = Movie._make(fields[4:]) if fields[4] is not None else None
+            changes.append(Change._make([place, *fields[:4], movie]))
+        if len(changes) < PAGE_CHANGES:
+            place = Place(feed, int(horizon), 0)
+        return ChangePage(changes, place), is_cleared
 
 
-def _make_change(
-    kind: str, movie_id: int, version: int, changed_at: datetime, *movie: Any
-) -> Change:
-    is_there = movie[0] is not None
-    return Change(kind, movie_id, version, changed_at, Movie._make(movie) if is_there else None)
+def _order(place: Place) -> tuple[int, int]:
+    return place.transaction, place.change

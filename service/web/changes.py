@@ -31,8 +31,7 @@ class Changes:
         context.deadline += seconds
         page = await self._feed.fetch(after, context)
         while not page.changes and (left := end - loop.time()) > 0 and not self._cycle.is_draining:
-            if await self._feed.wait(page.next, min(left, STOP_CHECK_S)):
-                page = await self._feed.fetch(page.next, context)
+            page = await self._feed.wait(page.next, min(left, STOP_CHECK_S)) or page
         return _respond(page)
 
 

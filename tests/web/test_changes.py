@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import orjson
 import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
@@ -185,13 +184,12 @@ async def test_a_request_waits_for_a_change(
 ) -> None:
     """It is answered when the change is committed, not before."""
     monkeypatch.setattr(changes, "POLL_S", 0.01)
-    polls = count_statements(monkeypatch)
+    sent = watch_polls(monkeypatch)
     after = await find_end(client)
     with session(database) as run:
         run(ADD)
         waiting = asyncio.create_task(get(client, after, wait=20))
-        known = len(polls)
-        await until(lambda: len(polls) > known + 3)
+        await until(lambda: sent["poll"] > 3)
         assert not waiting.done()
         run("commit")
         found, _ = await waiting
@@ -210,47 +208,42 @@ async def test_a_wait_ends_without_changes(client: Client) -> None:
     assert brief(await read_all(client, 1, after)) == [("created", 1, 1)]
 
 
-def count_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect the requests of each statement of the feed."""
-    sent: list[str] = []
+def watch_polls(monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event | None = None) -> Counter[str]:
+    """Count the statements of the feed: those of a request, and those for all that wait.
+
+    The latter wait for the gate.
+    """
+    sent: Counter[str] = Counter()
     fetch = Statements.fetch
 
     async def spy(self: Statements, name: str, **parameters: Any) -> Any:
         if name == "get_changes":
-            sent.append(parameters["requests"])
+            kind = "request" if parameters["waiting"] else "poll"
+            sent[kind] += 1
+            if kind == "poll" and gate:
+                await gate.wait()
         return await fetch(self, name, **parameters)
 
     monkeypatch.setattr(Statements, "fetch", spy)
     return sent
 
 
-def count_requests(sent: str) -> int:
-    """Return the number of requests in a statement."""
-    return len(orjson.loads(sent))
-
-
 async def test_one_statement_asks_for_all_that_wait(
-    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are; all of them are answered."""
-    monkeypatch.setattr(changes, "POLL_S", 0.01)
-    sent = count_statements(monkeypatch)
-    client = await start()
+    """However many there are; what it finds answers all of them."""
     after = await find_end(client)
+    gate = asyncio.Event()
+    sent = watch_polls(monkeypatch, gate)
     waiting = [asyncio.create_task(get(client, after, wait=20)) for _ in range(30)]
-    await until(
-        lambda: (
-            sum(each.count("position") for each in sent) >= 31 and sent[-1].count("position") == 1
-        )
-    )
-    known = len(sent)
-    await until(lambda: len(sent) > known + 5)
-    polls = sent[known : known + 5]
+    await until(lambda: sent == {"request": 30, "poll": 1})
     add_movies(execute, "x")
+    gate.set()
     found = await asyncio.gather(*waiting)
 
-    assert [count_requests(poll) for poll in polls] == [1] * 5
     assert [brief(some) for some, _ in found] == [[("created", 1, 1)]] * 30
+    assert sent["request"] == 30
+    assert sent["poll"] <= 3  # the change may be held back for a moment
 
 
 async def test_too_many_waiting_requests_are_refused(
@@ -288,10 +281,10 @@ async def test_a_wait_fails_with_its_database(
 ) -> None:
     """With 503, so that the client tries again."""
     monkeypatch.setattr(changes, "POLL_S", 0.01)
-    polls = count_statements(monkeypatch)
+    sent = watch_polls(monkeypatch)
     after = await find_end(client)
     waiting = asyncio.create_task(client.get(PATH, params={"after": after, "wait": "20"}))
-    await until(lambda: len(polls) > 3)
+    await until(lambda: sent["poll"] > 3)
     name = psycopg2.extensions.parse_dsn(database)["dbname"]
     maintain(f"alter database {name} allow_connections false")
     maintain(f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'")
