@@ -153,10 +153,16 @@ from movies as m
 -- set: effective_cache_size = 1MB
 -- A single page must not keep several cores busy.
 -- set: max_parallel_workers_per_gather = 0
+-- Only for streams, which read all rows with a cursor: plan for all of them, and not for the first 10 %;
+-- and allow for clients that read slowly.
+-- set: cursor_tuple_fraction = 1
+-- set: idle_in_transaction_session_timeout = 0
 -- Returns the same page without counting: walks the index of the sort order, from the movie after_id on,
 -- and takes the movies that match. The walk is slow if the first match is far away. If it exceeds this
 -- statement_timeout, the service sends sort_movies instead. If more than 100,000 movies match, sorting
 -- would be slower, so the service sends this query with the statement_timeout of config.toml.
+-- A stream (NDJSON or CSV) reads all matches from one snapshot: it sends this query once, with size null and
+-- for a cursor, and fetches 250 rows at a time, each time with a statement_timeout of 20 s.
 select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from movies as m
 where

@@ -20,6 +20,7 @@ from service import config as settings
 from service import logs
 from service.access.exposure import warn_if_anyone_can_write
 from service.app import EXPECTED, RELOAD_QUERIES, create_app, load_queries
+from service.catalogue.movie import OUTPUT_FORMS
 from service.catalogue.suggestions import refresh_words
 from service.client_commands import clients
 from service.config import Config, require_database_url
@@ -341,16 +342,14 @@ def refresh_words_(config: Config) -> None:
 
 @main.command("export")
 @click.argument("file")
-@format_option(type=click.Choice(list(formats.EXPORTED)))
+@format_option(type=click.Choice(list(OUTPUT_FORMS)))
 @click.pass_obj
 def export(config: Config, file: str, kind: str | None) -> None:
     """Export all movies into FILE (- for stdout): NDJSON, JSON or CSV, by id.
 
     `import` can read the file again, with ids and times.
     """
-    kind = formats.detect_format(
-        file, kind or ("ndjson" if file == "-" else None), formats.EXPORTED
-    )
+    kind = formats.detect_format(file, kind or ("ndjson" if file == "-" else None), OUTPUT_FORMS)
     with _stop_on_signals(), with_database(config) as ready:
         started = time.monotonic()
         try:

@@ -37,7 +37,9 @@ from service.web.bodies import BodyReader
 from service.web.changes import Changes
 from service.web.genres import Genres
 from service.web.health import Health
+from service.web.movies.batches import Batches
 from service.web.movies.handlers import Movies
+from service.web.movies.lists import Lists
 from service.web.operators import MetricsPage, make_operations_routes
 from service.web.reference.handlers import Reference
 from service.web.request_cycle.access_log import AccessLog
@@ -89,7 +91,7 @@ def create_app(
         files.load()
     check_tls(config.database)
     tracing = Tracing(config)
-    pool = Pool(config.database, files.verify, metrics)
+    pool = Pool(config.database, files.verify, metrics, config.server.max_streams)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     make = partial(Statements, pool, files.queries, timeout, slow)
     require_migrations = partial(files.require_migrations, make())
@@ -101,21 +103,18 @@ def create_app(
     server = replace(config.server, max_connections=choose_max_connections(config))
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
     health = Health(config.service.environment, require_migrations, cycle)
-    movie_lists = Listing(lists)
+    streams = make(pool.streams, require_migrations=require_migrations)
+    movie_lists = Listing(lists, streams)
     feed = Feed(lists) if config.changes.keep_days else None
-    handlers = Movies(
-        Catalogue(statements, config.sharing),
-        idempotent_creates,
-        movie_lists,
-        Suggestions(lists, movie_lists),
-        BodyReader(config.server.body_timeout),
-        feed=feed,
-        access=access,
-        require_if_match=config.server.require_if_match,
-    )
+    catalogue, bodies = Catalogue(statements, config.sharing), BodyReader(server.body_timeout)
+    has_streams, require_if_match = server.max_streams > 0, server.require_if_match
     routes = make_routes(
         health,
-        handlers,
+        Lists(
+            catalogue, movie_lists, Suggestions(lists, movie_lists), feed, has_streams=has_streams
+        ),
+        Movies(catalogue, idempotent_creates, bodies, require_if_match=require_if_match),
+        Batches(catalogue, idempotent_creates, bodies, access),
         Changes(feed, cycle) if feed else None,
         Genres(GenreCounts(lists)),
         Reference(),

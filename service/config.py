@@ -142,6 +142,7 @@ class Server:
     body_timeout: float = _setting(POSITIVE_SECONDS)
     drain_delay: float = _setting(SECONDS)
     shutdown_timeout: float = _setting(POSITIVE_SECONDS)
+    max_streams: int = _setting(WholeNumber(0, 10_000))
     require_if_match: bool = _setting(SWITCH)
     hsts: int = _setting(WholeNumber(0))
     cors_origins: tuple[str, ...] = _setting(Origins())

@@ -22,14 +22,14 @@ from service.catalogue.paging import (
 from service.context import RequestContext
 from service.database.query import Expected, Query
 from service.database.query_files import read_sql_file
-from service.database.statements import Row, Statements
+from service.database.statements import Row, RowLists, Statements
 from service.errors import Contended, Failure, WrongParameters
 
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
 
 
-def place_parameters(order: str, place: Place, size: int) -> dict[str, Any]:
-    """Return the parameters of a page, with times and numbers of type bigint as text.
+def place_parameters(order: str, place: Place, size: int | None) -> dict[str, Any]:
+    """Return the parameters of a page, with times and bigint numbers as text; size None: no end.
 
     As numbers, they would be constants of two types (integer and bigint), and pg_stat_statements
     would list the query twice.
@@ -86,10 +86,11 @@ def check_filters(queries: Mapping[str, Query]) -> None:
 
 
 class Listing:
-    """Lists movies; may raise `Unavailable`."""
+    """Lists movies; may raise `Unavailable`. `streams`: the statements of whole lists."""
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(self, statements: Statements, streams: Statements | None = None) -> None:
         self._statements = statements
+        self._streams = streams or statements
 
     async def fetch_page(
         self,
@@ -123,6 +124,11 @@ class Listing:
             next=_make_edge_key(sort, place, movies[-1:]) if has_next else None,
             total=total,
         )
+
+    def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
+        """Yield the rows of all movies that match, as `Statements.stream` does."""
+        parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
+        return self._streams.stream("walk_movies", context, **parameters)
 
     async def has_match(self, wanted: Filter, context: RequestContext, seconds: float) -> bool:
         """Whether a movie matches; `Contended` if it takes longer than `seconds`."""

@@ -1,8 +1,15 @@
-"""The movie: its columns, and its JSON form."""
+"""The movie: its columns, and its forms: JSON, and what exports and streams write."""
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, get_type_hints
+
+import orjson
+
+from service.errors import Malformed
 
 
 class Movie(NamedTuple):
@@ -27,6 +34,8 @@ FIELDS = ("title", "year", "runtime", "genres")  # clients send these; the other
 
 COLUMNS = Movie._fields
 TYPES: Mapping[str, Any] = get_type_hints(Movie)  # of the columns
+CSV_HEAD = ",".join(COLUMNS).encode() + b"\n"
+NEEDS_QUOTES = re.compile('[",\r\n]')
 
 
 def movie_json(movie: Movie) -> dict[str, Any]:
@@ -41,3 +50,53 @@ def movie_json(movie: Movie) -> dict[str, Any]:
         "created_at": movie.created_at,
         "updated_at": movie.updated_at,
     }
+
+
+class Form(NamedTuple):
+    """How to write movies: the text before, between and after them."""
+
+    head: bytes
+    encode: Callable[[dict[str, Any]], bytes]  # of a movie as the API returns it
+    separator: bytes
+    tail: bytes
+    media_type: str
+
+
+_to_json = partial(orjson.dumps, option=orjson.OPT_UTC_Z)
+_to_line = partial(orjson.dumps, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
+
+
+def _to_csv(movie: dict[str, Any]) -> bytes:
+    cells = [_to_cell(value) for value in orjson.loads(_to_json(movie)).values()]
+    return f"{','.join(cells)}\n".encode()
+
+
+def split_genres(text: str) -> list[str]:
+    """Split the genres of a cell: a JSON array, or separated by `|`, or else by commas."""
+    if text.startswith("["):
+        try:
+            return list(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise Malformed('"genres" starts with [ but is not a JSON array of strings') from error
+    return [genre.strip() for genre in text.split("|" if "|" in text else ",")]
+
+
+def _to_cell(value: Any) -> str:
+    """Quote a cell; Python's csv module does not quote a lone CR before Python 3.13."""
+    text = _join_genres(value) if isinstance(value, list) else str(value)
+    return '"' + text.replace('"', '""') + '"' if NEEDS_QUOTES.search(text) else text
+
+
+def _join_genres(genres: list[str]) -> str:
+    """Join genres with bars, or as a JSON array if splitting would not return the same genres."""
+    text = "|".join(genres)
+    if not text.startswith("[") and split_genres(text) == genres:
+        return text
+    return orjson.dumps(genres).decode()
+
+
+OUTPUT_FORMS: Mapping[str, Form] = {
+    "ndjson": Form(b"", _to_line, b"", b"", "application/x-ndjson"),
+    "json": Form(b"[\n", _to_json, b",\n", b"\n]\n", "application/json"),
+    "csv": Form(CSV_HEAD, _to_csv, b"", b"", "text/csv; charset=utf-8; header=present"),
+}

@@ -40,9 +40,9 @@ class Pool:
     `verify` is called with each new connection until it has returned True once: no query runs
     before the schema is verified.
 
-    `lists` and `writes` are shares: lists may use 30 % of `max_open` connections at once, and
-    writes 40 %. The rest is for reads by id and readiness checks, so that these wait neither for
-    slow lists nor for writes that wait for a lost standby.
+    `lists`, `writes` and `streams` are shares: lists may use 30 % of `max_open` connections at
+    once, writes 40 %, and streams `max_streams` or 20 %. The rest is for reads by id and readiness
+    checks, so that these wait neither for slow lists nor for writes that wait for a lost standby.
     """
 
     def __init__(
@@ -50,11 +50,13 @@ class Pool:
         settings: Database,
         verify: Callable[[aiopg.Connection], Awaitable[bool]],
         metrics: Metrics | None = None,
+        max_streams: int = 1,
     ) -> None:
         self.metrics = metrics or Metrics(is_enabled=False)
         self.metrics.add_sampler(self.sample)
         self.lists = asyncio.Semaphore(max(1, settings.max_open * 3 // 10))
         self.writes = asyncio.Semaphore(max(1, settings.max_open * 4 // 10))
+        self.streams = asyncio.Semaphore(max(1, min(max_streams, settings.max_open // 5)))
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify

@@ -124,6 +124,7 @@ class Execution(NamedTuple):
 
     preamble: str
     driver_timeout: float
+    statement: str | None = None  # in place of the query's
 
 
 class AiopgAdapter(PyFormatAdapter):
@@ -160,7 +161,7 @@ class AiopgAdapter(PyFormatAdapter):
         connection, execution = conn
         try:
             async with connection.cursor(timeout=execution.driver_timeout) as cursor:
-                await cursor.execute(execution.preamble + sql, parameters)
+                await cursor.execute(execution.preamble + (execution.statement or sql), parameters)
                 rows: list[tuple[Any, ...]] = await cursor.fetchall()
                 return rows
         except asyncio.CancelledError as error:

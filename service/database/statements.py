@@ -6,11 +6,12 @@ except a broken rule that has a name.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from time import monotonic
 from typing import Any
 
+import aiopg
 import psycopg2
 import structlog
 
@@ -21,6 +22,7 @@ from service.database.query import Execution, Query, limit_affected
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
+RowLists = AsyncGenerator[list[Row]]
 
 SHARED_LOCK_TIMEOUT_MS = 250  # of a shared write; its rows are then sent alone
 # How long PostgreSQL may take to report a timeout; while a commit waits for a standby, it does not.
@@ -31,6 +33,8 @@ UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
 # it, and PostgreSQL must warn if a commit was not replicated.
 DEFAULTS = "set local transaction_isolation = 'read committed'; "
 WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
+STREAM_ROWS = 250  # of a stream at once; the event loop then waits for a few ms
+STREAM_TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms wait for 30 s
 
 log = structlog.get_logger()
 
@@ -111,6 +115,30 @@ class Statements:
                 report_rows(len(rows))
         return rows
 
+    async def stream(self, name: str, context: RequestContext, **parameters: Any) -> RowLists:
+        """Yield all rows of a read from one snapshot; raises as `fetch` does.
+
+        It holds a connection until it is closed (`contextlib.aclosing`).
+        """
+        query, span = self._queries[name], context.span
+        fetch = f"fetch {query.comment} {STREAM_ROWS} from catalogue_stream"
+        declare = f"declare catalogue_stream no scroll cursor for {query.sql}; {fetch}"
+        begin = "begin isolation level repeatable read, read only; "
+        preamble = query.build_preamble(STREAM_TIMEOUT_S, begin)
+        step = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, declare)
+        with span.trace_statement(name, [span]) if span else nullcontext():
+            async with self._pool.connection(self._share) as connection:
+                try:
+                    while rows := await self._run(query, step, parameters, [context], connection):
+                        yield rows
+                        step = step._replace(preamble="", statement=fetch)
+                except psycopg2.Error as error:  # the connection broke
+                    raise self._lose(query, describe_error(error)) from error
+                finally:
+                    with suppress(psycopg2.Error, TimeoutError):  # the pool then discards it
+                        async with connection.cursor(timeout=SILENCE_MAX_S) as cursor:
+                            await cursor.execute("rollback")
+
     def require_sent(self, name: str, returned: Sequence[int], sent: Collection[int]) -> None:
         """Raise `StatementFailed` unless each key that a query returned was sent, and no key twice.
 
@@ -150,11 +178,12 @@ class Statements:
         execution: Execution,
         parameters: dict[str, Any],
         waiting: Sequence[RequestContext],
+        held: aiopg.Connection | None = None,
     ) -> list[Row]:
-        """Run the statement on a connection; psycopg2.Error if the connection breaks."""
+        """Run the statement on `held` or another connection; psycopg2.Error if that breaks."""
         share = self._share if query.is_read_only else self._pool.writes
         metrics = self.metrics.get_statement(query.name)
-        async with self._pool.connection(share) as connection:
+        async with nullcontext(held) if held else self._pool.connection(share) as connection:
             started = monotonic()
             try:
                 rows = await query.run(connection, execution, parameters)

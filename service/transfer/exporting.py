@@ -5,13 +5,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
-from service.catalogue.movie import TYPES, Movie, movie_json
+from service.catalogue.movie import OUTPUT_FORMS, TYPES, Movie, movie_json
 from service.database import MAX_BIGINT, transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
 from service.transfer.files import write_file
-from service.transfer.formats import EXPORTED
 
 QUERIES: Mapping[str, Expected] = {
     "export_movies": Expected(TYPES, [{"after_id": "0", "size": 0}], "export", by_command=True),
@@ -26,7 +25,7 @@ def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) 
     Raises `BrokenPipeError` if the reader of stdout has gone, `OperatorError` for other errors.
     """
     exported = 0
-    form = EXPORTED[kind]
+    form = OUTPUT_FORMS[kind]
     is_gzip = path.lower().endswith(".gz")
     with (
         write_file(path if path == "-" else os.path.realpath(path)) as file,

@@ -4,12 +4,11 @@ https://www.rfc-editor.org/rfc/rfc4180, https://developer.imdb.com/non-commercia
 """
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from service.catalogue.movie import COLUMNS, FIELDS
+from service.catalogue.movie import COLUMNS, FIELDS, split_genres
 from service.catalogue.rules import quote
 from service.catalogue.strict_json import MAX_BYTES
 from service.errors import CatalogueError, Malformed
@@ -36,16 +35,6 @@ def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
     records = _read_records(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
     columns = {"title": "primaryTitle", "year": "startYear", "runtime": "runtimeMinutes"}
     return _read_table(records, columns, [("titleType", "movie")], empty="\\N")
-
-
-def split_genres(text: str) -> list[str]:
-    """Split the genres of a cell: a JSON array, or separated by `|`, or else by commas."""
-    if text.startswith("["):
-        try:
-            return list(json.loads(text))
-        except (ValueError, RecursionError) as error:
-            raise Malformed('"genres" starts with [ but is not a JSON array of strings') from error
-    return [genre.strip() for genre in text.split("|" if "|" in text else ",")]
 
 
 Record = tuple[int, list[str], int]  # line, cells, and size in bytes

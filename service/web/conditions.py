@@ -69,7 +69,7 @@ def format_date(moment: datetime) -> str:
 
 def not_modified_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that a 304 keeps (RFC 9110, 15.4.5)."""
-    kept = ("ETag", "Cache-Control", "Content-Security-Policy")
+    kept = ("ETag", "Cache-Control", "Content-Security-Policy", "Vary")
     return {name: headers[name] for name in kept if name in headers}
 
 

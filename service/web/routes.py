@@ -6,7 +6,9 @@ from service.web.costs import CHANGES_UNITS, GENRES_UNITS, LIST_UNITS
 from service.web.genres import Genres
 from service.web.health import Health
 from service.web.index import show_index, show_root_index
+from service.web.movies.batches import Batches
 from service.web.movies.handlers import Movies
+from service.web.movies.lists import Lists
 from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
 from service.web.reference.operations import OPERATIONS
@@ -17,12 +19,14 @@ MOVIE_PATH = "/v1/movies/{id:[1-9][0-9]{0,18}}"
 
 
 def make_routes(  # noqa: PLR0913 - the handlers
+    *,
     health: Health,
+    lists: Lists,
     movies: Movies,
+    batches: Batches,
     changes: Changes | None,
     genres: Genres,
     reference: Reference,
-    *,
     anonymous: Scope,
 ) -> list[Route]:
     """Return every route; give `reference` the OpenAPI document of them.
@@ -34,9 +38,9 @@ def make_routes(  # noqa: PLR0913 - the handlers
         (Route("GET", "/v1", show_index, Scope.NONE), "show_index"),
         (Route("GET", "/v1/healthcheck", health.show, Scope.NONE), "show_health"),
         (Route("GET", "/v1/healthcheck/ready", health.ready, Scope.NONE), "show_readiness"),
-        (Route("GET", "/v1/movies", movies.list, Scope.READ, LIST_UNITS), "list_movies"),
+        (Route("GET", "/v1/movies", lists.list, Scope.READ, LIST_UNITS), "list_movies"),
         (Route("POST", "/v1/movies", movies.create, Scope.WRITE), "create_movie"),
-        (Route("POST", "/v1/movies/batch", movies.create_batch, Scope.WRITE), "create_movies"),
+        (Route("POST", "/v1/movies/batch", batches.create, Scope.WRITE), "create_movies"),
         (Route("GET", MOVIE_PATH, movies.show, Scope.READ), "show_movie"),
         (Route("PATCH", MOVIE_PATH, movies.update, Scope.WRITE), "update_movie"),
         (Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE), "replace_movie"),

@@ -12,7 +12,7 @@ from import_file import import_file
 from support import Execute, add_movies, set_for_database
 
 from service.app import EXPECTED
-from service.catalogue.movie import COLUMNS
+from service.catalogue.movie import COLUMNS, OUTPUT_FORMS
 from service.database import query_files, transactions
 from service.errors import OperatorError
 from service.transfer import exporting, formats
@@ -57,7 +57,7 @@ def export(database: str, tmp_path: Path) -> Export:
     """Export the test's database to a file of this name; its extension gives the format."""
 
     def run(name: str) -> Path:
-        kind = formats.detect_format(name, None, formats.EXPORTED)
+        kind = formats.detect_format(name, None, OUTPUT_FORMS)
         export_movies(database, str(tmp_path / name), kind)
         return tmp_path / name
 
@@ -93,7 +93,7 @@ def test_what_was_exported_is_imported_byte_for_byte(
     """An export of the imported file is the same file."""
     fill(execute)
     before, after = tmp_path / name, tmp_path / f"again-{name}"
-    kind = formats.detect_format(name, None, formats.EXPORTED)
+    kind = formats.detect_format(name, None, OUTPUT_FORMS)
     exported = export_movies(database, str(before), kind)
     result = import_file(empty_catalogue, before, tmp_path / "rejects")
     export_movies(empty_catalogue, str(after), kind)

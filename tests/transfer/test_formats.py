@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from conftest import MOANA
 
+from service.catalogue.movie import OUTPUT_FORMS, split_genres
 from service.catalogue.strict_json import MAX_BYTES
 from service.errors import CatalogueError, OperatorError
 from service.transfer import formats
 from service.transfer.files import open_source
 from service.transfer.json_rows import READ_BYTES, read_array
 from service.transfer.rows import TOO_LONG, FileRow
-from service.transfer.table_rows import split_genres
 
 Read = Callable[..., list[FileRow]]
 TEXT = json.dumps(MOANA)
@@ -66,7 +66,7 @@ def test_a_files_name_gives_the_format() -> None:
     with pytest.raises(
         OperatorError, match=r"^x\.tsv: imdb is for import only: add --format with one of"
     ):
-        formats.detect_format("x.tsv", None, formats.EXPORTED)
+        formats.detect_format("x.tsv", None, OUTPUT_FORMS)
 
 
 def test_gzip_is_recognised_by_its_bytes(read: Read) -> None:

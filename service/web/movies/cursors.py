@@ -19,6 +19,7 @@ from service.catalogue.paging import Filter, Place, SortKey
 from service.database import MAX_BIGINT, MAX_INTEGER
 
 CHECKSUM_BYTES, DIGEST_BYTES = 4, 8
+CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
 
 
 class OtherListError(ValueError):

@@ -43,7 +43,8 @@ def page_response(
     }
     link = ", ".join(f'<{target}>; rel="{rel}"' for rel, target in links.items() if target)
     payload = {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata}
-    return cacheable_response(request, encode_json(payload), headers={"Link": link})
+    headers = {"Link": link, "Vary": "Accept"}
+    return cacheable_response(request, encode_json(payload), headers=headers)
 
 
 def _encode_cursor(

@@ -246,15 +246,18 @@ SCHEMA, CHANGES_SCHEMA = MoviesQuery(), ChangesQuery()
 PARAMETERS = cast("Mapping[str, QueryParameter]", SCHEMA.fields)
 CHANGES_PARAMETERS = cast("Mapping[str, QueryParameter]", CHANGES_SCHEMA.fields)
 NO_PARAMETERS = Schema()
+NO_PAGES = "must not be sent for NDJSON or CSV: a stream has all movies that match, and no pages"
 
 
-def parse_list_query(request: web.Request) -> ListQuery:
+def parse_list_query(request: web.Request, *, is_stream: bool = False) -> ListQuery:
     """Return the query of GET /v1/movies; `WrongParameters`."""
     values = _parse(request, SCHEMA)
     if ids := values.pop("id", ()):
         if values:
             raise WrongParameters([Failure("id", f"must not be combined with {min(values)}")])
         return ListQuery(Filter(), "id", Place(), MAX_PAGE_SIZE, None, ids)
+    if is_stream and (wrong := values.keys() & {"page_size", "page", "cursor"}):
+        raise WrongParameters([Failure(name, NO_PAGES) for name in sorted(wrong)])
     filters = Filter(
         title=values.get("title"),
         genres=values.get("genres"),

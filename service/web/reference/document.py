@@ -103,13 +103,14 @@ HEADERS = {
         enum=["true"],
     ),
     "Preference-Applied": _header("`handling=lenient`."),
-    "Link": _header("Links to the `first`, `prev` and `next` pages that exist (RFC 8288)."),
+    "Link": _header("Links to the `first`, `prev` and `next` pages (RFC 8288).", required=False),
     "Changes-Cursor": _header(
-        "With the first page of all movies: where the feed of changes goes on.", required=False
+        "With a stream and the first page of all movies: where the feed of changes goes on.",
+        required=False,
     ),
     "Allow": _header("The methods of this path."),
     "Retry-After": _header("Seconds to wait before the next attempt.", type="integer", minimum=0),
-    "ETag": _header("The entity tag; it changes whenever the response changes."),
+    "ETag": _header("The entity tag; it changes whenever the response does.", required=False),
     "Last-Modified": _header("The time of the last change, to the second."),
     "RateLimit-Policy": _header(
         "The limit that was reached"

@@ -14,6 +14,7 @@ from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MOVIE
 from service.database import MAX_BIGINT
 from service.web.movies.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.movies.parameters import CHANGES_PARAMETERS, PARAMETERS, QueryParameter
+from service.web.movies.streams import STREAMS
 from service.web.reference import schemas
 from service.web.reference.document import (
     IF_NONE_MATCH,
@@ -125,6 +126,10 @@ PATCH = _body(
 )
 DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 VALIDATORS = ("ETag", "Last-Modified")  # RFC 9110, 8.8
+_PAGE = json_response(
+    "The page, or the stream.", schemas.MovieList, ("Link", "ETag", "Changes-Cursor")
+)
+_PAGE["content"] |= {media_type: {"schema": STRING} for media_type in STREAMS}
 _OPERATIONS = (
     Operation(
         "list_movies",
@@ -142,8 +147,11 @@ _OPERATIONS = (
         f" if at most {EXACT_TOTAL:,} movies match; otherwise they reach the first"
         f" {NUMBERED_MOVIES:,} movies.\n\n"
         f"The total is exact up to {EXACT_TOTAL:,} and an estimate beyond that. A cursor keeps"
-        " the total of its first page.",
-        json_response("The page.", schemas.MovieList, ("Link", "ETag", "Changes-Cursor")),
+        " the total of its first page.\n\n"
+        "If `Accept` prefers `application/x-ndjson` or `text/csv`, and names it, the response is a"
+        " stream of all movies that match, from one snapshot: one in each line, and no pages."
+        " If the stream breaks off, the connection is reset.",
+        _PAGE,
         (*QUERY, IF_NONE_MATCH),
         problems=("wrong-parameters",),
     ),

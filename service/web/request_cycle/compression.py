@@ -13,8 +13,11 @@ from aiohttp.abc import AbstractStreamWriter
 MIN_BYTES = 1400  # less fits into one Ethernet packet with its headers, compressed or not
 GZIP_WBITS = 16 + zlib.MAX_WBITS  # https://docs.python.org/3/library/zlib.html#zlib.compressobj
 
-_CODING = re.compile(
-    r"[ \t]*([!#$%&'*+.^_`|~0-9a-z-]+)[ \t]*(?:;[ \t]*q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)[ \t]*)?"
+_TOKEN = "[!#$%&'*+.^_`|~0-9a-z-]+"  # noqa: S105 - of RFC 9110, 5.6.2
+_PARAMETER = rf'[ \t]*;[ \t]*(?!q=){_TOKEN}=(?:{_TOKEN}|"[^"]*")'  # only media types have some
+_ACCEPTED = re.compile(
+    rf"[ \t]*({_TOKEN}(/{_TOKEN})?)(?(2)(?:{_PARAMETER})*)[ \t]*"
+    r"(?:;[ \t]*q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)[ \t]*)?"
 )
 
 
@@ -40,12 +43,14 @@ def prefers_gzip(accepted: str) -> bool:
     """Return whether `Accept-Encoding` does not prefer an uncompressed response to gzip.
 
     A client that refuses everything gets no compression, and no 406 (RFC 9110, 12.1 allows that).
-    Malformed elements are ignored.
     """
-    qualities: dict[str, float] = {}
-    for element in accepted.lower().split(","):
-        if match := _CODING.fullmatch(element):
-            qualities[match[1]] = float(match[2] or 1)
+    qualities = parse_qualities(accepted)
     others = qualities.get("*", 0)
     quality = max(qualities.get("gzip", others), qualities.get("x-gzip", 0))  # RFC 9110, 8.4.1.3
     return quality > 0 and quality >= qualities.get("identity", others)
+
+
+def parse_qualities(accepted: str) -> dict[str, float]:
+    """Return the quality of each name (RFC 9110, 12.4.2); malformed elements are ignored."""
+    matches = [_ACCEPTED.fullmatch(element) for element in accepted.lower().split(",")]
+    return {match[1]: float(match[3] or 1) for match in matches if match}

@@ -1,0 +1,72 @@
+"""POST /v1/movies/batch: several movies in one request."""
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from service.catalogue.batches import BATCH, LENIENT_BATCH, load_movie
+from service.catalogue.idempotency import BATCH_KEY, IdempotentCreates
+from service.catalogue.movie import movie_json
+from service.catalogue.movies import Catalogue
+from service.catalogue.rules import load_fields
+from service.web import problems
+from service.web.access import AccessControl
+from service.web.bodies import BodyReader
+from service.web.movies.idempotency_keys import parse_key
+from service.web.movies.parameters import reject_query_string
+from service.web.movies.preferences import prefers_lenient
+from service.web.request_cycle.contexts import CONTEXT
+from service.web.responses import JSON_TYPE, json_response
+
+
+class Batches:
+    """The handler of batches."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        idempotent_creates: IdempotentCreates,
+        bodies: BodyReader,
+        access: AccessControl,
+    ) -> None:
+        self._catalogue = catalogue
+        self._idempotent_creates = idempotent_creates
+        self._bodies = bodies
+        self._access = access
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """201 and all of the new movies; or 207 and a result for each, if the client prefers it."""
+        reject_query_string(request)
+        key, is_lenient = parse_key(request), prefers_lenient(request)
+        schema = LENIENT_BATCH if is_lenient else BATCH
+        movies = load_fields(schema, await self._bodies.read_object(request))["movies"]
+        await self._access.charge_movies(request, len(movies))
+        if not is_lenient:
+            create_all = self._idempotent_creates.create_all
+            created, replayed = await create_all(key, movies, request[CONTEXT])
+            headers = JSON_TYPE | ({"Idempotency-Replayed": "true"} if replayed else {})
+            payload: dict[str, Any] = {"movies": [movie_json(movie) for movie in created]}
+            return json_response(payload, headers, status=201)
+        keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
+        creates = (self._create_one(request, *each) for each in zip(keys, movies, strict=True))
+        results = await asyncio.gather(*creates)
+        failed = sum("problem" in result for result in results)
+        metadata = {"created": len(results) - failed, "failed": failed}
+        headers = JSON_TYPE | {"Preference-Applied": "handling=lenient"}
+        return json_response({"results": results, "metadata": metadata}, headers, status=207)
+
+    async def _create_one(self, request: web.Request, key: str | None, sent: Any) -> dict[str, Any]:
+        """Return the result for one movie of a lenient batch."""
+        replayed = False
+        try:
+            if key is None:
+                movie = await self._catalogue.create(load_movie(sent), request[CONTEXT])
+            else:
+                create = self._idempotent_creates.create
+                movie, replayed = await create(key, load_movie(sent), request[CONTEXT])
+        except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this movie only
+            problem = problems.describe(request, error)
+            return {"status": problem["status"], "problem": problem}
+        result = {"status": 201, "movie": movie_json(movie)}
+        return result | {"replayed": True} if replayed else result

@@ -1,0 +1,76 @@
+"""A whole list as a stream of NDJSON or CSV: all movies that match, from one snapshot."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import hdrs, web
+
+from service.catalogue.changes import Feed
+from service.catalogue.listing import Listing
+from service.catalogue.movie import OUTPUT_FORMS, Form, Movie, movie_json
+from service.web.bodies import ClientGone
+from service.web.movies.cursors import CHANGES_CURSOR, encode_change
+from service.web.movies.parameters import parse_list_query
+from service.web.request_cycle.compression import parse_qualities, prefers_gzip
+from service.web.request_cycle.contexts import CONTEXT
+
+READ_TIMEOUT_S = 10.0  # for a client to read what was sent
+MAX_STREAM_S = 3600.0  # VACUUM keeps dead rows as long as a snapshot may see them
+STREAMS = {"application/x-ndjson": OUTPUT_FORMS["ndjson"], "text/csv": OUTPUT_FORMS["csv"]}
+
+
+def choose_form(request: web.Request) -> Form | None:
+    """Return the form of a stream that `Accept` names and prefers; None: send JSON."""
+    if "id" in request.query:  # these are always JSON
+        return None
+    qualities = parse_qualities(",".join(request.headers.getall(hdrs.ACCEPT)))
+    name = max(STREAMS, key=lambda name: qualities.get(name, 0))
+    others = qualities.get("application/*", qualities.get("*/*", 0))
+    # At the same quality, JSON is preferred if it is named, and not if a wildcard stands for it.
+    json = qualities.get("application/json", others - 0.0005)
+    return STREAMS[name] if qualities.get(name, 0) > max(json, 0) else None
+
+
+async def stream_movies(
+    request: web.Request, listing: Listing, feed: Feed | None, form: Form
+) -> web.StreamResponse:
+    """Send all movies that match the query string; for HEAD, no query is run.
+
+    An error before the first movies is a problem document. A later one resets the connection:
+    otherwise the client would take the list for complete.
+    """
+    context = request[CONTEXT]
+    context.route = "/v1/movies (stream)"  # in logs and metrics: it takes longer than others
+    query = parse_list_query(request, is_stream=True)
+    headers = {"Content-Type": form.media_type, "Vary": "Accept, Accept-Encoding"}
+    response = web.StreamResponse(headers=headers)
+    if request.method == hdrs.METH_HEAD:
+        return response
+    if prefers_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))):
+        response.enable_compression(web.ContentCoding.gzip)
+    if feed and (place := await feed.find_end(context)):  # before the list, to miss no change
+        response.headers[CHANGES_CURSOR] = encode_change(place)
+    context.deadline += MAX_STREAM_S
+    connection: Any = request.protocol  # a `Connection`
+    text = form.head
+    try:
+        async with aclosing(listing.stream(query.filter, query.sort, context)) as chunks:
+            async for rows in chunks:
+                text += b"".join([form.encode(movie_json(Movie._make(row))) for row in rows])
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    await response.prepare(request)
+                    await response.write(text)
+                connection.unsent_since = None  # the client reads
+                text = b""
+        await response.prepare(request)
+        await response.write(text)  # of an empty list: the head of a CSV
+    except BaseException as error:
+        if response.prepared:
+            connection.abort()
+            connection.force_close()  # aiohttp writes nothing more
+        if isinstance(error, OSError):
+            context.reason = str(error) or "the client does not read"
+            raise ClientGone from error
+        raise
+    return response
