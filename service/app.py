@@ -97,7 +97,7 @@ def create_app(
     require_migrations = partial(files.require_migrations, make())
     statements = make(require_migrations=require_migrations)
     lists = make(pool.lists, require_migrations=require_migrations)
-    idempotent_creates = IdempotentCreates(statements, config.sharing)
+    creates = IdempotentCreates(statements, config.sharing)
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
     server = replace(config.server, max_connections=choose_max_connections(config))
@@ -107,17 +107,15 @@ def create_app(
     movie_lists = Listing(lists, streams)
     feed = Feed(lists) if config.changes.keep_days else None
     catalogue, bodies = Catalogue(statements, config.sharing), BodyReader(server.body_timeout)
-    has_streams, require_if_match = server.max_streams > 0, server.require_if_match
+    suggestions = Suggestions(lists, movie_lists)
     routes = make_routes(
-        health,
-        Lists(
-            catalogue, movie_lists, Suggestions(lists, movie_lists), feed, has_streams=has_streams
-        ),
-        Movies(catalogue, idempotent_creates, bodies, require_if_match=require_if_match),
-        Batches(catalogue, idempotent_creates, bodies, access),
-        Changes(feed, cycle) if feed else None,
-        Genres(GenreCounts(lists)),
-        Reference(),
+        health=health,
+        lists=Lists(catalogue, movie_lists, suggestions, feed, has_streams=server.max_streams > 0),
+        movies=Movies(catalogue, creates, bodies, require_if_match=server.require_if_match),
+        batches=Batches(catalogue, creates, bodies, access),
+        changes=Changes(feed, cycle) if feed else None,
+        genres=Genres(GenreCounts(lists)),
+        reference=Reference(),
         anonymous=access.anonymous,
     )
     if token := config.operations.token:

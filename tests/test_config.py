@@ -192,6 +192,7 @@ BAD = [
     ("port", "0", "65536"),
     ("workers", "1", "0", "513"),
     ("max_connections", "4000", "0"),
+    ("max_streams", "2", "-1", "1.5"),
     ("keepalive_timeout", "75", "-1", "true", '"soon"', "inf", "nan"),
     ("request_timeout", "10", "0"),
     ("head_timeout", "15", "0"),

@@ -107,6 +107,19 @@ def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None
         assert "Seq Scan" not in found
 
 
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_stream_of_few_is_found_along_their_index(plan: Plan, name: str) -> None:
+    """In every order: the plan of its cursor is for all rows, so it never walks all movies."""
+    wanted, index = FILTERS[name]
+    for sort in SORTS:
+        end = place(sort) | {"size": None}
+        declare = "explain declare c no scroll cursor for"
+        found = plan("walk_movies", wanted.parameters(), end, explain=declare)
+
+        assert re.search(rf" (on|using) {index}", found)
+        assert "Seq Scan" not in found
+
+
 def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:
     """It starts at the key and needs no sort."""
     for sort in (*SORTS, "-relevance"):  # -relevance: to the previous page

@@ -126,9 +126,8 @@ PATCH = _body(
 )
 DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 VALIDATORS = ("ETag", "Last-Modified")  # RFC 9110, 8.8
-_PAGE = json_response(
-    "The page, or the stream.", schemas.MovieList, ("Link", "ETag", "Changes-Cursor")
-)
+_LIST_HEADERS = ("Link", "ETag", "Changes-Cursor")
+_PAGE = json_response("The page, or the stream.", schemas.MovieList, _LIST_HEADERS)
 _PAGE["content"] |= {media_type: {"schema": STRING} for media_type in STREAMS}
 _OPERATIONS = (
     Operation(
