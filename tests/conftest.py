@@ -220,3 +220,11 @@ async def statements(settings: Callable[..., Config]) -> AsyncIterator[Statement
     loaded = query_files.load(config.root / "queries", EXPECTED)
     yield Statements(pool, loaded, config.database.statement_timeout)
     await pool.close(timeout=0)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder for a durable server."""
+    folder = make_folder()
+    yield folder
+    shutil.rmtree(folder)

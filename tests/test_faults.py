@@ -2,11 +2,10 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from link import opened
-from support import Execute, hold, make_folder, set_for_database, until
+from support import Execute, hold, set_for_database, until
 
 from service.app import POOL
 from service.database import embedded
@@ -83,14 +82,6 @@ def kill_postgres(url: str) -> None:
     for pid in [postmaster, *pids]:
         with suppress(ProcessLookupError):  # some have just ended
             os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Return a folder for a durable server."""
-    folder = make_folder()
-    yield folder
-    shutil.rmtree(folder)
 
 
 async def test_the_database_killed_under_load(start: Start, folder: Path) -> None:

@@ -535,7 +535,7 @@ def test_queries_explain_rolls_back(environment: Environment, execute: Execute) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["get_movis"], "no query is called get_movis: expected one of get_clients, "),
+        (["get_movis"], "no query is called get_movis: expected one of get_changes, "),
         (["get_movies", "--param", "id=1"], "--param id: get_movies takes ids"),
         (["get_movies", "--param", "ids=x"], "get_movies: malformed array literal"),
     ],

@@ -1,0 +1,152 @@
+"""Runs the program of docs/clients.md that keeps a copy of the catalogue, through kills."""
+
+import json
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import psycopg2
+from conftest import ROOT
+from support import SERVICE, Environment, wait_until
+from test_faults import kill_postgres
+from test_process import free_port, get
+
+from service.database import embedded
+from service.database.migrations import runner as migrations
+
+WRITERS = 3
+COMMITS = 40  # between two faults
+INSERT = "insert into movies (title, year, runtime, genres) select 'x', 2000, n, '{x}' from "
+STATEMENTS = [
+    f"{INSERT} generate_series(1, 1 + (random() * 3)::integer) as n",
+    "update movies set runtime = runtime + 1 where id % 7 = (random() * 7)::integer % 7",
+    "update movies set year = 2000 where id % 5 = 1",  # often without effect
+    "delete from movies where id % 11 = (random() * 11)::integer % 11",
+]
+
+
+class Writers:
+    """Threads that write in transactions, and connect again if PostgreSQL is killed."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.commits = 0
+        self.must_stop = threading.Event()
+        self.threads = [threading.Thread(target=self.work, args=(n,)) for n in range(WRITERS)]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Write."""
+        for thread in self.threads:
+            thread.start()
+        yield
+        self.must_stop.set()
+        for thread in self.threads:
+            thread.join()
+
+    def work(self, number: int) -> None:
+        """Run transactions; the first thread's are long, and hold no lock that others wait for."""
+        choose = random.Random()  # noqa: S311 - no secret
+        statements = STATEMENTS[:1] if number == 0 else STATEMENTS
+        while not self.must_stop.is_set():
+            with suppress(psycopg2.Error), closing(psycopg2.connect(self.url)) as connection:
+                cursor = connection.cursor()
+                while not self.must_stop.is_set():
+                    for _ in range(choose.randint(1, 3)):
+                        cursor.execute(choose.choice(statements))
+                    if number == 0:
+                        end = self.commits + COMMITS // 2
+                        wait_until(lambda: self.commits >= end or self.must_stop.is_set())  # noqa: B023
+                    choose.choice([connection.commit, connection.commit, connection.rollback])()
+                    self.commits += 1
+
+
+class Program:
+    """A process that is started again after it was killed."""
+
+    def __init__(self, command: list[str], folder: Path, environment: Environment) -> None:
+        self.run = partial(
+            subprocess.Popen, command, cwd=folder, env=environment, stdout=subprocess.DEVNULL
+        )
+        self.process = self.run()
+
+    def kill(self) -> None:
+        """Kill it with -9, and start it again."""
+        self.stop()
+        self.process = self.run()
+
+    def stop(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()
+
+
+def is_running(url: str) -> bool:
+    """Whether PostgreSQL accepts connections."""
+    try:
+        psycopg2.connect(url).close()
+    except psycopg2.OperationalError:
+        return False
+    return True
+
+
+def read_copy(folder: Path) -> list[object]:
+    """Return the movies of the copy, by id."""
+    with closing(sqlite3.connect(folder / "copy.db")) as copy:
+        rows = copy.execute("select movie from movies order by id").fetchall()
+    return [json.loads(movie) for (movie,) in rows]
+
+
+def read_catalogue(base: str) -> list[object]:
+    """Return all movies, by id."""
+    accept = {"Accept": "application/x-ndjson"}
+    request = urllib.request.Request(f"{base}/v1/movies?sort=id", headers=accept)  # noqa: S310 - ours
+    with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310 - ours
+        return [json.loads(line) for line in response]
+
+
+def test_a_copy_is_exact_after_kills(
+    folder: Path, tmp_path: Path, environment: Environment
+) -> None:
+    """Of the service, of PostgreSQL and of the program, while transactions stay open for long."""
+    text = (ROOT / "docs/clients.md").read_text().split("## Changes")[1].split("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        url = stack.enter_context(embedded.running(folder))
+        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
+        served = environment | {"DATABASE_URL": url, "PORT": str(port), "LOG_LEVEL": "error"}
+        service = Program([*SERVICE, "serve"], ROOT, served)
+        stack.callback(service.stop)
+        copied = environment | {"API": f"{base}/v1"}
+        copy = Program([sys.executable, "-c", program], tmp_path, copied)
+        stack.callback(copy.stop)
+
+        def kill_database() -> None:
+            kill_postgres(url)
+            wait_until(lambda: not is_running(url))
+            stack.enter_context(embedded.running(folder))
+
+        faults = [service.kill, copy.kill, kill_database] * 2
+        random.shuffle(faults)
+        writers = Writers(url)
+        with writers.running():
+            for fault in faults:
+                target = writers.commits + COMMITS
+                wait_until(lambda: writers.commits >= target)  # noqa: B023
+                fault()
+        wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 200)
+
+        expected = read_catalogue(base)
+        wait_until(lambda: read_copy(tmp_path) == expected)
+
+    assert len(expected) > 0
