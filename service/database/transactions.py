@@ -1,23 +1,24 @@
 """A transaction for commands, on its own connection; Python works on while a statement runs.
 
-It needs no threads: `start` sends a statement, `finish` waits for its rows in select(), which
-Ctrl-C interrupts. It would not interrupt the blocking calls of libpq.
+A thread runs the statements, because libpq ignores Ctrl-C until PostgreSQL responds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg2
 from psycopg2 import errors as postgres
-from psycopg2.extensions import POLL_OK, POLL_READ
 
+from service.database.connections import application_name
 from service.database.driver_errors import describe_error, translate_error
 from service.database.query import Query, limit_affected
-from service.database.sessions import Session, open_polled_session, wait
+from service.database.sessions import Session, open_session
 from service.database.statements import Row
 from service.errors import OperatorError, RuleBroken
 
+CANCEL_AFTER_S = 0.1
 # If a role or a database sets these timeouts, they are meant for requests, not for commands.
 DISABLE_TIMEOUTS = """
 select set_config(name, '0', true) from pg_settings where name in (
@@ -38,33 +39,27 @@ HINTS = (
 
 
 class Transaction:
-    """Runs named queries, one at a time."""
+    """Runs named queries in `thread`, one at a time."""
 
-    def __init__(self, session: Session, queries: Mapping[str, Query]) -> None:
+    def __init__(
+        self, session: Session, queries: Mapping[str, Query], thread: ThreadPoolExecutor
+    ) -> None:
         self._session = session
         self._cursor = session.cursor()
         self._queries = queries
-        self._error: psycopg2.Error | None = None  # of a statement that failed at once
+        self._thread = thread
+        self._running: Future[list[Row]]
 
     def start(self, name: str, *, max_affected: int | None = None, **parameters: Any) -> None:
         """Send the query; a statement that changes more than `max_affected` movies is refused."""
         query = self._queries[name]
         limit = "" if max_affected is None else limit_affected(max_affected)
-        self._error = None
-        try:
-            self._cursor.execute(
-                query.build_preamble(query.timeout or 0) + limit + query.sql, parameters
-            )
-            wait(self._session, (POLL_READ, POLL_OK))
-        except psycopg2.Error as error:
-            self._error = error
+        sql = query.build_preamble(query.timeout or 0) + limit + query.sql
+        self._running = self._thread.submit(self._fetch, sql, parameters)
 
     def finish(self) -> list[Row]:
         """Wait for the rows of the query that was started."""
-        if self._error:
-            raise self._error
-        wait(self._session)
-        return self._cursor.fetchall() if self._cursor.description else []
+        return self._running.result()
 
     def run(self, name: str, **parameters: Any) -> list[Row]:
         """Start a query and finish it."""
@@ -73,8 +68,12 @@ class Transaction:
 
     def execute(self, sql: str) -> None:
         """Run a statement that begins, ends or divides the transaction."""
-        self._cursor.execute(sql)
-        wait(self._session)
+        self._running = self._thread.submit(self._fetch, sql)
+        self.finish()
+
+    def _fetch(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        self._cursor.execute(sql, parameters)
+        return self._cursor.fetchall() if self._cursor.description else []
 
     def start_insert(self, name: str, rows: Sequence[str]) -> None:
         """Send the query with these rows, each a JSON object, as its only parameter."""
@@ -126,17 +125,22 @@ def begin(
 
     `read_only`: all its statements see one snapshot. A failure is an `OperatorError`.
     """
-    session = open_polled_session(url)
-    try:
-        transaction = Transaction(session, queries)
-        transaction.execute(BEGIN_READING if read_only else BEGIN_WRITING)
-        yield transaction
-    except psycopg2.Error as error:
-        lost = "the connection to the database broke" if session.closed else "the database refused"
-        hint = next((hint for kinds, hint in HINTS if isinstance(error, kinds)), "")
-        raise OperatorError(f"{lost}: {describe_error(error, details=True)}{hint}") from error
-    finally:
-        if session.isexecuting():  # a backend that waits for a lock does not notice a close
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        session = open_session(url, application_name=application_name())
+        session.autocommit = True  # the transaction begins and ends by its own statements
+        transaction = Transaction(session, queries, thread)
+        try:
+            transaction.execute(BEGIN_READING if read_only else BEGIN_WRITING)
+            yield transaction
+        except psycopg2.Error as error:
+            broke = "the connection to the database broke"
+            lost = broke if session.closed else "the database refused"
+            hint = next((hint for kinds, hint in HINTS if isinstance(error, kinds)), "")
+            raise OperatorError(f"{lost}: {describe_error(error, details=True)}{hint}") from error
+        finally:
+            is_idle = thread.submit(bool)  # runs behind the last statement
             with suppress(psycopg2.Error):
-                session.cancel()
-        session.close()
+                # A backend that waits for a lock does not notice a close.
+                while wait([is_idle], CANCEL_AFTER_S).not_done:
+                    session.cancel()
+            session.close()

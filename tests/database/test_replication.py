@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from support import make_folder, until
 from service.app import POOL
 from service.database import embedded
 from service.database.migrations import runner as migrations
-from service.database.sessions import open_polled_session, wait
 
 Run = Callable[..., list[tuple[Any, ...]]]
 
@@ -42,15 +42,14 @@ def set_standby(url: str, name: str) -> None:
     run(url, f"alter system set synchronous_standby_names = '{name}'", "select pg_reload_conf()")
     is_waiting = not name
     while not is_waiting:  # the checkpointer learns it a little later
-        with closing(open_polled_session(url)) as session:
-            cursor = session.cursor()  # which psycopg2 needs until the end
-            cursor.execute("select pg_logical_emit_message(true, '', '')")
-            try:
-                wait(session, seconds=0.2)
-            except TimeoutError:
+        with ThreadPoolExecutor() as thread, closing(psycopg2.connect(url)) as session:
+            session.autocommit = True
+            emit = "select pg_logical_emit_message(true, '', '')"
+            commit = thread.submit(session.cursor().execute, emit)
+            if wait([commit], 0.2).not_done:
                 is_waiting = True
                 session.cancel()
-                wait(session)
+                wait([commit])
 
 
 @pytest.fixture
