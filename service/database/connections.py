@@ -14,7 +14,7 @@ import psycopg2
 
 from service import __version__
 from service.config import Database
-from service.database.driver_errors import join_failures, make_timeout_error
+from service.database.driver_errors import describe_error
 from service.database.urls import Server, list_addresses, parse_url
 
 POOL_CONNECT_TIMEOUT_S = 2.0  # for each address; as long as a request waits for the pool
@@ -71,7 +71,7 @@ class Connector:
                 addresses = await asyncio.to_thread(list_addresses, given)
         except TimeoutError as error:
             raise psycopg2.OperationalError("looking up the hosts: timeout expired") from error
-        failures: list[psycopg2.Error] = []
+        failures: list[str] = []
         for address in sorted(addresses, key=lambda address: address != self._last):
             try:
                 # aiopg would send queries to support these types.
@@ -83,10 +83,11 @@ class Connector:
                     **{**given, **address, "client_encoding": "UTF8"},
                 )
             except TimeoutError:
-                failures.append(make_timeout_error(address))
+                server = address.get("hostaddr") or address.get("host") or "the default socket"
+                failures.append(f'connection to server at "{server}" failed: timeout expired')
             except psycopg2.Error as error:
-                failures.append(error)
+                failures.append(describe_error(error))
             else:
                 self._last = address
                 return connection
-        raise join_failures(failures)
+        raise psycopg2.OperationalError("; ".join(failures))

@@ -1,12 +1,9 @@
 """Errors of PostgreSQL and the driver, as one line and in the catalogue's words."""
 
-from collections.abc import Sequence
-
 import psycopg2
 from psycopg2 import errors as postgres
 
 from service.database.query import Query
-from service.database.urls import Server
 from service.errors import (
     CatalogueError,
     Contended,
@@ -49,19 +46,6 @@ def describe_error(error: BaseException, *, details: bool = False) -> str:
         parts += [diagnosis.message_detail, diagnosis.message_hint]
     text = "; ".join(part.rstrip(".\n") for part in parts if part)
     return " ".join((text or str(error) or type(error).__name__).split()).rstrip(".")
-
-
-def make_timeout_error(address: Server) -> psycopg2.Error:
-    """Describe a timeout in libpq's words."""
-    host = address.get("hostaddr") or address.get("host") or "the default socket"
-    return psycopg2.OperationalError(f'connection to server at "{host}" failed: timeout expired')
-
-
-def join_failures(failures: Sequence[psycopg2.Error]) -> psycopg2.Error:
-    """Return one error for the failures of all addresses."""
-    if len(failures) == 1:
-        return failures[0]
-    return psycopg2.OperationalError("; ".join(describe_error(error) for error in failures))
 
 
 def translate_error(query: Query, error: BaseException) -> CatalogueError:
