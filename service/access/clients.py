@@ -5,7 +5,6 @@ within that time in every process. Unknown tokens have a cache of their own, so 
 unknown tokens evicts no client.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
@@ -112,8 +111,7 @@ class Clients:
         self._clock = clock
         self._known: LRUCache[str, Client] = LRUCache(MAX_KNOWN)
         self._unknown: TTLCache[str, str] = TTLCache(MAX_UNKNOWN, UNKNOWN_S, clock)
-        self._unmarked: set[int] = set()  # clients whose use today is not stored yet
-        self._marking: asyncio.Task[None] | None = None
+        self._marks = Batcher(self._mark_used, sharing)
         self._mark_after = 0.0
 
     def get_known(self, token: str) -> Client | None:
@@ -145,8 +143,8 @@ class Clients:
             self._unknown[token] = str(error)
             raise
         self._known[token] = client
-        if stored and not stored.was_used_today:
-            self._mark_used(client_id)
+        if stored and not stored.was_used_today and self._clock() >= self._mark_after:
+            self._marks.submit(client_id)  # in the background
         return client
 
     async def _get(self, rows: Rows[StoredClient]) -> dict[int, StoredClient]:
@@ -162,23 +160,13 @@ class Clients:
             raise Unavailable(str(error), refusal) from error
         return {row[0]: StoredClient._make(row) for row in fetched}
 
-    def _mark_used(self, client_id: int) -> None:
-        """Store the day of use, in the background."""
-        if self._clock() < self._mark_after:
-            return
-        self._unmarked.add(client_id)
-        if not self._marking:
-            self._marking = asyncio.create_task(self._send_marks())
-
-    async def _send_marks(self) -> None:
+    async def _mark_used(self, rows: Rows[None]) -> dict[int, None]:
+        """Store the day of use."""
         try:
-            while self._unmarked:
-                ids, self._unmarked = self._unmarked, set()
-                await self._fetch("mark_clients_used", ids=_to_array(ids))
+            await self._fetch("mark_clients_used", ids=_to_array({row.key for row in rows}))
         except CatalogueError:  # `Statements` has logged it
             self._mark_after = self._clock() + MARK_RETRY_S
-        finally:
-            self._marking = None
+        return {}
 
 
 def _to_array(ids: Iterable[int]) -> str:
