@@ -8,10 +8,11 @@ https://opentelemetry.io/docs/specs/semconv/database/database-spans/
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 
+from multidict import CIMultiDictProxy, istr
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -20,9 +21,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service import __version__
+from service.context import MAX_LOGGED_LENGTH, RequestContext
 from service.errors import RuleBroken
 from service.metrics import METHODS
+from service.tracing import TRACEPARENT
 
+TRACESTATE = istr("tracestate")
 NAME = "movie-catalogue"
 
 
@@ -50,20 +54,29 @@ class Tracer:
         logging.getLogger(trace.span.__name__).setLevel(logging.ERROR)  # it quotes `tracestate`
 
     def start_request(
-        self, method: str, parent: Mapping[str, str], attributes: Mapping[str, str]
-    ) -> "RequestSpan | None":
-        """Start the span of a request, if it is sampled.
-
-        `parent` has its `traceparent` and `tracestate`, if they are valid.
-        """
-        method = method if method in METHODS else "_OTHER"
+        self, context: RequestContext, headers: CIMultiDictProxy[str], path: str
+    ) -> None:
+        """Start the span of a request, if it is sampled."""
+        parent = None
+        if context.trace_id:
+            state = ",".join(headers.getall(TRACESTATE, ()))
+            fields = {"traceparent": headers[TRACEPARENT], "tracestate": state}
+            parent = self._propagator.extract(fields)
+        method = context.method if context.method in METHODS else "_OTHER"
         span = self._tracer.start_span(
             method.replace("_OTHER", "HTTP"),
-            self._propagator.extract(parent) if parent else None,
+            parent,
             trace.SpanKind.SERVER,
-            {"http.request.method": method, **attributes},
+            {
+                "http.request.method": method,
+                "url.path": path[:MAX_LOGGED_LENGTH],
+                "url.scheme": "http",
+                "client.address": context.address,
+            },
         )
-        return RequestSpan(self._tracer, span) if span.is_recording() else None
+        if span.is_recording():
+            context.span = RequestSpan(self._tracer, span)
+            context.trace_id = context.span.trace_id
 
     def stop(self) -> None:
         """Export the last spans."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from multidict import CIMultiDictProxy, istr
 
 from service.config import Config
-from service.context import MAX_LOGGED_LENGTH, RequestContext
 from service.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 EXIT_WAIT_S = 2.0  # for the last spans
 TRACEPARENT = istr("traceparent")
-TRACESTATE = istr("tracestate")
 # version-trace_id-parent_id-flags. Later versions may have more fields, but no version is ff.
 WELL_FORMED_TRACE = re.compile(
     r"(?!ff)(?!00.{53}.)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
@@ -66,21 +64,3 @@ def find_trace_id(headers: CIMultiDictProxy[str]) -> str | None:
     lines = headers.getall(TRACEPARENT)
     match = WELL_FORMED_TRACE.fullmatch(lines[0]) if len(lines) == 1 else None
     return match[1] if match else None
-
-
-def start_span(
-    tracer: "Tracer", headers: CIMultiDictProxy[str], context: RequestContext, path: str
-) -> None:
-    """Start the span of a request, if it is sampled."""
-    parent = {}
-    if context.trace_id:
-        state = ",".join(headers.getall(TRACESTATE, ()))
-        parent = {"traceparent": headers[TRACEPARENT], "tracestate": state}
-    attributes = {
-        "url.path": path[:MAX_LOGGED_LENGTH],
-        "url.scheme": "http",
-        "client.address": context.address,
-    }
-    context.span = tracer.start_request(context.method, parent, attributes)
-    if context.span:
-        context.trace_id = context.span.trace_id

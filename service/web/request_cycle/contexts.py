@@ -10,7 +10,7 @@ from multidict import istr
 
 from service.config import Server as Settings
 from service.context import RequestContext
-from service.tracing import TRACEPARENT, Tracing, find_trace_id, start_span
+from service.tracing import TRACEPARENT, Tracing, find_trace_id
 from service.web.request_cycle.client_address import ClientAddresses
 from service.web.request_cycle.headers import CommonHeaders
 
@@ -48,5 +48,5 @@ class Contexts:
         if TRACEPARENT in headers:
             context.trace_id = find_trace_id(headers)
         if self._tracing and self._tracing.tracer:
-            start_span(self._tracing.tracer, headers, context, message.url.raw_path)
+            self._tracing.tracer.start_request(context, headers, message.url.raw_path)
         return context
