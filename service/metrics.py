@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client import disable_created_metrics as hide_creation_times
@@ -29,13 +29,6 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 # A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
 DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-
-
-class Observer(Protocol):
-    """A histogram, or nothing."""
-
-    def observe(self, amount: float) -> None:
-        """Count a value."""
 
 
 class Off:
@@ -133,11 +126,6 @@ class Metrics:
         )
 
         # The catalogue.
-        self.genre_counts_age = gauge(
-            "catalogue_genre_counts_age_seconds",
-            "Age of the oldest genre counts of a process; 0 before the first count.",
-            multiprocess_mode="livemax",
-        )
         self.idempotency_keys = gauge(
             "catalogue_idempotency_keys",
             "Stored idempotency keys, by PostgreSQL's estimate.",

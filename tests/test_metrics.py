@@ -257,18 +257,6 @@ async def test_the_wait_for_a_share_of_the_pool(start: Start) -> None:
     assert read(metrics)["pool_wait_seconds_sum"] - before >= 0.2
 
 
-async def test_the_age_of_the_genre_counts(start: Start) -> None:
-    """The metric is 0 until the first count."""
-    client = await start(operations__token=TOKEN)
-    metrics = get_app(client)[CYCLE].metrics
-    before = read(metrics)["genre_counts_age_seconds"]
-
-    await client.get("/v1/genres")
-
-    assert before == 0
-    assert 0 < read(metrics)["genre_counts_age_seconds"] < 60
-
-
 async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
     """PostgreSQL's estimate is asked for at the start."""
     execute(  # in one session: two report their statistics in any order

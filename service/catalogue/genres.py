@@ -44,8 +44,6 @@ class GenreCounts:
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
-        self._age_metric = statements.metrics.genre_counts_age
-        statements.metrics.add_sampler(self.sample)
         self._counting: asyncio.Task[None] | None = None
         self._started_at = 0.0  # of the last count, by the loop's clock
         self._cached_until = 0.0
@@ -70,11 +68,6 @@ class GenreCounts:
                 "counting the genres was cancelled", Refusal.STATEMENT_LOST
             )
         return self._counts
-
-    def sample(self) -> None:
-        """Set the gauge of the metrics."""
-        if self._counts is not None:
-            self._age_metric.set((datetime.now(UTC) - self._counts.as_of).total_seconds())
 
     async def _count(self, waiting: list[RequestContext]) -> None:
         """Count, and store the counts or the error."""

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from prometheus_client import Histogram
+
 from service.config import Sharing
 from service.context import RequestContext
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
-from service.metrics import OFF, Observer
+from service.metrics import OFF, Off
 
 Result = TypeVar("Result")
 
@@ -62,7 +64,7 @@ class Batcher(Generic[Result]):
         max_rows: int = MAX_ROWS,
         exclusive: bool = False,
         idempotent: bool = False,
-        rows_metric: Observer = OFF,
+        rows_metric: Histogram | Off = OFF,
     ) -> None:
         self._run = run
         self._exclusive = exclusive
