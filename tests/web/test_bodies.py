@@ -66,7 +66,7 @@ UNREADABLE = [
     (b"[]", "the body must be one JSON object"),
     (b'{"a": 1} x', "the body is not one JSON object: expected nothing more, at character 10"),
     (b'{"a" 1}', "the body is not one JSON object: expecting ':' delimiter, at character 6"),
-    (b'{"a": NaN}', "the body is not JSON: NaN is not a JSON number"),
+    (b'{"a": NaN}', "NaN is not a JSON number"),
     (b'{"title": "\xff"}', "the body is not UTF-8 at byte 11"),
     (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
     (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
