@@ -1,8 +1,7 @@
 """Finds the client that a token belongs to; lookups at the same time share a statement.
 
 A process caches a client for `KNOWN_S` from the start of its lookup, so a revocation takes effect
-within that time in every process. Unknown tokens have a cache of their own, so that a flood of
-unknown tokens evicts no client.
+within that time in every process. Wrong tokens are not remembered: they share statements, too.
 """
 
 import time
@@ -11,7 +10,7 @@ from enum import IntEnum
 from hmac import compare_digest
 from typing import NamedTuple, get_type_hints
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
 from service.access.tokens import hash_token, parse_token
 from service.config import Sharing
@@ -55,9 +54,7 @@ QUERIES: Mapping[str, Expected] = {
 }
 
 KNOWN_S = 30.0
-UNKNOWN_S = 5.0
 MAX_KNOWN = 10_000  # tokens; about 5 MB
-MAX_UNKNOWN = 10_000
 MARK_RETRY_S = 3600.0  # after a failure: a standby refuses each mark, and each failure is logged
 
 MALFORMED = (
@@ -110,7 +107,6 @@ class Clients:
         )
         self._clock = clock
         self._known: LRUCache[str, Client] = LRUCache(MAX_KNOWN)
-        self._unknown: TTLCache[str, str] = TTLCache(MAX_UNKNOWN, UNKNOWN_S, clock)
         self._marks = Batcher(self._mark_used, sharing)
         self._mark_after = 0.0
 
@@ -132,15 +128,13 @@ class Clients:
         client_id = parse_token(token)
         if client_id is None:
             raise Unauthorized(MALFORMED, is_token_sent=True)
-        if reason := self._unknown.get(token):
-            raise Unauthorized(reason, is_token_sent=True)
         known_until = self._clock() + KNOWN_S  # from now, as a slow statement returns old data
         lookups = self._renewals if token in self._known else self._lookups
         stored = await lookups.submit(client_id, context=context)
         try:
             client = _verify(stored, token, known_until)
-        except Unauthorized as error:
-            self._unknown[token] = str(error)
+        except Unauthorized:
+            self._known.pop(token, None)
             raise
         self._known[token] = client
         if stored and not stored.was_used_today and self._clock() >= self._mark_after:
