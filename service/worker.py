@@ -6,6 +6,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from aiohttp import web
+
 from service.app import RELOAD_QUERIES, create_app
 from service.config import Config
 from service.web.request_cycle.runner import Runner
@@ -14,22 +16,14 @@ from service.web.request_cycle.runner import Runner
 class Worker(Runner):
     """Serves on sockets that the worker gets from its master."""
 
-    def __init__(
-        self,
-        config: Config,
-        operations_sockets: Sequence[socket.socket],
-        metrics_folder: Path | None,
-        sockets: Sequence[socket.socket],
-    ) -> None:
-        # The master has refused mistakes. Later, a mistake must not end worker and master.
-        super().__init__(create_app(config, refuse_mistakes=False, metrics_folder=metrics_folder))
+    def __init__(self, app: web.Application, *sockets: Sequence[socket.socket]) -> None:
+        super().__init__(app)
         self._sockets = sockets
-        self._operations_sockets = operations_sockets
 
     async def setup(self) -> None:
         """Start the application, and accept connections."""
         await super().setup()
-        await self.listen(self._sockets, self._operations_sockets)
+        await self.listen(*self._sockets)
 
 
 async def make_worker(
@@ -39,12 +33,13 @@ async def make_worker(
     sockets: Sequence[socket.socket],
 ) -> Worker:
     """Make a worker. SIGHUP reloads its queries."""
-    worker: Worker
+    app: web.Application
 
     def reload() -> None:
-        worker.app[RELOAD_QUERIES]()
+        app[RELOAD_QUERIES]()
 
-    # Set before the files are read, so that no change is missed; runs when `worker` exists.
+    # Set before the files are read, so that no change is missed; runs when `app` exists.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-    worker = Worker(config, operations_sockets, metrics_folder, sockets)
-    return worker
+    # The master has refused mistakes. Later, a mistake must not end worker and master.
+    app = create_app(config, refuse_mistakes=False, metrics_folder=metrics_folder)
+    return Worker(app, sockets, operations_sockets)
