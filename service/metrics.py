@@ -231,12 +231,10 @@ class Metrics:
 
     async def sample_regularly(self, _: object) -> AsyncIterator[None]:
         """Set the gauges once a second, for the other processes (a `cleanup_ctx`)."""
-        if not self.is_enabled:
-            yield
-            return
-        task = asyncio.create_task(self._keep_sampling())
+        task = asyncio.create_task(self._keep_sampling()) if self.is_enabled else None
         yield
-        task.cancel()
+        if task:
+            task.cancel()
 
     async def _keep_sampling(self) -> None:
         loop = asyncio.get_running_loop()

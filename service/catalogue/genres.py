@@ -48,7 +48,7 @@ class GenreCounts:
         self._started_at = 0.0  # of the last count, by the loop's clock
         self._cached_until = 0.0
         self._counts: Counts | None = None
-        self._error: Exception | None = None  # of the last count
+        self._error: Exception = Unavailable("no count has ended", Refusal.STATEMENT_LOST)
 
     async def get(self, context: RequestContext | None = None) -> Counts:
         """Return the counts; requests share one query. `context`: of the request, for logs.
@@ -64,9 +64,7 @@ class GenreCounts:
             wait = None if self._counts is None else max(0, self._started_at + MAX_WAIT_S - now)
             await asyncio.wait([self._counting], timeout=wait)
         if self._counts is None:
-            raise self._error or Unavailable(
-                "counting the genres was cancelled", Refusal.STATEMENT_LOST
-            )
+            raise self._error
         return self._counts
 
     async def _count(self, waiting: list[RequestContext]) -> None:
