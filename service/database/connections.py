@@ -1,13 +1,14 @@
-"""Opens a connection of aiopg, for the pool.
+"""Opens connections: of aiopg for the pool, and of psycopg2 for commands.
 
 A URL may list several hosts, and a host may have several addresses. An asynchronous connect of
 libpq has no timeout for the first address, and aiopg watches only the socket of the first address.
-So the addresses are tried one after the other, each with its own timeout.
+So the pool tries the addresses one after the other, each with its own timeout.
 """
 
 import asyncio
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import aiopg
 import psycopg2
@@ -16,7 +17,11 @@ from service import __version__
 from service.config import Database
 from service.database.driver_errors import describe_error
 from service.database.urls import Server, list_addresses, parse_url
+from service.errors import OperatorError
 
+Session = psycopg2.extensions.connection
+
+COMMAND_CONNECT_TIMEOUT_S = 10  # for each host
 POOL_CONNECT_TIMEOUT_S = 2.0  # for each address; as long as a request waits for the pool
 # With these, a connection to a machine that has disappeared breaks within about 10 s, not after
 # hours. The URL may set other values.
@@ -32,6 +37,17 @@ KEEPALIVES = {
 def application_name() -> str:
     """Name this process, as pg_stat_activity and the server's log show it."""
     return f"movie-catalogue {__version__} {os.getpid()}"
+
+
+def open_session(url: str, **options: Any) -> Session:
+    """Open a connection that blocks until PostgreSQL responds; `options`: more for libpq."""
+    given = {"connect_timeout": COMMAND_CONNECT_TIMEOUT_S} | parse_url(url) | options
+    try:
+        session: Session = psycopg2.connect(**{**given, "client_encoding": "UTF8"})
+    except psycopg2.Error as error:
+        reason = describe_error(error, details=True)
+        raise OperatorError(f"the database is unreachable: {reason}") from None
+    return session
 
 
 class OpenFiles:

@@ -11,10 +11,9 @@ from typing import Any
 import psycopg2
 from psycopg2 import errors as postgres
 
-from service.database.connections import application_name
+from service.database.connections import Session, application_name, open_session
 from service.database.driver_errors import describe_error, translate_error
 from service.database.query import Query, limit_affected
-from service.database.sessions import Session, open_session
 from service.database.statements import Row
 from service.errors import OperatorError, RuleBroken
 

@@ -16,11 +16,10 @@ import structlog
 from psycopg2 import errors as postgres
 
 from service.config import Config, Database
-from service.database.connections import Connector, application_name
+from service.database.connections import Connector, application_name, open_session
 from service.database.driver_errors import describe_error, translate_error
 from service.database.migrations.files import list_versions
 from service.database.query import Expected, Query, limit_affected, suppress_timeout_reports
-from service.database.sessions import open_session
 from service.database.statements import Statements
 from service.errors import OperatorError, Refusal, Unavailable
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from psycopg2 import errors as postgres
 
+from service.database.connections import Session
 from service.database.migrations.files import Migration, Report
-from service.database.sessions import Session
 from service.errors import OperatorError, locate
 
 # dbmate creates the table with `version` only and inserts nothing else, so `applied_at` has a

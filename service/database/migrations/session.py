@@ -13,10 +13,9 @@ import psycopg2
 from psycopg2 import errors as postgres
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.connections import application_name
+from service.database.connections import Session, application_name, open_session
 from service.database.driver_errors import describe_error
 from service.database.migrations.files import Report
-from service.database.sessions import Session, open_session
 from service.database.urls import parse_url
 from service.errors import OperatorError
 
