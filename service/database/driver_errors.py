@@ -7,12 +7,10 @@ from service.database.query import Query
 from service.errors import (
     CatalogueError,
     Contended,
-    Failure,
     Refusal,
     RuleBroken,
     StatementFailed,
     Unavailable,
-    WrongParameters,
 )
 
 CONTENDED = (
@@ -57,9 +55,6 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     is_null = isinstance(error, postgres.NotNullViolation)
     if isinstance(error, CAUSED_BY_CLIENTS) and not is_null and not query.is_read_only:
         return RuleBroken(error.diag.constraint_name or "")
-    # The SQL itself was verified, so the words of a search cannot be read as a `tsquery`.
-    if isinstance(error, postgres.SyntaxError) and "title" in query.parameters:
-        return WrongParameters([Failure("title", "must be words of letters and digits")])
     reason = f"{query.name}: {describe_error(error)}"
     if isinstance(error, CONTENDED):
         return Contended(reason)

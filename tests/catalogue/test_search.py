@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
-from conftest import ROOT, Client
+from conftest import ROOT
 from support import Execute, hold
 
 from service.catalogue.movie import Movie
@@ -140,21 +140,6 @@ def test_rows_are_restored_without_a_search_path(execute: Execute) -> None:
     find = "select title from movies where search @@ title_query(%s)"
     assert execute(find, "千尋") == [("千と千尋の神隠し",)]
     assert execute(find, "xmen") == [("X-Men",)]
-
-
-async def test_a_search_that_cannot_be_read_is_a_422(client: Client, execute: Execute) -> None:
-    """PostgreSQL decides: it may take another character for a blank than we do."""
-    execute(
-        "create or replace function title_query(text) returns tsquery language sql strict"
-        " as 'select $1::tsquery'"
-    )
-
-    responses = [await client.get("/v1/movies?title=a%20b"), await client.get("/v1/movies?title=a")]
-    problem = await responses[0].json()
-
-    assert [response.status for response in responses] == [422, 200]
-    assert problem["type"].endswith("#wrong-parameters")
-    assert [failure["parameter"] for failure in problem["errors"]] == ["title"]
 
 
 def copy_migrations(folder: Path, before: str) -> Path:
