@@ -49,10 +49,11 @@ class _Array:
 
     def peek(self) -> str:
         """Skip blanks; return the next character, or "" at the end."""
-        self._skip_blanks()
-        while self._at == len(self._text) and self._read():
-            self._skip_blanks()
-        return self._text[self._at : self._at + 1]
+        while True:
+            if blanks := BLANKS.match(self._text, self._at):
+                self._move(blanks.end() - self._at)
+            if self._at < len(self._text) or not self._read():
+                return self._text[self._at : self._at + 1]
 
     def take(self, signs: str) -> str:
         """Return the next character, which must be one of `signs`, and move past it."""
@@ -87,10 +88,6 @@ class _Array:
     def make_error(self, problem: str) -> BrokenFile:
         """Return an error about the array at the current line."""
         return BrokenFile(self._line, f"expected a JSON array of movies: {problem}")
-
-    def _skip_blanks(self) -> None:
-        if match := BLANKS.match(self._text, self._at):
-            self._move(match.end() - self._at)
 
     def _move(self, characters: int) -> str:
         text = self._text[self._at : self._at + characters]
