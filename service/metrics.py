@@ -164,7 +164,7 @@ class Metrics:
             multiprocess_mode="livemax",
         )
 
-        self._by_response: dict[tuple[str, str | None, int], Histogram] = {}
+        self._by_response: dict[tuple[str, str, int], Histogram] = {}
         self._by_query: dict[str, OfStatement] = {}
         if is_enabled:
             self.add_sampler(self._sample_process)
@@ -174,13 +174,11 @@ class Metrics:
 
     def count_response(self, context: RequestContext, status: int, seconds: float) -> None:
         """Count a response, which took so many `seconds`."""
-        method = context.method
-        series = self._by_response.get((method, context.route, status))
+        method = context.method if context.method in METHODS else "other"  # clients invent some
+        labels = method, context.route or "none", status
+        series = self._by_response.get(labels)
         if series is None:
-            label = method if method in METHODS else "other"  # clients may invent methods
-            series = self._requests.labels(label, context.route or "none", status)
-            if label == method:
-                self._by_response[method, context.route, status] = series
+            series = self._by_response[labels] = self._requests.labels(*labels)
         series.observe(seconds)
         if context.refusal:
             self._by_refusal[context.refusal].inc()

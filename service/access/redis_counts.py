@@ -70,7 +70,6 @@ class Redis:
 
     async def close(self) -> None:
         """Close the connections."""
-        self.is_there = False
         if self._search:
             self._search.cancel()
         with suppress(Exception):
