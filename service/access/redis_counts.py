@@ -56,7 +56,10 @@ class Redis:
     async def connect(self) -> None:
         """Connect; if that fails, go on trying."""
         try:
-            await self._probe()
+            async with asyncio.timeout(TIMEOUT_S):
+                # A write: a full Redis, or a replica, would answer a ping.
+                await self.limiter.hit(PROBE, cost=0)
+            self.is_there = True
         except Exception as error:  # noqa: BLE001 - as in `RedisCounts.take`
             self.lose(error)
 
@@ -79,16 +82,9 @@ class Redis:
     async def _connect_again(self) -> None:
         while not self.is_there:
             await asyncio.sleep(RETRY_S)
-            with suppress(Exception):
-                await self._probe()
+            await self.connect()
         self._search = None
         log.info("limits with redis")
-
-    async def _probe(self) -> None:
-        """Test with a write: a full Redis, or a replica, would answer a ping."""
-        async with asyncio.timeout(TIMEOUT_S):
-            await self.limiter.hit(PROBE, cost=0)
-        self.is_there = True
 
 
 class RedisCounts:
