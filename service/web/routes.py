@@ -2,7 +2,7 @@
 
 from service.access.clients import Scope
 from service.web.changes import Changes
-from service.web.costs import CHANGES_UNITS, GENRES_UNITS, LIST_UNITS
+from service.web.costs import GENRES_UNITS, LIST_UNITS
 from service.web.genres import Genres
 from service.web.health import Health
 from service.web.index import show_index, show_root_index
@@ -51,7 +51,7 @@ def make_routes(  # noqa: PLR0913 - the handlers
         (Route("GET", "/v1/docs/{file}", reference.file, Scope.NONE), "show_file"),
     ]
     if changes:
-        route = Route("GET", "/v1/changes", changes.list, Scope.READ, CHANGES_UNITS)
+        route = Route("GET", "/v1/changes", changes.list, Scope.READ, LIST_UNITS)
         table.append((route, "list_changes"))
     described = [(route.method, route.path, OPERATIONS[name], route.scope) for route, name in table]
     reference.publish(build_document(described, anonymous))

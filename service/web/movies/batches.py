@@ -1,6 +1,7 @@
 """POST /v1/movies/batch: several movies in one request."""
 
 import asyncio
+import re
 from typing import Any
 
 from aiohttp import web
@@ -15,9 +16,11 @@ from service.web.access import AccessControl
 from service.web.bodies import BodyReader
 from service.web.movies.idempotency_keys import parse_key
 from service.web.movies.parameters import reject_query_string
-from service.web.movies.preferences import prefers_lenient
 from service.web.request_cycle.contexts import CONTEXT
 from service.web.responses import JSON_TYPE, json_response
+
+# A preference of the header Prefer (RFC 7240, 2 and 4.4); the first one counts.
+HANDLING = re.compile(r"(?:^|[,\s])handling\s*=\s*\"?([a-z]+)", re.IGNORECASE)
 
 
 class Batches:
@@ -38,7 +41,9 @@ class Batches:
     async def create(self, request: web.Request) -> web.StreamResponse:
         """201 and all of the new movies; or 207 and a result for each, if the client prefers it."""
         reject_query_string(request)
-        key, is_lenient = parse_key(request), prefers_lenient(request)
+        key = parse_key(request)
+        preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
+        is_lenient = preference is not None and preference[1].lower() == "lenient"
         schema = LENIENT_BATCH if is_lenient else BATCH
         movies = load_fields(schema, await self._bodies.read_object(request))["movies"]
         await self._access.charge_movies(request, len(movies))
@@ -51,10 +56,8 @@ class Batches:
         keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
         creates = (self._create_one(request, *each) for each in zip(keys, movies, strict=True))
         results = await asyncio.gather(*creates)
-        failed = sum("problem" in result for result in results)
-        metadata = {"created": len(results) - failed, "failed": failed}
         headers = JSON_TYPE | {"Preference-Applied": "handling=lenient"}
-        return json_response({"results": results, "metadata": metadata}, headers, status=207)
+        return json_response({"results": results}, headers, status=207)
 
     async def _create_one(self, request: web.Request, key: str | None, sent: Any) -> dict[str, Any]:
         """Return the result for one movie of a lenient batch."""

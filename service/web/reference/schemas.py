@@ -153,9 +153,4 @@ BatchResult = _schema(
     problem=Nested(Problem),
     replayed=_field("true if an earlier request with the key created it", example=True),
 )
-Numbers = _schema(
-    "BatchMetadata",
-    created=_field("the number of results with a movie", 1, minimum=0),
-    failed=_field("the number of results with a problem", 0, minimum=0),
-)
-BatchResults = _schema("BatchResults", results=List(Nested(BatchResult)), metadata=Nested(Numbers))
+BatchResults = _schema("BatchResults", results=List(Nested(BatchResult)))

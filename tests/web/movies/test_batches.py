@@ -337,7 +337,6 @@ async def test_a_lenient_batch_creates_each_movie_for_itself(
     single = await (await client.post("/v1/movies", json=BAD_YEAR)).json()
 
     assert (response.status, response.headers["Preference-Applied"]) == (207, "handling=lenient")
-    assert body["metadata"] == {"created": 2, "failed": 4}
     results = body["results"]
     assert [result["status"] for result in results] == [201, 422, 400, 400, 422, 201]
     assert [sorted(result) for result in results[:2]] == [
@@ -364,7 +363,7 @@ async def test_movies_of_a_lenient_batch_share_statements(start: Start) -> None:
     with capture_logs() as logged:
         status, body, _ = await send(client, [MOANA] * 100, **LENIENT)
 
-    assert (status, body["metadata"]) == (207, {"created": 100, "failed": 0})
+    assert (status, [each["status"] for each in body["results"]]) == (207, [201] * 100)
     assert 0 < len([line for line in logged if "query" in line]) < 10
 
 
@@ -378,8 +377,6 @@ PREFER: list[tuple[list[str], bool]] = [
     (["handling=strict"], False),
     (["handling=strict, handling=lenient"], False),
     (["handling=lenient, handling=strict"], True),
-    (['a="x, handling=lenient"'], False),
-    (['a="x', "handling=lenient"], False),
     (["a;handling=lenient"], False),
     (["handling=lenientish"], False),
     (["handling"], False),
@@ -555,7 +552,7 @@ async def test_a_repeated_lenient_batch_goes_on_where_it_stopped(
 
     assert [result["status"] for result in first[1]["results"]] == [201, 201, 422]
     assert status == 207
-    assert body["metadata"] == {"created": 4, "failed": 0}
+    assert [each["status"] for each in body["results"]] == [201] * 4
     assert [result.get("replayed") for result in body["results"]] == [True, None, None, None]
     assert body["results"][0]["movie"] == first[1]["results"][0]["movie"]
     assert other["results"][0]["problem"]["type"] == "/v1/docs#idempotency-key-reused"
@@ -571,7 +568,7 @@ async def test_a_hundred_keys_of_a_lenient_batch(client: Client, execute: Execut
     first = await send(client, [MOANA] * 100, **headers)
     again = await send(client, [MOANA] * 100, **headers)
 
-    assert first[1]["metadata"] == again[1]["metadata"] == {"created": 100, "failed": 0}
+    assert [each["status"] for each in first[1]["results"]] == [201] * 100
     assert [{**each, "replayed": True} for each in first[1]["results"]] == again[1]["results"]
     assert count(execute) == 100
 
