@@ -129,6 +129,7 @@ VALIDATORS = ("ETag", "Last-Modified")  # RFC 9110, 8.8
 _LIST_HEADERS = ("Link", "ETag", "Changes-Cursor")
 _PAGE = json_response("The page, or the stream.", schemas.MovieList, _LIST_HEADERS)
 _PAGE["content"] |= {media_type: {"schema": STRING} for media_type in STREAMS}
+_CHANGE = schemas.make_example(schemas.Change()) | {"movie": schemas.make_example(schemas.Movie())}
 _OPERATIONS = (
     Operation(
         "list_movies",
@@ -181,7 +182,7 @@ _OPERATIONS = (
         " change, or without changes after so many seconds.\n\n"
         "To keep a copy of the catalogue, get all movies with `GET /v1/movies`, and begin with the"
         " header `Changes-Cursor` of the first page. Then send each `next_cursor` as `after`.",
-        json_response("The changes.", schemas.ChangeList),
+        json_response("The changes.", schemas.ChangeList, changes=[_CHANGE]),
         _describe_query(CHANGES_PARAMETERS),
         problems=("wrong-parameters", "cursor-expired"),
     ),
