@@ -79,6 +79,10 @@ begin
   insert into movie_changes (transaction, movie_id, version, kind)
   select pg_current_xact_id(), m.id, m.version, 'deleted'
   from movies as m;
+  -- Other levels do not see movies that were created after their snapshot, and truncate these, too.
+  if current_setting('transaction_isolation') <> 'read committed' then
+    update movie_feed set id = gen_random_uuid();
+  end if;
   return null;
 end
 $$;

@@ -12,12 +12,14 @@
 -- change can come in between later. A transaction that stays open holds back the changes of all later ones:
 -- docs/dbas.md#changes says how to find it.
 --
--- feed: what cursors belong to. It changes when the feed begins anew, and when the database is restored,
--- copied or promoted: it may then lack changes that clients have seen.
+-- feed: what cursors belong to. It changes when the feed begins anew, and when the database is restored (also in
+-- place, by pg_restore --clean), copied or promoted: it may then lack changes that clients have seen.
+-- next_transaction: behind the last change below the horizon, where the feed goes on after all of them. The horizon
+-- itself would be wrong: after a crash, PostgreSQL gives numbers again whose transactions were not in the WAL yet.
 -- is_cleared: changes behind the place may have been cleared.
 with state as materialized (
   select
-    md5(concat_ws(' ', f.id, s.system_identifier, c.timeline_id, d.oid)) as feed,
+    md5(concat_ws(' ', f.id, f.tableoid, s.system_identifier, c.timeline_id, d.oid)) as feed,
     pg_snapshot_xmin(pg_current_snapshot()) as horizon,
     -- A restored dump has a number of the former server, which may be in this one's future.
     case when f.cleared_to < pg_snapshot_xmin(pg_current_snapshot()) then f.cleared_to else '0' end as cleared_to
@@ -30,10 +32,18 @@ with state as materialized (
   limit 1
 )
 select
-  s.feed, s.horizon::text as horizon, coalesce(:after::xid8 <= s.cleared_to, false) as is_cleared,
+  s.feed,
+  (greatest(l.transaction, s.cleared_to)::text::numeric + 1)::text as next_transaction, coalesce(:after::xid8 <= s.cleared_to, false) as is_cleared,
   c.transaction::text as transaction, c.id as change, c.kind, c.movie_id, c.version as change_version,
   c.changed_at, m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from state as s
+left join lateral (
+  select c.transaction
+  from movie_changes as c
+  where c.transaction < s.horizon
+  order by c.transaction desc
+  limit 1
+) as l on true
 left join lateral (
   select c.transaction, c.id, c.kind, c.movie_id, c.version, c.changed_at
   from movie_changes as c
@@ -50,6 +60,8 @@ order by c.transaction, c.id;
 -- name: clear_changes(keep_days, at_most)
 -- \set keep_days 30 \set at_most 1000
 -- Deletes those of the at_most oldest changes that are older than keep_days, and returns how many it deleted.
+-- Changes that readers cannot see yet are kept: those above the horizon, and those of a restored dump whose
+-- transactions are in this server's future. So cleared_to never is.
 -- Another process that clears at the same time deletes nothing.
 with feed as materialized (
   select f.is_single
@@ -60,6 +72,7 @@ oldest as materialized (
   select c.transaction, c.id, c.changed_at
   from feed as f
   cross join movie_changes as c
+  where c.transaction < pg_snapshot_xmin(pg_current_snapshot())
   order by c.transaction, c.id
   limit :at_most
 ),

@@ -18,7 +18,7 @@ QUERIES: Mapping[str, Expected] = {
     "get_changes": Expected(
         {
             "feed": str,
-            "horizon": str,
+            "next_transaction": str,
             "is_cleared": bool,
             "transaction": str,
             "change": int,
@@ -148,14 +148,14 @@ class Feed:
         )
         if not rows:
             raise Unavailable("the feed is off in the database: run migrate", Refusal.NOT_READY)
-        feed, horizon, is_cleared, *_ = rows[0]
+        feed, next_transaction, is_cleared, *_ = rows[0]
         changes = list[Change]()
         for _, _, _, transaction, number, *fields in rows if rows[0][4] is not None else ():
             place = Place(feed, int(transaction), number)
             movie = Movie._make(fields[4:]) if fields[4] is not None else None
             changes.append(Change._make([place, *fields[:4], movie]))
         if len(changes) < PAGE_CHANGES:
-            place = Place(feed, int(horizon), 0)
+            place = Place(feed, int(next_transaction), 0)
         return ChangePage(changes, place), is_cleared
 
 

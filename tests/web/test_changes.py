@@ -19,7 +19,7 @@ from service.catalogue import changes, clearing
 from service.catalogue.clearing import Clearing
 from service.database.migrations import session as migration_session
 from service.database.statements import Statements
-from service.web.movies.cursors import encode_change
+from service.web.movies.cursors import decode_change, encode_change
 from service.web.request_cycle.cycle import CYCLE
 
 PATH = "/v1/changes"
@@ -425,6 +425,61 @@ async def test_a_new_feed_expires_all_cursors(client: Client, execute: Execute) 
 
     assert await expired(client, before)
     assert not await expired(client, await find_end(client))
+
+
+async def test_a_dump_that_is_restored_in_place_expires_all_cursors(
+    client: Client, execute: Execute
+) -> None:
+    """`pg_restore --clean` makes the tables anew, with the rows of the dump."""
+    before = await find_end(client)
+    execute("alter table movie_feed rename to former")
+    execute("create table movie_feed (like former including all)")
+    execute("insert into movie_feed table former")
+
+    assert await expired(client, before)
+
+
+async def test_a_truncate_that_does_not_see_all_movies_expires_all_cursors(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """It deletes also those that were created after its snapshot."""
+    before = await find_end(client)
+    with session(database) as run:
+        run("set transaction isolation level repeatable read")
+        run("select from movies")
+        add_movies(execute, "late")
+        run("truncate movies")
+        run("commit")
+
+    assert await expired(client, before)
+
+
+async def test_a_cursor_is_behind_the_last_change(client: Client, execute: Execute) -> None:
+    """After a crash, the numbers of later transactions without changes may be given again."""
+    add_movies(execute, "a")
+    await read_all(client, 1)
+    for _ in range(3):
+        execute("select pg_current_xact_id()")
+    ((last,),) = execute("select max(transaction)::text from movie_changes")
+
+    assert decode_change(await find_end(client)).transaction == int(last) + 1
+
+
+async def test_changes_that_nobody_can_see_yet_are_not_cleared(
+    client: Client, execute: Execute, statements: Statements
+) -> None:
+    """Such as those of a restored dump; otherwise `cleared_to` would be in the future."""
+    after = await find_end(client)
+    add_movies(execute, "a")
+    await read_all(client, 1, after)
+    execute(
+        "insert into movie_changes (transaction, movie_id, version, kind)"
+        " values ('999999999999', 1, 1, 'created')"
+    )
+    execute("update movie_changes set changed_at = now() - interval '8 days'")
+
+    assert await Clearing(statements, keep_days=7).clear("clear_changes") == 1
+    assert await expired(client, after)
 
 
 async def test_a_restored_dump_does_not_expire_new_cursors(
