@@ -6,6 +6,7 @@ from aiohttp import web
 
 from service.catalogue.changes import Change, ChangePage, Feed
 from service.catalogue.movie import movie_json
+from service.web.bodies import ClientGone
 from service.web.movies.cursors import encode_change
 from service.web.movies.parameters import parse_changes_query
 from service.web.request_cycle.compression import LargeResponse
@@ -13,7 +14,7 @@ from service.web.request_cycle.contexts import CONTEXT
 from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import JSON_TYPE, encode_json
 
-STOP_CHECK_S = 1.0  # a stop delays no longer for requests that wait
+STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
 
 
 class Changes:
@@ -31,6 +32,8 @@ class Changes:
         context.deadline += seconds
         page = await self._feed.fetch(after, context)
         while not page.changes and (left := end - loop.time()) > 0 and not self._cycle.is_draining:
+            if request.transport is None:  # nobody waits: make room for others
+                raise ClientGone
             page = await self._feed.wait(page.next, min(left, STOP_CHECK_S)) or page
         return _respond(page)
 

@@ -16,6 +16,7 @@ from support import Environment, Execute, add_movies, hold, run_here, until
 from test_metrics import get_app
 
 from service.catalogue import changes, clearing
+from service.catalogue.changes import Feed
 from service.catalogue.clearing import Clearing
 from service.database.migrations import session as migration_session
 from service.database.statements import Statements
@@ -264,6 +265,40 @@ async def test_a_wait_may_take_longer_than_request_timeout(start: Start) -> None
     response = await client.get(PATH, params={"after": await find_end(client), "wait": "2"})
 
     assert response.status == 200
+
+
+async def test_a_client_that_is_gone_waits_no_longer(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it takes no place from others."""
+    monkeypatch.setattr(changes, "MAX_WAITING", 1)
+    sent = watch_polls(monkeypatch)
+    after = await find_end(client)
+    gone = asyncio.create_task(get(client, after, wait=20))
+    await until(lambda: sent["poll"] > 0)
+    gone.cancel()  # closes the connection
+
+    async with asyncio.timeout(10):
+        while (await client.get(PATH, params={"after": after, "wait": "1"})).status == 503:
+            pass
+
+
+async def test_requests_that_wait_are_not_answered_all_at_once(
+    client: Client, execute: Execute, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requests have their turn in between."""
+    monkeypatch.setattr(changes, "AT_ONCE", 5)
+    after, feed = decode_change(await find_end(client)), Feed(statements)
+    waiting = [asyncio.create_task(feed.wait(after, 20)) for _ in range(30)]
+    await asyncio.sleep(0)
+    add_movies(execute, "x")
+    most = done = 0
+    while done < 30:
+        await asyncio.sleep(0)
+        before, done = done, sum(task.done() for task in waiting)
+        most = max(most, done - before)
+
+    assert most <= 5
 
 
 async def test_a_stop_ends_waits(client: Client) -> None:
