@@ -329,7 +329,7 @@ async def test_a_wait_fails_with_its_database(
     assert response.status == 503
 
 
-@pytest.mark.parametrize("path", ["?title=x", "?page=2", "?cursor"])
+@pytest.mark.parametrize("path", ["?title=x", "?page=1", "?page=2", "?cursor"])
 async def test_only_the_first_page_of_all_movies_has_the_cursor(
     client: Client, execute: Execute, path: str
 ) -> None:

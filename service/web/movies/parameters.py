@@ -51,8 +51,11 @@ class ListQuery(NamedTuple):
 
     @property
     def is_whole_list(self) -> bool:
-        """Whether it is the first page of all movies."""
-        return self.filter == Filter() and not self.place.skip and not self.place.key
+        """Whether it is the first page of all movies.
+
+        Not by number: after a deletion, page 2 begins one movie later, and that one is missed.
+        """
+        return self.filter == Filter() and not self.place.key and not self.page_number
 
 
 class QueryParameter(Field[Any]):
