@@ -16,7 +16,9 @@
 -- place, by pg_restore --clean), copied or promoted: it may then lack changes that clients have seen.
 -- next_transaction: behind the last change below the horizon, where the feed goes on after all of them. The horizon
 -- itself would be wrong: after a crash, PostgreSQL gives numbers again whose transactions were not in the WAL yet.
--- is_cleared: changes behind the place may have been cleared.
+-- is_expired: changes behind the place may have been cleared; or the place is behind the end of the feed, where no
+-- client was sent: a server that lost transactions, such as a restored snapshot of its disk, would give their numbers
+-- to changes that the client then misses.
 with state as materialized (
   select
     md5(concat_ws(' ', f.id, f.tableoid, s.system_identifier, c.timeline_id, d.oid)) as feed,
@@ -32,8 +34,8 @@ with state as materialized (
   limit 1
 )
 select
-  s.feed,
-  (greatest(l.transaction, s.cleared_to)::text::numeric + 1)::text as next_transaction, coalesce(:after::xid8 <= s.cleared_to, false) as is_cleared,
+  s.feed, n.transaction::text as next_transaction,
+  coalesce(:after::xid8 <= s.cleared_to or :after::xid8 > n.transaction, false) as is_expired,
   c.transaction::text as transaction, c.id as change, c.kind, c.movie_id, c.version as change_version,
   c.changed_at, m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from state as s
@@ -44,6 +46,9 @@ left join lateral (
   order by c.transaction desc
   limit 1
 ) as l on true
+cross join lateral (
+  select (greatest(l.transaction, s.cleared_to)::text::numeric + 1)::text::xid8 as transaction
+) as n
 left join lateral (
   select c.transaction, c.id, c.kind, c.movie_id, c.version, c.changed_at
   from movie_changes as c

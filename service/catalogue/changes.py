@@ -19,7 +19,7 @@ QUERIES: Mapping[str, Expected] = {
         {
             "feed": str,
             "next_transaction": str,
-            "is_cleared": bool,
+            "is_expired": bool,
             "transaction": str,
             "change": int,
             "kind": str,
@@ -80,10 +80,10 @@ class Feed:
         """Return the next changes behind the place, or the oldest ones that are kept.
 
         `context`: of the request, for logs. Raises `CursorExpired` if the place is of another feed,
-        or if changes behind it were cleared.
+        or if changes behind it may be missing.
         """
-        page, is_cleared = await self._read(after, [context])
-        if after and (is_cleared or after.feed != page.next.feed):
+        page, is_expired = await self._read(after, [context])
+        if after and (is_expired or after.feed != page.next.feed):
             raise CursorExpired
         return page
 
@@ -144,7 +144,7 @@ class Feed:
     async def _read(
         self, after: Place | None, waiting: Sequence[RequestContext] = ()
     ) -> tuple[ChangePage, bool]:
-        """Return changes, and whether some behind the place may have been cleared."""
+        """Return changes, and whether some behind the place may be missing."""
         rows = await self._statements.fetch(
             "get_changes",
             waiting=waiting,
@@ -154,7 +154,7 @@ class Feed:
         )
         if not rows:
             raise Unavailable("the feed is off in the database: run migrate", Refusal.NOT_READY)
-        feed, next_transaction, is_cleared, *_ = rows[0]
+        feed, next_transaction, is_expired, *_ = rows[0]
         changes = list[Change]()
         for _, _, _, transaction, number, *fields in rows if rows[0][4] is not None else ():
             place = Place(feed, int(transaction), number)
@@ -162,7 +162,7 @@ class Feed:
             changes.append(Change._make([place, *fields[:4], movie]))
         if len(changes) < PAGE_CHANGES:
             place = Place(feed, int(next_transaction), 0)
-        return ChangePage(changes, place), is_cleared
+        return ChangePage(changes, place), is_expired
 
 
 def _order(place: Place) -> tuple[int, int]:

@@ -517,6 +517,20 @@ async def test_changes_that_nobody_can_see_yet_are_not_cleared(
     assert await expired(client, after)
 
 
+async def test_a_cursor_behind_the_end_of_the_feed_is_expired(
+    client: Client, execute: Execute
+) -> None:
+    """The server has lost what the client has seen, such as by a snapshot of its disk."""
+    add_movies(execute, "a")
+    add_movies(execute, "b")
+    await read_all(client, 2)
+    before = await find_end(client)
+    assert not await expired(client, before)
+    execute("delete from movie_changes where movie_id = 2")
+
+    assert await expired(client, before)
+
+
 async def test_a_restored_dump_does_not_expire_new_cursors(
     client: Client, execute: Execute, statements: Statements
 ) -> None:
