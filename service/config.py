@@ -6,7 +6,7 @@ or missing key is an `OperatorError` of one line.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv6Network, ip_network
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from marshmallow import Schema, ValidationError
 from marshmallow import fields as kinds
-from marshmallow.validate import Length, OneOf, Range
+from marshmallow.validate import Length, OneOf, Range, Regexp
 
 from service.errors import OperatorError
 
@@ -53,68 +53,57 @@ class WholeNumber(kinds.Field[int]):
         raise ValidationError("must be a whole number")
 
 
-def _is_database_url(url: str) -> None:
-    if url and not url.startswith(("postgres://", "postgresql://")):
-        raise ValidationError("must be postgresql://user:password@host:port/name, or empty")
+def _pattern(regex: str, expected: str) -> kinds.String:
+    """Make a setting that is a text of this form, or empty."""
+    return kinds.String(validate=Regexp(rf"(?:{regex})|\Z", error=f"must be {expected}, or empty"))
 
 
-def _is_redis_url(url: str) -> None:
-    if url and not url.startswith(("redis://", "rediss://", "unix://")):
-        raise ValidationError("must be redis://, rediss:// or unix://, or empty")
+class Texts(kinds.Field[tuple[str, ...]]):
+    """A list of TOML, or texts of the environment that are separated by commas."""
 
-
-def _split_list(value: Any, expected: str) -> tuple[str, ...]:
-    """Return the texts of a list of TOML, or of the environment, separated by commas."""
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise ValidationError(f"must be a list of {expected}")
-    return tuple(item.strip() for item in items if item.strip())
-
-
-def _is_token(token: str) -> None:
-    # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
-    if token and not re.fullmatch("[A-Za-z0-9._~+/-]{16,}=*", token):
-        raise ValidationError(
-            "must be 16 or more letters, digits and -._~+/, as of openssl rand -hex 16, or empty"
-        )
-
-
-class Origins(kinds.Field[tuple[str, ...]]):
-    """Origins or `*`."""
+    def __init__(self, expected: str, is_right: Callable[[str], object], mistake: str) -> None:
+        super().__init__()
+        self._expected = expected
+        self._is_right = is_right
+        self._mistake = mistake
 
     def _deserialize(self, value: Any, *_: Any, **__: Any) -> tuple[str, ...]:
-        origins = _split_list(value, "origins, like https://example.com")
-        for origin in origins:
-            if not ORIGIN.fullmatch(origin):
-                raise ValidationError(
-                    f"{origin!r} is not an origin as browsers send it: scheme://host in lower case,"
-                    " with :port only if it is not the default one, and nothing after it; or *"
-                )
-        return origins
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise ValidationError(f"must be a list of {self._expected}")
+        texts = tuple(item.strip() for item in items if item.strip())
+        for text in texts:
+            if not self._is_right(text):
+                raise ValidationError(f"{text!r} {self._mistake}")
+        return texts
 
 
-class Proxies(kinds.Field[tuple[str, ...]]):
-    """Addresses, networks or `unix`."""
-
-    def _deserialize(self, value: Any, *_: Any, **__: Any) -> tuple[str, ...]:
-        proxies = _split_list(value, "addresses or networks, like 10.0.0.0/8")
-        for proxy in proxies:
-            if proxy != "unix" and not _is_network(proxy):
-                raise ValidationError(
-                    f"{proxy!r} is neither an address nor a network, like 10.0.0.7, 10.0.0.0/8 or"
-                    " fd00::/8 (no bits after the prefix, IPv4 not written as IPv6), nor unix"
-                )
-        return proxies
-
-
-def _is_network(text: str) -> bool:
+def _is_proxy(text: str) -> bool:
     try:
         network = ip_network(text)
     except ValueError:
-        return False
+        return text == "unix"
     return not (isinstance(network, IPv6Network) and network.network_address.ipv4_mapped)
 
 
+ORIGINS = Texts(
+    "origins, like https://example.com",
+    ORIGIN.fullmatch,
+    "is not an origin as browsers send it: scheme://host in lower case, with :port only if it is"
+    " not the default one, and nothing after it; or *",
+)
+PROXIES = Texts(
+    "addresses or networks, like 10.0.0.0/8",
+    _is_proxy,
+    "is neither an address nor a network, like 10.0.0.7, 10.0.0.0/8 or fd00::/8 (no bits after the"
+    " prefix, IPv4 not written as IPv6), nor unix",
+)
+DATABASE_URL = _pattern("postgres(?:ql)?://", "postgresql://user:password@host:port/name")
+REDIS_URL = _pattern("(?:rediss?|unix)://", "redis://, rediss:// or unix://")
+BEARER_TOKEN = _pattern(  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
+    r"[A-Za-z0-9._~+/-]{16,}=*\Z",
+    "16 or more letters, digits and -._~+/, as of openssl rand -hex 16",
+)
 TEXT = kinds.String(validate=Length(min=1))
 SWITCH = kinds.Boolean(truthy={True, "true"}, falsy={False, "false"})
 SECONDS = kinds.Float(validate=Range(0, 86400))
@@ -145,15 +134,15 @@ class Server:
     max_streams: int = _setting(WholeNumber(0, 10_000))
     require_if_match: bool = _setting(SWITCH)
     hsts: int = _setting(WholeNumber(0))
-    cors_origins: tuple[str, ...] = _setting(Origins())
-    trusted_proxies: tuple[str, ...] = _setting(Proxies())
+    cors_origins: tuple[str, ...] = _setting(ORIGINS)
+    trusted_proxies: tuple[str, ...] = _setting(PROXIES)
 
 
 @dataclass(frozen=True)
 class Database:
     """PostgreSQL; durations in seconds. `repr` hides the URL, which has a password."""
 
-    url: str = _setting(kinds.String(validate=_is_database_url), is_secret=True)
+    url: str = _setting(DATABASE_URL, is_secret=True)
     require_tls: bool = _setting(SWITCH)
     max_open: int = _setting(WholeNumber(1, 10_000))
     max_idle: int = _setting(WholeNumber(0, 10_000))
@@ -189,7 +178,7 @@ class Limits:
 
     rate: int = _setting(WholeNumber(0, 1_000_000))
     burst: int = _setting(WholeNumber(1, 100_000_000))
-    redis_url: str = _setting(kinds.String(validate=_is_redis_url), is_secret=True)
+    redis_url: str = _setting(REDIS_URL, is_secret=True)
 
 
 @dataclass(frozen=True)
@@ -198,7 +187,7 @@ class Operations:
 
     host: str = _setting(TEXT)
     port: int = _setting(WholeNumber(0, 65535))
-    token: str = _setting(kinds.String(validate=_is_token), is_secret=True)
+    token: str = _setting(BEARER_TOKEN, is_secret=True)
 
     @property
     def are_metrics_on(self) -> bool:
