@@ -100,7 +100,7 @@ def load_fields(schema: Schema, row: Mapping[str, Any], *, partial: bool = False
             except Malformed as error:
                 unreadable.append(error)
             except ValidationError as error:
-                broken += _flatten_messages(name, error.messages)
+                broken += [Failure(name, text) for text in error.messages]
             except Invalid as error:
                 broken += error.failures
     if unreadable:
@@ -126,19 +126,6 @@ def quote(text: str) -> str:
     """Quote the client's text for a message: at most 100 characters, and valid UTF-8."""
     shown = text if len(text) <= 100 else text[:100] + "…"  # noqa: PLR2004 - enough to recognize it
     return '"' + shown.encode("utf-8", "backslashreplace").decode() + '"'
-
-
-def _flatten_messages(field: str, messages: Any) -> list[Failure]:
-    """Flatten marshmallow's messages: `genres`, `{1: ["x"]}` becomes `Failure("genres/1", "x")`."""
-    if isinstance(messages, str):
-        return [Failure(field, messages)]
-    if isinstance(messages, list):
-        return [failure for message in messages for failure in _flatten_messages(field, message)]
-    return [
-        failure
-        for key, below in messages.items()
-        for failure in _flatten_messages(f"{field}/{key}" if field else str(key), below)
-    ]
 
 
 def _parse_runtime(text: str) -> int:
@@ -167,26 +154,26 @@ def _check_runtime(minutes: int) -> None:
 
 
 def _check_genres(genres: list[Any]) -> None:
-    errors: list[Any] = []
-    wrong: list[int] = []
+    broken: list[Failure] = []
+    wrong: list[Failure] = []
     if not 1 <= len(genres) <= MAX_GENRES:
-        errors.append(f"must be 1 to {MAX_GENRES} genres")
+        broken.append(Failure("genres", f"must be 1 to {MAX_GENRES} genres"))
     for index, genre in enumerate(genres):
         if type(genre) is not str:
-            wrong.append(index)
+            if len(wrong) < MAX_LISTED:
+                what = f"must be a string, found {type_name(genre)}"
+                wrong.append(Failure(f"genres/{index}", what))
         elif index < MAX_LISTED:
-            text_errors = _find_text_errors(genre, MAX_GENRE_BYTES)
+            errors = _find_text_errors(genre, MAX_GENRE_BYTES)
             if genre in genres[:index]:
-                text_errors.append("must not be repeated")
-            if text_errors:
-                errors.append({index: text_errors})
+                errors.append("must not be repeated")
+            broken += [Failure(f"genres/{index}", error) for error in errors]
     if wrong:
-        found = {at: type_name(genres[at]) for at in wrong[:MAX_LISTED]}
-        types = {at: f"must be a string, found {name}" for at, name in found.items()}
-        text = f'"genres" must be an array of strings, found {found[wrong[0]]} in it'
-        raise Malformed(text, _flatten_messages("genres", [types, *errors]))
-    if errors:
-        raise ValidationError(errors)
+        found = wrong[0].detail.partition("found ")[2]
+        text = f'"genres" must be an array of strings, found {found} in it'
+        raise Malformed(text, wrong + broken)
+    if broken:
+        raise Invalid(broken)
 
 
 def _find_text_errors(text: str, max_bytes: int) -> list[str]:
