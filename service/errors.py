@@ -23,6 +23,8 @@ class CatalogueError(Exception):
     a text, which clients read.
     """
 
+    failures: Sequence[Failure] = ()
+
 
 class Malformed(CatalogueError):
     """The input cannot be read as a movie: not JSON, an unknown field, a wrong type.

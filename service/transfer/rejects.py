@@ -33,10 +33,9 @@ def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 def explain(error: CatalogueError) -> list[str]:
     """Return what is wrong with a row, in the words of the API."""
-    failures = getattr(error, "failures", ())
-    if isinstance(error, Malformed) and len(failures) == 1:
+    if isinstance(error, Malformed) and len(error.failures) == 1:
         return [str(error)]
-    return [f"{failure.field}: {failure.detail}" for failure in failures] or [str(error)]
+    return [f"{field}: {detail}" for field, detail in error.failures] or [str(error)]
 
 
 def to_reject(row: FileRow, reasons: list[str]) -> bytes:

@@ -281,8 +281,8 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
         " connection ends.",
         "Send fewer or smaller headers; no header of this API needs more than 8 kB.",
     ),
+    500: INTERNAL,
 }
-FIELD_ERRORS = (errors.Malformed, errors.Invalid)  # their failures are of the body
 BY_SLUG: Mapping[str, Problem] = {
     problem.slug: problem for problem in (*HTTP_PROBLEMS.values(), *PROBLEMS.values())
 }
@@ -321,25 +321,17 @@ def _choose_problem(request: web.BaseRequest, error: Exception) -> Problem:
     return INTERNAL
 
 
-def respond_internal(request: web.BaseRequest) -> DirectResponse:
-    """Build the response to an unexpected error."""
-    return _response(request, INTERNAL)
-
-
 def describe_path(request: web.Request) -> str | None:
     """Name the path that the client may have meant, or say what an id is."""
     path = request.rel_url.raw_path
     shorter = path.rstrip("/")
-    description = None
     for resource in request.app.router.resources():
         pattern = resource.get_info().get("pattern")
         for meant in (shorter, f"/v1{shorter}"):
             exists = pattern.fullmatch(meant) if pattern else meant == resource.canonical
             if exists and meant != path:
                 return f"did you mean {meant}?"
-        if resource.canonical == "/v1/movies/{id}" and "/movies/" in path:
-            description = AN_ID
-    return description
+    return AN_ID if "/movies/" in path else None
 
 
 def respond_http(
@@ -408,9 +400,11 @@ def _describe_limit(error: errors.LimitReached) -> dict[str, str]:
 
 
 def _failures_json(error: Exception | None) -> list[dict[str, str]]:
+    if not isinstance(error, errors.CatalogueError):
+        return []
     if isinstance(error, errors.WrongParameters):
         return [{"parameter": name, "detail": detail} for name, detail in error.failures]
     return [  # JSON Pointers as URI fragments: RFC 6901, 6
         {"pointer": f"#/{quote(field)}" if field else "#", "detail": detail}
-        for field, detail in (error.failures if isinstance(error, FIELD_ERRORS) else ())
+        for field, detail in error.failures
     ]

@@ -122,7 +122,7 @@ class Connection(web.RequestHandler):
         context = request[CONTEXT]
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("connection failed", **context.ids, exc_info=exc)
-            response = problems.respond_internal(request)
+            response = problems.respond_http(request, status)
         else:
             if self._refusal:
                 status, message = self._refusal, None
