@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -67,17 +68,14 @@ class Catalogue:
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
         self._statements = statements
         self._fetch = statements.fetch
-        self._timeout = statements.timeout
         self._positions = itertools.count()
         rows = statements.metrics.shared_statement_rows.labels
         self._gets = Batcher(self._get, sharing, idempotent=True, rows_metric=rows("get_movies"))
         self._creates = Batcher(self._create, sharing, rows_metric=rows("create_movies"))
-        self._updates = Batcher(
-            self._update, sharing, exclusive=True, rows_metric=rows("update_movies")
-        )
-        self._deletes = Batcher(
-            self._delete, sharing, exclusive=True, rows_metric=rows("delete_movies")
-        )
+        update = partial(self._change_several, "update_movies", "changes")
+        delete = partial(self._change_several, "delete_movies", "deletions")
+        self._updates = Batcher(update, sharing, exclusive=True, rows_metric=rows("update_movies"))
+        self._deletes = Batcher(delete, sharing, exclusive=True, rows_metric=rows("delete_movies"))
 
     async def get(self, movie_id: int, context: RequestContext | None = None) -> Movie:
         """Return the movie; raises `MovieNotFound`. `context`: of the request, for logs."""
@@ -137,7 +135,7 @@ class Catalogue:
         give_up = 0.0
         try:
             while (result := await batcher.submit(movie_id, payload, context)) is NotChanged.LOCKED:
-                give_up = give_up or time.monotonic() + self._timeout
+                give_up = give_up or time.monotonic() + self._statements.timeout
                 if time.monotonic() > give_up:
                     raise Contended(f"movie {movie_id} is locked")
                 await asyncio.sleep(LOCK_RETRY_S)
@@ -167,43 +165,29 @@ class Catalogue:
         return {row[0]: Movie(*row) for row in fetched}
 
     async def _create(self, rows: Rows[Movie]) -> dict[int, Movie]:
-        created = await self._write("create_movies", rows, movies=_to_json(rows))
+        created = await self._write("create_movies", "movies", rows)
         self._statements.require_sent(
             "create_movies", [row[0] for row in created], [row.key for row in rows]
         )
         return {position: Movie(*movie) for position, *movie in created}
 
-    async def _update(self, rows: Rows[Movie | NotChanged]) -> dict[int, Movie | NotChanged]:
-        return await self._write_changes("update_movies", rows, changes=_to_json(rows))
-
-    async def _delete(self, rows: Rows[Movie | NotChanged]) -> dict[int, Movie | NotChanged]:
-        return await self._write_changes("delete_movies", rows, deletions=_to_json(rows))
-
-    async def _write_changes(
-        self, name: str, rows: Rows[Movie | NotChanged], **parameters: Any
+    async def _change_several(
+        self, name: str, parameter: str, rows: Rows[Movie | NotChanged]
     ) -> dict[int, Movie | NotChanged]:
-        fetched = await self._write(name, rows, **parameters)
+        fetched = await self._write(name, parameter, rows)
         ids = [movie_id for _, _, movie_id, *_ in fetched]
         self._statements.require_sent(name, ids, [row.key for row in rows])
         results: dict[int, Movie | NotChanged] = {}
         for is_locked, is_done, movie_id, *fields in fetched:
-            if is_locked:
-                results[movie_id] = NotChanged.LOCKED
-            else:
-                results[movie_id] = (
-                    Movie(movie_id, *fields) if is_done else NotChanged.CONDITION_FAILED
-                )
+            result = Movie(movie_id, *fields) if is_done else NotChanged.CONDITION_FAILED
+            results[movie_id] = NotChanged.LOCKED if is_locked else result
         return results
 
-    async def _write(self, name: str, rows: Rows[Any], **parameters: Any) -> list[Row]:
+    async def _write(self, name: str, parameter: str, rows: Rows[Any]) -> list[Row]:
         """Run a write that is shared by the requests of these rows."""
-        return await self._fetch(
-            name, max_affected=len(rows), waiting=list_contexts(rows), **parameters
-        )
-
-
-def _to_json(rows: Rows[Any]) -> str:
-    return "[" + b",".join([row.payload for row in rows]).decode() + "]"
+        payloads = b",".join([row.payload for row in rows]).decode()
+        sent: dict[str, Any] = {parameter: f"[{payloads}]"}
+        return await self._fetch(name, max_affected=len(rows), waiting=list_contexts(rows), **sent)
 
 
 def to_invalid(broken: RuleBroken, field: str = "") -> Invalid:

@@ -7,6 +7,7 @@ Reports all failures at once. Values are percent-encoded UTF-8, with `+` or `%20
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -17,7 +18,7 @@ from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
 
 from service.catalogue.changes import Place as ChangePlace
-from service.catalogue.paging import ANY, EXACT_TOTAL, SORTS, Filter, Place, Range
+from service.catalogue.paging import EXACT_TOTAL, SORTS, Filter, Place, Range
 from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, quote
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.errors import Failure, WrongParameters
@@ -68,14 +69,13 @@ class QueryParameter(Field[Any]):
         self,
         expected: str,
         parse: Callable[[str], Any] = str,
-        max_bytes: int = MAX_PARAMETER_BYTES,
         **schema: Any,
     ) -> None:
         super().__init__(error_messages={"invalid": f"must be {expected}"})
         self.expected = expected
         self.schema = schema
         self._parse = parse
-        self._max_bytes = max_bytes
+        self._max_bytes = schema.get("maxLength", MAX_PARAMETER_BYTES)
 
     def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - marshmallow's signature
         # PostgreSQL does not store NUL.
@@ -85,13 +85,6 @@ class QueryParameter(Field[Any]):
             return self._parse(value)
         except ValueError as error:
             raise self.make_error("invalid") from error
-
-
-def _text(
-    expected: str, max_bytes: int, parse: Callable[[str], Any] = str, **schema: Any
-) -> QueryParameter:
-    schema |= {"type": "string", "minLength": 1, "maxLength": max_bytes}
-    return QueryParameter(f"{expected}, at most {max_bytes} bytes", parse, max_bytes, **schema)
 
 
 def _number(maximum: int, minimum: int = 1, unit: str = "") -> QueryParameter:
@@ -105,12 +98,15 @@ def _number(maximum: int, minimum: int = 1, unit: str = "") -> QueryParameter:
 
 
 def _genres(which: str, example: str) -> QueryParameter:
-    return _text(
+    return QueryParameter(
         f"1 to {MAX_GENRES} genres, separated by commas, of at most {MAX_GENRE_BYTES} bytes each,"
         f" {which} of which a movie must have",
-        MAX_GENRES * (MAX_GENRE_BYTES + 1) - 1,
         _parse_genres,
-        examples=[example],
+        type="array",
+        items={"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": "^[^,]+$"},
+        minItems=1,
+        maxItems=MAX_GENRES,
+        examples=[example.split(",")],
     )
 
 
@@ -195,12 +191,6 @@ def _parse_ids(text: str) -> tuple[int, ...]:
     return ids
 
 
-def _parse_sort(text: str) -> str:
-    if text not in SORTS:
-        raise ValueError("unknown")
-    return text
-
-
 class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
@@ -213,9 +203,11 @@ class MoviesQuery(Schema):
         maxItems=MAX_PAGE_SIZE,
         examples=[[7, 8]],
     )
-    title = _text(
-        "words of the title, or beginnings of words like `cas*`",
-        MAX_TITLE_BYTES,
+    title = QueryParameter(
+        f"words of the title, or beginnings of words like `cas*`, at most {MAX_TITLE_BYTES} bytes",
+        type="string",
+        minLength=1,
+        maxLength=MAX_TITLE_BYTES,
         examples=["cas*"],
     )
     genres = _genres("all", "drama,romance")
@@ -224,12 +216,19 @@ class MoviesQuery(Schema):
     runtime = _ranges("minutes", 90, 120)
     created_at = _times()
     updated_at = _times()
-    sort = QueryParameter(f"one of {', '.join(SORTS)}", _parse_sort, type="string", enum=[*SORTS])
+    sort = QueryParameter(
+        f"one of {', '.join(SORTS)}",
+        lambda text: SORTS[SORTS.index(text)],
+        type="string",
+        enum=[*SORTS],
+    )
     page_size = _number(MAX_PAGE_SIZE)
     page = _number(MAX_INTEGER)
-    cursor = _text(
+    cursor = QueryParameter(
         "a cursor from the metadata of a response with the same filters and sort",
-        MAX_PARAMETER_BYTES,
+        type="string",
+        minLength=1,
+        maxLength=MAX_PARAMETER_BYTES,
     )
 
 
@@ -261,15 +260,8 @@ def parse_list_query(request: web.Request, *, is_stream: bool = False) -> ListQu
         return ListQuery(Filter(), "id", Place(), MAX_PAGE_SIZE, None, ids)
     if is_stream and (wrong := values.keys() & {"page_size", "page", "cursor"}):
         raise WrongParameters([Failure(name, NO_PAGES) for name in sorted(wrong)])
-    filters = Filter(
-        title=values.get("title"),
-        genres=values.get("genres"),
-        genres_any=values.get("genres_any"),
-        year=values.get("year", ANY),
-        runtime=values.get("runtime", ANY),
-        created_at=values.get("created_at", ANY),
-        updated_at=values.get("updated_at", ANY),
-    )
+    names = {field.name for field in fields(Filter)} & values.keys()
+    filters = Filter(**{name: values[name] for name in names})
     sort = values.get("sort", "relevance" if filters.title else "id")
     page_size = values.get("page_size", DEFAULT_PAGE_SIZE)
     page, place = values.get("page"), Place()

@@ -10,7 +10,7 @@ from marshmallow import Schema
 
 from service.catalogue.batches import BATCH, MAX_MOVIES
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
-from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MOVIE
+from service.catalogue.rules import MOVIE
 from service.database import MAX_BIGINT
 from service.web.movies.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.movies.parameters import CHANGES_PARAMETERS, PARAMETERS, QueryParameter
@@ -52,9 +52,6 @@ def _describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
 
 QUERY = _describe_query(PARAMETERS)
 for each in QUERY:
-    if each["name"].startswith("genres"):  # separated by commas; no genre of a list has one
-        genre = {"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": "^[^,]+$"}
-        each["schema"] = {"type": "array", "items": genre, "minItems": 1, "maxItems": MAX_GENRES}
     if each["schema"]["type"] == "array":
         each |= {"style": "form", "explode": False}
 IDEMPOTENCY_KEY = parameter(
