@@ -4,7 +4,8 @@ A page begins at a key: the sort value and id of a movie. Counting takes most of
 first page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -106,7 +107,8 @@ class Listing:
         for so many matches.
         """
         order = _reverse_sort(sort) if place.backwards else sort
-        pages = _Pages(self._statements, wanted.parameters(), order, size + 1, context)
+        fetch = partial(self._statements.fetch, waiting=[context] if context else [])
+        pages = _Pages(fetch, self._statements.timeout, wanted.parameters(), order, size + 1)
         total, rows = place.total, list[Row]()
         if total is not None:
             rows = await pages.walk(total, place)
@@ -138,34 +140,26 @@ class Listing:
         return bool(rows[0][0])
 
 
+@dataclass(frozen=True)
 class _Pages:
     """Fetches a page for one request, of `size` rows."""
 
-    def __init__(
-        self,
-        statements: Statements,
-        filters: dict[str, Any],
-        order: str,
-        size: int,
-        context: RequestContext | None,
-    ) -> None:
-        waiting = [context] if context else []
-        self._fetch = partial(statements.fetch, waiting=waiting)
-        self._timeout = statements.timeout
-        self._filters = filters
-        self._order = order
-        self._size = size
+    fetch: Callable[..., Awaitable[list[Row]]]
+    timeout: float
+    filters: dict[str, Any]
+    order: str
+    size: int
 
     async def count_and_fetch(self, place: Place) -> tuple[int, list[Row]]:
         """Count the matches; return the total and the page."""
         total, rows = await self._sort(EXACT_TOTAL, place)
         if total <= EXACT_TOTAL:
             return total, rows
-        if place.skip + self._size - 1 > NUMBERED_MOVIES:
-            last = NUMBERED_MOVIES // (self._size - 1)
+        if place.skip + self.size - 1 > NUMBERED_MOVIES:
+            last = NUMBERED_MOVIES // (self.size - 1)
             detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
             raise WrongParameters([Failure("page", detail)])
-        ((estimate,),) = await self._fetch("estimate_movies", **self._filters)
+        ((estimate,),) = await self.fetch("estimate_movies", **self.filters)
         total = max(EXACT_TOTAL + 1, estimate)
         return total, await self.walk(total, place)
 
@@ -175,14 +169,14 @@ class _Pages:
         If the index walk times out, fetch the matches and sort them: matches that are clustered
         make the walk long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters, key = choose_start(self._filters, self._order, place.key)
+        filters, key = choose_start(self.filters, self.order, place.key)
         place = Place(place.skip, key)
         try:
-            return await self._fetch(
+            return await self.fetch(
                 "walk_movies",
-                timeout=None if total <= MAX_SORTED_MATCHES else self._timeout,
+                timeout=None if total <= MAX_SORTED_MATCHES else self.timeout,
                 **filters,
-                **place_parameters(self._order, place, self._size),
+                **place_parameters(self.order, place, self.size),
             )
         except Contended:
             if total > MAX_SORTED_MATCHES:
@@ -195,10 +189,10 @@ class _Pages:
     ) -> tuple[int, list[Row]]:
         """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
         parameters = {
-            **(filters or self._filters),
-            **place_parameters(self._order, place, self._size),
+            **(filters or self.filters),
+            **place_parameters(self.order, place, self.size),
         }
-        rows = await self._fetch("sort_movies", most=most, **parameters)
+        rows = await self.fetch("sort_movies", most=most, **parameters)
         return rows[0][0], [row[1:] for row in rows if row[1] is not None]
 
 

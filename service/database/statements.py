@@ -8,6 +8,7 @@ except a broken rule that has a name.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -39,11 +40,12 @@ STREAM_TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms 
 log = structlog.get_logger()
 
 
+@dataclass(eq=False)
 class Statements:
     """The statements of queries/*.sql, by name.
 
-    `statement_timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a
-    statement that takes longer is logged (0: none); `share`: of the pool, for reads.
+    `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
+    that takes longer is logged (0: none); `share`: of the pool, for reads.
     `require_migrations` raises `Unavailable` while a migration is missing.
 
     Settings go in front of each statement, in the same message: `set local` holds for this implicit
@@ -51,23 +53,16 @@ class Statements:
     https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-MULTI-STATEMENT
     """
 
-    def __init__(  # noqa: PLR0913 - its options
-        self,
-        pool: Pool,
-        queries: Mapping[str, Query],
-        statement_timeout: float,
-        slow: float = 0,
-        share: asyncio.Semaphore | None = None,
-        *,
-        require_migrations: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._pool = pool
-        self.metrics = pool.metrics
-        self._queries = queries
-        self.timeout = statement_timeout
-        self._slow = slow
-        self._share = share
-        self._require_migrations = require_migrations
+    pool: Pool
+    queries: Mapping[str, Query]
+    timeout: float
+    slow: float = 0
+    share: asyncio.Semaphore | None = None
+    require_migrations: Callable[[], Awaitable[None]] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Count in the metrics of the pool."""
+        self.metrics = self.pool.metrics
 
     async def fetch(
         self,
@@ -89,7 +84,7 @@ class Statements:
         `waiting`: the requests that wait for it, for logs and traces.
         Raises `Contended`, `Unavailable`, `RuleBroken`, `WrongParameters` or `StatementFailed`.
         """
-        query = self._queries[name]
+        query = self.queries[name]
         execution = self._prepare(query, max_affected, timeout, is_shared=len(waiting) != 1)
         spans = [context.span for context in waiting if context.span]
         with (
@@ -101,8 +96,8 @@ class Statements:
                 rows = await self._run(query, execution, parameters, waiting)
             except StatementFailed as error:
                 # The query was right when it was verified: was a migration reverted since?
-                if error.for_every_row and self._require_migrations:
-                    await self._require_migrations()
+                if error.for_every_row and self.require_migrations:
+                    await self.require_migrations()
                 raise
             except psycopg2.Error as error:  # the connection broke
                 if not query.is_read_only and not is_repeatable:
@@ -120,14 +115,14 @@ class Statements:
 
         It holds a connection until it is closed (`contextlib.aclosing`).
         """
-        query, span = self._queries[name], context.span
+        query, span = self.queries[name], context.span
         fetch = f"fetch {query.comment} {STREAM_ROWS} from catalogue_stream"
         declare = f"declare catalogue_stream no scroll cursor for {query.sql}; {fetch}"
         begin = "begin isolation level repeatable read, read only; "
         preamble = query.build_preamble(STREAM_TIMEOUT_S, begin)
         step = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, declare)
         with span.trace_statement(name, [span]) if span else nullcontext():
-            async with self._pool.connection(self._share) as connection:
+            async with self.pool.connection(self.share) as connection:
                 try:
                     while rows := await self._run(query, step, parameters, [context], connection):
                         yield rows
@@ -153,7 +148,7 @@ class Statements:
         """Log a failure that `fetch` has not logged, such as wrong rows; return its error."""
         if isinstance(error, CatalogueError):
             return error
-        query = self._queries[name]
+        query = self.queries[name]
         reason = error if isinstance(error, str) else describe_error(error)
         self.metrics.get_statement(name).failures.inc()
         log.warning("statement failed", query=name, file=query.location, reason=reason)
@@ -181,19 +176,19 @@ class Statements:
         held: aiopg.Connection | None = None,
     ) -> list[Row]:
         """Run the statement on `held` or another connection; psycopg2.Error if that breaks."""
-        share = self._share if query.is_read_only else self._pool.writes
+        share = self.share if query.is_read_only else self.pool.writes
         metrics = self.metrics.get_statement(query.name)
-        async with nullcontext(held) if held else self._pool.connection(share) as connection:
+        async with nullcontext(held) if held else self.pool.connection(share) as connection:
             started = monotonic()
             try:
                 rows = await query.run(connection, execution, parameters)
             except TimeoutError as error:
                 if query.is_read_only:  # a write may only wait for a lost synchronous standby
-                    self._pool.distrust()
+                    self.pool.distrust()
                 raise self._lose(query, "PostgreSQL does not respond") from error
             except psycopg2.Error as error:
                 if connection.closed or isinstance(error, OUTDATED):
-                    self._pool.distrust()
+                    self.pool.distrust()
                 if connection.closed:
                     raise
                 raise self._refuse(query, error, started, waiting) from error
@@ -205,7 +200,7 @@ class Statements:
             if connection.notices and not query.is_read_only:
                 raise self._lose(query, " ".join(connection.notices))
         metrics.rows.inc(len(rows))
-        if self._slow and seconds > self._slow:
+        if self.slow and seconds > self.slow:
             log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))
         return rows
 

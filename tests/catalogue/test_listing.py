@@ -33,12 +33,12 @@ class Recorded(Statements):
     """Statements that record their names; some of them time out."""
 
     sent: list[str]
-    slow = ""
+    slow_query = ""
 
     async def fetch(self, name: str, **options: Any) -> list[Row]:
         """Run the statement, or let it time out."""
         self.sent.append(name)
-        if name == self.slow:
+        if name == self.slow_query:
             if options["timeout"] is None:  # the query's own
                 raise Contended("canceling statement due to statement timeout")
             assert options["timeout"] == self.timeout
@@ -184,7 +184,7 @@ async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
     first, _ = await ask(EVERYTHING, sort=sort)
     place = Place(key=first.next, total=first.total)
     walked, _ = await ask(EVERYTHING, place, sort)
-    statements.slow = "walk_movies"
+    statements.slow_query = "walk_movies"
 
     sorted_first, sent_first = await ask(EVERYTHING, sort=sort)
     page, sent = await ask(EVERYTHING, place, sort)
@@ -201,7 +201,7 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
 ) -> None:
     """The timeout of config.toml, and not that of the query; then it is not replaced by a sort."""
     monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
-    statements.slow = "walk_movies"
+    statements.slow_query = "walk_movies"
 
     page, sent = await ask(EVERYTHING)
 

@@ -3,6 +3,8 @@
 They raise the errors of the catalogue; the middleware turns these into responses.
 """
 
+from dataclasses import dataclass
+
 from aiohttp import web
 
 from service.catalogue.idempotency import IdempotentCreates
@@ -18,33 +20,26 @@ from service.web.request_cycle.contexts import CONTEXT
 from service.web.responses import movie_response
 
 
+@dataclass(frozen=True)
 class Movies:
     """Create, show, update, replace and delete movies."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        idempotent_creates: IdempotentCreates,
-        bodies: BodyReader,
-        *,
-        require_if_match: bool,
-    ) -> None:
-        self._catalogue = catalogue
-        self._idempotent_creates = idempotent_creates
-        self._bodies = bodies
-        self._require_if_match = require_if_match
+    catalogue: Catalogue
+    idempotent_creates: IdempotentCreates
+    bodies: BodyReader
+    require_if_match: bool
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """201 and the new movie, or the first response to an earlier request with the same key."""
         if request.rel_url.raw_query_string:
             reject_query_string(request)
         key = parse_key(request) if HEADER_NAME in request.headers else None
-        fields = load_fields(MOVIE, await self._bodies.read_object(request))
+        fields = load_fields(MOVIE, await self.bodies.read_object(request))
         replayed = False
         if key is None:
-            movie = await self._catalogue.create(fields, request[CONTEXT])
+            movie = await self.catalogue.create(fields, request[CONTEXT])
         else:
-            movie, replayed = await self._idempotent_creates.create(key, fields, request[CONTEXT])
+            movie, replayed = await self.idempotent_creates.create(key, fields, request[CONTEXT])
         headers = movie_headers(movie)
         headers["Location"] = f"/v1/movies/{movie.id}"
         if replayed:
@@ -53,7 +48,7 @@ class Movies:
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """200 and the movie, or 304."""
-        movie = await self._catalogue.get(_parse_target(request), request[CONTEXT])
+        movie = await self.catalogue.get(_parse_target(request), request[CONTEXT])
         headers = movie_headers(movie)
         if is_not_modified(request, headers):
             return web.Response(status=304, headers=not_modified_headers(headers))
@@ -70,15 +65,15 @@ class Movies:
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """200 and the deleted movie."""
         movie_id = _parse_target(request)
-        condition = parse_preconditions(request, movie_id, if_match_required=self._require_if_match)
-        movie = await self._catalogue.delete(movie_id, condition, request[CONTEXT])
+        condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
+        movie = await self.catalogue.delete(movie_id, condition, request[CONTEXT])
         return movie_response(movie, {"Cache-Control": "no-store"})
 
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
         movie_id = _parse_target(request)
-        fields = load_fields(MOVIE, await self._bodies.read_object(request), partial=partial)
-        condition = parse_preconditions(request, movie_id, if_match_required=self._require_if_match)
-        movie = await self._catalogue.update(movie_id, fields, condition, request[CONTEXT])
+        fields = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
+        condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
+        movie = await self.catalogue.update(movie_id, fields, condition, request[CONTEXT])
         headers = movie_headers(movie)
         # The response is the current state of this path (RFC 9110, 8.7).
         headers["Content-Location"] = f"/v1/movies/{movie.id}"
