@@ -35,10 +35,7 @@ class RequestContext:
     @property
     def ids(self) -> dict[str, str]:
         """The fields that every log line about the request has."""
-        ids = {"request_id": self.id}
-        if self.trace_id:
-            ids["trace_id"] = self.trace_id
-        return ids
+        return {"request_id": self.id} | ({"trace_id": self.trace_id} if self.trace_id else {})
 
     @property
     def client(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from marshmallow import Schema, ValidationError, missing
 from marshmallow.fields import Field
+from marshmallow.validate import Range
 
 from service.catalogue.movie import COLUMNS, FIELDS
 from service.database import MAX_INTEGER
@@ -148,11 +149,6 @@ def _check_year(year: int) -> None:
         raise ValidationError("must not be in the future")
 
 
-def _check_runtime(minutes: int) -> None:
-    if not 1 <= minutes <= MAX_INTEGER:
-        raise ValidationError(f"must be more than 0 and at most {MAX_INTEGER} mins")
-
-
 def _check_genres(genres: list[Any]) -> None:
     broken: list[Failure] = []
     wrong: list[Failure] = []
@@ -232,7 +228,7 @@ MOVIE = Schema.from_dict(
         "runtime": JSONField(
             str,
             'a string like "102 mins"',
-            _check_runtime,
+            Range(1, MAX_INTEGER, error="must be more than 0 and at most {max} mins"),
             {
                 "pattern": rf"^[1-9][0-9]{{0,{len(str(MAX_INTEGER)) - 1}}} mins$",
                 "description": f"`<number> mins`; more than 0 and at most {MAX_INTEGER}",

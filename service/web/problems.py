@@ -290,35 +290,29 @@ BY_SLUG: Mapping[str, Problem] = {
 
 def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     """Build the response to an error; log one whose type is not in `PROBLEMS`."""
-    headers = {}
+    headers = {"Content-Type": CONTENT_TYPE}
     if isinstance(error, errors.Unavailable | errors.KeyInUse | errors.LimitReached):
         headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, errors.Unauthorized | errors.Forbidden):
         headers["WWW-Authenticate"] = _challenge(error)
     if isinstance(error, errors.LimitReached):
         headers |= _describe_limit(error)
-    return _response(request, _choose_problem(request, error), error, headers)
+    body = describe(request, error)
+    return json_response(body, headers, body["status"])
 
 
 def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
-    """Return the problem document of an error, for one of several results; log it as `respond`."""
-    problem = _choose_problem(request, error)
-    return _problem_json(problem, error, request.rel_url.raw_path, request[CONTEXT].id)
-
-
-def _choose_problem(request: web.BaseRequest, error: Exception) -> Problem:
-    """Return the kind of problem, and keep for the log what clients do not see."""
+    """Return the problem document of an error, and keep for the log what clients do not see."""
     context = request[CONTEXT]
+    path = request.rel_url.raw_path
     if isinstance(error, errors.Unavailable):
         context.refusal = error.refusal
     if isinstance(error, errors.Unavailable | errors.StatementFailed):
         context.reason = str(error)
-    for kind in type(error).__mro__:
-        if kind in PROBLEMS:
-            return PROBLEMS[kind]
-    path = request.rel_url.raw_path[:MAX_LOGGED_LENGTH]
-    log.error("request failed", **context.ids, path=path, exc_info=error)
-    return INTERNAL
+    problem = next((PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS), None)
+    if not problem:
+        log.error("request failed", **context.ids, path=path[:MAX_LOGGED_LENGTH], exc_info=error)
+    return _problem_json(problem or INTERNAL, error, path, context.id)
 
 
 def describe_path(request: web.Request) -> str | None:
@@ -345,7 +339,8 @@ def respond_http(
     problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase, "", "")
     if reason:
         problem = problem._replace(detail=f"{problem.detail}: {reason}")
-    return _response(request, problem, headers=headers)
+    body = _problem_json(problem, None, request.rel_url.raw_path, request[CONTEXT].id)
+    return json_response(body, {"Content-Type": CONTENT_TYPE, **(headers or {})}, status)
 
 
 def example_json(problem: Problem) -> dict[str, Any]:
@@ -367,16 +362,6 @@ def _problem_json(
         **({"errors": failures} if failures else {}),
         "request_id": request_id,
     }
-
-
-def _response(
-    request: web.BaseRequest,
-    problem: Problem,
-    error: Exception | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> DirectResponse:
-    body = _problem_json(problem, error, request.rel_url.raw_path, request[CONTEXT].id)
-    return json_response(body, {"Content-Type": CONTENT_TYPE, **(headers or {})}, problem.status)
 
 
 def _challenge(error: errors.Unauthorized | errors.Forbidden) -> str:

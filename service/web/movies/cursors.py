@@ -56,24 +56,16 @@ def decode_change(cursor: str) -> changes.Place:
 
 
 def _seal(content: bytes) -> str:
-    return _to_base64(_checksum(content) + content)
+    checksum = zlib.crc32(content).to_bytes(CHECKSUM_BYTES)
+    return base64.urlsafe_b64encode(checksum + content).rstrip(b"=").decode()
 
 
 def _unseal(cursor: str) -> bytes:
     padded = cursor.encode() + b"=" * (-len(cursor) % 4)
-    raw = base64.b64decode(padded, b"-_", validate=True)
-    checksum, content = raw[:CHECKSUM_BYTES], raw[CHECKSUM_BYTES:]
-    if checksum != _checksum(content) or cursor != _to_base64(raw):
+    content = base64.b64decode(padded, b"-_", validate=True)[CHECKSUM_BYTES:]
+    if cursor != _seal(content):
         raise ValueError("damaged")
     return content
-
-
-def _to_base64(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _checksum(content: bytes) -> bytes:
-    return zlib.crc32(content).to_bytes(CHECKSUM_BYTES)
 
 
 def _digest(filters: Filter, sort: str) -> bytes:

@@ -43,9 +43,8 @@ def parse_preconditions(
     ):
         return ALWAYS
     match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
-    since = None
-    if match is None:  # If-Match takes precedence (13.2.2)
-        since = parse_date(request.headers.get(hdrs.IF_UNMODIFIED_SINCE))
+    # If-Match takes precedence (13.2.2).
+    since = parse_date(headers.get(hdrs.IF_UNMODIFIED_SINCE)) if match is None else None
     versions = _select_versions(match, movie_id, strong=True) if match else None
     if none_match == []:
         versions = []  # `*`: the movie must not exist; if it does not, the response is 404 anyway
