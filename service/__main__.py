@@ -19,7 +19,7 @@ import click
 from service import config as settings
 from service import logs
 from service.access.exposure import warn_if_anyone_can_write
-from service.app import EXPECTED, RELOAD_QUERIES, create_app, load_queries
+from service.app import RELOAD_QUERIES, create_app, load_queries
 from service.catalogue.movie import OUTPUT_FORMS
 from service.catalogue.suggestions import refresh_words
 from service.client_commands import clients
@@ -167,7 +167,7 @@ def status(config: Config) -> None:
 
     with with_database(config) as ready:
         report = partial(click.echo, err=True)
-        for entry in migrations.status(ready.database.url, _migrations(ready), report):
+        for entry in migrations.status(ready.database.url, ready.root / "migrations", report):
             when = "applied" if entry.applied else "pending"
             if entry.applied and entry.applied.applied_at:
                 when = f"{entry.applied.applied_at:%Y-%m-%d %H:%M:%S %Z}"
@@ -181,7 +181,7 @@ def down(config: Config) -> None:
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
     with with_database(config) as ready:
-        migrations.downgrade(ready.database.url, _migrations(ready), click.echo)
+        migrations.downgrade(ready.database.url, ready.root / "migrations", click.echo)
 
 
 @migrate.command()
@@ -189,7 +189,7 @@ def down(config: Config) -> None:
 @click.pass_obj
 def new(config: Config, name: str) -> None:
     """Create an empty migration; NAME is like add_index_on_titles."""
-    click.echo(migration_files.create(_migrations(config), name))
+    click.echo(migration_files.create(config.root / "migrations", name))
 
 
 @migrate.command()
@@ -198,7 +198,7 @@ def sql(config: Config) -> None:
     """Print the SQL of all migrations for an empty database; change no database."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
-    click.echo(migrations.render_offline_sql(_migrations(config)), nl=False)
+    click.echo(migrations.render_offline_sql(config.root / "migrations"), nl=False)
 
 
 def _split_pairs(
@@ -231,7 +231,7 @@ def check(config: Config) -> None:
     """Check the files and each query (the default)."""
     loaded = load_queries(config)
     with with_database(config) as ready:
-        is_writable = asyncio.run(verify_queries(ready, loaded, EXPECTED))
+        is_writable = asyncio.run(verify_queries(ready, loaded))
     files = len({query.path for query in loaded.values()})
     click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
     if not is_writable:
@@ -243,7 +243,7 @@ def check(config: Config) -> None:
 def list_(config: Config) -> None:
     """List the queries with file and line, parameters, columns, and use."""
     for query in load_queries(config).values():
-        expected = EXPECTED.get(query.name)
+        expected = query.expected
         columns = ", ".join(expected.columns) or "nothing" if expected else "not known"
         click.echo(f"{query.location}  {query.name}({', '.join(query.parameters)})")
         click.echo(f"    returns  {columns}")
@@ -375,12 +375,8 @@ def _upgrade(config: Config) -> None:
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
     report = partial(click.echo, err=True)
-    migrations.upgrade(config.database.url, _migrations(config), report)
+    migrations.upgrade(config.database.url, config.root / "migrations", report)
     migrations.switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
-
-
-def _migrations(config: Config) -> Path:
-    return config.root / "migrations"
 
 
 if __name__ == "__main__":

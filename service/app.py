@@ -86,7 +86,7 @@ def create_app(
     reads them again until the database is verified. `metrics_folder`: of several processes.
     """
     metrics = Metrics(is_enabled=config.operations.are_metrics_on, folder=metrics_folder)
-    files = QueryRegistry(config, partial(load_queries, config), EXPECTED)
+    files = QueryRegistry(config, partial(load_queries, config))
     if refuse_mistakes:
         files.load()
     check_tls(config.database)
@@ -152,7 +152,7 @@ async def check_start(config: Config) -> None:
     operations = replace(config.operations, port=0, token="")
     create_app(replace(config, operations=operations))
     try:
-        await verify_queries(config, load_queries(config), EXPECTED)
+        await verify_queries(config, load_queries(config))
     except Unavailable as error:
         log.warning("not ready", reason=str(error))
 

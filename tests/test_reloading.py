@@ -194,14 +194,14 @@ async def test_of_two_reloads_the_later_one_wins(
     is_released = asyncio.Event()
     verified = []
 
-    async def verify(_: Config, found: Mapping[str, Query], __: object) -> None:
+    async def verify(_: Config, found: Mapping[str, Query]) -> None:
         if found["get_a"].sql.endswith("1"):
             await is_released.wait()
         verified.append(found["get_a"].sql[-1])
 
     monkeypatch.setattr(verification, "verify_queries", verify)
     load = partial(query_files.load, checkout / "queries", {})
-    files = QueryRegistry(settings(root=checkout), load, {})
+    files = QueryRegistry(settings(root=checkout), load)
     for number in "12":
         (checkout / "queries" / "a.sql").write_text(f"-- name: get_a()\nselect {number};")
         files.reload()

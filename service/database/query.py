@@ -49,6 +49,7 @@ class Query:
     sql: str
     parameters: tuple[str, ...] = ()
     function: Any = field(default=None, compare=False)
+    expected: Expected | None = field(default=None, compare=False)
 
     async def run(
         self, connection: aiopg.Connection, execution: "Execution", parameters: Mapping[str, Any]

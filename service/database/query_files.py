@@ -55,7 +55,7 @@ def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
             if known := queries.get(query.name):
                 raise query.make_error(f"{query.name} is already in {known.location}")
             queries[query.name] = query
-        queries |= _load_queries(path, read)
+        queries |= _load_queries(path, read, expected)
     _compare(folder, queries, expected)
     return queries
 
@@ -127,7 +127,9 @@ def _write_token(token: re.Match[str]) -> str:
     return f"%({token['parameter']})s" if token["parameter"] else token[0]
 
 
-def _load_queries(path: Path, read: Sequence[Query]) -> dict[str, Query]:
+def _load_queries(
+    path: Path, read: Sequence[Query], expected: Mapping[str, Expected]
+) -> dict[str, Query]:
     """Load the queries of a file; refuse what aiosql reads otherwise than we did."""
     comments = {query.name: query.comment for query in read}
     try:
@@ -146,7 +148,11 @@ def _load_queries(path: Path, read: Sequence[Query]) -> dict[str, Query]:
             if ours != sent:
                 raise FileError(path, line or query.line, MISREAD)
         queries[query.name] = replace(
-            query, parameters=(*function.parameters,), sql=function.sql, function=function
+            query,
+            parameters=(*function.parameters,),
+            sql=function.sql,
+            function=function,
+            expected=expected.get(query.name),
         )
     return queries
 

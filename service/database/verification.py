@@ -44,10 +44,7 @@ TYPES: Mapping[Any, Sequence[str]] = {
 
 
 async def verify_database(
-    connection: aiopg.Connection,
-    versions: Sequence[str],
-    queries: Mapping[str, Query],
-    expected: Mapping[str, Expected],
+    connection: aiopg.Connection, versions: Sequence[str], queries: Mapping[str, Query]
 ) -> bool:
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
@@ -63,11 +60,11 @@ async def verify_database(
             require_migrations(versions, [])
         # First: a query may need a migration that is missing.
         first = queries["get_applied_migrations"]
-        await _verify_query(cursor, first, expected.get(first.name), is_writable=writable)
+        await _verify_query(cursor, first, is_writable=writable)
         await cursor.execute(first.sql, {})
         require_migrations(versions, await cursor.fetchall())
         for query in [*queries.values()]:  # a reload may change them meanwhile
-            await _verify_query(cursor, query, expected.get(query.name), is_writable=writable)
+            await _verify_query(cursor, query, is_writable=writable)
         await _warn_if_login_may_change_clients(cursor)
     return writable
 
@@ -117,14 +114,13 @@ async def _warn_if_login_may_change_clients(cursor: aiopg.Cursor) -> None:
         )
 
 
-async def _verify_query(
-    cursor: aiopg.Cursor, query: Query, expected: Expected | None, *, is_writable: bool
-) -> None:
+async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_writable: bool) -> None:
+    expected = query.expected
     try:
         await cursor.execute(f"begin; {query.build_preamble(STATEMENT_TIMEOUT_S)}")
         if re.match("(?i)analyze ", query.sql):
             return  # PostgreSQL cannot explain it, and running it takes a while
-        await _verify_plans(cursor, query, expected)
+        await _verify_plans(cursor, query)
         if expected and (is_writable or not expected.writes):
             await _verify_columns(cursor, query, expected)
     except (asyncio.CancelledError, psycopg2.Error) as error:
@@ -143,7 +139,8 @@ async def _verify_query(
             await cursor.execute("rollback")
 
 
-async def _verify_plans(cursor: aiopg.Cursor, query: Query, expected: Expected | None) -> None:
+async def _verify_plans(cursor: aiopg.Cursor, query: Query) -> None:
+    expected = query.expected
     for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
         await cursor.execute(f"explain {query.sql}", sample)
     if expected and not expected.by_command:
@@ -207,9 +204,7 @@ def explain_query(
             yield line
 
 
-async def verify_queries(
-    config: Config, queries: Mapping[str, Query], expected: Mapping[str, Expected]
-) -> bool:
+async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
     """Verify the database as `verify_database` does, on a connection of its own.
 
     Raises `Unavailable` also if there is no database.
@@ -218,7 +213,7 @@ async def verify_queries(
     versions = list_versions(config.root / "migrations")
     try:
         with closing(await Connector(config.database).connect()) as connection:
-            return await verify_database(connection, versions, queries, expected)
+            return await verify_database(connection, versions, queries)
     except (TimeoutError, psycopg2.Error) as error:
         is_silent = isinstance(error, TimeoutError)
         reason = "the database does not respond" if is_silent else describe_error(error)
@@ -236,18 +231,12 @@ class LoadedQueries(dict[str, Query]):
 class QueryRegistry:
     """What a process uses of queries/*.sql and migrations/*.sql.
 
-    `load` reads and checks the query files; `expected`: of the queries, by name.
+    `load` reads and checks the query files.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        load: Callable[[], Mapping[str, Query]],
-        expected: Mapping[str, Expected],
-    ) -> None:
+    def __init__(self, config: Config, load: Callable[[], Mapping[str, Query]]) -> None:
         self.queries = LoadedQueries()
         self._load = load
-        self._expected = expected
         self._versions: Sequence[str] = []  # of the migrations
         self._config = config
         self._are_reads_verified = False
@@ -268,8 +257,7 @@ class QueryRegistry:
             self.load()
         elif not await is_writable(connection):
             return False
-        known = self._versions, self.queries, self._expected
-        is_verified = await verify_database(connection, *known)
+        is_verified = await verify_database(connection, self._versions, self.queries)
         self._are_reads_verified = True
         return is_verified
 
@@ -291,7 +279,7 @@ class QueryRegistry:
     async def _reload(self) -> None:
         try:
             found = self._load()
-            await verify_queries(self._config, found, self._expected)
+            await verify_queries(self._config, found)
         except (OperatorError, Unavailable) as error:
             log.warning("queries not reloaded", reason=str(error))
             return

@@ -71,7 +71,7 @@ def verify(connection: aiopg.Connection, folder: Path) -> Verify:
         **expected: Expected,
     ) -> bool:
         (folder / "a.sql").write_bytes(text.encode())
-        return await verify_database(on, VERSIONS, query_files.load(folder, expected), expected)
+        return await verify_database(on, VERSIONS, query_files.load(folder, expected))
 
     return run
 
@@ -95,7 +95,7 @@ async def test_a_migrated_database_is_accepted(connection: aiopg.Connection) -> 
     """The service's queries fit the schema of its migrations."""
     loaded = query_files.load(ROOT / "queries", EXPECTED)
 
-    assert await verify_database(connection, VERSIONS, loaded, EXPECTED)
+    assert await verify_database(connection, VERSIONS, loaded)
     assert loaded.keys() == EXPECTED.keys()
 
 
@@ -358,7 +358,7 @@ async def test_a_database_in_another_encoding_is_refused(
             migrations.upgrade(url, ROOT / "migrations", lambda _: None)
         connection = await Connector(replace(settings().database, url=url)).connect()
         with closing(connection), pytest.raises(OperatorError) as starting:
-            await verify_database(connection, VERSIONS, {}, EXPECTED)
+            await verify_database(connection, VERSIONS, {})
     finally:
         maintain(f"drop database {name} with (force)")
 
@@ -413,11 +413,11 @@ async def test_a_missing_privilege_is_reported(
         f" revoke insert on clients from {role}"
     )
     loaded = query_files.load(ROOT / "queries", EXPECTED)
-    assert await verify_database(clerk, VERSIONS, loaded, EXPECTED)
+    assert await verify_database(clerk, VERSIONS, loaded)
     execute(f"revoke {revoked} from {role}")
 
     with pytest.raises(OperatorError) as caught:
-        await verify_database(clerk, VERSIONS, loaded, EXPECTED)
+        await verify_database(clerk, VERSIONS, loaded)
 
     assert str(caught.value).endswith(reason)
 
@@ -430,12 +430,12 @@ async def test_a_login_that_may_change_clients_is_warned_of(
     loaded = query_files.load(ROOT / "queries", EXPECTED)
 
     with capture_logs() as logged:
-        await verify_database(clerk, VERSIONS, loaded, EXPECTED)
+        await verify_database(clerk, VERSIONS, loaded)
         execute(
             f"revoke all on clients from {role};"
             f" grant select, update (last_used_on) on clients to {role}"
         )
-        await verify_database(clerk, VERSIONS, loaded, EXPECTED)
+        await verify_database(clerk, VERSIONS, loaded)
 
     (line,) = logged
     assert (line["event"], line["log_level"]) == ("login may change clients", "warning")
@@ -534,9 +534,7 @@ async def test_a_silent_database_is_reported_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/a"
         with pytest.raises(Unavailable, match="timeout expired"):
-            await verify_queries(
-                replace(config, database=replace(config.database, url=url)), {}, {}
-            )
+            await verify_queries(replace(config, database=replace(config.database, url=url)), {})
 
 
 def test_a_query_without_a_time_limit_is_explained_without_one(
