@@ -105,8 +105,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "The request has no token but needs one, or its token is malformed, unknown, expired,"
         " revoked or replaced. The detail says which. Nothing was changed.",
         "Send `Authorization: Bearer` and your token, complete and unchanged. If the token is no"
-        " longer valid, or if you have none, ask the operator of the service for a new one. The"
-        " same request without a valid token will fail again.",
+        " longer valid, or if you have none, ask the operator of the service for a new one.",
         errors.Unauthorized(EXPECTED_HEADER, is_token_sent=False),
     ),
     errors.Forbidden: Problem(
@@ -142,8 +141,7 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Idempotency-Key in use",
         409,
         "another request with this Idempotency-Key is still running",
-        "An earlier request with the same `Idempotency-Key` is still running. This request did"
-        " nothing.",
+        "An earlier request with the same key is still running. This request did nothing.",
         "Wait for the number of seconds in `Retry-After` and send the same request again. It gets"
         " the response of the first request.",
     ),
@@ -277,8 +275,7 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
         "Request header fields too large",
         431,
         f"the request line and all headers must be at most {MAX_HEAD_BYTES} bytes together",
-        f"The request line and the headers have more than {MAX_HEAD_BYTES:,} bytes together. The"
-        " connection ends.",
+        f"The head of the request has more than {MAX_HEAD_BYTES:,} bytes. The connection ends.",
         "Send fewer or smaller headers; no header of this API needs more than 8 kB.",
     ),
     500: INTERNAL,
@@ -296,7 +293,10 @@ def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     if isinstance(error, errors.Unauthorized | errors.Forbidden):
         headers["WWW-Authenticate"] = _challenge(error)
     if isinstance(error, errors.LimitReached):
-        headers |= _describe_limit(error)
+        # draft-ietf-httpapi-ratelimit-headers-10
+        name, quota, window_s = error.policy
+        headers["RateLimit-Policy"] = f'"{name}";q={quota};w={window_s}'
+        headers["RateLimit"] = f'"{name}";r={error.remaining};t={error.retry_after}'
     body = describe(request, error)
     return json_response(body, headers, body["status"])
 
@@ -370,18 +370,6 @@ def _challenge(error: errors.Unauthorized | errors.Forbidden) -> str:
     if isinstance(error, errors.Forbidden):
         return f'{challenge}, error="insufficient_scope", scope="{error.scope}"'
     return f'{challenge}, error="invalid_token"' if error.is_token_sent else challenge
-
-
-def _describe_limit(error: errors.LimitReached) -> dict[str, str]:
-    """Return the fields of draft-ietf-httpapi-ratelimit-headers-10.
-
-    https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
-    """
-    name, quota, window_s = error.policy
-    return {
-        "RateLimit-Policy": f'"{name}";q={quota};w={window_s}',
-        "RateLimit": f'"{name}";r={error.remaining};t={error.retry_after}',
-    }
 
 
 def _failures_json(error: Exception | None) -> list[dict[str, str]]:

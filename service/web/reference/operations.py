@@ -133,11 +133,10 @@ _OPERATIONS = (
         "Movies",
         "Find movies",
         "Returns a page of the movies that match all filters. `title` finds words in any order"
-        " and ignores case and accents. `genres` finds movies that have all of the given genres,"
-        " `genres_any` those that have at least one. Ranges include both ends. With"
-        " `created_at` or `updated_at`, also sort by it: that is fastest. `-` before a `sort`"
-        " field reverses the order. `relevance` sorts the shortest title first, then the newer"
-        " year; it is the default with `title`. Otherwise the default is `id`.\n\n"
+        " and ignores case and accents. Ranges include both ends. With `created_at` or"
+        " `updated_at`, also sort by it: that is fastest. `-` before a `sort` field reverses the"
+        " order. `relevance` sorts the shortest title first, then the newer year; it is the default"
+        " with `title`. Otherwise the default is `id`.\n\n"
         "Follow the cursors, or the `Link` header, from page to page. A page by cursor takes the"
         " same time at any depth. While other movies are added or deleted, a movie that stays is"
         " neither skipped nor repeated. You can use `page` numbers instead. They reach all pages"
@@ -158,8 +157,7 @@ _OPERATIONS = (
         "List the genres",
         "Returns the genres with their numbers of movies, the most frequent first, at most"
         " 1,000. A process counts them on request and reuses the result for 100 times as long as"
-        " the count took, but for at least 1 s: about a minute for 2 million movies. `as_of` is"
-        " the time of the count.",
+        " the count took, but for at least 1 s: about a minute for 2 million movies.",
         json_response(
             "The genres.",
             schemas.GenreList,
@@ -174,9 +172,8 @@ _OPERATIONS = (
         "Movies",
         "Get the changes",
         "Returns up to 100 changes of movies behind the cursor `after`, in an order that never"
-        " misses one; without `after`, the oldest that are kept. `movie` is the movie as it is now;"
-        " it is missing if the movie is gone. With `wait`, the response comes as soon as there is a"
-        " change, or without changes after so many seconds.\n\n"
+        " misses one; without `after`, the oldest that are kept. With `wait`, the response comes as"
+        " soon as there is a change, or without changes after so many seconds.\n\n"
         "To keep a copy of the catalogue, get all movies with `GET /v1/movies`, and begin with the"
         " header `Changes-Cursor` of the first page. Then send each `next_cursor` as `after`.",
         json_response("The changes.", schemas.ChangeList, changes=[_CHANGE]),

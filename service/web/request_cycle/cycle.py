@@ -151,12 +151,8 @@ class RequestCycle:
 def _respond_to_error(request: web.Request, error: Exception) -> web.StreamResponse:
     if isinstance(error, ClientGone):
         return web.Response(status=NGINX_CLIENT_CLOSED)
-    if isinstance(error, web.HTTPException):
-        return _respond_to_http_error(request, error)
-    return problems.respond(request, error)
-
-
-def _respond_to_http_error(request: web.Request, error: web.HTTPException) -> web.StreamResponse:
+    if not isinstance(error, web.HTTPException):
+        return problems.respond(request, error)
     if isinstance(error, web.HTTPNotFound):
         return problems.respond_http(request, error.status, reason=problems.describe_path(request))
     if not isinstance(error, web.HTTPMethodNotAllowed):
