@@ -152,7 +152,7 @@ class _Pages:
 
     async def count_and_fetch(self, place: Place) -> tuple[int, list[Row]]:
         """Count the matches; return the total and the page."""
-        total, rows = await self._sort(EXACT_TOTAL, place)
+        total, rows = await self._sort(EXACT_TOTAL, place, self.filters)
         if total <= EXACT_TOTAL:
             return total, rows
         if place.skip + self.size - 1 > NUMBERED_MOVIES:
@@ -185,13 +185,10 @@ class _Pages:
         return rows
 
     async def _sort(
-        self, most: int, place: Place, filters: dict[str, Any] | None = None
+        self, most: int, place: Place, filters: dict[str, Any]
     ) -> tuple[int, list[Row]]:
         """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
-        parameters = {
-            **(filters or self.filters),
-            **place_parameters(self.order, place, self.size),
-        }
+        parameters = {**filters, **place_parameters(self.order, place, self.size)}
         rows = await self.fetch("sort_movies", most=most, **parameters)
         return rows[0][0], [row[1:] for row in rows if row[1] is not None]
 

@@ -191,11 +191,8 @@ def _find_text_errors(text: str, max_bytes: int) -> list[str]:
 
 def type_name(value: Any) -> str:
     """Name the JSON type of a value for a message."""
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int):
-        return "an integer"
-    names = {float: "a decimal number", str: "a string", list: "an array", dict: "an object"}
+    names: dict[type, str] = {bool: "a boolean", int: "an integer", float: "a decimal number"}
+    names |= {str: "a string", list: "an array", dict: "an object"}
     return names.get(type(value), "null")
 
 

@@ -10,6 +10,7 @@ from service.transfer.json_rows import read_array, read_ndjson
 from service.transfer.rows import BrokenFile, FileRow
 from service.transfer.table_rows import read_csv, read_imdb
 
+READERS = {"ndjson": read_ndjson, "json": read_array, "imdb": read_imdb}
 IMPORTED = ("ndjson", "json", "csv", "imdb")
 ENDINGS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "json", ".csv": "csv", ".tsv": "imdb"}
 
@@ -39,15 +40,7 @@ def read_rows(
         raise OperatorError("--map and --where are for CSV")
     if unknown := next((field for field in columns if field not in COLUMNS), None):
         raise OperatorError(f"--map {unknown}: a movie has {', '.join(COLUMNS)}")
-    match kind:
-        case "csv":
-            rows = read_csv(stream, columns, where)
-        case "imdb":
-            rows = read_imdb(stream)
-        case "json":
-            rows = read_array(stream)
-        case _:
-            rows = read_ndjson(stream)
+    rows = READERS[kind](stream) if kind in READERS else read_csv(stream, columns, where)
     return _convert_errors(path, rows)
 
 
