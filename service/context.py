@@ -35,7 +35,10 @@ class RequestContext:
     @property
     def ids(self) -> dict[str, str]:
         """The fields that every log line about the request has."""
-        return {"request_id": self.id} | ({"trace_id": self.trace_id} if self.trace_id else {})
+        ids = {"request_id": self.id}
+        if self.trace_id:
+            ids["trace_id"] = self.trace_id
+        return ids
 
     @property
     def client(self) -> str:

@@ -73,8 +73,7 @@ class Query:
     @cached_property
     def timeout(self) -> float | None:
         """Its own `statement_timeout` in seconds (0: none); None: it has no setting of its own."""
-        value = self.settings.get(TIMEOUT_SETTING)
-        return None if value is None else parse_seconds(value)
+        return parse_seconds(self.settings.get(TIMEOUT_SETTING, ""))
 
     @cached_property
     def is_read_only(self) -> bool:
