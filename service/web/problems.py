@@ -319,13 +319,16 @@ def describe_path(request: web.Request) -> str | None:
     """Name the path that the client may have meant, or say what an id is."""
     path = request.rel_url.raw_path
     shorter = path.rstrip("/")
+    description = None
     for resource in request.app.router.resources():
         pattern = resource.get_info().get("pattern")
         for meant in (shorter, f"/v1{shorter}"):
             exists = pattern.fullmatch(meant) if pattern else meant == resource.canonical
             if exists and meant != path:
                 return f"did you mean {meant}?"
-    return AN_ID if "/movies/" in path else None
+        if resource.canonical == "/v1/movies/{id}" and "/movies/" in path:
+            description = AN_ID
+    return description
 
 
 def respond_http(
