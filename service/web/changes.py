@@ -1,6 +1,7 @@
 """/v1/changes: list, and wait for changes."""
 
 import asyncio
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -17,12 +18,12 @@ from service.web.responses import JSON_TYPE, encode_json
 STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
 
 
+@dataclass(frozen=True)
 class Changes:
-    """The handlers of /v1/changes."""
+    """The handler of /v1/changes."""
 
-    def __init__(self, feed: Feed, cycle: RequestCycle) -> None:
-        self._feed = feed
-        self._cycle = cycle
+    feed: Feed
+    cycle: RequestCycle
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200 and the next changes; with `wait`, as soon as there is one."""
@@ -30,11 +31,11 @@ class Changes:
         after, seconds = parse_changes_query(request)
         end = loop.time() + seconds
         context.deadline += seconds
-        page = await self._feed.fetch(after, context)
-        while not page.changes and (left := end - loop.time()) > 0 and not self._cycle.is_draining:
+        page = await self.feed.fetch(after, context)
+        while not page.changes and (left := end - loop.time()) > 0 and not self.cycle.is_draining:
             if request.transport is None:  # nobody waits: make room for others
                 raise ClientGone
-            page = await self._feed.wait(page.next, min(left, STOP_CHECK_S)) or page
+            page = await self.feed.wait(page.next, min(left, STOP_CHECK_S)) or page
         return _respond(page)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -23,20 +24,14 @@ from service.web.responses import JSON_TYPE, json_response
 HANDLING = re.compile(r"(?:^|[,\s])handling\s*=\s*\"?([a-z]+)", re.IGNORECASE)
 
 
+@dataclass(frozen=True)
 class Batches:
     """The handler of batches."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        idempotent_creates: IdempotentCreates,
-        bodies: BodyReader,
-        access: AccessControl,
-    ) -> None:
-        self._catalogue = catalogue
-        self._idempotent_creates = idempotent_creates
-        self._bodies = bodies
-        self._access = access
+    catalogue: Catalogue
+    idempotent_creates: IdempotentCreates
+    bodies: BodyReader
+    access: AccessControl
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """201 and all of the new movies; or 207 and a result for each, if the client prefers it."""
@@ -45,10 +40,10 @@ class Batches:
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         schema = LENIENT_BATCH if is_lenient else BATCH
-        movies = load_fields(schema, await self._bodies.read_object(request))["movies"]
-        await self._access.charge_movies(request, len(movies))
+        movies = load_fields(schema, await self.bodies.read_object(request))["movies"]
+        await self.access.charge_movies(request, len(movies))
         if not is_lenient:
-            create_all = self._idempotent_creates.create_all
+            create_all = self.idempotent_creates.create_all
             created, replayed = await create_all(key, movies, request[CONTEXT])
             headers = JSON_TYPE | ({"Idempotency-Replayed": "true"} if replayed else {})
             payload: dict[str, Any] = {"movies": [movie_json(movie) for movie in created]}
@@ -64,9 +59,9 @@ class Batches:
         replayed = False
         try:
             if key is None:
-                movie = await self._catalogue.create(load_movie(sent), request[CONTEXT])
+                movie = await self.catalogue.create(load_movie(sent), request[CONTEXT])
             else:
-                create = self._idempotent_creates.create
+                create = self.idempotent_creates.create
                 movie, replayed = await create(key, load_movie(sent), request[CONTEXT])
         except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this movie only
             problem = problems.describe(request, error)

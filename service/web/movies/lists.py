@@ -1,5 +1,7 @@
 """The lists of movies: pages, movies by their ids, and streams."""
 
+from dataclasses import dataclass
+
 from aiohttp import hdrs, web
 
 from service.catalogue.changes import Feed
@@ -14,40 +16,32 @@ from service.web.movies.streams import choose_form, stream_movies
 from service.web.request_cycle.contexts import CONTEXT
 
 
+@dataclass(frozen=True)
 class Lists:
     """The handler of lists; `feed`: whose cursor comes with a list of all movies."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        listing: Listing,
-        suggestions: Suggestions,
-        feed: Feed | None,
-        *,
-        has_streams: bool,
-    ) -> None:
-        self._catalogue = catalogue
-        self._listing = listing
-        self._suggestions = suggestions
-        self._feed = feed
-        self._has_streams = has_streams
+    catalogue: Catalogue
+    listing: Listing
+    suggestions: Suggestions
+    feed: Feed | None
+    has_streams: bool
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200 and a page of the movies that match the query string, or all of them as a stream."""
-        if self._has_streams and hdrs.ACCEPT in request.headers and (form := choose_form(request)):
-            return await stream_movies(request, self._listing, self._feed, form)
+        if self.has_streams and hdrs.ACCEPT in request.headers and (form := choose_form(request)):
+            return await stream_movies(request, self.listing, self.feed, form)
         query = parse_list_query(request)
         if query.ids:
             return await self._list_ids(request, query)
         place = None
-        if self._feed and query.is_whole_list:  # before the list: no change may be missed
-            place = await self._feed.find_end(request[CONTEXT])
-        page = await self._listing.fetch_page(
+        if self.feed and query.is_whole_list:  # before the list: no change may be missed
+            place = await self.feed.find_end(request[CONTEXT])
+        page = await self.listing.fetch_page(
             query.filter, query.sort, query.place, query.page_size, request[CONTEXT]
         )
         more = {}
         if query.filter.title and not page.total:
-            more["suggestions"] = await self._suggestions.find(query.filter, request[CONTEXT])
+            more["suggestions"] = await self.suggestions.find(query.filter, request[CONTEXT])
         response = page_response(request, query, page, more)
         if place:
             response.headers[CHANGES_CURSOR] = encode_change(place)
@@ -55,7 +49,7 @@ class Lists:
 
     async def _list_ids(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
         """200 and the movies with these ids, in this order."""
-        found = await self._catalogue.get_several(query.ids, [request[CONTEXT]])
+        found = await self.catalogue.get_several(query.ids, [request[CONTEXT]])
         movies = [found[each] for each in query.ids if each in found]
         missing = [each for each in dict.fromkeys(query.ids) if each not in found]
         page = Page(movies, previous=None, next=None, total=len(movies))
