@@ -149,8 +149,8 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "cursor-expired",
         "Cursor expired",
         410,
-        "the feed no longer has all changes behind this cursor; start again with a whole list",
-        "Some changes behind the cursor are no longer there: they were cleared after some days, or"
+        "the feed no longer has all changes after this cursor; start again with a whole list",
+        "Some changes after the cursor are no longer there: they were cleared after some days, or"
         " the database was restored, or another server took over.",
         "Get all movies again, as a stream or page by page, and go on with its new cursor.",
     ),

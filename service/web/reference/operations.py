@@ -171,7 +171,7 @@ _OPERATIONS = (
         "list_changes",
         "Movies",
         "Get the changes",
-        "Returns up to 100 changes of movies behind the cursor `after`, in an order that never"
+        "Returns up to 100 changes of movies after the cursor `after`, in an order that never"
         " misses one; without `after`, the oldest that are kept. With `wait`, the response comes as"
         " soon as there is a change, or without changes after so many seconds.\n\n"
         "To keep a copy of the catalogue, get all movies with `GET /v1/movies`, and begin with the"
