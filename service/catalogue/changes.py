@@ -47,7 +47,7 @@ class Place(NamedTuple):
     change: int
 
 
-END = Place("", 2**64 - 1, 0)
+END = Place("", 2**64 - 1, 0)  # behind every change
 
 
 class Change(NamedTuple):
@@ -156,7 +156,9 @@ class Feed:
             raise Unavailable("the feed is off in the database: run migrate", Refusal.NOT_READY)
         feed, next_transaction, is_expired, *_ = rows[0]
         changes = list[Change]()
-        for _, _, _, transaction, number, *fields in rows if rows[0][4] is not None else ():
+        for _, _, _, transaction, number, *fields in rows:
+            if number is None:  # the only row: there are no changes
+                break
             place = Place(feed, int(transaction), number)
             movie = Movie._make(fields[4:]) if fields[4] is not None else None
             changes.append(Change._make([place, *fields[:4], movie]))

@@ -1,4 +1,7 @@
-"""Deletes what is kept only for some time: idempotency keys, and the changes of the feed."""
+"""Deletes what is kept only for some time: idempotency keys, and the changes of the feed.
+
+It also reports how many keys there are.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -46,7 +49,7 @@ class Clearing:
 
     async def _keep_clearing(self) -> None:
         while True:
-            await self._count_keys()
+            await self._report_keys()
             await asyncio.sleep(INTERVAL_S)
             for query in self._parameters:
                 try:
@@ -57,7 +60,7 @@ class Clearing:
                 except Exception as error:  # noqa: BLE001 - tried again after the interval
                     self._statements.report(query, error)
 
-    async def _count_keys(self) -> None:
+    async def _report_keys(self) -> None:
         metrics = self._statements.metrics
         try:
             if metrics.is_enabled:

@@ -82,7 +82,7 @@ class Statements:
         requests share the statement, it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
         `waiting`: the requests that wait for it, for logs and traces.
-        Raises `Contended`, `Unavailable`, `RuleBroken`, `WrongParameters` or `StatementFailed`.
+        Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]
         execution = self._prepare(query, max_affected, timeout, is_shared=len(waiting) != 1)
