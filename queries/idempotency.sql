@@ -46,7 +46,7 @@ stored as (
 )
 -- If a trigger prevents the insert of a movie, its id is null and its key is not stored.
 select
-  n.position, n.fingerprint,
+  pg_current_xact_id()::text::bigint as transaction, n.position, n.fingerprint,
   c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
 from new as n
 left join created as c on c.id = n.id;
@@ -56,7 +56,7 @@ left join created as c on c.id = n.id;
 -- Returns, for each request, the movie that its key created, as it was at its creation, and the fingerprint
 -- of the fields of the first request. A request with an unused key returns no row.
 select
-  q.position, k.fingerprint,
+  pg_current_xact_id()::text::bigint as transaction, q.position, k.fingerprint,
   m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from jsonb_to_recordset(:requests) as q (
   position bigint, key text, title text, year integer, runtime integer, genres text[]
@@ -132,7 +132,7 @@ stored as (
   having bool_and(c.id is not null)
 )
 select
-  n.position, :fingerprint::text as fingerprint,
+  pg_current_xact_id()::text::bigint as transaction, n.position, :fingerprint::text as fingerprint,
   c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
 from new as n
 left join created as c on c.id = n.id;
@@ -142,7 +142,7 @@ left join created as c on c.id = n.id;
 -- Returns the movies that the key of a batch created, each with its position in the batch, as they were at
 -- their creation. An unused key returns no row.
 select
-  r.place - 1 as position, k.fingerprint,
+  pg_current_xact_id()::text::bigint as transaction, r.place - 1 as position, k.fingerprint,
   m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from idempotency_keys as k
 cross join jsonb_array_elements(k.response) with ordinality as r (movie, place)

@@ -1,6 +1,8 @@
 -- Get, create, update and delete movies. Requests that arrive together share one statement, so each
 -- statement takes and returns many rows. The service sends parameters as literals. To run a query in
 -- psql, set its parameters first: the comment below its name shows how. See docs/dbas.md.
+-- `transaction`, here and in idempotency.sql, is the number of the statement's own transaction: clients get it as
+-- Catalogue-Position, and a replica that has replayed it shows them their write (docs/clients.md).
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on
@@ -33,7 +35,7 @@ created as (
   returning id, title, year, runtime, genres, version, created_at, updated_at
 )
 select
-  n.position,
+  pg_current_xact_id()::text::bigint as transaction, n.position,
   c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
 from created as c
 join new as n on n.id = c.id;
@@ -79,7 +81,7 @@ updated as (
   returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 )
 select
-  f.id is null as locked, u.id is not null as done,
+  pg_current_xact_id()::text::bigint as transaction, f.id is null as locked, u.id is not null as done,
   m.id, u.title, u.year, u.runtime, u.genres, u.version, u.created_at, u.updated_at
 from changes as c
 join movies as m on m.id = c.id
@@ -112,7 +114,7 @@ deleted as (
   returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 )
 select
-  f.id is null as locked, x.id is not null as done,
+  pg_current_xact_id()::text::bigint as transaction, f.id is null as locked, x.id is not null as done,
   m.id, x.title, x.year, x.runtime, x.genres, x.version, x.created_at, x.updated_at
 from deletions as d
 join movies as m on m.id = d.id

@@ -23,8 +23,10 @@ from service.catalogue.movies import Catalogue
 from service.catalogue.suggestions import Suggestions
 from service.config import Config
 from service.database import query_files, verification
+from service.database import replicas as replication
 from service.database.pool import Pool
 from service.database.query import Expected, Query, suppress_timeout_reports
+from service.database.replicas import Reads, Replicas
 from service.database.statements import Statements
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
@@ -65,6 +67,7 @@ EXPECTED: Mapping[str, Expected] = {
     **importing.QUERIES,
     **listing.QUERIES,
     **movies.QUERIES,
+    **replication.QUERIES,
     **suggestions.QUERIES,
     **verification.QUERIES,
 }
@@ -89,24 +92,34 @@ def create_app(
     files = QueryRegistry(config, partial(load_queries, config))
     if refuse_mistakes:
         files.load()
-    check_tls(config.database)
+    for url in (config.database.url, *config.database.replica_urls):
+        check_tls(replace(config.database, url=url))
     tracing = Tracing(config)
     pool = Pool(config.database, files.verify, metrics, config.server.max_streams)
+    metrics.add_sampler(pool.sample)
     timeout, slow = config.database.statement_timeout, config.log.slow_statement
     make = partial(Statements, pool, files.queries, timeout, slow)
     require_migrations = partial(files.require_migrations, make())
-    statements = make(require_migrations=require_migrations)
-    lists = make(pool.lists, require_migrations=require_migrations)
+    make = partial(make, require_migrations=require_migrations)
+    statements, replicas = make(), None
+    make_reads: Callable[..., Statements] = make
+    if config.database.replica_urls:
+        make_pool = partial(
+            Pool, verify=_approve, metrics=metrics, max_streams=config.server.max_streams
+        )
+        replicas = Replicas(config.database, files.queries, pool, make_pool)
+        make_reads = partial(Reads, *make.args, **make.keywords, replicas=replicas)
+    lists, streams = make_reads("lists"), make_reads("streams")
     creates = IdempotentCreates(statements, config.sharing)
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
     server = replace(config.server, max_connections=choose_max_connections(config))
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
     health = Health(config.service.environment, require_migrations, cycle)
-    streams = make(pool.streams, require_migrations=require_migrations)
     movie_lists = Listing(lists, streams)
-    feed = Feed(lists) if config.changes.keep_days else None
-    catalogue, bodies = Catalogue(statements, config.sharing), BodyReader(server.body_timeout)
+    feed = Feed(make("lists"), replicas) if config.changes.keep_days else None
+    catalogue = Catalogue(statements, config.sharing, make_reads())
+    bodies = BodyReader(server.body_timeout)
     suggestions = Suggestions(lists, movie_lists)
     routes = make_routes(
         health=health,
@@ -124,6 +137,8 @@ def create_app(
     app = cycle.make_application(routes)
     app.cleanup_ctx.append(tracing.run)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
+    if replicas:
+        app.cleanup_ctx.append(replicas.run)
     app.cleanup_ctx.append(Clearing(statements, config.changes.keep_days).run)
     app.cleanup_ctx.append(limits.run)
     app.cleanup_ctx.append(metrics.sample_regularly)
@@ -155,6 +170,11 @@ async def check_start(config: Config) -> None:
         await verify_queries(config, load_queries(config))
     except Unavailable as error:
         log.warning("not ready", reason=str(error))
+
+
+async def _approve(_: object) -> bool:
+    """Accept every connection to a replica, which has the schema of the primary."""
+    return True
 
 
 async def _run_pool(pool: Pool, *, refuse_mistakes: bool) -> AsyncIterator[None]:

@@ -61,8 +61,11 @@ def _pattern(regex: str, expected: str) -> kinds.String:
 class Texts(kinds.Field[tuple[str, ...]]):
     """A list of TOML, or texts of the environment that are separated by commas."""
 
-    def __init__(self, expected: str, is_right: Callable[[str], object], mistake: str) -> None:
+    def __init__(
+        self, expected: str, is_right: Callable[[str], object], mistake: str, *, shown: bool = True
+    ) -> None:
         super().__init__()
+        self._shown = shown
         self._expected = expected
         self._is_right = is_right
         self._mistake = mistake
@@ -74,7 +77,7 @@ class Texts(kinds.Field[tuple[str, ...]]):
         texts = tuple(item.strip() for item in items if item.strip())
         for text in texts:
             if not self._is_right(text):
-                raise ValidationError(f"{text!r} {self._mistake}")
+                raise ValidationError(f"{text!r} {self._mistake}" if self._shown else self._mistake)
         return texts
 
 
@@ -97,6 +100,12 @@ PROXIES = Texts(
     _is_proxy,
     "is neither an address nor a network, like 10.0.0.7, 10.0.0.0/8 or fd00::/8 (no bits after the"
     " prefix, IPv4 not written as IPv6), nor unix",
+)
+REPLICA_URLS = Texts(
+    "URLs, like postgresql://user:password@host:port/name",
+    re.compile("postgres(?:ql)?://[^,]+").fullmatch,
+    "must be a list of URLs, each of one server, like postgresql://user:password@host:port/name",
+    shown=False,  # a URL has a password
 )
 DATABASE_URL = _pattern("postgres(?:ql)?://", "postgresql://user:password@host:port/name")
 REDIS_URL = _pattern("(?:rediss?|unix)://", "redis://, rediss:// or unix://")
@@ -140,9 +149,11 @@ class Server:
 
 @dataclass(frozen=True)
 class Database:
-    """PostgreSQL; durations in seconds. `repr` hides the URL, which has a password."""
+    """PostgreSQL; durations in seconds. `repr` hides the URLs, which have passwords."""
 
     url: str = _setting(DATABASE_URL, is_secret=True)
+    replica_urls: tuple[str, ...] = _setting(REPLICA_URLS, is_secret=True)
+    max_replica_lag: float = _setting(POSITIVE_SECONDS)
     require_tls: bool = _setting(SWITCH)
     max_open: int = _setting(WholeNumber(1, 10_000))
     max_idle: int = _setting(WholeNumber(0, 10_000))

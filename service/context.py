@@ -1,5 +1,6 @@
 """The context of a request: its id, its trace, its client, and what is reported of it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from service.errors import Refusal
 if TYPE_CHECKING:
     from service.spans import RequestSpan
 
+POSITION = "Catalogue-Position"  # the header: a transaction that its sender has seen
 MAX_LOGGED_LENGTH = 256  # characters of a path or a user agent; a request may have 8,190
 
 
@@ -20,6 +22,7 @@ class RequestContext:
     address: str  # of the client, as trusted proxies report it
     headers: dict[str, str]  # of its response, also if that is an error
     deadline: float = 0.0  # by the loop's clock; a handler that needs more time raises it
+    position: int = 0  # a transaction that a read must show; of a write, its own
     is_last: bool = False  # its connection ends with the response
     trace_id: str | None = None
     span: "RequestSpan | None" = None  # if the request is traced
@@ -44,3 +47,11 @@ class RequestContext:
     def client(self) -> str:
         """The id of a client with a valid token, the address of any other."""
         return self.address if self.client_id is None else str(self.client_id)
+
+
+def report_position(contexts: Iterable[RequestContext], transaction: int) -> None:
+    """Let the responses say that their clients have seen this transaction, or a later one."""
+    for context in contexts:
+        if transaction > context.position:
+            context.position = transaction
+            context.headers[POSITION] = f"{transaction}"

@@ -6,11 +6,12 @@ docs/decisions/0018-feed-of-changes.md.
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from service.catalogue.movie import TYPES, Movie
 from service.context import RequestContext
 from service.database.query import Expected
+from service.database.replicas import Replicas
 from service.database.statements import Statements
 from service.errors import CursorExpired, Refusal, Unavailable
 
@@ -71,8 +72,11 @@ class ChangePage(NamedTuple):
 class Feed:
     """Returns changes; may raise `Unavailable`."""
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(self, statements: Statements, replicas: Replicas | None = None) -> None:
         self._statements = statements
+        self._replicas = replicas
+        if replicas:
+            replicas.read_mark = self._find_end
         self._waiting: dict[asyncio.Future[ChangePage], Place] = {}
         self._asking: asyncio.Task[None] | None = None
 
@@ -88,9 +92,21 @@ class Feed:
         return page
 
     async def find_end(self, context: RequestContext) -> Place | None:
+        """Return a place in front of every change that a list now lacks; None if the feed is off.
+
+        The list may be read on a replica: then it is a place that all of them are behind.
+        """
+        if self._replicas and (mark := self._replicas.get_mark()):
+            return cast("Place", mark)
+        place = await self._find_end([context])
+        if place and place.transaction > context.position:
+            context.position = place.transaction - 1
+        return place
+
+    async def _find_end(self, waiting: Sequence[RequestContext] = ()) -> Place | None:
         """Return the place behind all changes that can be read now; None if the feed is off."""
         try:
-            page, _ = await self._read(END, [context])
+            page, _ = await self._read(END, waiting)
         except Unavailable as error:
             if error.refusal is Refusal.NOT_READY:
                 return None

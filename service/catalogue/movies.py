@@ -13,7 +13,7 @@ import orjson
 
 from service.catalogue.movie import FIELDS, TYPES, Movie
 from service.config import Sharing
-from service.context import RequestContext
+from service.context import RequestContext, report_position
 from service.database.batching import Batcher, Rows, list_contexts
 from service.database.query import Expected
 from service.database.statements import Row, Statements
@@ -46,11 +46,14 @@ class NotChanged(Enum):
     LOCKED = auto()  # another session holds the row's lock; try again
 
 
-CHANGED = {"locked": bool, "done": bool, **TYPES}
+CHANGED = {"transaction": int, "locked": bool, "done": bool, **TYPES}
 QUERIES: Mapping[str, Expected] = {
     "get_movies": Expected(TYPES, [{"ids": "{}"}], "GET a movie"),
     "create_movies": Expected(
-        {"position": int, **TYPES}, [{"movies": "[]"}], "POST a movie", writes=True
+        {"transaction": int, "position": int, **TYPES},
+        [{"movies": "[]"}],
+        "POST a movie",
+        writes=True,
     ),
     "update_movies": Expected(CHANGED, [{"changes": "[]"}], "PATCH and PUT a movie", writes=True),
     "delete_movies": Expected(CHANGED, [{"deletions": "[]"}], "DELETE a movie", writes=True),
@@ -63,10 +66,14 @@ class Catalogue:
     """Get, create, update and delete movies; every method may raise `Unavailable`.
 
     Requests for the same operation that arrive together share one statement of queries/movies.sql.
+    `reads`: the statements that get movies.
     """
 
-    def __init__(self, statements: Statements, sharing: Sharing) -> None:
+    def __init__(
+        self, statements: Statements, sharing: Sharing, reads: Statements | None = None
+    ) -> None:
         self._statements = statements
+        self._reads = reads or statements
         self._fetch = statements.fetch
         self._positions = itertools.count()
         rows = statements.metrics.shared_statement_rows.labels
@@ -157,7 +164,7 @@ class Catalogue:
         try:
             # An array literal; the server parses it faster than `array[...]`.
             text = "{" + ",".join(map(str, ids)) + "}"
-            fetched = await self._fetch("get_movies", waiting=waiting, ids=text)
+            fetched = await self._reads.fetch("get_movies", waiting=waiting, ids=text)
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
@@ -167,18 +174,18 @@ class Catalogue:
     async def _create(self, rows: Rows[Movie]) -> dict[int, Movie]:
         created = await self._write("create_movies", "movies", rows)
         self._statements.require_sent(
-            "create_movies", [row[0] for row in created], [row.key for row in rows]
+            "create_movies", [row[1] for row in created], [row.key for row in rows]
         )
-        return {position: Movie(*movie) for position, *movie in created}
+        return {position: Movie(*movie) for _, position, *movie in created}
 
     async def _change_several(
         self, name: str, parameter: str, rows: Rows[Movie | NotChanged]
     ) -> dict[int, Movie | NotChanged]:
         fetched = await self._write(name, parameter, rows)
-        ids = [movie_id for _, _, movie_id, *_ in fetched]
+        ids = [row[3] for row in fetched]
         self._statements.require_sent(name, ids, [row.key for row in rows])
         results: dict[int, Movie | NotChanged] = {}
-        for is_locked, is_done, movie_id, *fields in fetched:
+        for _, is_locked, is_done, movie_id, *fields in fetched:
             result = Movie(movie_id, *fields) if is_done else NotChanged.CONDITION_FAILED
             results[movie_id] = NotChanged.LOCKED if is_locked else result
         return results
@@ -187,7 +194,11 @@ class Catalogue:
         """Run a write that is shared by the requests of these rows."""
         payloads = b",".join([row.payload for row in rows]).decode()
         sent: dict[str, Any] = {parameter: f"[{payloads}]"}
-        return await self._fetch(name, max_affected=len(rows), waiting=list_contexts(rows), **sent)
+        waiting = list_contexts(rows)
+        fetched = await self._fetch(name, max_affected=len(rows), waiting=waiting, **sent)
+        if fetched:
+            report_position(waiting, fetched[0][0])
+        return fetched
 
 
 def to_invalid(broken: RuleBroken, field: str = "") -> Invalid:

@@ -5,12 +5,11 @@ by a client's data) or `StatementFailed` (anything else), and is logged once per
 except a broken rule that has a name.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import aiopg
 import psycopg2
@@ -45,7 +44,8 @@ class Statements:
     """The statements of queries/*.sql, by name.
 
     `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
-    that takes longer is logged (0: none); `share`: of the pool, for reads.
+    that takes longer is logged (0: none); `share`: of the pool, for reads. Without `repeats_reads`,
+    a read whose connection broke is not repeated.
     `require_migrations` raises `Unavailable` while a migration is missing.
 
     Settings go in front of each statement, in the same message: `set local` holds for this implicit
@@ -57,12 +57,14 @@ class Statements:
     queries: Mapping[str, Query]
     timeout: float
     slow: float = 0
-    share: asyncio.Semaphore | None = None
+    share: Literal["lists", "streams"] | None = None
+    repeats_reads: bool = True
     require_migrations: Callable[[], Awaitable[None]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Count in the metrics of the pool."""
+        """Count in the metrics of the pool, and find the share there."""
         self.metrics = self.pool.metrics
+        self._reads = getattr(self.pool, self.share) if self.share else None
 
     async def fetch(
         self,
@@ -100,7 +102,7 @@ class Statements:
                     await self.require_migrations()
                 raise
             except psycopg2.Error as error:  # the connection broke
-                if not query.is_read_only and not is_repeatable:
+                if not is_repeatable and not (query.is_read_only and self.repeats_reads):
                     raise self._lose(query, describe_error(error)) from error
                 try:
                     rows = await self._run(query, execution, parameters, waiting)
@@ -122,7 +124,7 @@ class Statements:
         preamble = query.build_preamble(STREAM_TIMEOUT_S, begin)
         step = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, declare)
         with span.trace_statement(name, [span]) if span else nullcontext():
-            async with self.pool.connection(self.share) as connection:
+            async with self.pool.connection(self._reads) as connection:
                 try:
                     while rows := await self._run(query, step, parameters, [context], connection):
                         yield rows
@@ -176,7 +178,7 @@ class Statements:
         held: aiopg.Connection | None = None,
     ) -> list[Row]:
         """Run the statement on `held` or another connection; psycopg2.Error if that breaks."""
-        share = self.share if query.is_read_only else self.pool.writes
+        share = self._reads if query.is_read_only else self.pool.writes
         metrics = self.metrics.get_statement(query.name)
         async with nullcontext(held) if held else self.pool.connection(share) as connection:
             started = monotonic()

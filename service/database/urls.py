@@ -45,6 +45,12 @@ def hide_password(url: str) -> str:
     return str(make_dsn(**{**given, **hidden}))
 
 
+def name_server(url: str) -> str:
+    """Return the host and port of a URL, for people."""
+    given = parse_url(url)
+    return f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"
+
+
 def list_servers(given: Mapping[str, Any]) -> list[Server]:
     """List the servers of a parsed URL, or of libpq's environment, in the order to be tried.
 

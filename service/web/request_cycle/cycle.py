@@ -16,6 +16,7 @@ from service.tracing import Tracing
 from service.web import problems
 from service.web.access import AccessControl
 from service.web.bodies import ClientGone
+from service.web.positions import POSITION_HEADER, parse_position
 from service.web.request_cycle.access_log import AccessLog
 from service.web.request_cycle.contexts import CONTEXT, Contexts
 from service.web.request_cycle.headers import SEC_FETCH_SITE, require_allowed_origin
@@ -104,6 +105,9 @@ class RequestCycle:
                     require_allowed_origin(request.headers, self.settings.cors_origins)
                 if not route.is_open or hdrs.AUTHORIZATION in request.headers:
                     await self._access.require(request, context, route)
+                if POSITION_HEADER in request.headers:
+                    position = parse_position(request)
+                    context.position = position if route.method == "GET" else 0
             response = await handler(request)
         except asyncio.CancelledError:
             if task not in self._overdue:

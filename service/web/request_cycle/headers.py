@@ -15,14 +15,14 @@ ANY_ORIGIN = "*"
 SEC_FETCH_SITE = istr("Sec-Fetch-Site")
 # Request headers that a page may set; browsers allow some others without asking.
 ALLOWED_HEADERS = (
-    "Authorization, Content-Type, Idempotency-Key, If-Match, If-Modified-Since, If-None-Match,"
-    " If-Unmodified-Since, Prefer, X-Request-Id, traceparent, tracestate"
+    "Authorization, Catalogue-Position, Content-Type, Idempotency-Key, If-Match, If-Modified-Since,"
+    " If-None-Match, If-Unmodified-Since, Prefer, X-Request-Id, traceparent, tracestate"
 )
 # Response headers that a page may read, beside Cache-Control, Content-Type, Last-Modified and such.
 EXPOSED_HEADERS = (
-    "Allow, Changes-Cursor, Content-Location, Deprecation, ETag, Idempotency-Replayed, Link,"
-    " Location, Preference-Applied, RateLimit, RateLimit-Policy, Retry-After, Sunset,"
-    " WWW-Authenticate, X-Request-Id"
+    "Allow, Catalogue-Position, Changes-Cursor, Content-Location, Deprecation, ETag,"
+    " Idempotency-Replayed, Link, Location, Preference-Applied, RateLimit, RateLimit-Policy,"
+    " Retry-After, Sunset, WWW-Authenticate, X-Request-Id"
 )
 PREFLIGHT_MAX_AGE_S = 7200  # Chromium keeps a preflight no longer
 CONSTANT_HEADERS = {

@@ -1,0 +1,21 @@
+-- How far the primary and its replicas are. With `replica_urls`, each process asks each server every 0.25 s.
+-- docs/decisions/0019-read-from-replicas.md says why reads need no more than that.
+
+-- name: get_primary_state()
+-- set: transaction_read_only = on
+-- The primary: which cluster it is, its timeline (which changes when a standby is promoted), and the end of its WAL.
+-- On a standby, it fails.
+select
+  s.system_identifier, left(pg_walfile_name(e.lsn), 8) as timeline, (e.lsn - '0/0'::pg_lsn)::bigint as lsn
+from pg_control_system() as s
+cross join pg_current_wal_insert_lsn() as e (lsn);
+
+-- name: get_replica_state()
+-- set: transaction_read_only = on
+-- A standby: which cluster it is of, how far it has replayed the WAL, and its horizon: it shows all transactions with
+-- lower numbers that were committed. On a server that is no standby, it returns nothing.
+select
+  s.system_identifier, (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint as lsn,
+  pg_snapshot_xmin(pg_current_snapshot())::text::bigint as horizon
+from pg_control_system() as s
+where pg_is_in_recovery();

@@ -1,0 +1,305 @@
+"""Reads on replicas: standbys of the primary that are fresh enough ([database] replica_urls).
+
+Each server is asked every `POLL_S` where it is (queries/replication.sql), so that a read chooses a
+replica without a question of its own. docs/decisions/0019-read-from-replicas.md says what each
+condition prevents.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from math import inf
+from typing import Any, NamedTuple
+
+import psycopg2
+import structlog
+from psycopg2.extensions import TransactionRollbackError
+
+from service.config import Database
+from service.context import RequestContext
+from service.database.connections import Connector
+from service.database.driver_errors import describe_error
+from service.database.pool import Pool
+from service.database.query import Execution, Expected, Query
+from service.database.statements import Row, RowLists, Statements
+from service.database.urls import name_server
+from service.errors import CatalogueError, Refusal, StatementFailed, Unavailable
+
+USED_BY = "choosing a replica"
+QUERIES: Mapping[str, Expected] = {
+    "get_primary_state": Expected(
+        {"system_identifier": int, "timeline": str, "lsn": int}, [{}], USED_BY
+    ),
+    "get_replica_state": Expected(
+        {"system_identifier": int, "lsn": int, "horizon": int}, [{}], USED_BY
+    ),
+}
+
+POLL_S = 0.25
+POLL_TIMEOUT_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
+
+log = structlog.get_logger()
+
+
+class Sample(NamedTuple):
+    """The primary at a moment: a replica that has replayed `lsn` shows what was committed then."""
+
+    taken_at: float  # by the loop's clock, before the primary was asked
+    lsn: int
+    mark: Any  # what `Replicas.read_mark` had returned before
+
+
+class Server:
+    """A server that is asked on a connection of its own; `name`: its host and port."""
+
+    def __init__(self, settings: Database, query: str, queries: Mapping[str, Query]) -> None:
+        self.name = name_server(settings.url)
+        self.failure: str | None = "it was not asked yet"  # why it is unknown where it is
+        self._connector = Connector(settings)
+        self._connection: Any = None  # of aiopg
+        self._query = query
+        self._queries = queries
+
+    @property
+    def answers(self) -> bool:
+        """Whether it answered, and has not ended the connection since, as at a stop or a crash."""
+        is_open = self._connection is not None and not self._connection.closed
+        return is_open and self.failure is None
+
+    async def ask(self) -> Row | None:
+        """Return the row that says where it is; None, and `failure`, if there is none."""
+        try:
+            if self._connection is None or self._connection.closed:
+                self.failure = self.failure or "the connection broke"
+                self._connection = await self._connector.connect()
+            query = self._queries[self._query]
+            execution = Execution(query.build_preamble(POLL_TIMEOUT_S), POLL_TIMEOUT_S)
+            rows = await query.run(self._connection, execution, {})
+        except (TimeoutError, psycopg2.Error, CatalogueError) as error:
+            is_silent = isinstance(error, TimeoutError)
+            self.failure = "it does not respond" if is_silent else describe_error(error)
+            return None
+        self.failure = None if rows else "it is not a standby"
+        return rows[0] if rows else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None and not self._connection.closed:
+            self._connection.close()
+
+
+class Primary(Server):
+    """The primary, and its last samples."""
+
+    def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
+        super().__init__(settings, "get_primary_state", queries)
+        self.system = 0  # its identifier, which its standbys have, too
+        self.timeline = ""
+        kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
+        self.samples: deque[Sample] = deque(maxlen=round(kept))
+
+    async def update(self, mark: Any) -> None:
+        """Ask, and keep a sample; drop those of a former primary."""
+        now = asyncio.get_running_loop().time()
+        if row := await self.ask():
+            if row[:2] != (self.system, self.timeline):
+                self.samples.clear()
+            self.system, self.timeline, lsn = row
+            self.samples.append(Sample(now, lsn, mark))
+
+
+class Replica(Server):
+    """A standby of the primary, where it is, and the pool of its connections."""
+
+    def __init__(
+        self, settings: Database, queries: Mapping[str, Query], primary: Primary, pool: Pool
+    ) -> None:
+        super().__init__(settings, "get_replica_state", queries)
+        self.pool = pool
+        self._max_lag = settings.max_replica_lag
+        self._primary = primary
+        # It shows every commit of a lower transaction; 0: no reads until its next answer.
+        self._horizon = 0
+        self._caught: Sample | None = None  # the newest sample that it has replayed
+        self._timeline = ""
+        self._floor = 0
+
+    async def update(self) -> None:
+        """Ask, and compare it with the samples of the primary."""
+        if not (row := await self.ask()):
+            return
+        system, lsn, self._horizon = row
+        if system != self._primary.system:
+            self.failure = "it is not a standby of this primary"
+        if self._timeline != self._primary.timeline:
+            # After a failover, it may have replayed WAL that the new primary never had, and be at
+            # any place: only beyond it are both on the same timeline.
+            self._floor = lsn if self._timeline else 0
+            self._timeline = self._primary.timeline
+        newest_first = reversed(self._primary.samples)
+        self._caught = next((sample for sample in newest_first if sample.lsn <= lsn), None)
+        if self._caught and self._caught.lsn <= self._floor:
+            self._caught = None
+
+    def leave_out(self) -> None:
+        """Serve no reads until its next answer."""
+        self._horizon = 0
+
+    def measure_age(self) -> float:
+        """Return how old its data may be, in seconds; infinite if that is unknown."""
+        if self._caught is None or self._timeline != self._primary.timeline or not self.answers:
+            return inf
+        return asyncio.get_running_loop().time() - self._caught.taken_at
+
+    def shows(self, position: int) -> bool:
+        """Whether it shows the transaction `position` (0: any), and its data is young enough.
+
+        If the primary is away, its last sample is enough, but not for a position: the next primary
+        may give the numbers of transactions that were lost again.
+        """
+        if position >= self._horizon:
+            return False
+        age, primary = self.measure_age(), self._primary
+        if primary.answers or age == inf:
+            return age <= self._max_lag
+        return not position and self._caught is primary.samples[-1]
+
+
+class Replicas:
+    """The replicas of a process. `pool`: of the primary; `make_pool`: makes one for a replica."""
+
+    def __init__(
+        self,
+        settings: Database,
+        queries: Mapping[str, Query],
+        pool: Pool,
+        make_pool: Callable[[Database], Pool],
+    ) -> None:
+        # Reads something on the primary that goes with each sample.
+        self.read_mark: Callable[[], Awaitable[Any]] | None = None
+        self._mark: Any = None
+        self._pool = pool
+        self._primary = Primary(settings, queries)
+        each = [replace(settings, url=url) for url in settings.replica_urls]
+        self.all = [Replica(one, queries, self._primary, make_pool(one)) for one in each]
+        self._turns = count()
+
+    def choose(self, waiting: Sequence[RequestContext]) -> Replica | None:
+        """Return a replica that shows what these requests must show; the replicas take turns."""
+        position = max((context.position for context in waiting), default=0)
+        first = next(self._turns) % len(self.all)
+        return next((each for each in self.all[first:] + self.all if each.shows(position)), None)
+
+    def get_mark(self) -> Any:
+        """Return a mark that is older than every replica that may serve now; None: there is none.
+
+        The samples reach back further than `max_replica_lag`.
+        """
+        return self._primary.samples[0].mark if self._primary.samples else None
+
+    async def run(self, _: object) -> AsyncIterator[None]:
+        """Ask the servers until the service stops (a `cleanup_ctx`)."""
+        tasks = [self._watch_primary(), self._keep_mark(), *map(self._watch, self.all)]
+        running = asyncio.gather(*tasks)
+        yield
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        for server in [self._primary, *self.all]:
+            server.close()
+        await asyncio.gather(*[replica.pool.close(CLOSE_TIMEOUT_S) for replica in self.all])
+
+    async def _watch_primary(self) -> None:
+        is_verified = False
+        while True:
+            if not is_verified:  # the pool verifies the database before it lends a connection
+                with suppress(Unavailable):
+                    async with self._pool.connection():
+                        is_verified = True
+            else:
+                await self._primary.update(self._mark)
+            await asyncio.sleep(POLL_S)
+
+    async def _keep_mark(self) -> None:
+        while self.read_mark:
+            with suppress(CatalogueError):
+                self._mark = await self.read_mark()
+            await asyncio.sleep(POLL_S)
+
+    async def _watch(self, replica: Replica) -> None:
+        was_used = None
+        while True:
+            if self._primary.samples:
+                await replica.update()
+                if (is_used := replica.shows(0)) and not was_used:
+                    log.info("replica used", replica=replica.name)
+                elif not is_used and was_used is not False:
+                    reason = replica.failure or "it lags, or was never seen to follow the primary"
+                    log.warning("replica left out", replica=replica.name, reason=reason)
+                was_used = is_used
+            await asyncio.sleep(POLL_S)
+
+
+@dataclass(eq=False)
+class Reads(Statements):
+    """Statements for reads: on a replica that is fresh enough, otherwise on the primary."""
+
+    replicas: Replicas = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Make the statements of each replica; they are not repeated there, but on the primary."""
+        super().__post_init__()
+        self._on_replicas = {
+            each: Statements(
+                each.pool, self.queries, self.timeout, self.slow, self.share, repeats_reads=False
+            )
+            for each in self.replicas.all
+        }
+
+    async def fetch(
+        self, name: str, *, waiting: Sequence[RequestContext] = (), **given: Any
+    ) -> list[Row]:
+        """Run the query as `Statements.fetch` does; if a replica fails, on the primary."""
+        if replica := self.replicas.choose(waiting):
+            try:
+                return await self._on_replicas[replica].fetch(name, waiting=waiting, **given)
+            except (StatementFailed, Unavailable) as error:
+                _require_other_server(error)
+                replica.leave_out()
+        return await super().fetch(name, waiting=waiting, **given)
+
+    async def stream(self, name: str, context: RequestContext, **parameters: Any) -> RowLists:
+        """Yield all rows as `Statements.stream` does; if a replica fails first, on the primary."""
+        if replica := self.replicas.choose([context]):
+            has_begun = False
+            stream = self._on_replicas[replica].stream(name, context, **parameters)
+            try:
+                async with aclosing(stream) as chunks:
+                    async for rows in chunks:
+                        has_begun = True
+                        yield rows
+            except (StatementFailed, Unavailable) as error:
+                if has_begun:
+                    raise
+                _require_other_server(error)
+                replica.leave_out()
+            else:
+                return
+        async with aclosing(super().stream(name, context, **parameters)) as chunks:
+            async for rows in chunks:
+                yield rows
+
+
+def _require_other_server(error: StatementFailed | Unavailable) -> None:
+    """Raise the error again if the primary would have it, too: a read that takes too long."""
+    is_late = isinstance(error, Unavailable) and error.refusal in (
+        Refusal.POOL_TIMEOUT,
+        Refusal.STATEMENT_TIMEOUT,
+    )
+    # Replay cancels a read that sees rows which it removes.
+    if is_late and not isinstance(error.__cause__, TransactionRollbackError):
+        raise error
