@@ -104,10 +104,7 @@ def create_app(
     statements, replicas = make(), None
     make_reads: Callable[..., Statements] = make
     if config.database.replica_urls:
-        make_pool = partial(
-            Pool, verify=_approve, metrics=metrics, max_streams=config.server.max_streams
-        )
-        replicas = Replicas(config.database, files.queries, pool, make_pool)
+        replicas = Replicas(config.database, files.queries, pool, config.server.max_streams)
         make_reads = partial(Reads, *make.args, **make.keywords, replicas=replicas)
     lists, streams = make_reads("lists"), make_reads("streams")
     creates = IdempotentCreates(statements, config.sharing)
@@ -170,11 +167,6 @@ async def check_start(config: Config) -> None:
         await verify_queries(config, load_queries(config))
     except Unavailable as error:
         log.warning("not ready", reason=str(error))
-
-
-async def _approve(_: object) -> bool:
-    """Accept every connection to a replica, which has the schema of the primary."""
-    return True
 
 
 async def _run_pool(pool: Pool, *, refuse_mistakes: bool) -> AsyncIterator[None]:

@@ -61,11 +61,8 @@ def _pattern(regex: str, expected: str) -> kinds.String:
 class Texts(kinds.Field[tuple[str, ...]]):
     """A list of TOML, or texts of the environment that are separated by commas."""
 
-    def __init__(
-        self, expected: str, is_right: Callable[[str], object], mistake: str, *, shown: bool = True
-    ) -> None:
+    def __init__(self, expected: str, is_right: Callable[[str], object], mistake: str) -> None:
         super().__init__()
-        self._shown = shown
         self._expected = expected
         self._is_right = is_right
         self._mistake = mistake
@@ -77,7 +74,7 @@ class Texts(kinds.Field[tuple[str, ...]]):
         texts = tuple(item.strip() for item in items if item.strip())
         for text in texts:
             if not self._is_right(text):
-                raise ValidationError(f"{text!r} {self._mistake}" if self._shown else self._mistake)
+                raise ValidationError(self._mistake.format(text))
         return texts
 
 
@@ -92,20 +89,19 @@ def _is_proxy(text: str) -> bool:
 ORIGINS = Texts(
     "origins, like https://example.com",
     ORIGIN.fullmatch,
-    "is not an origin as browsers send it: scheme://host in lower case, with :port only if it is"
-    " not the default one, and nothing after it; or *",
+    "{!r} is not an origin as browsers send it: scheme://host in lower case, with :port only if it"
+    " is not the default one, and nothing after it; or *",
 )
 PROXIES = Texts(
     "addresses or networks, like 10.0.0.0/8",
     _is_proxy,
-    "is neither an address nor a network, like 10.0.0.7, 10.0.0.0/8 or fd00::/8 (no bits after the"
-    " prefix, IPv4 not written as IPv6), nor unix",
+    "{!r} is neither an address nor a network, like 10.0.0.7, 10.0.0.0/8 or fd00::/8 (no bits after"
+    " the prefix, IPv4 not written as IPv6), nor unix",
 )
-REPLICA_URLS = Texts(
+REPLICA_URLS = Texts(  # the message does not repeat the text, which has a password
     "URLs, like postgresql://user:password@host:port/name",
     re.compile("postgres(?:ql)?://[^,]+").fullmatch,
     "must be a list of URLs, each of one server, like postgresql://user:password@host:port/name",
-    shown=False,  # a URL has a password
 )
 DATABASE_URL = _pattern("postgres(?:ql)?://", "postgresql://user:password@host:port/name")
 REDIS_URL = _pattern("(?:rediss?|unix)://", "redis://, rediss:// or unix://")

@@ -17,7 +17,7 @@ import orjson
 from service.catalogue.movie import TYPES, Movie
 from service.catalogue.movies import to_invalid
 from service.config import Sharing
-from service.context import RequestContext, report_position
+from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
 from service.database.query import Expected
 from service.database.statements import Statements
@@ -80,17 +80,14 @@ class IdempotentCreates:
         )
 
     async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response]:
-        waiting = list_contexts(rows)
         fetched = await self._fetch(
             query,
             is_repeatable=True,  # if the first attempt was committed, the keys are used
             max_affected=len(rows),
-            waiting=waiting,
+            waiting=list_contexts(rows),
             requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
         self._statements.require_sent(query, [row[1] for row in fetched], [row.key for row in rows])
-        if fetched:
-            report_position(waiting, fetched[0][0])
         return {
             position: Response(fingerprint, [Movie._make(movie)])
             for _, position, fingerprint, *movie in fetched
@@ -142,11 +139,8 @@ class IdempotentCreates:
         self, context: RequestContext, query: str, **parameters: Any
     ) -> Response | None:
         rows = await self._fetch(query, waiting=[context], **parameters)
-        if not rows:
-            return None
-        report_position([context], rows[0][0])
         movies = [Movie._make(row[-len(TYPES) :]) for row in sorted(rows, key=itemgetter(1))]
-        return Response(rows[0][2], movies)
+        return Response(rows[0][2], movies) if rows else None
 
     async def _create_once(
         self, key: str, fingerprint: str, create: Run, get: Run

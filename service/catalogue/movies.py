@@ -13,7 +13,7 @@ import orjson
 
 from service.catalogue.movie import FIELDS, TYPES, Movie
 from service.config import Sharing
-from service.context import RequestContext, report_position
+from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
 from service.database.query import Expected
 from service.database.statements import Row, Statements
@@ -194,11 +194,7 @@ class Catalogue:
         """Run a write that is shared by the requests of these rows."""
         payloads = b",".join([row.payload for row in rows]).decode()
         sent: dict[str, Any] = {parameter: f"[{payloads}]"}
-        waiting = list_contexts(rows)
-        fetched = await self._fetch(name, max_affected=len(rows), waiting=waiting, **sent)
-        if fetched:
-            report_position(waiting, fetched[0][0])
-        return fetched
+        return await self._fetch(name, max_affected=len(rows), waiting=list_contexts(rows), **sent)
 
 
 def to_invalid(broken: RuleBroken, field: str = "") -> Invalid:

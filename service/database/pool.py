@@ -38,7 +38,7 @@ class Pool:
     """Lends connections to the tasks of one event loop.
 
     `verify` is called with each new connection until it has returned True once: no query runs
-    before the schema is verified.
+    before the schema is verified. None: that is not necessary.
 
     `lists`, `writes` and `streams` are shares: lists may use 30 % of `max_open` connections at
     once, writes 40 %, and streams `max_streams` or 20 %. The rest is for reads by id and readiness
@@ -48,7 +48,7 @@ class Pool:
     def __init__(
         self,
         settings: Database,
-        verify: Callable[[aiopg.Connection], Awaitable[bool]],
+        verify: Callable[[aiopg.Connection], Awaitable[bool]] | None,
         metrics: Metrics | None = None,
         max_streams: int = 1,
     ) -> None:
@@ -59,7 +59,6 @@ class Pool:
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify
-        self._is_verified = False
         self._is_closing = False
         self._is_database_away = False  # an outage was logged
         self._refusal: Unavailable | None = None  # for each request for a connection, while set
@@ -277,7 +276,8 @@ class Pool:
     async def _open_connection(self) -> aiopg.Connection:
         connection = await self._connector.connect()
         try:
-            self._is_verified = self._is_verified or await self._verify(connection)
+            if self._verify and await self._verify(connection):
+                self._verify = None
         except BaseException:
             connection.close()
             raise

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from math import inf
 from typing import Any, NamedTuple
 
 import psycopg2
@@ -28,19 +27,16 @@ from service.database.statements import Row, RowLists, Statements
 from service.database.urls import name_server
 from service.errors import CatalogueError, Refusal, StatementFailed, Unavailable
 
-USED_BY = "choosing a replica"
+PRIMARY = {"system_identifier": int, "timeline": str, "lsn": int}
+REPLICA = {"system_identifier": int, "lsn": int, "horizon": int}
 QUERIES: Mapping[str, Expected] = {
-    "get_primary_state": Expected(
-        {"system_identifier": int, "timeline": str, "lsn": int}, [{}], USED_BY
-    ),
-    "get_replica_state": Expected(
-        {"system_identifier": int, "lsn": int, "horizon": int}, [{}], USED_BY
-    ),
+    "get_primary_state": Expected(PRIMARY, [{}], "choosing a replica"),
+    "get_replica_state": Expected(REPLICA, [{}], "choosing a replica"),
 }
-
 POLL_S = 0.25
 POLL_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 2.0
+TOO_SLOW = (Refusal.POOL_TIMEOUT, Refusal.STATEMENT_TIMEOUT)
 
 log = structlog.get_logger()
 
@@ -67,13 +63,12 @@ class Server:
     @property
     def answers(self) -> bool:
         """Whether it answered, and has not ended the connection since, as at a stop or a crash."""
-        is_open = self._connection is not None and not self._connection.closed
-        return is_open and self.failure is None
+        return self.failure is None and not self._connection.closed
 
     async def ask(self) -> Row | None:
         """Return the row that says where it is; None, and `failure`, if there is none."""
         try:
-            if self._connection is None or self._connection.closed:
+            if not self._connection or self._connection.closed:
                 self.failure = self.failure or "the connection broke"
                 self._connection = await self._connector.connect()
             query = self._queries[self._query]
@@ -88,7 +83,7 @@ class Server:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._connection is not None and not self._connection.closed:
+        if self._connection and not self._connection.closed:
             self._connection.close()
 
 
@@ -97,8 +92,7 @@ class Primary(Server):
 
     def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
         super().__init__(settings, "get_primary_state", queries)
-        self.system = 0  # its identifier, which its standbys have, too
-        self.timeline = ""
+        self.identity: tuple[Any, ...] = ()  # its system identifier and timeline
         kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
         self.samples: deque[Sample] = deque(maxlen=round(kept))
 
@@ -106,9 +100,10 @@ class Primary(Server):
         """Ask, and keep a sample; drop those of a former primary."""
         now = asyncio.get_running_loop().time()
         if row := await self.ask():
-            if row[:2] != (self.system, self.timeline):
+            *identity, lsn = row
+            if self.identity != (*identity,):
                 self.samples.clear()
-            self.system, self.timeline, lsn = row
+            self.identity = (*identity,)
             self.samples.append(Sample(now, lsn, mark))
 
 
@@ -122,71 +117,69 @@ class Replica(Server):
         self.pool = pool
         self._max_lag = settings.max_replica_lag
         self._primary = primary
+        self._follows: tuple[Any, ...] = ()  # the identity of the primary, at the last answer
+        self._floor = 0
         # It shows every commit of a lower transaction; 0: no reads until its next answer.
         self._horizon = 0
         self._caught: Sample | None = None  # the newest sample that it has replayed
-        self._timeline = ""
-        self._floor = 0
 
     async def update(self) -> None:
         """Ask, and compare it with the samples of the primary."""
         if not (row := await self.ask()):
             return
         system, lsn, self._horizon = row
-        if system != self._primary.system:
+        if system != self._primary.identity[0]:
             self.failure = "it is not a standby of this primary"
-        if self._timeline != self._primary.timeline:
-            # After a failover, it may have replayed WAL that the new primary never had, and be at
-            # any place: only beyond it are both on the same timeline.
-            self._floor = lsn if self._timeline else 0
-            self._timeline = self._primary.timeline
+        if self._follows != self._primary.identity:
+            # After a failover, it may have replayed WAL that the new primary never had: until it
+            # gets beyond this place, it may be on the former timeline.
+            self._floor = lsn if self._follows else 0
+            self._follows = self._primary.identity
         newest_first = reversed(self._primary.samples)
-        self._caught = next((sample for sample in newest_first if sample.lsn <= lsn), None)
-        if self._caught and self._caught.lsn <= self._floor:
-            self._caught = None
+        caught = next((sample for sample in newest_first if sample.lsn <= lsn), None)
+        self._caught = caught if caught and caught.lsn > self._floor else None
 
-    def leave_out(self) -> None:
-        """Serve no reads until its next answer."""
+    def leave_out(self, error: StatementFailed | Unavailable) -> None:
+        """Serve no reads until its next answer, as one has failed.
+
+        Raises the error if the read took too long, which it would on the primary, too.
+        """
+        # Replay cancels reads of rows that it removes.
+        is_cancelled = isinstance(error.__cause__, TransactionRollbackError)
+        if isinstance(error, Unavailable) and error.refusal in TOO_SLOW and not is_cancelled:
+            raise error
         self._horizon = 0
-
-    def measure_age(self) -> float:
-        """Return how old its data may be, in seconds; infinite if that is unknown."""
-        if self._caught is None or self._timeline != self._primary.timeline or not self.answers:
-            return inf
-        return asyncio.get_running_loop().time() - self._caught.taken_at
 
     def shows(self, position: int) -> bool:
         """Whether it shows the transaction `position` (0: any), and its data is young enough.
 
         If the primary is away, its last sample is enough, but not for a position: the next primary
-        may give the numbers of transactions that were lost again.
+        may use the numbers of lost transactions again.
         """
-        if position >= self._horizon:
+        if not self.answers or not self._caught or self._follows != self._primary.identity:
             return False
-        age, primary = self.measure_age(), self._primary
-        if primary.answers or age == inf:
-            return age <= self._max_lag
-        return not position and self._caught is primary.samples[-1]
+        if not position and not self._primary.answers and self._horizon:
+            return self._caught is self._primary.samples[-1]
+        age = asyncio.get_running_loop().time() - self._caught.taken_at
+        return position < self._horizon and age <= self._max_lag and self._primary.answers
 
 
 class Replicas:
-    """The replicas of a process. `pool`: of the primary; `make_pool`: makes one for a replica."""
+    """The replicas of a process. `pool`: of the primary; `max_streams`: of each replica."""
 
     def __init__(
-        self,
-        settings: Database,
-        queries: Mapping[str, Query],
-        pool: Pool,
-        make_pool: Callable[[Database], Pool],
+        self, settings: Database, queries: Mapping[str, Query], pool: Pool, max_streams: int
     ) -> None:
-        # Reads something on the primary that goes with each sample.
+        # Reads on the primary what goes with each sample.
         self.read_mark: Callable[[], Awaitable[Any]] | None = None
         self._mark: Any = None
         self._pool = pool
         self._primary = Primary(settings, queries)
-        each = [replace(settings, url=url) for url in settings.replica_urls]
-        self.all = [Replica(one, queries, self._primary, make_pool(one)) for one in each]
         self._turns = count()
+        self.all = [
+            Replica(each, queries, self._primary, Pool(each, None, pool.metrics, max_streams))
+            for each in (replace(settings, url=url) for url in settings.replica_urls)
+        ]
 
     def choose(self, waiting: Sequence[RequestContext]) -> Replica | None:
         """Return a replica that shows what these requests must show; the replicas take turns."""
@@ -195,7 +188,7 @@ class Replicas:
         return next((each for each in self.all[first:] + self.all if each.shows(position)), None)
 
     def get_mark(self) -> Any:
-        """Return a mark that is older than every replica that may serve now; None: there is none.
+        """Return a mark that is older than what every replica shows; None: there is none.
 
         The samples reach back further than `max_replica_lag`.
         """
@@ -216,11 +209,10 @@ class Replicas:
     async def _watch_primary(self) -> None:
         is_verified = False
         while True:
-            if not is_verified:  # the pool verifies the database before it lends a connection
-                with suppress(Unavailable):
+            with suppress(Unavailable):
+                if not is_verified:  # the pool verifies the database before it lends a connection
                     async with self._pool.connection():
                         is_verified = True
-            else:
                 await self._primary.update(self._mark)
             await asyncio.sleep(POLL_S)
 
@@ -238,7 +230,7 @@ class Replicas:
                 if (is_used := replica.shows(0)) and not was_used:
                     log.info("replica used", replica=replica.name)
                 elif not is_used and was_used is not False:
-                    reason = replica.failure or "it lags, or was never seen to follow the primary"
+                    reason = replica.failure or "it lags, or was not seen to follow the primary"
                     log.warning("replica left out", replica=replica.name, reason=reason)
                 was_used = is_used
             await asyncio.sleep(POLL_S)
@@ -251,13 +243,12 @@ class Reads(Statements):
     replicas: Replicas = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        """Make the statements of each replica; they are not repeated there, but on the primary."""
+        """Make the statements of each replica; what fails there is repeated on the primary."""
         super().__post_init__()
+        settings = self.queries, self.timeout, self.slow, self.share
+        make = Statements
         self._on_replicas = {
-            each: Statements(
-                each.pool, self.queries, self.timeout, self.slow, self.share, repeats_reads=False
-            )
-            for each in self.replicas.all
+            each: make(each.pool, *settings, repeats_reads=False) for each in self.replicas.all
         }
 
     async def fetch(
@@ -268,38 +259,21 @@ class Reads(Statements):
             try:
                 return await self._on_replicas[replica].fetch(name, waiting=waiting, **given)
             except (StatementFailed, Unavailable) as error:
-                _require_other_server(error)
-                replica.leave_out()
+                replica.leave_out(error)
         return await super().fetch(name, waiting=waiting, **given)
 
     async def stream(self, name: str, context: RequestContext, **parameters: Any) -> RowLists:
         """Yield all rows as `Statements.stream` does; if a replica fails first, on the primary."""
+        chunks, first = super().stream(name, context, **parameters), list[Row]()
         if replica := self.replicas.choose([context]):
-            has_begun = False
-            stream = self._on_replicas[replica].stream(name, context, **parameters)
+            on_replica = self._on_replicas[replica].stream(name, context, **parameters)
             try:
-                async with aclosing(stream) as chunks:
-                    async for rows in chunks:
-                        has_begun = True
-                        yield rows
+                first = await anext(on_replica, [])
+                chunks = on_replica
             except (StatementFailed, Unavailable) as error:
-                if has_begun:
-                    raise
-                _require_other_server(error)
-                replica.leave_out()
-            else:
-                return
-        async with aclosing(super().stream(name, context, **parameters)) as chunks:
+                replica.leave_out(error)
+        async with aclosing(chunks):
+            if first:
+                yield first
             async for rows in chunks:
                 yield rows
-
-
-def _require_other_server(error: StatementFailed | Unavailable) -> None:
-    """Raise the error again if the primary would have it, too: a read that takes too long."""
-    is_late = isinstance(error, Unavailable) and error.refusal in (
-        Refusal.POOL_TIMEOUT,
-        Refusal.STATEMENT_TIMEOUT,
-    )
-    # Replay cancels a read that sees rows which it removes.
-    if is_late and not isinstance(error.__cause__, TransactionRollbackError):
-        raise error

@@ -15,7 +15,7 @@ import aiopg
 import psycopg2
 import structlog
 
-from service.context import RequestContext
+from service.context import RequestContext, report_position
 from service.database.driver_errors import OUTDATED, describe_error, translate_error
 from service.database.pool import Pool
 from service.database.query import Execution, Query, limit_affected
@@ -83,7 +83,7 @@ class Statements:
         `max_affected`: a statement that changes more movies is refused. If this is more than 1 and
         requests share the statement, it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
-        `waiting`: the requests that wait for it, for logs and traces.
+        `waiting`: the requests that wait for it, for logs and traces; they get its transaction.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]
@@ -110,6 +110,8 @@ class Statements:
                     raise self._lose(query, describe_error(again)) from again
             if report_rows:
                 report_rows(len(rows))
+        if rows and query.returns_transaction:
+            report_position(waiting, rows[0][0])
         return rows
 
     async def stream(self, name: str, context: RequestContext, **parameters: Any) -> RowLists:

@@ -47,8 +47,8 @@ def hide_password(url: str) -> str:
 
 def name_server(url: str) -> str:
     """Return the host and port of a URL, for people."""
-    given = parse_url(url)
-    return f"{given.get('host', 'localhost')}:{given.get('port', 5432)}"
+    given = {"host": "localhost", "port": "5432"} | parse_url(url)
+    return f"{given['host']}:{given['port']}"
 
 
 def list_servers(given: Mapping[str, Any]) -> list[Server]:

@@ -16,10 +16,14 @@ from service.tracing import Tracing
 from service.web import problems
 from service.web.access import AccessControl
 from service.web.bodies import ClientGone
-from service.web.positions import POSITION_HEADER, parse_position
 from service.web.request_cycle.access_log import AccessLog
 from service.web.request_cycle.contexts import CONTEXT, Contexts
-from service.web.request_cycle.headers import SEC_FETCH_SITE, require_allowed_origin
+from service.web.request_cycle.headers import (
+    CATALOGUE_POSITION,
+    SEC_FETCH_SITE,
+    parse_position,
+    require_allowed_origin,
+)
 
 NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 
@@ -105,8 +109,8 @@ class RequestCycle:
                     require_allowed_origin(request.headers, self.settings.cors_origins)
                 if not route.is_open or hdrs.AUTHORIZATION in request.headers:
                     await self._access.require(request, context, route)
-                if POSITION_HEADER in request.headers:
-                    position = parse_position(request)
+                if CATALOGUE_POSITION in request.headers:
+                    position = parse_position(request.headers)
                     context.position = position if route.method == "GET" else 0
             response = await handler(request)
         except asyncio.CancelledError:

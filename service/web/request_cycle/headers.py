@@ -6,12 +6,19 @@ sends a token itself, in `Authorization`; there are no cookies, so
 `Access-Control-Allow-Credentials` is never sent, and `*` is no risk.
 """
 
+import re
+
 from multidict import CIMultiDictProxy, istr
 
+from service.catalogue.rules import quote
 from service.config import Server as Settings
-from service.errors import OriginNotAllowed
+from service.context import POSITION
+from service.database import MAX_BIGINT
+from service.errors import MalformedHeader, OriginNotAllowed
 
 ANY_ORIGIN = "*"
+CATALOGUE_POSITION = istr(POSITION)
+POSITIONS = re.compile("[0-9]{1,19}(?:[ \t]*,[ \t]*[0-9]{1,19})*")
 SEC_FETCH_SITE = istr("Sec-Fetch-Site")
 # Request headers that a page may set; browsers allow some others without asking.
 ALLOWED_HEADERS = (
@@ -70,3 +77,12 @@ def require_allowed_origin(sent: CIMultiDictProxy[str], origins: tuple[str, ...]
     is_own = sent[SEC_FETCH_SITE] in ("same-origin", "none")
     if not is_own and ANY_ORIGIN not in origins and sent.get("Origin") not in origins:
         raise OriginNotAllowed
+
+
+def parse_position(sent: CIMultiDictProxy[str]) -> int:
+    """Return the highest transaction that the client has seen; raises `MalformedHeader`."""
+    text = ",".join(sent.getall(CATALOGUE_POSITION))
+    if POSITIONS.fullmatch(text) and (highest := max(map(int, text.split(",")))) <= MAX_BIGINT:
+        return highest
+    what = f"{POSITION} must be a number from an earlier response, or several, separated by commas"
+    raise MalformedHeader(f"{what}; found {quote(text)}")
