@@ -124,6 +124,12 @@ class Metrics:
             "catalogue_pool_wait_seconds",
             "How long statements waited for a connection.",
         )
+        self.replica_lag = gauge(
+            "catalogue_replica_lag_seconds",
+            "How old the data of a replica may be; infinite if that is unknown.",
+            ("replica",),
+            multiprocess_mode="livemax",
+        )
 
         # The catalogue.
         self.idempotency_keys = gauge(

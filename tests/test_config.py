@@ -99,6 +99,7 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
         "token": "0123456789abcdef",
         "redis_url": "redis://:p@h/0",
         "anonymous": "read",
+        "replica_urls": "postgres://u@h/d,postgresql://u:p@h:1/d",
     }
     value = values.get(key, "7")
 
@@ -210,6 +211,8 @@ BAD = [
     ("trusted_proxies", "[]", '"10.0.0.300"', "[10]", '["10.0.0.1/8"]', '["localhost"]'),
     ("trusted_proxies", "[]", '["::ffff:10.0.0.7"]'),
     ("url", '""', '"mysql://u@h/d"', '"h/d"', "1"),
+    ("replica_urls", "[]", '["mysql://u@h/d"]', '"h/d"', '["postgresql://u@h,g/d"]'),
+    ("max_replica_lag", "1", "0"),
     ("require_tls", "false", "2"),
     ("max_open", "10", "0", "10001", "2.5", '"many"'),
     ("max_idle", "5", "-1"),

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
 from typing import Any, NamedTuple
 
 import psycopg2
@@ -142,13 +143,21 @@ class Replica(Server):
     def leave_out(self, error: StatementFailed | Unavailable) -> None:
         """Serve no reads until its next answer, as one has failed.
 
-        Raises the error if the read took too long, which it would on the primary, too.
+        Raises the error if the replica is good and the read took too long, as it would on the
+        primary.
         """
         # Replay cancels reads of rows that it removes.
         is_cancelled = isinstance(error.__cause__, TransactionRollbackError)
-        if isinstance(error, Unavailable) and error.refusal in TOO_SLOW and not is_cancelled:
+        is_slow = isinstance(error, Unavailable) and error.refusal in TOO_SLOW
+        if is_slow and not is_cancelled and self.shows(0):
             raise error
         self._horizon = 0
+
+    def measure_age(self) -> float:
+        """Return how old its data may be, in seconds; infinite if that is unknown."""
+        if self._caught and self.answers and self._follows == self._primary.identity:
+            return asyncio.get_running_loop().time() - self._caught.taken_at
+        return inf
 
     def shows(self, position: int) -> bool:
         """Whether it shows the transaction `position` (0: any), and its data is young enough.
@@ -156,12 +165,12 @@ class Replica(Server):
         If the primary is away, its last sample is enough, but not for a position: the next primary
         may use the numbers of lost transactions again.
         """
-        if not self.answers or not self._caught or self._follows != self._primary.identity:
+        age, primary = self.measure_age(), self._primary
+        if age == inf or position >= self._horizon:
             return False
-        if not position and not self._primary.answers and self._horizon:
-            return self._caught is self._primary.samples[-1]
-        age = asyncio.get_running_loop().time() - self._caught.taken_at
-        return position < self._horizon and age <= self._max_lag and self._primary.answers
+        if primary.answers:
+            return age <= self._max_lag
+        return not position and self._caught is primary.samples[-1]
 
 
 class Replicas:
@@ -180,6 +189,12 @@ class Replicas:
             Replica(each, queries, self._primary, Pool(each, None, pool.metrics, max_streams))
             for each in (replace(settings, url=url) for url in settings.replica_urls)
         ]
+
+        pool.metrics.add_sampler(self._sample)
+
+    def _sample(self) -> None:
+        for replica in self.all:
+            self._pool.metrics.replica_lag.labels(replica.name).set(replica.measure_age())
 
     def choose(self, waiting: Sequence[RequestContext]) -> Replica | None:
         """Return a replica that shows what these requests must show; the replicas take turns."""

@@ -20,6 +20,7 @@ from service.access.clients import Scope
 from service.web.problems import BY_SLUG, CONTENT_TYPE, example_json
 from service.web.reference import schemas
 from service.web.request_cycle.contexts import WELL_FORMED_ID
+from service.web.request_cycle.headers import POSITIONS
 
 Json = dict[str, Any]
 
@@ -108,6 +109,7 @@ HEADERS = {
         "With a stream and the first page of all movies: where the feed of changes goes on.",
         required=False,
     ),
+    "Catalogue-Position": _header("Sent with a `GET`, its response shows at least this write."),
     "Allow": _header("The methods of this path."),
     "Retry-After": _header("Seconds to wait before the next attempt.", type="integer", minimum=0),
     "ETag": _header("The entity tag; it changes whenever the response does.", required=False),
@@ -142,6 +144,12 @@ REQUEST_ID = parameter(
 )
 IF_NONE_MATCH = parameter(
     "If-None-Match", "header", "The `ETag` that you have; 304 if it is current.", minLength=1
+)
+POSITION = parameter(
+    "Catalogue-Position",
+    "header",
+    "That of a write: the response shows at least that write. Several count as the highest.",
+    pattern=f"^({POSITIONS.pattern})$",
 )
 BODIES = ("MovieInput", "MoviePatch")  # of requests
 # Of every operation with a scope; `malformed-header`: there are two Authorization headers.
@@ -218,14 +226,17 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
         # Alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or none.
         security = [token, {}] if scope <= anonymous else [token]
         problems += ACCESS_PROBLEMS
+    parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
     if scope > Scope.READ:  # every client may read
         problems += ("forbidden", "origin-not-allowed")
+        for each in filter(None, (operation.response, operation.multi_status)):
+            each["headers"]["Catalogue-Position"] = "Catalogue-Position"
     return {
         "tags": [operation.tag],
         "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.description,
-        "parameters": [*operation.parameters, REQUEST_ID["name"]],
+        "parameters": [*parameters, REQUEST_ID["name"]],
         "security": security,
         "responses": responses | _group_problems(problems + COMMON_PROBLEMS),
         **({"requestBody": operation.body} if operation.body else {}),

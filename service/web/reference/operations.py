@@ -213,7 +213,8 @@ _OPERATIONS = (
         "show_movie",
         "Movies",
         "Show a movie",
-        "Returns the movie with every change that was acknowledged before this request arrived.",
+        "Returns the movie with every change that was acknowledged before this request arrived; if"
+        " copies of the database serve reads, also send the `Catalogue-Position` of a change.",
         _movie_response("The movie.", *VALIDATORS),
         (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
         problems=("wrong-parameters",),

@@ -109,9 +109,8 @@ class RequestCycle:
                     require_allowed_origin(request.headers, self.settings.cors_origins)
                 if not route.is_open or hdrs.AUTHORIZATION in request.headers:
                     await self._access.require(request, context, route)
-                if CATALOGUE_POSITION in request.headers:
-                    position = parse_position(request.headers)
-                    context.position = position if route.method == "GET" else 0
+                if route.scope is Scope.READ and CATALOGUE_POSITION in request.headers:
+                    context.position = parse_position(request.headers)
             response = await handler(request)
         except asyncio.CancelledError:
             if task not in self._overdue:
