@@ -224,10 +224,13 @@ class Replicas:
     async def _watch_primary(self) -> None:
         is_verified = False
         while True:
-            with suppress(Unavailable):
+            with suppress(CatalogueError):
                 if not is_verified:  # the pool verifies the database before it lends a connection
                     async with self._pool.connection():
-                        is_verified = True
+                        pass
+                    if self.read_mark:  # a replica that serves is newer than the first mark
+                        self._mark = await self.read_mark()
+                    is_verified = True
                 await self._primary.update(self._mark)
             await asyncio.sleep(POLL_S)
 
