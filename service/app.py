@@ -120,11 +120,13 @@ def create_app(
     suggestions = Suggestions(lists, movie_lists)
     routes = make_routes(
         health=health,
-        lists=Lists(catalogue, movie_lists, suggestions, feed, has_streams=server.max_streams > 0),
+        lists=Lists(
+            catalogue, movie_lists, suggestions, feed, server.max_streams > 0, server.cache_seconds
+        ),
         movies=Movies(catalogue, creates, bodies, require_if_match=server.require_if_match),
         batches=Batches(catalogue, creates, bodies, access),
         changes=Changes(feed, cycle) if feed else None,
-        genres=Genres(GenreCounts(lists)),
+        genres=Genres(GenreCounts(lists), server.cache_seconds),
         reference=Reference(),
         anonymous=access.anonymous,
     )

@@ -139,6 +139,7 @@ class Server:
     max_streams: int = _setting(WholeNumber(0, 10_000))
     require_if_match: bool = _setting(SWITCH)
     hsts: int = _setting(WholeNumber(0))
+    cache_seconds: int = _setting(WholeNumber(0, 86400))
     cors_origins: tuple[str, ...] = _setting(ORIGINS)
     trusted_proxies: tuple[str, ...] = _setting(PROXIES)
 

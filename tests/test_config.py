@@ -202,6 +202,7 @@ BAD = [
     ("shutdown_timeout", "10", "0"),
     ("require_if_match", "false", "2", '"yes"'),
     ("hsts", "0", "-1", "true"),
+    ("cache_seconds", "0", "-1", "0.5", "86401"),
     ("cors_origins", "[]", "1", "{}", "[1]", "[[]]"),
     # No browser sends these, so they would never match.
     ("cors_origins", "[]", '["https://a.example/"]', '["https://A.example"]', '["a.example"]'),

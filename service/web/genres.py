@@ -5,14 +5,15 @@ from aiohttp import web
 from service.catalogue.genres import GenreCounts
 from service.web.movies.parameters import reject_query_string
 from service.web.request_cycle.contexts import CONTEXT
-from service.web.responses import cacheable_response, encode_json
+from service.web.responses import allow_caching, cacheable_response, encode_json
 
 
 class Genres:
     """The handlers of /v1/genres."""
 
-    def __init__(self, genres: GenreCounts) -> None:
+    def __init__(self, genres: GenreCounts, cache_seconds: int) -> None:
         self._genres = genres
+        self._cache_seconds = cache_seconds
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200, every genre with its number of movies, and the time of the count."""
@@ -22,4 +23,7 @@ class Genres:
             "genres": [{"genre": genre, "movies": movies} for genre, movies in counts.genres],
             "metadata": {"total_records": counts.total, "as_of": counts.as_of},
         }
-        return cacheable_response(request, encode_json(payload))
+        response = cacheable_response(request, encode_json(payload))
+        if self._cache_seconds:
+            allow_caching(request, response, self._cache_seconds)
+        return response

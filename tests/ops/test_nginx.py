@@ -1,4 +1,4 @@
-"""ops/nginx.conf: through nginx, clients see what the service responds."""
+"""ops/nginx.conf: through nginx, clients see the service's responses, or a list of its cache."""
 
 import asyncio
 import os
@@ -6,14 +6,18 @@ import re
 import shutil
 import socket
 from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
+import psycopg2
 import pytest
 from aiohttp import ClientSession
-from conftest import MOANA, ROOT, Client
-from support import until
+from conftest import MOANA, ROOT, Client, Start
+from structlog.testing import capture_logs
+from support import Execute, add_client, until
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
 MAIN = """
@@ -34,32 +38,82 @@ http {{
   {servers}
 }}
 """
+LISTS = ("/v1/movies?sort=-id", "/v1/genres")
+POSITION = {"Catalogue-Position": "4711"}
+
+Proxy = Callable[[Client], AbstractAsyncContextManager[ClientSession]]
 
 pytestmark = pytest.mark.skipif(not NGINX, reason="nginx is not installed")
 
 
+class Seen(NamedTuple):
+    """What a client sees of a list through nginx."""
+
+    cache_status: str
+    request_id: str
+    body: bytes
+
+
 @pytest.fixture
-async def proxied(client: Client, tmp_path: Path) -> AsyncIterator[ClientSession]:
-    """Clients of an nginx that compresses everything else, without TLS."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    text = (ROOT / "ops" / "nginx.conf").read_text()
-    text = re.sub(r"^ *ssl_.*\n", "", text, flags=re.MULTILINE)
-    text = text.replace("listen 443 ssl http2;", f"listen 127.0.0.1:{port};")
-    text = text.replace("server 127.0.0.1:8000;", f"server 127.0.0.1:{client.port};")
-    main = tmp_path / "nginx.conf"
-    main.write_text(MAIN.format(folder=tmp_path, servers=text))
-    command = [str(NGINX), "-e", str(tmp_path / "error.log"), "-p", str(tmp_path), "-c", str(main)]
-    process = await asyncio.create_subprocess_exec(*command, stderr=DEVNULL)
-    try:
-        await until(lambda: (tmp_path / "pid").exists() or process.returncode is not None)
-        assert process.returncode is None, (tmp_path / "error.log").read_text()
-        async with ClientSession(f"http://127.0.0.1:{port}") as session:
-            yield session
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+def proxy(tmp_path: Path) -> Proxy:
+    """Start an nginx that compresses everything else, without TLS."""
+
+    @asynccontextmanager
+    async def run(client: Client) -> AsyncIterator[ClientSession]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        text = (ROOT / "ops" / "nginx.conf").read_text()
+        text = re.sub(r"^ *ssl_.*\n", "", text, flags=re.MULTILINE)
+        text = text.replace("listen 443 ssl http2;", f"listen 127.0.0.1:{port};")
+        text = text.replace("server 127.0.0.1:8000;", f"server 127.0.0.1:{client.port};")
+        text = text.replace("/var/cache/movie-catalogue", str(tmp_path / "cache"))
+        text = text.replace("lock_timeout 200ms", "lock_timeout 60s")  # on a busy machine
+        main = tmp_path / "nginx.conf"
+        main.write_text(MAIN.format(folder=tmp_path, servers=text))
+        log = str(tmp_path / "error.log")
+        command = [str(NGINX), "-e", log, "-p", str(tmp_path), "-c", str(main)]
+        process = await asyncio.create_subprocess_exec(*command, stderr=DEVNULL)
+        try:
+            await until(lambda: (tmp_path / "pid").exists() or process.returncode is not None)
+            assert process.returncode is None, (tmp_path / "error.log").read_text()
+            async with ClientSession(f"http://127.0.0.1:{port}") as session:
+                yield session
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+
+    return run
+
+
+@pytest.fixture
+async def proxied(client: Client, proxy: Proxy) -> AsyncIterator[ClientSession]:
+    """Clients of an nginx before a service with the settings of config.toml."""
+    async with proxy(client) as session:
+        yield session
+
+
+@pytest.fixture
+async def cached(start: Start, proxy: Proxy) -> AsyncIterator[ClientSession]:
+    """Clients of an nginx that keeps lists for a minute."""
+    async with proxy(await start(server__cache_seconds=60)) as session:
+        yield session
+
+
+async def see(session: ClientSession, path: str, **headers: str) -> Seen:
+    """Request a list; headers have _ instead of -."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with session.get(path, headers=named) as response:
+        assert response.status == 200
+        (request_id,) = response.headers.getall("X-Request-Id")
+        status = response.headers["X-Cache-Status"]
+        return Seen(status, request_id, await response.read())
+
+
+async def create(session: ClientSession) -> None:
+    """Create a movie."""
+    async with session.post("/v1/movies", json=MOANA) as response:
+        assert response.status == 201
 
 
 async def test_entity_tags_stay_strong(proxied: ClientSession) -> None:
@@ -82,3 +136,186 @@ async def test_the_service_refuses_large_bodies_itself(proxied: ClientSession) -
     refused = await proxied.post("/v1/movies", data=BytesIO(b" " * (2**20 + 1)))
 
     assert (refused.status, refused.content_type) == (400, "application/problem+json")
+
+
+async def test_links_of_a_long_search_pass(proxied: ClientSession) -> None:
+    """Link repeats the query string: the head is larger than nginx's buffer usually is."""
+    await create(proxied)
+    query = "page=2&page_size=1&title=moana" + "%C2%A1" * 240
+
+    async with proxied.get(f"/v1/movies?{query}") as response:
+        assert response.status == 200
+        assert len(response.headers["Link"]) > 2 * len(query)
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_by_default_every_list_comes_from_the_service(
+    proxied: ClientSession, path: str
+) -> None:
+    """Only `cache_seconds` of the service turns the cache on."""
+    seen = [await see(proxied, path) for _ in range(3)]
+
+    assert {each.cache_status for each in seen} == {"MISS"}
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_a_list_is_kept(cached: ClientSession, path: str) -> None:
+    """The second request does not reach the service; HEAD and 304 come from the cache, too."""
+    first = await see(cached, path)
+    await create(cached)
+    second = await see(cached, path)
+    head = await cached.head(path)
+    known = await cached.get(path, headers={"If-None-Match": head.headers["ETag"]})
+
+    assert (first.cache_status, second.cache_status) == ("MISS", "HIT")
+    assert second.body == first.body
+    for response, status in ((head, 200), (known, 304)):
+        assert (response.status, response.headers["X-Cache-Status"]) == (status, "HIT")
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize("name", ["token", "position"])
+async def test_a_token_or_a_position_passes_the_cache(
+    cached: ClientSession, execute: Execute, path: str, name: str
+) -> None:
+    """These requests are neither answered from it nor kept."""
+    token = {"Authorization": f"Bearer {add_client(execute, 'read')}"}
+    headers = {"token": token, "position": POSITION}[name]
+
+    first = await see(cached, path, **headers)
+    stored = await see(cached, path)
+    await create(cached)
+    second = await see(cached, path, **headers)
+    again = await see(cached, path)
+
+    assert (first.cache_status, stored.cache_status) == ("BYPASS", "MISS")
+    assert (second.cache_status, again.cache_status) == ("BYPASS", "HIT")
+    assert again.body == stored.body
+    if path != "/v1/genres":  # each process keeps their counts
+        assert second.body != stored.body
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"), [*((path, POSITION) for path in LISTS), ("/v1/movies?id=1", {})]
+)
+async def test_what_passes_the_cache_may_be_a_304(
+    cached: ClientSession, path: str, headers: dict[str, str]
+) -> None:
+    """Also movies by id; where nginx caches, it sends no If-None-Match to the service."""
+    tag = (await cached.head(path, headers=headers)).headers["ETag"]
+
+    known = await cached.get(path, headers={**headers, "If-None-Match": tag})
+
+    assert (known.status, known.headers["X-Cache-Status"]) == (304, "BYPASS")
+
+
+async def test_a_reload_renews_a_kept_list(cached: ClientSession) -> None:
+    """Browsers send one of these; the next requests get the new list."""
+    for value in ("no-cache", "max-age=0"):
+        old = await see(cached, LISTS[0])
+        await create(cached)
+        reloaded = await see(cached, LISTS[0], Cache_Control=value)
+        after = await see(cached, LISTS[0])
+
+        assert (reloaded.cache_status, after.cache_status) == ("BYPASS", "HIT")
+        assert old.body != reloaded.body == after.body
+
+
+async def test_every_client_has_a_request_id_of_its_own(cached: ClientSession) -> None:
+    """A valid one of the client, or nginx's, also with an error; the service logs the same."""
+    with capture_logs() as logged:
+        first = await see(cached, LISTS[0], X_Request_Id="first")
+        second = await see(cached, LISTS[0], X_Request_Id="second")
+        third = await see(cached, LISTS[1], X_Request_Id="not valid")
+        error = await cached.get("/v1/movies?page=0", headers={"X-Request-Id": "fourth"})
+
+    assert (first.request_id, second.request_id) == ("first", "second")
+    assert re.fullmatch("[0-9a-f]{32}", third.request_id)
+    assert error.headers.getall("X-Request-Id") == ["fourth"]
+    assert (await error.json())["request_id"] == "fourth"
+    ids = [line["request_id"] for line in logged if line["event"] == "request"]
+    assert ids == ["first", third.request_id, "fourth"]
+
+
+async def test_forms_of_a_list_are_kept_apart(cached: ClientSession, execute: Execute) -> None:
+    """JSON is not served to a client that wants CSV, nor gzip to one that cannot read it."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'Movie ' || n, 2000, 100, array['drama', 'war'] from generate_series(1, 20) n"
+    )
+    found = []
+    for accept in ("application/json", "text/csv"):
+        for encoding in ("identity", "gzip"):
+            headers = {"Accept": accept, "Accept-Encoding": encoding}
+            for _ in range(2):
+                async with cached.get("/v1/movies", headers=headers) as response:
+                    compressed = response.headers.get("Content-Encoding", "identity")
+                    status = response.headers["X-Cache-Status"]
+                    found.append((response.content_type, compressed, status))
+
+    assert found == [
+        *(("application/json", "identity", status) for status in ("MISS", "HIT")),
+        *(("application/json", "gzip", status) for status in ("MISS", "HIT")),
+        *[("text/csv", "identity", "MISS")] * 2,
+        *[("text/csv", "gzip", "MISS")] * 2,
+    ]
+
+
+async def test_a_list_is_renewed_while_clients_get_the_old_one(start: Start, proxy: Proxy) -> None:
+    """After `cache_seconds`, one request in the background asks, with the entity tag: 304."""
+    seen = []
+    async with proxy(await start(server__cache_seconds=1)) as session:
+
+        async def has(status: str) -> bool:
+            seen.append(await see(session, LISTS[0]))
+            return seen[-1].cache_status == status
+
+        with capture_logs() as logged:
+            assert await has("MISS")
+            await until(lambda: has("STALE"))
+            await until(lambda: has("HIT"))
+            await create(session)
+            await until(lambda: has("STALE"))
+            await until(lambda: has("HIT"))
+
+    statuses = [line["status"] for line in logged if line.get("route") == "/v1/movies"]
+    assert statuses == [200, 304, 201, 200]
+    assert seen[0].body != seen[-1].body
+    assert len({each.body for each in seen}) == 2
+
+
+async def test_old_lists_are_served_while_the_service_is_away(
+    start: Start, proxy: Proxy, tmp_path: Path
+) -> None:
+    """Also after twice `cache_seconds`. A movie by id is not kept: it is nginx's 502."""
+    client = await start(server__cache_seconds=1)
+    async with proxy(client) as session:
+        first = await see(session, LISTS[0])
+        await client.close()
+
+        async def is_too_old() -> bool:
+            """Whether a request, and not only one in the background, did not get through."""
+            assert (await see(session, LISTS[0])).body == first.body
+            failed = re.findall("connect.. failed.*", (tmp_path / "error.log").read_text())
+            return any("subrequest" not in line for line in failed)
+
+        await until(is_too_old)
+
+        assert (await see(session, LISTS[0])).cache_status == "STALE"
+        assert (await session.get("/v1/movies/1")).status == 502
+
+
+async def test_of_many_requests_for_a_new_list_one_reaches_the_service(
+    cached: ClientSession, database: str, execute: Execute
+) -> None:
+    """The others wait for its response."""
+    blocked = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+    with closing(psycopg2.connect(database)) as connection, capture_logs() as logged:
+        connection.cursor().execute("lock table movies")
+        waiting = asyncio.gather(*(see(cached, LISTS[0]) for _ in range(10)))
+        await until(lambda: execute(blocked))
+        connection.rollback()
+        seen = await waiting
+
+    assert sorted(each.cache_status for each in seen) == ["HIT"] * 9 + ["MISS"]
+    assert [line["event"] for line in logged] == ["request"]

@@ -23,6 +23,8 @@ ALLOWED = {
     "CREATED_WITHOUT_LOCATION": "a batch creates several movies, and each of them has its id",
     "HSTS_NO_SUBDOMAINS": "what else there is below the host's name is not for the service to say",
     "STATUS_BAD_REQUEST": "that the request was bad is what a 400 is there to tell",
+    "STORE_PUBLIC_UNNECESSARY": "people see at once which lists are private",
+    "VARY_COMPLEX": "a list in a cache is not for other forms, tokens, positions or origins",
 }
 
 
@@ -120,9 +122,14 @@ async def test_httplint_finds_nothing_wrong(start: Start, execute: Execute) -> N
     await client.post("/v1/movies", json=MOANA)
     token = f"Authorization: Bearer {add_client(execute, 'read')}"
     with_token = [("GET", "/v1/movies", (token,)), ("POST", "/v1/movies", (token,), MOVIE)]
+    cached = await start(server__cache_seconds=5, server__cors_origins=(PAGE,))
+    lists = [
+        ("GET", path, lines) for path in ("/v1/movies", "/v1/genres") for lines in ((), (token,))
+    ]
     away = await start(database__url=AWAY)
 
     faults = [fault for each in REQUESTS + with_token for fault in await find_faults(client, *each)]
+    faults += [fault for each in lists for fault in await find_faults(cached, *each)]
     faults += await find_faults(away, "GET", "/v1/movies/1")
 
     assert faults == []

@@ -14,6 +14,7 @@ from service.web.movies.pages import page_response
 from service.web.movies.parameters import ListQuery, parse_list_query
 from service.web.movies.streams import choose_form, stream_movies
 from service.web.request_cycle.contexts import CONTEXT
+from service.web.responses import allow_caching
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Lists:
     suggestions: Suggestions
     feed: Feed | None
     has_streams: bool
+    cache_seconds: int
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200 and a page of the movies that match the query string, or all of them as a stream."""
@@ -43,6 +45,8 @@ class Lists:
         if query.filter.title and not page.total:
             more["suggestions"] = await self.suggestions.find(query.filter, request[CONTEXT])
         response = page_response(request, query, page, more)
+        if self.cache_seconds:
+            allow_caching(request, response, self.cache_seconds)
         if place:
             response.headers[CHANGES_CURSOR] = encode_change(place)
         return response

@@ -10,12 +10,13 @@ from service.catalogue.movie import movie_json
 from service.catalogue.paging import Page, SortKey
 from service.web.movies import cursors
 from service.web.movies.parameters import ListQuery
+from service.web.request_cycle.compression import LargeResponse
 from service.web.responses import cacheable_response, encode_json
 
 
 def page_response(
     request: web.Request, query: ListQuery, page: Page, more: Mapping[str, Any]
-) -> web.Response:
+) -> LargeResponse:
     """Return `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288), or 304.
 
     `more`: further metadata, that only some lists have.

@@ -126,7 +126,7 @@ HEADERS = {
         required=False,
     ),
     "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
-    "Cache-Control": _header("How long caches may keep the response."),
+    "Cache-Control": _header("How long caches may keep it; for lists, the operator decides."),
 }
 PROBLEM_HEADERS = {
     401: ("WWW-Authenticate",),

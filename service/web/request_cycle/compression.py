@@ -24,12 +24,14 @@ _ACCEPTED = re.compile(
 class LargeResponse(web.Response):
     """A response that is compressed if that is worth it and its client prefers it."""
 
+    vary = "Accept-Encoding"  # or a list that has it, too
+
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Compress the body, set the headers that go with it, and send the head.
 
         A response to HEAD still has the body of GET here, so both get the same headers.
         """
-        self.headers.add("Vary", "Accept-Encoding")
+        self.headers.add("Vary", self.vary)
         body = self.body
         accepted = ",".join(request.headers.getall("Accept-Encoding", ()))
         if isinstance(body, bytes) and len(body) >= MIN_BYTES and prefers_gzip(accepted):

@@ -175,7 +175,7 @@ async def add_common_headers(request: web.BaseRequest, response: web.StreamRespo
     headers = response.headers
     headers.popall("Server", None)  # aiohttp's
     for name, value in request[CONTEXT].headers.items():
-        if name not in headers or (name == "Vary" and value not in headers.getall(name)):
+        if name not in headers or (name == "Vary" and value not in ", ".join(headers.getall(name))):
             headers.add(name, value)
     if "Access-Control-Max-Age" in headers and "Allow" in headers:
         headers["Access-Control-Allow-Methods"] = headers["Allow"]

@@ -1,0 +1,160 @@
+"""Tests what caches may keep: pages of lists and the genres, if the operator allows it."""
+
+from typing import Any
+
+import pytest
+from conftest import MOANA, Client, Start
+from support import Execute, add_client
+from wire import send
+
+SECONDS = 7
+LIFETIME = f"max-age={SECONDS}, stale-while-revalidate={SECONDS}"
+PAGE = "https://pages.example"
+POSITION = {"Catalogue-Position": "4711"}
+LISTS = ("/v1/movies", "/v1/movies?title=none&page=2", "/v1/movies?genres=drama", "/v1/genres")
+
+
+@pytest.fixture
+async def cached(start: Start) -> Client:
+    """A client of a service whose lists caches may keep."""
+    return await start(server__cache_seconds=SECONDS)
+
+
+async def list_lines(client: Client, path: str, *lines: str, method: str = "GET") -> list[Any]:
+    """Return the lines of the response that caches read."""
+    head = "\r\n".join([f"{method} {path} HTTP/1.1", "Host: a", *lines, "", ""])
+    answer = await send(client, head.encode())
+    return [line for line in answer.headers if line[0] in ("Cache-Control", "Vary")]
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_any_cache_may_keep_a_list(cached: Client, path: str) -> None:
+    """Also one that is empty or has suggestions; HEAD and 304 say the same."""
+    tag = {"If-None-Match": (await cached.get(path)).headers["ETag"]}
+
+    responses = [
+        await cached.get(path),
+        await cached.head(path),
+        await cached.get(path, headers=tag),
+    ]
+
+    assert [response.status for response in responses] == [200, 200, 304]
+    for response in responses:
+        assert response.headers.getall("Cache-Control") == [f"public, {LIFETIME}"]
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_only_its_own_cache_may_keep_what_a_client_with_a_token_gets(
+    cached: Client, execute: Execute, path: str
+) -> None:
+    """Whatever the scheme is: a token must reach the service."""
+    token = add_client(execute, "read")
+
+    for value in (f"Bearer {token}", "Basic eDp5"):
+        response = await cached.get(path, headers={"Authorization": value})
+
+        assert response.status == 200
+        assert response.headers["Cache-Control"] == f"private, {LIFETIME}"
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_only_its_own_cache_may_keep_what_a_client_with_a_position_gets(
+    cached: Client, path: str
+) -> None:
+    """The response is at least as new as the position: others need not have such a new one."""
+    tag = {"If-None-Match": (await cached.get(path)).headers["ETag"]}
+
+    for headers in (POSITION, POSITION | tag):
+        response = await cached.get(path, headers=headers)
+
+        assert response.headers["Cache-Control"] == f"private, {LIFETIME}"
+
+
+async def test_if_all_clients_need_a_token_no_list_is_public(
+    start: Start, execute: Execute
+) -> None:
+    """A shared cache keeps nothing, not even the 401."""
+    client = await start(server__cache_seconds=SECONDS, access__anonymous="none")
+    token = {"Authorization": f"Bearer {add_client(execute, 'read')}"}
+
+    for path in LISTS:
+        allowed = await client.get(path, headers=token)
+        refused = await client.get(path)
+
+        assert allowed.headers["Cache-Control"] == f"private, {LIFETIME}"
+        assert (refused.status, refused.headers["Cache-Control"]) == (401, "no-store")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_stored_list_is_not_for_another_token_or_position(
+    cached: Client, method: str
+) -> None:
+    """`Vary` names both, also in a 304, and is one line: nginx 1.22 reads only the last one."""
+    varying = {
+        "/v1/movies": "Accept, Accept-Encoding, Authorization, Catalogue-Position",
+        "/v1/genres": "Accept-Encoding, Authorization, Catalogue-Position",
+    }
+    for path, names in varying.items():
+        tag = f"If-None-Match: {(await cached.get(path)).headers['ETag']}"
+        for lines in [(), (tag,), ("Catalogue-Position: 1", "Accept-Encoding: gzip")]:
+            found = await list_lines(cached, path, *lines, method=method)
+
+            assert [value for name, value in found if name == "Vary"] == [names]
+
+
+async def test_a_stored_list_is_not_for_another_origin(start: Start) -> None:
+    """With CORS, the one line of `Vary` names Origin, too."""
+    client = await start(server__cache_seconds=SECONDS, server__cors_origins=(PAGE,))
+
+    for lines in [(), (f"Origin: {PAGE}",)]:
+        found = await list_lines(client, "/v1/genres", *lines)
+
+        assert [value for name, value in found if name == "Vary"] == [
+            "Accept-Encoding, Authorization, Catalogue-Position, Origin"
+        ]
+
+
+async def test_the_cursor_of_changes_is_kept_with_its_page(cached: Client) -> None:
+    """A later cursor would miss what changed after the page was stored."""
+    response = await cached.get("/v1/movies")
+
+    assert response.headers["Cache-Control"] == f"public, {LIFETIME}"
+    assert response.headers["Changes-Cursor"]
+
+
+async def test_movies_by_id_are_always_asked_for(cached: Client) -> None:
+    """One by one or several: a change with an entity tag that is out of date is a 412."""
+    path = (await cached.post("/v1/movies", json=MOANA)).headers["Location"]
+
+    for each in (path, "/v1/movies?id=1"):
+        for headers in ({}, POSITION):
+            response = await cached.get(each, headers=headers)
+            assert response.headers["Cache-Control"] == "no-cache"
+    assert (await cached.get("/v1/docs")).headers["Cache-Control"] == "no-cache"
+
+
+async def test_errors_and_streams_are_not_kept(cached: Client) -> None:
+    """A stream may have hundreds of MB; what failed may succeed a moment later."""
+    responses = [
+        await cached.get("/v1/movies?page=0"),
+        await cached.get("/v1/genres?page=1"),
+        await cached.get("/v1/movies", headers={"If-None-Match": "x"}),
+        await cached.get("/v1/movies", headers={"Accept": "text/csv"}),
+        await cached.get("/v1/changes"),
+    ]
+
+    assert [response.status for response in responses] == [422, 422, 400, 200, 200]
+    assert {response.headers["Cache-Control"] for response in responses} == {"no-store"}
+
+
+async def test_by_default_caches_ask_each_time(client: Client) -> None:
+    """Whatever the request has."""
+    for path, varying in (
+        ("/v1/movies", ["Accept", "Accept-Encoding"]),
+        ("/v1/genres", ["Accept-Encoding"]),
+    ):
+        for headers in ({}, POSITION, {"Authorization": "Basic eDp5"}):
+            response = await client.get(path, headers=headers)
+
+            assert response.headers["Cache-Control"] == "no-cache"
+            assert response.headers.getall("Vary") == varying
