@@ -13,10 +13,11 @@ cross join pg_current_wal_flush_lsn() as e (lsn);
 
 -- name: get_replica_state()
 -- set: transaction_read_only = on
--- A standby: which cluster it is of, how far it has replayed the WAL, and its horizon: it shows all transactions with
--- lower numbers that were committed. On a server that is no standby, it returns nothing.
+-- A standby: which cluster it is of, how far it has replayed the WAL, how far it has received it, and its horizon: it
+-- shows all transactions with lower numbers that were committed. On a server that is no standby, it returns nothing.
 select
   s.system_identifier, (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint as lsn,
+  (greatest(pg_last_wal_replay_lsn(), pg_last_wal_receive_lsn()) - '0/0'::pg_lsn)::bigint as received,
   pg_snapshot_xmin(pg_current_snapshot())::text::bigint as horizon
 from pg_control_system() as s
 where pg_is_in_recovery();

@@ -29,7 +29,7 @@ from service.database.urls import name_server
 from service.errors import CatalogueError, Refusal, StatementFailed, Unavailable
 
 PRIMARY = {"system_identifier": int, "timeline": str, "lsn": int}
-REPLICA = {"system_identifier": int, "lsn": int, "horizon": int}
+REPLICA = {"system_identifier": int, "lsn": int, "received": int, "horizon": int}
 QUERIES: Mapping[str, Expected] = {
     "get_primary_state": Expected(PRIMARY, [{}], "choosing a replica"),
     "get_replica_state": Expected(REPLICA, [{}], "choosing a replica"),
@@ -128,13 +128,13 @@ class Replica(Server):
         """Ask, and compare it with the samples of the primary."""
         if not (row := await self.ask()):
             return
-        system, lsn, self._horizon = row
+        system, lsn, received, self._horizon = row
         if system != self._primary.identity[0]:
             self.failure = "it is not a standby of this primary"
         if self._follows != self._primary.identity:
-            # After a failover, it may have replayed WAL that the new primary never had: until it
+            # After a failover, it may have received WAL that the new primary never had: until it
             # gets beyond this place, it may be on the former timeline.
-            self._floor = lsn if self._follows else 0
+            self._floor = received if self._follows else 0
             self._follows = self._primary.identity
         newest_first = reversed(self._primary.samples)
         caught = next((sample for sample in newest_first if sample.lsn <= lsn), None)

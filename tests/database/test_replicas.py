@@ -1,0 +1,851 @@
+"""Reads on replicas: real standbys that are paused, killed and promoted under a service."""
+
+import asyncio
+import itertools
+import json
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+from conftest import MOANA, ROOT, Client, Start
+from link import opened
+from psycopg2.extensions import parse_dsn
+from standbys import (
+    OPTIONS,
+    Cluster,
+    catch_up,
+    count_runs,
+    fetch,
+    kill_postgres,
+    pause,
+    resume,
+    run,
+    running_cluster,
+    standby,
+)
+from structlog.testing import capture_logs
+from support import Execute, add_client, add_movies, bearer, make_folder, until, wait_until
+
+from service.database import embedded
+from service.database.migrations import runner as migrations
+from service.database.urls import name_server
+
+POSITION = "Catalogue-Position"
+NDJSON = {"Accept": "application/x-ndjson"}
+LONG_S = 600.0  # no replica is left out because of its lag
+LIMIT_S = 0.6
+FUTURE = "9000000000000000000"  # a position that no replica has
+READS = {
+    "get_movies": ("/v1/movies/1", {}),
+    "sort_movies": ("/v1/movies?year=1999..", {}),
+    "walk_movies": ("/v1/movies", NDJSON),
+    "count_genres": ("/v1/genres", {}),
+}
+STATE = "get_replica_state"
+
+Logs = list[Any]
+
+
+class Servers(NamedTuple):
+    """The URLs of a database on a primary and on its two standbys."""
+
+    primary: str
+    first: str
+    second: str
+
+    @property
+    def standbys(self) -> tuple[str, str]:
+        """Those of the standbys."""
+        return self.first, self.second
+
+    def count_runs(self, *names: str) -> list[int]:
+        """Count the runs of these queries on each server."""
+        return [sum(count_runs(url, name) for name in names) for url in self]
+
+    def catch_up(self) -> None:
+        """Wait until the standbys have replayed all that is committed."""
+        for url in self.standbys:
+            catch_up(self.primary, url)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A primary and two standbys for the tests of this file, which leave them running."""
+    folder = make_folder()
+    with running_cluster(folder) as cluster:
+        yield cluster
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def servers(cluster: Cluster) -> Iterator[Servers]:
+    """A database of the test's own."""
+    with cluster.database() as urls:
+        yield Servers(*urls)
+
+
+@pytest.fixture
+def database(servers: Servers) -> str:
+    """The URL of the database on the primary."""
+    return servers.primary
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    """What is logged."""
+    with capture_logs() as logs:
+        yield logs
+
+
+def list_events(logs: Logs, event: str) -> list[str]:
+    """Return the replicas of which this was logged."""
+    return [each["replica"] for each in logs if each["event"] == event]
+
+
+@pytest.fixture
+def serve(start: Start, servers: Servers, logs: Logs) -> Callable[..., Awaitable[Client]]:
+    """Start a service that reads on both standbys, and wait until it uses them."""
+
+    async def begin(*urls: str, lag: float = LONG_S, **changes: Any) -> Client:
+        given = urls or servers.standbys
+        client = await start(database__replica_urls=given, database__max_replica_lag=lag, **changes)
+        if not urls:
+            await until(lambda: len(list_events(logs, "replica used")) >= len(given))
+        return client
+
+    return begin
+
+
+async def create(client: Client, **fields: object) -> tuple[str, str]:
+    """Create a movie; return its path and the position."""
+    response = await client.post("/v1/movies", json={**MOANA, **fields})
+    assert response.status == 201, await response.text()
+    return response.headers["Location"], response.headers[POSITION]
+
+
+async def read_year(client: Client, path: str, position: str | None = None) -> int:
+    """Return the year of a movie."""
+    response = await client.get(path, headers={POSITION: position} if position else {})
+    assert response.status == 200, await response.text()
+    return int((await response.json())["movie"]["year"])
+
+
+# Where statements run.
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_reads_run_on_both_replicas(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute, name: str
+) -> None:
+    """Movies by id, lists, streams and genres, and none of them on the primary."""
+    add_movies(execute, "Up", "Cars")
+    servers.catch_up()
+    client = await serve()
+    path, headers = READS[name]
+    before = servers.count_runs(name)
+
+    async def is_shared() -> bool:
+        response = await client.get(path, headers=headers)
+        assert response.status == 200
+        await response.read()
+        return min(servers.count_runs(name)[1:]) > 0
+
+    await until(is_shared)
+
+    assert servers.count_runs(name)[0] == before[0]
+
+
+async def test_all_else_runs_on_the_primary(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute
+) -> None:
+    """Writes, keys, clients and the feed of changes."""
+    client = await serve()
+    headers = bearer(add_client(execute, "write"))
+    once = {**headers, "Idempotency-Key": "a"}
+
+    for _ in range(2):
+        for path, body in (
+            ("/v1/movies", MOANA),
+            ("/v1/movies/batch", {"movies": [MOANA]}),
+        ):
+            assert (await client.post(path, json=body, headers=headers)).status == 201
+            assert (await client.post(path, json=body, headers=once)).status == 201
+    assert (await client.patch("/v1/movies/1", json={"year": 2000}, headers=headers)).status == 200
+    assert (await client.put("/v1/movies/1", json=MOANA, headers=headers)).status == 200
+    assert (await client.delete("/v1/movies/1", headers=headers)).status == 200
+    assert (await client.get("/v1/changes", headers=headers)).status == 200
+
+    names = {
+        *("create_movies", "create_movies_once", "create_batch_once"),
+        *("get_idempotent_responses", "get_batch_response"),
+        *("update_movies", "delete_movies", "get_changes", "get_clients"),
+    }
+    for name in names:
+        on_primary, *on_standbys = servers.count_runs(name)
+        assert (name, on_primary > 0, on_standbys) == (name, True, [0, 0])
+
+
+async def test_without_replica_urls_nobody_is_asked(
+    serve: Callable[..., Awaitable[Client]], start: Start, cluster: Cluster, servers: Servers
+) -> None:
+    """A service beside it, with another database, asks each of its servers again and again."""
+    with cluster.database() as urls:
+        alone = Servers(*urls)
+        client = await start(database__url=alone.primary)
+        verified = alone.count_runs("get_primary_state", STATE)
+        await create(client)
+        await serve()
+        await until(lambda: min(servers.count_runs(STATE)[1:]) > 3)
+        await create(client)
+        asked = alone.count_runs("get_primary_state", STATE)
+
+    assert asked == verified
+
+
+# Positions.
+
+
+async def test_a_position_is_the_transaction_of_the_write(
+    serve: Callable[..., Awaitable[Client]], start: Start, execute: Execute
+) -> None:
+    """Of each kind of write; also without replicas."""
+    for client in (await serve(), await start()):
+        for method, path, body in (
+            ("POST", "/v1/movies", MOANA),
+            ("POST", "/v1/movies/batch", {"movies": [MOANA, MOANA]}),
+            ("PATCH", "/v1/movies/1", {"year": 2000}),
+            ("PATCH", "/v1/movies/1", {"year": 2001}),
+            ("PUT", "/v1/movies/1", MOANA),
+        ):
+            key = {"Idempotency-Key": f"{method} {path} {id(client)}"}
+            for headers in ({}, key):
+                response = await client.request(method, path, json=body, headers=headers)
+                assert response.status in {200, 201}, await response.text()
+                ((newest,),) = execute(
+                    "select max(transaction)::text from ("
+                    "select transaction from movie_changes order by id desc limit 1) as newest"
+                )
+                without_effect = method == "PATCH" and headers
+                if without_effect or (method == "PUT" and headers):
+                    assert int(response.headers[POSITION]) >= int(newest)
+                else:
+                    assert response.headers[POSITION] == newest
+
+
+async def test_a_lenient_batch_has_the_position_of_its_last_movie(
+    serve: Callable[..., Awaitable[Client]], execute: Execute
+) -> None:
+    """Its movies may be created by several statements."""
+    client = await serve()
+    headers = {"Prefer": "handling=lenient"}
+
+    for key in ({}, {"Idempotency-Key": "a"}):
+        body = {"movies": [MOANA, {**MOANA, "year": 1}, MOANA]}
+        response = await client.post("/v1/movies/batch", json=body, headers=headers | key)
+        ((newest,),) = execute(
+            "select transaction::text from movie_changes order by transaction desc limit 1"
+        )
+        assert response.status == 207
+        assert int(response.headers[POSITION]) >= int(newest)
+
+
+async def test_a_repeat_or_a_412_has_a_position_that_shows_what_it_says(
+    serve: Callable[..., Awaitable[Client]], servers: Servers
+) -> None:
+    """A client that reads again after it gets what the response was made of."""
+    client = await serve()
+    once = {"Idempotency-Key": "a"}
+    for url in servers.standbys:
+        pause(url)
+    first = await client.post("/v1/movies", json=MOANA, headers=once)
+    path = first.headers["Location"]
+    repeated = await client.post("/v1/movies", json=MOANA, headers=once)
+    batches = [
+        await client.post("/v1/movies/batch", json={"movies": [MOANA]}, headers=once)
+        for _ in range(2)
+    ]
+    changed = await client.patch(path, json={"year": 2000})
+    unchanged = await client.patch(path, json={"year": 2000})
+    failed = await client.patch(path, json={"year": 2001}, headers={"If-Match": '"0-0"'})
+    deletion = await client.delete(path, headers={"If-Match": '"0-0"'})
+
+    assert [repeated.status, failed.status, deletion.status] == [201, 412, 412]
+    found = [
+        int(response.headers[POSITION])
+        for response in (first, repeated, *batches, changed, unchanged, failed, deletion)
+    ]
+    assert found == sorted(found)
+    assert await read_year(client, path, failed.headers[POSITION]) == 2000
+
+
+@pytest.mark.parametrize("path", ["/v1/movies/1", "/v1/movies?id=1", "/v1/movies"])
+async def test_a_position_is_shown_however_it_is_sent(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute, path: str
+) -> None:
+    """Of several positions the highest counts; without one, a paused replica serves."""
+    add_movies(execute, "Up")
+    servers.catch_up()
+    client = await serve()
+    for url in servers.standbys:
+        pause(url)
+    response = await client.patch("/v1/movies/1", json={"genres": ["new"]})
+    position = response.headers[POSITION]
+
+    async def is_new(*headers: tuple[str, str]) -> bool:
+        response = await client.get(path, headers=headers)
+        assert response.status == 200
+        return '"new"' in await response.text()
+
+    old = await is_new()
+    new = [
+        await is_new((POSITION, position)),
+        await is_new((POSITION, f"1, {position},2")),
+        await is_new((POSITION, position), (POSITION, "1")),
+        await is_new((POSITION, "1"), (POSITION, position)),
+    ]
+
+    assert not old
+    assert all(new)
+
+
+async def test_a_position_that_replicas_show_is_read_on_a_replica(
+    serve: Callable[..., Awaitable[Client]], servers: Servers
+) -> None:
+    """As soon as they are asked again."""
+    client = await serve()
+    path, position = await create(client)
+
+    async def is_read() -> bool:
+        assert await read_year(client, path, position) == 2016
+        return min(servers.count_runs("get_movies")[1:]) > 0
+
+    await until(is_read)
+
+
+async def test_a_position_in_the_future_is_read_on_the_primary(
+    serve: Callable[..., Awaitable[Client]], servers: Servers
+) -> None:
+    """It may be of a server that lost its last transactions, or a mistake: it is no error."""
+    client = await serve()
+    path, _ = await create(client)
+    reads = [(path, "get_movies"), ("/v1/movies", "sort_movies"), ("/v1/genres", "count_genres")]
+
+    for read, name in reads:
+        before = servers.count_runs(name)
+        response = await client.get(read, headers={POSITION: FUTURE})
+        after = servers.count_runs(name)
+        assert response.status == 200
+        assert [now - then for now, then in zip(after, before, strict=True)] == [1, 0, 0]
+    written = await client.patch(path, json={"year": 2000}, headers={POSITION: FUTURE})
+
+    assert written.status == 200
+    assert int(written.headers[POSITION]) < int(FUTURE)
+
+
+WRONG = [
+    *("", " ", ",", "x", "-1", "+1", "1.0", "1e3", "0x1", "1 2", "1;2", "1,,x", "1_000", "٣"),
+    *("9223372036854775808", "18446744073709551616", "9" * 100, "9" * 5000, '"1"'),
+]
+
+
+@pytest.mark.parametrize("has_replicas", [True, False])
+async def test_a_wrong_position_is_refused(
+    serve: Callable[..., Awaitable[Client]], start: Start, *, has_replicas: bool
+) -> None:
+    """The 400 says what is expected, with and without replicas."""
+    client = await serve() if has_replicas else await start()
+
+    for position in WRONG:
+        for method in ("GET", "DELETE"):
+            headers = {POSITION: position}
+            response = await client.request(method, "/v1/movies/1", headers=headers)
+            assert response.status == 400, position
+            assert POSITION in (await response.json())["detail"]
+
+
+# Replicas that lag.
+
+
+async def test_a_paused_replica_is_left_out_until_it_goes_on(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+) -> None:
+    """Reads that begin later than the limit after a write show it; one line is logged."""
+    client = await serve(lag=LIMIT_S)
+    loop = asyncio.get_running_loop()
+    path, _ = await create(client)
+    servers.catch_up()
+    logs.clear()
+    pause(servers.first)
+    await client.patch(path, json={"year": 2000})
+    end = loop.time() + LIMIT_S
+
+    async def is_left_out() -> bool:
+        began = loop.time()
+        year = await read_year(client, path)
+        assert year == 2000 or began <= end
+        return bool(list_events(logs, "replica left out"))
+
+    await until(is_left_out)
+    before = servers.count_runs("get_movies")
+    for _ in range(20):
+        assert await read_year(client, path) == 2000
+    after = servers.count_runs("get_movies")
+    resume(servers.first)
+
+    async def is_used_again() -> bool:
+        await read_year(client, path)
+        return servers.count_runs("get_movies")[1] > after[1]
+
+    await until(is_used_again)
+
+    assert after[1] == before[1]
+    assert after[2] > before[2]
+    assert len(list_events(logs, "replica left out")) == 1
+
+
+async def test_the_primary_serves_while_all_replicas_lag(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+) -> None:
+    """No read waits for a replica."""
+    client = await serve(lag=LIMIT_S)
+    path, _ = await create(client)
+    logs.clear()
+    for url in servers.standbys:
+        pause(url)
+    await client.patch(path, json={"year": 2000})
+    await until(lambda: len(list_events(logs, "replica left out")) == 2)
+
+    before = servers.count_runs("get_movies")
+    years = {await read_year(client, path) for _ in range(10)}
+    after = servers.count_runs("get_movies")
+
+    assert years == {2000}
+    assert [now - then for now, then in zip(after, before, strict=True)] == [10, 0, 0]
+
+
+async def test_an_idle_catalogue_is_read_on_replicas(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+) -> None:
+    """A replica does not lag because nothing is written."""
+    client = await serve(lag=LIMIT_S)
+    path, _ = await create(client)
+    servers.catch_up()
+    before = servers.count_runs(STATE)[1]
+    logs.clear()
+
+    async def is_polled() -> bool:
+        await read_year(client, path)
+        return servers.count_runs(STATE)[1] > before + 3 * LIMIT_S / 0.25
+
+    await until(is_polled)
+
+    assert list_events(logs, "replica left out") == []
+
+
+# Copies of the catalogue.
+
+
+async def copy_stream(client: Client) -> tuple[dict[int, int], str]:
+    """Return the version of each movie, and the cursor of changes, of one stream."""
+    response = await client.get("/v1/movies", headers=NDJSON)
+    movies = [json.loads(line) for line in (await response.text()).splitlines()]
+    return {movie["id"]: movie["version"] for movie in movies}, response.headers["Changes-Cursor"]
+
+
+async def copy_pages(client: Client) -> tuple[dict[int, int], str]:
+    """Return the same, page by page."""
+    response = await client.get("/v1/movies?sort=id&page_size=1")
+    page, cursor = await response.json(), response.headers["Changes-Cursor"]
+    movies = page["movies"]
+    while following := page["metadata"]["next_cursor"]:
+        parameters = {"sort": "id", "page_size": "1", "cursor": following}
+        page = await (await client.get("/v1/movies", params=parameters)).json()
+        movies += page["movies"]
+    return {movie["id"]: movie["version"] for movie in movies}, cursor
+
+
+@pytest.mark.parametrize("copy", [copy_stream, copy_pages])
+async def test_a_copy_from_a_paused_replica_misses_no_change(
+    serve: Callable[..., Awaitable[Client]],
+    servers: Servers,
+    execute: Execute,
+    copy: Callable[[Client], Awaitable[tuple[dict[int, int], str]]],
+) -> None:
+    """Its cursor is in front of all changes that the replica lacks."""
+    add_movies(execute, "Up", "Cars", "Brave")
+    servers.catch_up()
+    client = await serve()
+    for url in servers.standbys:
+        pause(url)
+    await client.patch("/v1/movies/3", json={"year": 2001})
+    await client.delete("/v1/movies/2")
+    path, _ = await create(client)
+
+    movies, cursor = await copy(client)
+    response = await client.get(f"/v1/changes?after={cursor}")
+    for change in (await response.json())["changes"]:
+        movies.pop(change["id"], None)
+        if movie := change.get("movie"):
+            movies[movie["id"]] = movie["version"]
+
+    assert movies == dict(execute("select id, version from movies"))
+    assert path == "/v1/movies/4"
+
+
+# Replicas that fail.
+
+
+@asynccontextmanager
+async def reading(client: Client, path: str) -> AsyncIterator[list[int]]:
+    """Ten clients that read all the time; yield the list of the statuses that they get."""
+    statuses: list[int] = []
+    stop = asyncio.Event()
+
+    async def read(number: int) -> None:
+        while not stop.is_set():
+            response = await client.get(path if number % 2 else "/v1/movies?id=1,2")
+            await response.read()
+            statuses.append(response.status)
+
+    tasks = [asyncio.create_task(read(number)) for number in range(10)]
+    yield statuses
+    stop.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_a_killed_replica_costs_no_request(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, cluster: Cluster, logs: Logs
+) -> None:
+    """It is left out, with one line in the log, and used again when it is back."""
+    client = await serve(lag=LIMIT_S)
+    path, _ = await create(client)
+    await until(lambda: servers.count_runs(STATE)[1] > 0)
+    async with reading(client, path) as statuses:
+        await until(lambda: min(servers.count_runs("get_movies")[1:]) > 10)
+        logs.clear()
+        kill_postgres(servers.first)
+        await until(lambda: list_events(logs, "replica left out"))
+        reached = len(statuses)
+        await until(lambda: len(statuses) > reached + 50)
+        await asyncio.to_thread(cluster.start, "first")
+        await until(lambda: servers.count_runs("get_movies")[1] > 0)  # in its new log
+
+    assert set(statuses) == {200}
+    assert len(list_events(logs, "replica left out")) == 1
+
+
+async def test_without_any_replica_the_primary_serves(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, cluster: Cluster
+) -> None:
+    """Also while all of them end at once."""
+    client = await serve(lag=LIMIT_S)
+    path, _ = await create(client)
+    async with reading(client, path) as statuses:
+        await until(lambda: min(servers.count_runs("get_movies")[1:]) > 10)
+        for url in servers.standbys:
+            kill_postgres(url)
+        before = servers.count_runs("get_movies")[0]
+        await until(lambda: servers.count_runs("get_movies")[0] > before + 20)
+    for name in ("first", "second"):
+        await asyncio.to_thread(cluster.start, name)
+
+    assert set(statuses) == {200}
+
+
+async def test_a_replica_that_is_silent_costs_no_request(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+) -> None:
+    """Its machine is gone, or its network: the primary serves what it had begun, too."""
+    async with opened(servers.first) as link:
+        client = await serve(link.url, lag=LIMIT_S)
+        path, _ = await create(client)
+        await until(lambda: list_events(logs, "replica used"))
+        async with reading(client, path) as statuses:
+            await until(lambda: servers.count_runs("get_movies")[1] > 10)
+            logs.clear()
+            link.stall()
+            await until(lambda: list_events(logs, "replica left out"))
+            reached = len(statuses)
+            await until(lambda: len(statuses) > reached + 50)
+
+    assert set(statuses) == {200}
+
+
+SLOW = "from movies as m, (select case when pg_is_in_recovery() then pg_sleep(2.5) end) as slow"
+
+
+@pytest.fixture
+def slow_on_standbys(tmp_path: Path) -> Path:
+    """A folder with queries of which some are slow, but only on standbys."""
+    for name in ("queries", "migrations"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    path = tmp_path / "queries/movies.sql"
+    sql = path.read_text()
+    assert sql.count("from movies as m\nwhere m.id = any (:ids)") == 1
+    path.write_text(sql.replace("from movies as m\nwhere m.id = any", f"{SLOW}\nwhere m.id = any"))
+    return tmp_path
+
+
+async def test_a_read_that_replay_cancels_is_served_by_the_primary(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, slow_on_standbys: Path
+) -> None:
+    """A statement on the primary removed what the read uses, and replay does not wait for it."""
+    for url in servers.standbys:
+        run(url, "alter system set max_standby_streaming_delay = 0", "select pg_reload_conf()")
+    client = await serve(root=slow_on_standbys)
+    path, _ = await create(client)
+    servers.catch_up()
+    running = (
+        "select 1 from pg_stat_activity where state = 'active' and query like '%pg_sleep(2.5)%'"
+    )
+    canceled = "select sum(confl_lock) from pg_stat_database_conflicts"
+
+    try:
+        read = asyncio.create_task(read_year(client, path))
+        await until(lambda: any(len(run(url, running)) > 1 for url in servers.standbys))
+        run(servers.primary, "begin", "lock table movies in access exclusive mode", "commit")
+        year = await read
+        await until(lambda: sum(fetch(url, canceled) for url in servers.standbys))
+    finally:
+        for url in servers.standbys:
+            run(url, "alter system reset max_standby_streaming_delay", "select pg_reload_conf()")
+
+    assert year == 2016
+
+
+# URLs that name no replica.
+
+
+@pytest.fixture
+def foreign() -> Iterator[str]:
+    """The URL of a standby of another primary, with the same schema."""
+    folder = make_folder()
+    folder.chmod(0o755)
+    with embedded.running(folder / "primary", OPTIONS) as primary:
+        migrations.upgrade(primary, ROOT / "migrations", lambda _: None)
+        with standby(primary, folder / "standby", OPTIONS) as url:
+            yield url
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("kind", ["primary", "foreign", "nothing"])
+async def test_a_url_without_a_replica_is_left_out(
+    serve: Callable[..., Awaitable[Client]],
+    servers: Servers,
+    request: pytest.FixtureRequest,
+    logs: Logs,
+    kind: str,
+) -> None:
+    """It names the primary, a standby of another one, or nothing: one line, and all is served."""
+    if kind == "foreign":
+        url = request.getfixturevalue("foreign")
+        run(url.replace("%2Fstandby", "%2Fprimary"), "select pg_switch_wal()")
+    else:
+        url = servers.primary if kind == "primary" else "postgresql://nobody@127.0.0.1:9/nothing"
+    client = await serve(url, servers.second, lag=LIMIT_S)
+    path, _ = await create(client)
+    await until(lambda: list_events(logs, "replica used"))
+    asked = servers.count_runs(STATE)[2]
+
+    async def is_asked() -> bool:
+        assert await read_year(client, path) == 2016
+        return servers.count_runs(STATE)[2] > asked + 4
+
+    await until(is_asked)
+    left_out = [each for each in logs if each["event"] == "replica left out"]
+
+    assert len(left_out) == 1
+    assert left_out[0]["reason"]
+    assert len(list_events(logs, "replica used")) == 1
+    if kind == "foreign":
+        assert count_runs(url, "get_movies") == 0
+
+
+# Without the primary.
+
+
+async def test_reads_go_on_without_the_primary(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, cluster: Cluster
+) -> None:
+    """Longer than the limit; with a position, a read shows that write or is a 503."""
+    client = await serve(lag=LIMIT_S)
+    path, old = await create(client)
+    new = (await client.patch(path, json={"year": 2000})).headers[POSITION]
+    servers.catch_up()
+    asked = servers.count_runs(STATE)[1]
+    await until(lambda: servers.count_runs(STATE)[1] > asked + 1)
+    kill_postgres(servers.primary)
+    asked = servers.count_runs(STATE)[1]
+    statuses = set()
+
+    async def is_asked() -> bool:
+        assert await read_year(client, path) == 2000
+        for position in (old, new, FUTURE):
+            response = await client.get(path, headers={POSITION: position})
+            statuses.add(response.status)
+            if response.status == 200:
+                assert (await response.json())["movie"]["year"] == 2000
+        statuses.add((await client.get("/v1/movies", headers={POSITION: FUTURE})).status)
+        return servers.count_runs(STATE)[1] > asked + 3 * LIMIT_S / 0.25
+
+    await until(is_asked)
+    refused = await client.patch(path, json={"year": 2001})
+    await asyncio.to_thread(cluster.start, "primary")
+
+    async def is_written() -> bool:
+        response = await client.patch(path, json={"year": 2001})
+        if response.status != 200:
+            return False
+        return await read_year(client, path, response.headers[POSITION]) == 2001
+
+    await until(is_written)
+
+    assert statuses <= {200, 503}
+    assert 503 in statuses
+    assert refused.status == 503
+
+
+# Failovers.
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Servers]:
+    """Three servers that the test may promote."""
+    folder = make_folder()
+    with running_cluster(folder) as cluster, cluster.database() as urls:
+        yield Servers(*urls)
+    shutil.rmtree(folder)
+
+
+def name_hosts(servers: Servers) -> str:
+    """The URL of that one of the servers which is the primary."""
+    hosts = ",".join(parse_dsn(url)["host"] for url in servers)
+    name = parse_dsn(servers.primary)["dbname"]
+    attributes = "port=5432&target_session_attrs=read-write"
+    return f"postgresql://catalogue@/{name}?host={quote(hosts, '')}&{attributes}"
+
+
+def follow(url: str, primary: str | None) -> None:
+    """Make a standby follow another primary, or none, and wait until it does."""
+    value = f"host={parse_dsn(primary)['host']} port=5432 user=catalogue" if primary else ""
+    run(url, f"alter system set primary_conninfo = '{value}'", "select pg_reload_conf()")
+    count = "select count(*) from pg_stat_wal_receiver where status = 'streaming'"
+    wait_until(lambda: fetch(url, count) == bool(primary))
+
+
+def promote(url: str) -> None:
+    """Make a standby the primary."""
+    run(url, "select pg_promote()")
+    wait_until(lambda: not fetch(url, "select pg_is_in_recovery()"))
+
+
+async def test_positions_are_right_through_a_failover(
+    start: Start, own_cluster: Servers, logs: Logs
+) -> None:
+    """The promoted standby serves only as the primary; the other one serves reads again."""
+    servers = own_cluster
+    both = "alter system set synchronous_standby_names = '2 (*)'"
+    run(servers.primary, both, "select pg_reload_conf()")
+    client = await start(
+        database__url=name_hosts(servers),
+        database__replica_urls=(*servers,),
+        database__max_replica_lag=LIMIT_S,
+    )
+    used = {name_server(url) for url in servers.standbys}
+    await until(lambda: used <= {*list_events(logs, "replica used")})
+    movies = [await create(client) for _ in range(4)]
+    stop = asyncio.Event()
+    acknowledged = []
+    stale = []
+
+    async def write_and_read(path: str, position: str) -> None:
+        """Write, and read until the next poll is over."""
+        version = 1
+        for turn in itertools.count():
+            response = await client.patch(path, json={"runtime": f"{turn + 1} mins"})
+            assert response.status in {200, 503}
+            if response.status == 200:
+                version = (await response.json())["movie"]["version"]
+                position = response.headers[POSITION]
+                acknowledged.append(version)
+            end = asyncio.get_running_loop().time() + 0.3
+            while asyncio.get_running_loop().time() < end:
+                read = await client.get(path, headers={POSITION: position})
+                assert read.status in {200, 503}
+                if read.status == 200 and (await read.json())["movie"]["version"] < version:
+                    stale.append(version)
+            if stop.is_set():
+                return
+
+    tasks = [asyncio.create_task(write_and_read(*movie)) for movie in movies]
+    await until(lambda: len(acknowledged) > 8)
+    kill_postgres(servers.primary)
+    logs.clear()
+    await asyncio.to_thread(promote, servers.first)
+    await asyncio.to_thread(follow, servers.second, servers.first)
+    await until(lambda: name_server(servers.second) in list_events(logs, "replica used"))
+    before = count_runs(servers.second, "get_movies")
+    await until(lambda: count_runs(servers.second, "get_movies") > before + 20)
+    stop.set()
+    await asyncio.gather(*tasks)
+
+    assert stale == []
+    assert {*list_events(logs, "replica used")} == {name_server(servers.second)}
+
+
+@pytest.mark.parametrize("has_replayed", [True, False])
+async def test_a_standby_that_is_ahead_of_the_new_primary_is_left_out(
+    start: Start, own_cluster: Servers, logs: Logs, *, has_replayed: bool
+) -> None:
+    """It has transactions that are lost, whose numbers the new primary gives to others.
+
+    It may have replayed them before the failover, or afterwards.
+    """
+    servers = own_cluster
+    client = await start(
+        database__url=name_hosts(servers),
+        database__replica_urls=(*servers,),
+        database__max_replica_lag=LONG_S,
+    )
+    used = {name_server(url) for url in servers.standbys}
+    await until(lambda: used <= {*list_events(logs, "replica used")})
+    path, _ = await create(client)
+    servers.catch_up()
+    follow(servers.first, None)
+    if not has_replayed:
+        pause(servers.second)
+    for _ in range(100):
+        assert (await client.patch(path, json={"year": 1999})).status == 200
+        assert (await client.patch(path, json={"year": 2000})).status == 200
+    end = fetch(servers.primary, "select pg_current_wal_flush_lsn()")
+    received = "pg_last_wal_replay_lsn" if has_replayed else "pg_last_wal_receive_lsn"
+    wait_until(lambda: fetch(servers.second, f"select {received}() >= '{end}'"))
+    asked = count_runs(servers.second, STATE)
+    await until(lambda: count_runs(servers.second, STATE) > asked + 1)
+    kill_postgres(servers.primary)
+    promote(servers.first)
+
+    async def write(year: int) -> str | None:
+        response = await client.patch(path, json={"year": year})
+        return response.headers.get(POSITION) if response.status == 200 else None
+
+    years, position = itertools.cycle(range(2001, 2020)), None
+    while not position:
+        position = await write(2001)
+    seen = []
+    for turn in range(12):
+        year = next(years)
+        position = await write(year)
+        asked = count_runs(servers.second, STATE)
+        while count_runs(servers.second, STATE) < asked + 2:
+            seen.append(await read_year(client, path, position) - year)
+        if turn == 3 and not has_replayed:
+            resume(servers.second)
+            wait_until(lambda: fetch(servers.second, f"select pg_last_wal_replay_lsn() >= '{end}'"))
+
+    assert fetch(servers.second, "select year from movies") == 2000
+    assert {*seen} == {0}

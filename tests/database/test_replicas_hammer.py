@@ -1,0 +1,290 @@
+"""Many clients of two services, while the replay of both replicas stops and goes on at random."""
+
+import asyncio
+import itertools
+import json
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, closing
+from math import inf
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import psycopg2
+import pytest
+from conftest import MOANA, Client, Start
+from standbys import count_runs, run, running_cluster
+from structlog.testing import capture_logs
+from support import make_folder, until
+
+POSITION = "Catalogue-Position"
+LIMIT_S = 0.75  # max_replica_lag
+MOVIES = 12  # that are changed all the time
+HELD = 2  # movies that slow transactions change
+READERS = 16
+GONE = inf  # the version of a movie that was deleted
+SERVED_MIN = 200  # reads by each replica
+
+
+class Write(NamedTuple):
+    """A write that was acknowledged; `versions`: of its movies."""
+
+    position: int
+    versions: dict[int, float]
+    acknowledged_at: float
+
+
+class Clients:
+    """Clients that tell one another of their writes, and what they found in reads."""
+
+    def __init__(self, services: list[Client]) -> None:
+        self.services = services
+        self.writes: list[Write] = []
+        self.recent: deque[Write] = deque(maxlen=300)
+        self.versions: dict[int, float] = {}  # of all writes
+        self.position = 0  # the highest
+        self.deletes: set[int] = set()  # movies whose deletion has begun
+        self.reads: Counter[str] = Counter()
+        self.stale: list[str] = []
+
+    def tell(self, position: int, versions: dict[int, float]) -> None:
+        """Tell all others of a write that was acknowledged."""
+        write = Write(position, versions, time.monotonic())
+        self.writes.append(write)
+        self.recent.append(write)
+        self.position = max(self.position, position)
+        merge(self.versions, versions)
+
+    async def send(self, method: str, path: str, **given: Any) -> Any:
+        """Send a request to one of the services; return the response with its body read."""
+        response = await random.choice(self.services).request(method, path, **given)  # noqa: S311
+        await response.read()
+        return response
+
+    async def write(self, method: str, path: str, body: object = None, **headers: str) -> list[int]:
+        """Write, and tell of it; return the ids of the movies."""
+        response = await self.send(method, path, json=body, headers=headers)
+        assert response.status in {200, 201}, await response.text()
+        found = await response.json()
+        movies = found["movies"] if "movies" in found else [found["movie"]]
+        versions = {movie["id"]: movie["version"] for movie in movies}
+        if method == "DELETE":
+            versions = dict.fromkeys(versions, GONE)
+        self.tell(int(response.headers[POSITION]), versions)
+        return [*versions]
+
+    async def read(self, movie_id: int, headers: dict[str, str]) -> tuple[str, dict[int, float]]:
+        """Read this movie or several; return how, and the versions, `GONE` if there is none."""
+        (kind,) = random.choices(["movie", "ids", "list", "stream"], [10, 4, 4, 1])  # noqa: S311
+        if kind == "movie":
+            response = await self.send("GET", f"/v1/movies/{movie_id}", headers=headers)
+            assert response.status in {200, 404}
+            if response.status == 404:
+                return kind, {movie_id: GONE}
+            return kind, {movie_id: (await response.json())["movie"]["version"]}
+        if kind == "ids":
+            ids = [*self.versions][-50:]
+            query = ",".join(map(str, ids))
+            response = await self.send("GET", f"/v1/movies?id={query}", headers=headers)
+            found = (await response.json())["movies"]
+            return kind, dict.fromkeys(ids, GONE) | {each["id"]: each["version"] for each in found}
+        if kind == "list":
+            response = await self.send(
+                "GET", "/v1/movies?page_size=100&sort=-year", headers=headers
+            )
+            found = (await response.json())["movies"]
+        else:
+            headers = headers | {"Accept": "application/x-ndjson"}
+            response = await self.send("GET", "/v1/movies", headers=headers)
+            found = [json.loads(line) for line in (await response.text()).splitlines()]
+        assert len(found) < 100
+        gone = dict.fromkeys(self.versions, GONE)
+        return kind, gone | {each["id"]: each["version"] for each in found}
+
+    def compare(self, kind: str, seen: Mapping[int, float], known: Mapping[int, float]) -> None:
+        """Compare the versions in a response with those that it must not fall behind."""
+        self.reads[kind] += 1
+        for movie_id, version in known.items():
+            found = seen.get(movie_id, version)
+            is_gone = found == GONE and movie_id not in self.deletes
+            if is_gone or found < version:
+                self.stale.append(f"{kind}: movie {movie_id} is {found}, not {version}")
+
+
+def merge(versions: dict[int, float], newer: Mapping[int, float]) -> None:
+    """Keep the highest version of each movie."""
+    for movie_id, version in newer.items():
+        versions[movie_id] = max(version, versions.get(movie_id, 0))
+
+
+async def change(clients: Clients, ids: list[int]) -> None:
+    """Change movies, also those that others change."""
+    while True:
+        body = {"runtime": f"{random.randint(1, 999)} mins"}  # noqa: S311
+        await clients.write("PATCH", f"/v1/movies/{random.choice(ids)}", body)  # noqa: S311
+        await asyncio.sleep(random.choice([0, 0.01, 0.1]))  # noqa: S311
+
+
+async def create_and_delete(clients: Clients) -> None:
+    """Create movies, alone and as batches, also repeatedly, and delete them."""
+    for number in itertools.count():
+        key = {"Idempotency-Key": f"{uuid4()}"}
+        if number % 3:
+            ids = [
+                await clients.write("POST", "/v1/movies", MOANA, **(key if number % 2 else {}))
+                for _ in range(2)
+            ]
+            created = {movie_id for (movie_id,) in ids}
+        else:
+            batch = {"movies": [MOANA] * 3}
+            created = {*await clients.write("POST", "/v1/movies/batch", batch, **key)}
+        for movie_id in created:
+            await asyncio.sleep(random.choice([0, 0.1]))  # noqa: S311
+            clients.deletes.add(movie_id)
+            await clients.write("DELETE", f"/v1/movies/{movie_id}")
+
+
+async def read_with_positions(clients: Clients) -> None:
+    """Read with the highest position that is known now, or with that of one write before."""
+    while True:
+        if random.random() < 0.5:  # noqa: S311
+            position, known = clients.position, {**clients.versions}
+        else:
+            position, known, _ = random.choice(clients.recent)  # noqa: S311
+        sent = {POSITION: f"{position - 1}, {position}"}
+        for _ in range(random.randint(1, 6)):  # noqa: S311
+            movie_id = random.choice([*known])  # noqa: S311
+            kind, seen = await clients.read(movie_id, sent)
+            clients.compare(kind, seen, known)
+            await asyncio.sleep(random.choice([0, 0.05]))  # noqa: S311
+
+
+async def read_without_positions(clients: Clients) -> None:
+    """Read; what was acknowledged more than the limit before must be there."""
+    place, known = 0, dict[int, float]()
+    while True:
+        limit = time.monotonic() - LIMIT_S
+        while place < len(clients.writes) and clients.writes[place].acknowledged_at < limit:
+            merge(known, clients.writes[place].versions)
+            place += 1
+        kind, seen = await clients.read(random.choice([*clients.versions]), {})  # noqa: S311
+        clients.compare(kind, seen, known)
+        await asyncio.sleep(0)
+
+
+def hold(url: str, movie_id: int, tell: Callable[..., object], end: threading.Event) -> None:
+    """Change a movie in transactions that stay open for a while, so that later ones end first."""
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        while not end.is_set():
+            cursor.execute(
+                "update movies set runtime = runtime %% 999 + 1 where id = %s"
+                " returning pg_current_xact_id()::text::bigint, version",
+                [movie_id],
+            )
+            position, version = cursor.fetchone() or (0, 0)
+            end.wait(random.random() * 0.3)  # noqa: S311
+            connection.commit()
+            tell(position, {movie_id: version})
+            end.wait(random.random() * 0.3)  # noqa: S311
+
+
+def pause_and_resume(url: str, end: threading.Event) -> None:
+    """Pause the replay of a standby, mostly for short, sometimes for longer than the limit."""
+    while not end.is_set():
+        run(url, "select pg_wal_replay_pause()")
+        longest = random.choice([0.02, 0.02, 0.2, 0.2, 2 * LIMIT_S])  # noqa: S311
+        end.wait(random.random() * longest)  # noqa: S311
+        run(url, "select pg_wal_replay_resume()")
+        end.wait(random.random() * 0.3)  # noqa: S311
+
+
+@asynccontextmanager
+async def running(tasks: list[Coroutine[Any, Any, None]]) -> AsyncIterator[Callable[[], None]]:
+    """Run tasks that end only with an error; yield a function that raises it."""
+    started = [asyncio.create_task(task) for task in tasks]
+
+    def check() -> None:
+        for task in started:
+            if task.done():
+                task.result()
+
+    yield check
+    check()
+    for task in started:
+        task.cancel()
+    await asyncio.gather(*started, return_exceptions=True)
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[str, str, str]]:
+    """The URLs of a database on a primary and on two standbys."""
+    folder = make_folder()
+    with running_cluster(folder) as cluster, cluster.database() as urls:
+        yield urls
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Print no logs, which would take a third of the time."""
+    with capture_logs():
+        yield
+
+
+@pytest.fixture
+def database(servers: tuple[str, str, str]) -> str:
+    """The URL of the database on the primary."""
+    return servers[0]
+
+
+@pytest.mark.parametrize(
+    ("read", "reads"), [(read_with_positions, 10_000), (read_without_positions, 5_000)]
+)
+async def test_no_read_is_stale(
+    start: Start,
+    servers: tuple[str, str, str],
+    read: Callable[[Clients], Coroutine[Any, Any, None]],
+    reads: int,
+) -> None:
+    """With positions: a response has those writes. Without: all writes older than the limit."""
+    primary, *standbys = servers
+    loop, end = asyncio.get_running_loop(), threading.Event()
+    given: dict[str, Any] = {
+        "database__replica_urls": (*standbys,),
+        "database__max_replica_lag": LIMIT_S,
+    }
+    clients = Clients([await start(**given), await start(**given)])
+    ids = [(await clients.write("POST", "/v1/movies", MOANA))[0] for _ in range(MOVIES + HELD)]
+
+    def tell(*write: Any) -> None:
+        loop.call_soon_threadsafe(clients.tell, *write)
+
+    threads = [
+        *(asyncio.to_thread(hold, primary, movie_id, tell, end) for movie_id in ids[MOVIES:]),
+        *(asyncio.to_thread(pause_and_resume, url, end) for url in standbys),
+    ]
+    work = [
+        *(change(clients, ids[:MOVIES]) for _ in range(3)),
+        *(create_and_delete(clients) for _ in range(2)),
+        *(read(clients) for _ in range(READERS)),
+    ]
+    faults = asyncio.gather(*threads)
+    try:
+        async with running(work) as check:
+
+            def is_done() -> bool:
+                check()
+                return clients.reads.total() >= reads
+
+            await until(is_done)
+    finally:
+        end.set()
+        await faults
+    served = [
+        sum(count_runs(url, name) for name in ("get_movies", "sort_movies")) for url in standbys
+    ]
+
+    assert clients.stale == []
+    assert min(served) > SERVED_MIN
