@@ -178,6 +178,17 @@ def create_catalogue(movies: int) -> Iterator[str]:
         yield url
 
 
+def read_sample(url: str) -> list[Movie]:
+    """Return about 5,000 movies, with ids at equal distances."""
+    [(count,)] = fetch(url, "select count(*) from movies")
+    rows = fetch(
+        url,
+        f"select {', '.join(COLUMNS)} from movies"
+        f" where id % {max(1, count // 5_000)} = 0 order by id",
+    )
+    return [Movie._make(row) for row in rows]
+
+
 def fetch(url: str, statement: str) -> list[Any]:
     """Run a statement and return its rows, if it has some."""
     with closing(psycopg2.connect(url)) as session, session.cursor() as cursor:
@@ -196,12 +207,7 @@ def main(movies: int, requests: int, seed: int, url: str | None) -> None:
     with ExitStack() as stack:
         url = url or stack.enter_context(create_catalogue(movies))
         [(count,)] = fetch(url, "select count(*) from movies")
-        rows = fetch(
-            url,
-            f"select {', '.join(COLUMNS)} from movies"
-            f" where id % {max(1, count // 5_000)} = 0 order by id",
-        )
-        sample = [Movie._make(row) for row in rows]
+        sample = read_sample(url)
         client = Client(stack.enter_context(start_target(SINGLE_PROCESS, url)).url)
         times = measure_all(client, RandomRequests(sample, seed, client), requests)
     lines = [*format_report(times), f"{count:,} movies; {json.dumps(describe_machine())}"]

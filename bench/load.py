@@ -9,6 +9,7 @@ from pathlib import Path
 
 WRK_SCRIPT = Path(__file__).with_name("movies.lua")
 READS, CREATES, _ = WORKLOADS = ("reads", "creates", "mix")
+LINES = "lines"  # the requests of a file
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Load:
 
     requests: int  # with a response of any status
     seconds: float
+    bytes: int  # of all responses, with their heads
     p50: float
     p99: float
     creates_sent: int
@@ -43,15 +45,19 @@ def get_wrk_version() -> str:
     return output.partition("[")[0].removeprefix("wrk").strip()
 
 
-def run_wrk(url: str, workload: str, connections: int, seconds: int, movies: int) -> Load:
-    """Load a server: each connection sends its next request when it has its response."""
+def run_wrk(url: str, workload: str, connections: int, seconds: int, content: int | Path) -> Load:
+    """Load a server: each connection sends its next request when it has its response.
+
+    `content`: the number of movies, or the file of `LINES`.
+    """
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout=20s", "--latency"]
-    command += [f"-s{WRK_SCRIPT}", url, "--", workload, str(movies)]
+    command += [f"-s{WRK_SCRIPT}", url, "--", workload, str(content)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 wrk
     result = json.loads(re.findall(r"^result (.*)$", output, re.MULTILINE)[0])
     return Load(
         requests=result["requests"],
         seconds=result["duration"] / 1e6,
+        bytes=result["bytes"],
         p50=result["p50"] / 1e3,
         p99=result["p99"] / 1e3,
         creates_sent=result["creates_sent"],
