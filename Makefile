@@ -1,6 +1,7 @@
 # `make` without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock clean bench bench-listing scaling calls drills ops-drill
+.PHONY: help run test coverage lint lock clean bench bench-listing scaling calls drills ops-drill \
+    cluster cluster-drill
 
 PYTHON ?= python3
 VENV   := .venv
@@ -80,6 +81,12 @@ drills: $(VENV)/run-$(PYTHON_ID) ## faults and hostile clients, with real proces
 
 ops-drill: $(VENV)/run-$(PYTHON_ID) ## cause each alert of ops/ (15 minutes; needs prometheus; ARGS="--only NAME")
 	$(BIN)/python -m drills.alerts $(ARGS)
+
+cluster: $(VENV)/run-$(PYTHON_ID) ## a cluster with failover on this machine (docs/operators/cluster.md)
+	@$(BIN)/python -m drills.cluster.run
+
+cluster-drill: $(VENV)/run-$(PYTHON_ID) ## break that cluster in six ways, under load (5 minutes; ARGS="--only NAME")
+	$(BIN)/python -m drills.cluster.drill $(ARGS)
 
 COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header --generate-hashes \
            --allow-unsafe --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \

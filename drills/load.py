@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from drills.client import Connection, NoResponse, NotConnected, Response
-from drills.postgres import Postgres
 
 RETRY_S = 0.1
 OK, CREATED = 200, 201
 NO_RESPONSE, NOT_CONNECTED = 0, -1  # in place of a status; without a connection, nothing was sent
 NAMES = {NO_RESPONSE: "no response", NOT_CONNECTED: "not connected"}
 FIELDS = ("id", "title", "year", "runtime", "genres", "version")
+POSITION = "catalogue-position"
 Movie = dict[str, Any]
 
 SELECT = """
@@ -29,6 +29,13 @@ select m.id, m.title, m.year, m.runtime || ' mins', m.genres, m.version
 from movies as m
 where m.title like %s || '%%'
 """
+
+
+class Server(Protocol):
+    """A PostgreSQL for the audit."""
+
+    def execute(self, database: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Run one statement, and return its rows if it has some."""
 
 
 @dataclass
@@ -46,6 +53,7 @@ class Known:
     """A movie as it was acknowledged last, and later writes whose outcome is unknown."""
 
     movie: Movie
+    position: str = ""  # Catalogue-Position of its last acknowledged write
     unsure_titles: list[str] = field(default_factory=list)
     is_deleted: bool = False
     may_be_deleted: bool = False
@@ -151,7 +159,7 @@ class Load:
             response = await self.send(connection, "write", "POST", "/v1/movies", body, headers)
             if response and response.status == CREATED:
                 movie = response.json()["movie"]
-                self.known[movie["id"]] = Known(movie)
+                self.known[movie["id"]] = Known(movie, response.headers.get(POSITION, ""))
                 return self.known[movie["id"]]
             await asyncio.sleep(RETRY_S)
             if not has_key:
@@ -163,6 +171,7 @@ class Load:
         response = await self.send(connection, "write", "PATCH", path, {"title": title})
         if response and response.status == OK:
             known.movie = response.json()["movie"]
+            known.position = response.headers.get(POSITION, "")
             known.unsure_titles.clear()
         else:
             known.unsure_titles.append(title)
@@ -170,11 +179,13 @@ class Load:
 
     async def _delete(self, connection: Connection, known: Known) -> None:
         path = f"/v1/movies/{known.movie['id']}"
+        known.may_be_deleted = True  # other clients may see it before the response is here
         response = await self.send(connection, "write", "DELETE", path)
-        known.is_deleted = bool(response and response.status == OK)
-        known.may_be_deleted = not known.is_deleted
+        if response and response.status == OK:
+            known.is_deleted, known.may_be_deleted = True, False
+            known.position = response.headers.get(POSITION, "")
 
-    def audit(self, server: Postgres, database: str) -> list[str]:
+    def audit(self, server: Server, database: str) -> list[str]:
         """Compare what was acknowledged with the database; return what is wrong."""
         rows = [
             dict(zip(FIELDS, row, strict=True))

@@ -92,12 +92,12 @@ def kill(process: Process) -> None:
         process.wait()
 
 
-def find_program(name: str) -> str:
-    """Return the path of a program; raises `NotRun` if it is not installed."""
+def find_program(name: str, package: str = "") -> str:
+    """Return the path of a program; raises `NotRun` if its package is not installed."""
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin"
     if program := shutil.which(name, path=path):
         return program
-    raise NotRun(f"{name} is not installed (apt-get install {name})")
+    raise NotRun(f"{name} is not installed (apt-get install {package or name})")
 
 
 def find_free_port() -> int:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 60.0
 # Not inherited, so that the settings are those of config.toml.
 PLATFORM_NAMES = {"ENVIRONMENT", "HOST", "PORT", "LOG_LEVEL", "WEB_CONCURRENCY", "DATABASE_URL"}
+PREFIXES = ("CATALOGUE_", "GUNICORN_", "PG", "PATRONI_", "ETCD_")
 
 
 class Service:
@@ -71,7 +72,7 @@ def make_environment() -> dict[str, str]:
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name not in PLATFORM_NAMES and not name.startswith(("CATALOGUE_", "GUNICORN_", "PG"))
+        if name not in PLATFORM_NAMES and not name.startswith(PREFIXES)
     }
     programs = Path(sys.executable).parent
     return {**inherited, "PATH": f"{programs}{os.pathsep}{inherited.get('PATH', os.defpath)}"}

@@ -1,0 +1,1 @@
+"""The cluster of ops/cluster/ on this machine: `make cluster` and `make cluster-drill`."""
