@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg2
+from aiohttp.test_utils import TestClient
 from click.testing import CliRunner
 
 from service.__main__ import main
@@ -107,6 +109,41 @@ def add_movies(execute: Execute, *titles: str, year: int = 2000) -> None:
     """Insert movies with these titles, of one minute and the genre x."""
     sql = "insert into movies (title, year, runtime, genres) select unnest(%s), %s, 1, '{x}'"
     execute(sql, list(titles), year)
+
+
+async def copy_stream(client: TestClient[Any, Any]) -> tuple[dict[int, int], str]:
+    """Return the versions of all movies by id, and the cursor of changes, from a stream.
+
+    Raises `aiohttp.ClientError`, as the other functions do.
+    """
+    accept = {"Accept": "application/x-ndjson"}
+    response = await client.get("/v1/movies", headers=accept, raise_for_status=True)
+    movies = [json.loads(line) for line in (await response.text()).splitlines()]
+    return {movie["id"]: movie["version"] for movie in movies}, response.headers["Changes-Cursor"]
+
+
+async def copy_pages(client: TestClient[Any, Any]) -> tuple[dict[int, int], str]:
+    """Return the same, page by page."""
+    response = await client.get("/v1/movies?sort=id&page_size=20", raise_for_status=True)
+    page, changes = await response.json(), response.headers["Changes-Cursor"]
+    movies = page["movies"]
+    while cursor := page["metadata"]["next_cursor"]:
+        parameters = {"sort": "id", "page_size": "20", "cursor": cursor}
+        response = await client.get("/v1/movies", params=parameters, raise_for_status=True)
+        page = await response.json()
+        movies += page["movies"]
+    return {movie["id"]: movie["version"] for movie in movies}, changes
+
+
+async def follow(client: TestClient[Any, Any], movies: dict[int, int], cursor: str) -> str:
+    """Apply the next changes to a copy; return the cursor after them."""
+    response = await client.get("/v1/changes", params={"after": cursor}, raise_for_status=True)
+    page = await response.json()
+    for change in page["changes"]:
+        movies.pop(change["id"], None)
+        if movie := change.get("movie"):
+            movies[movie["id"]] = movie["version"]
+    return str(page["metadata"]["next_cursor"])
 
 
 def set_for_database(execute: Execute, setting: str) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psycopg2
 from conftest import ROOT
+from servers import kill_postgres
 from support import SERVICE, Environment, wait_until
-from test_faults import kill_postgres
 from test_process import free_port, get
 
 from service.database import embedded

@@ -6,13 +6,14 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from link import opened
+from servers import kill_postgres
 from support import Execute, hold, set_for_database, until
 
 from service.app import POOL
@@ -69,19 +70,6 @@ async def load(client: Client, path: str) -> AsyncIterator[Counter[int]]:
     finally:
         stop.set()
         await asyncio.gather(*tasks)
-
-
-def kill_postgres(url: str) -> None:
-    """Kill, with -9, every process of a PostgreSQL server."""
-    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
-        cursor.execute("select setting from pg_settings where name = 'data_directory'")
-        (folder,) = cursor.fetchone() or ("",)
-        cursor.execute("select pid from pg_stat_activity")
-        pids = [pid for (pid,) in cursor.fetchall()]
-    postmaster = int(Path(folder, "postmaster.pid").read_text().split()[0])
-    for pid in [postmaster, *pids]:
-        with suppress(ProcessLookupError):  # some have just ended
-            os.kill(pid, signal.SIGKILL)
 
 
 async def test_the_database_killed_under_load(start: Start, folder: Path) -> None:

@@ -1,32 +1,43 @@
 """Many clients of two services, while the replay of both replicas stops and goes on at random."""
 
 import asyncio
-import itertools
 import json
 import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, suppress
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import psycopg2
 import pytest
+from aiohttp import ClientError
 from conftest import MOANA, Client, Start
-from standbys import count_runs, run, running_cluster
+from servers import count_runs, run, running_cluster
 from structlog.testing import capture_logs
-from support import make_folder, until
+from support import POLL_S, copy_pages, copy_stream, follow
 
 POSITION = "Catalogue-Position"
+CREATES: list[tuple[str, object]] = [
+    ("/v1/movies", MOANA),
+    ("/v1/movies/batch", {"movies": [MOANA] * 3}),
+]
 LIMIT_S = 0.75  # max_replica_lag
 MOVIES = 12  # that are changed all the time
 HELD = 2  # movies that slow transactions change
 READERS = 16
+COPIES = 16
+WRITES = 600  # while copies are made
 GONE = inf  # the version of a movie that was deleted
 SERVED_MIN = 200  # reads by each replica
+
+
+class Busy(Exception):
+    """A 503: the machine is overloaded. Another request may succeed."""
 
 
 class Write(NamedTuple):
@@ -42,11 +53,14 @@ class Clients:
 
     def __init__(self, services: list[Client]) -> None:
         self.services = services
-        self.writes: list[Write] = []
+        self.writes: deque[Write] = deque()
         self.recent: deque[Write] = deque(maxlen=300)
+        self.old: dict[int, float] = {}  # versions that were acknowledged before the limit
+        self.number = 0  # of writes
         self.versions: dict[int, float] = {}  # of all writes
         self.position = 0  # the highest
         self.deletes: set[int] = set()  # movies whose deletion has begun
+        self.last = 0  # the last movie that was created
         self.reads: Counter[str] = Counter()
         self.stale: list[str] = []
 
@@ -55,6 +69,7 @@ class Clients:
         write = Write(position, versions, time.monotonic())
         self.writes.append(write)
         self.recent.append(write)
+        self.number += 1
         self.position = max(self.position, position)
         merge(self.versions, versions)
 
@@ -62,6 +77,8 @@ class Clients:
         """Send a request to one of the services; return the response with its body read."""
         response = await random.choice(self.services).request(method, path, **given)  # noqa: S311
         await response.read()
+        if response.status == 503:
+            raise Busy
         return response
 
     async def write(self, method: str, path: str, body: object = None, **headers: str) -> list[int]:
@@ -100,8 +117,7 @@ class Clients:
             headers = headers | {"Accept": "application/x-ndjson"}
             response = await self.send("GET", "/v1/movies", headers=headers)
             found = [json.loads(line) for line in (await response.text()).splitlines()]
-        assert len(found) < 100
-        gone = dict.fromkeys(self.versions, GONE)
+        gone = dict.fromkeys(self.versions if len(found) < 100 else [], GONE)
         return kind, gone | {each["id"]: each["version"] for each in found}
 
     def compare(self, kind: str, seen: Mapping[int, float], known: Mapping[int, float]) -> None:
@@ -120,59 +136,61 @@ def merge(versions: dict[int, float], newer: Mapping[int, float]) -> None:
         versions[movie_id] = max(version, versions.get(movie_id, 0))
 
 
-async def change(clients: Clients, ids: list[int]) -> None:
-    """Change movies, also those that others change."""
-    while True:
-        body = {"runtime": f"{random.randint(1, 999)} mins"}  # noqa: S311
-        await clients.write("PATCH", f"/v1/movies/{random.choice(ids)}", body)  # noqa: S311
-        await asyncio.sleep(random.choice([0, 0.01, 0.1]))  # noqa: S311
+async def change(clients: Clients) -> None:
+    """Change a movie, also those that others change."""
+    body = {"runtime": f"{random.randint(1, 999)} mins"}  # noqa: S311
+    await clients.write("PATCH", f"/v1/movies/{random.randint(1, MOVIES)}", body)  # noqa: S311
+    await asyncio.sleep(random.choice([0, 0.01, 0.1]))  # noqa: S311
 
 
 async def create_and_delete(clients: Clients) -> None:
-    """Create movies, alone and as batches, also repeatedly, and delete them."""
-    for number in itertools.count():
-        key = {"Idempotency-Key": f"{uuid4()}"}
-        if number % 3:
-            ids = [
-                await clients.write("POST", "/v1/movies", MOANA, **(key if number % 2 else {}))
-                for _ in range(2)
-            ]
-            created = {movie_id for (movie_id,) in ids}
-        else:
-            batch = {"movies": [MOANA] * 3}
-            created = {*await clients.write("POST", "/v1/movies/batch", batch, **key)}
-        for movie_id in created:
-            await asyncio.sleep(random.choice([0, 0.1]))  # noqa: S311
-            clients.deletes.add(movie_id)
-            await clients.write("DELETE", f"/v1/movies/{movie_id}")
+    """Create movies, alone or as a batch, once or with a repeat, and delete them."""
+    key = {"Idempotency-Key": f"{uuid4()}"}
+    path, body = random.choice(CREATES)  # noqa: S311
+    requests: list[dict[str, str]] = random.choice([[{}], [key, key]])  # noqa: S311
+    for headers in requests:
+        created = await clients.write("POST", path, body, **headers)
+    for movie_id in created:
+        await asyncio.sleep(random.choice([0, 0.1]))  # noqa: S311
+        clients.deletes.add(movie_id)
+        await clients.write("DELETE", f"/v1/movies/{movie_id}")
+
+
+async def create(clients: Clients) -> None:
+    """Create a movie and change it once: no later change makes up for one that a copy missed."""
+    (movie_id,) = await clients.write("POST", "/v1/movies", MOANA)
+    await asyncio.sleep(random.choice([0, 0.1]))  # noqa: S311
+    await clients.write("PATCH", f"/v1/movies/{movie_id}", {"year": 2000})
 
 
 async def read_with_positions(clients: Clients) -> None:
     """Read with the highest position that is known now, or with that of one write before."""
-    while True:
-        if random.random() < 0.5:  # noqa: S311
-            position, known = clients.position, {**clients.versions}
-        else:
-            position, known, _ = random.choice(clients.recent)  # noqa: S311
-        sent = {POSITION: f"{position - 1}, {position}"}
-        for _ in range(random.randint(1, 6)):  # noqa: S311
-            movie_id = random.choice([*known])  # noqa: S311
-            kind, seen = await clients.read(movie_id, sent)
-            clients.compare(kind, seen, known)
-            await asyncio.sleep(random.choice([0, 0.05]))  # noqa: S311
+    if random.random() < 0.5:  # noqa: S311
+        position, known = clients.position, {**clients.versions}
+    else:
+        position, known, _ = random.choice(clients.recent)  # noqa: S311
+    sent = {POSITION: f"{position - 1}, {position}"}
+    for _ in range(random.randint(1, 6)):  # noqa: S311
+        kind, seen = await clients.read(random.choice([*known]), sent)  # noqa: S311
+        clients.compare(kind, seen, known)
+        await asyncio.sleep(random.choice([0, 0.05]))  # noqa: S311
 
 
 async def read_without_positions(clients: Clients) -> None:
     """Read; what was acknowledged more than the limit before must be there."""
-    place, known = 0, dict[int, float]()
+    limit = time.monotonic() - LIMIT_S
+    while clients.writes and clients.writes[0].acknowledged_at < limit:
+        merge(clients.old, clients.writes.popleft().versions)
+    known = {**clients.old}
+    kind, seen = await clients.read(random.choice([*clients.versions]), {})  # noqa: S311
+    clients.compare(kind, seen, known)
+
+
+async def repeat(do: Callable[[Clients], Awaitable[None]], clients: Clients) -> None:
+    """Do something again and again."""
     while True:
-        limit = time.monotonic() - LIMIT_S
-        while place < len(clients.writes) and clients.writes[place].acknowledged_at < limit:
-            merge(known, clients.writes[place].versions)
-            place += 1
-        kind, seen = await clients.read(random.choice([*clients.versions]), {})  # noqa: S311
-        clients.compare(kind, seen, known)
-        await asyncio.sleep(0)
+        with suppress(Busy):
+            await do(clients)
 
 
 def hold(url: str, movie_id: int, tell: Callable[..., object], end: threading.Event) -> None:
@@ -201,29 +219,74 @@ def pause_and_resume(url: str, end: threading.Event) -> None:
         end.wait(random.random() * 0.3)  # noqa: S311
 
 
+async def keep_copy(clients: Clients, end: asyncio.Event) -> dict[int, int]:
+    """Copy the catalogue and follow the feed of changes until this movie is in the copy."""
+    copy = random.choice([copy_stream, copy_pages])  # noqa: S311
+    await asyncio.sleep(random.random() * 2)  # noqa: S311
+    movies, cursor = dict[int, int](), ""
+    while not end.is_set() or clients.last not in movies:
+        client = random.choice(clients.services)  # noqa: S311
+        with suppress(ClientError):  # the machine is overloaded
+            if cursor:
+                cursor = await follow(client, movies, cursor)
+            else:
+                movies, cursor = await copy(client)
+        await asyncio.sleep(random.random() * 0.3)  # noqa: S311
+    return movies
+
+
 @asynccontextmanager
-async def running(tasks: list[Coroutine[Any, Any, None]]) -> AsyncIterator[Callable[[], None]]:
-    """Run tasks that end only with an error; yield a function that raises it."""
-    started = [asyncio.create_task(task) for task in tasks]
+async def hammering(
+    start: Start, servers: tuple[str, ...], *doing: Callable[[Clients], Awaitable[None]]
+) -> AsyncIterator[tuple[Clients, Callable[[], None]]]:
+    """Do this, and pause replicas; yield the clients, and a function that raises errors."""
+    primary, *standbys = servers
+    loop, end = asyncio.get_running_loop(), threading.Event()
+    given: dict[str, Any] = {
+        "database__replica_urls": (*standbys,),
+        "database__max_replica_lag": LIMIT_S,
+    }
+    clients = Clients([await start(**given), await start(**given)])
+    for _ in range(MOVIES + HELD):
+        await clients.write("POST", "/v1/movies", MOANA)
+    held = [*clients.versions][MOVIES:]
+
+    def tell(*write: Any) -> None:
+        loop.call_soon_threadsafe(clients.tell, *write)
+
+    work = [repeat(do, clients) for do in doing]
+    threads = [
+        *(asyncio.to_thread(hold, primary, movie_id, tell, end) for movie_id in held),
+        *(asyncio.to_thread(pause_and_resume, url, end) for url in standbys),
+    ]
+    tasks = [asyncio.create_task(each) for each in (*work, *threads)]
 
     def check() -> None:
-        for task in started:
+        for task in tasks:
             if task.done():
                 task.result()
 
-    yield check
-    check()
-    for task in started:
-        task.cancel()
-    await asyncio.gather(*started, return_exceptions=True)
+    try:
+        yield clients, check
+        check()
+    finally:
+        end.set()
+        for task in tasks[: len(work)]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture
-def servers() -> Iterator[tuple[str, str, str]]:
+def servers(folder: Path) -> Iterator[tuple[str, ...]]:
     """The URLs of a database on a primary and on two standbys."""
-    folder = make_folder()
     with running_cluster(folder) as cluster, cluster.database() as urls:
         yield urls
+
+
+@pytest.fixture
+def database(servers: tuple[str, ...]) -> str:
+    """The URL of the database on the primary."""
+    return servers[0]
 
 
 @pytest.fixture(autouse=True)
@@ -233,58 +296,44 @@ def quiet() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def database(servers: tuple[str, str, str]) -> str:
-    """The URL of the database on the primary."""
-    return servers[0]
-
-
 @pytest.mark.parametrize(
     ("read", "reads"), [(read_with_positions, 10_000), (read_without_positions, 5_000)]
 )
 async def test_no_read_is_stale(
     start: Start,
-    servers: tuple[str, str, str],
-    read: Callable[[Clients], Coroutine[Any, Any, None]],
+    servers: tuple[str, ...],
+    read: Callable[[Clients], Awaitable[None]],
     reads: int,
 ) -> None:
     """With positions: a response has those writes. Without: all writes older than the limit."""
-    primary, *standbys = servers
-    loop, end = asyncio.get_running_loop(), threading.Event()
-    given: dict[str, Any] = {
-        "database__replica_urls": (*standbys,),
-        "database__max_replica_lag": LIMIT_S,
-    }
-    clients = Clients([await start(**given), await start(**given)])
-    ids = [(await clients.write("POST", "/v1/movies", MOANA))[0] for _ in range(MOVIES + HELD)]
-
-    def tell(*write: Any) -> None:
-        loop.call_soon_threadsafe(clients.tell, *write)
-
-    threads = [
-        *(asyncio.to_thread(hold, primary, movie_id, tell, end) for movie_id in ids[MOVIES:]),
-        *(asyncio.to_thread(pause_and_resume, url, end) for url in standbys),
-    ]
-    work = [
-        *(change(clients, ids[:MOVIES]) for _ in range(3)),
-        *(create_and_delete(clients) for _ in range(2)),
-        *(read(clients) for _ in range(READERS)),
-    ]
-    faults = asyncio.gather(*threads)
-    try:
-        async with running(work) as check:
-
-            def is_done() -> bool:
-                check()
-                return clients.reads.total() >= reads
-
-            await until(is_done)
-    finally:
-        end.set()
-        await faults
+    async with hammering(
+        start, servers, *[change] * 3, *[create_and_delete] * 2, *[read] * READERS
+    ) as (clients, check):
+        while clients.reads.total() < reads:
+            check()
+            await asyncio.sleep(POLL_S)
     served = [
-        sum(count_runs(url, name) for name in ("get_movies", "sort_movies")) for url in standbys
+        sum(count_runs(url, name) for name in ("get_movies", "sort_movies")) for url in servers[1:]
     ]
 
     assert clients.stale == []
     assert min(served) > SERVED_MIN
+
+
+async def test_copies_miss_no_change(start: Start, servers: tuple[str, ...]) -> None:
+    """They are made of streams and pages of replicas, and follow the feed of changes."""
+    end = asyncio.Event()
+    async with hammering(start, servers, *[create] * 3) as (clients, check):
+        copies = [asyncio.create_task(keep_copy(clients, end)) for _ in range(COPIES)]
+
+        while clients.number < WRITES:
+            check()
+            await asyncio.sleep(POLL_S)
+    (clients.last,) = await clients.write("POST", "/v1/movies", MOANA)
+    end.set()
+    found = await asyncio.gather(*copies)
+    expected: dict[int, int] = dict(run(servers[0], "select id, version from movies"))
+    streams = [count_runs(url, "walk_movies") for url in servers[1:]]
+
+    assert [copy for copy in found if copy != expected] == []
+    assert min(streams) > 0

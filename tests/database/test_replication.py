@@ -1,40 +1,23 @@
 """A primary with synchronous standbys: no write is acknowledged before it is replicated."""
 
 import asyncio
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
-from support import make_folder, until
+from servers import fetch, run
+from support import until
 
 from service.app import POOL
 from service.database import embedded
 from service.database.migrations import runner as migrations
 
-Run = Callable[..., list[tuple[Any, ...]]]
-
 MAX_OPEN = 6
 WAITING = "wait_event = 'SyncRep' and application_name like 'movie-catalogue%'"
-
-
-def run(url: str, *statements: str) -> list[tuple[Any, ...]]:
-    """Run statements one by one, as a DBA would; return the rows of the last one."""
-    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        for sql in statements:
-            cursor.execute(sql)
-        return cursor.fetchall() if cursor.description else []
-
-
-def count(url: str, sql: str) -> int:
-    """Return the number that a query returns."""
-    return int(run(url, sql)[0][0])
 
 
 def set_standby(url: str, name: str) -> None:
@@ -50,14 +33,6 @@ def set_standby(url: str, name: str) -> None:
                 is_waiting = True
                 session.cancel()
                 wait([commit])
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """The folder of a server of the test's own, which syncs."""
-    folder = make_folder()
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -97,7 +72,7 @@ async def test_a_lost_standby_costs_writes_and_nothing_else(client: Client, prim
     while not all(writer.done() for writer in writers):
         reads.append((await client.get(path)).status)
         reads.append((await client.get("/v1/healthcheck/ready")).status)
-    stuck = count(primary, f"select count(*) from pg_stat_activity where {WAITING}")
+    stuck = fetch(primary, f"select count(*) from pg_stat_activity where {WAITING}")
     set_standby(primary, "")
     pool = client.server.app[POOL]  # type: ignore[attr-defined] # conftest's Service
     await until(lambda: pool.size == pool.idle)
@@ -130,7 +105,7 @@ async def test_a_write_whose_wait_is_cancelled_is_not_acknowledged(
     for _ in range(2):  # the second time, the first one is visible
         statuses.append(await send("PATCH", path, 2001))
         statuses.append(await send("POST", "/v1/movies", 2002, **{"Idempotency-Key": '"a"'}))
-    committed = count(primary, "select count(*) from movies")
+    committed = fetch(primary, "select count(*) from movies")
     set_standby(primary, "")
     body, key = {**MOANA, "year": 2002}, {"Idempotency-Key": '"a"'}
     repeated = await client.post("/v1/movies", json=body, headers=key)
@@ -138,4 +113,4 @@ async def test_a_write_whose_wait_is_cancelled_is_not_acknowledged(
     assert set(statuses) == {503}
     assert committed == 2
     assert repeated.status == 201
-    assert count(primary, "select count(*) from movies") == 2
+    assert fetch(primary, "select count(*) from movies") == 2

@@ -1,4 +1,4 @@
-"""A primary and its streaming standbys, each a server of its own."""
+"""PostgreSQL servers of a test's own: a primary and its streaming standbys."""
 
 import itertools
 import os
@@ -55,6 +55,7 @@ def kill_postgres(url: str) -> None:
 @contextmanager
 def standby(primary: str, folder: Path, options: str = "") -> Iterator[str]:
     """Copy the primary, run the copy as its standby, and yield the URL."""
+    folder.parent.chmod(0o755)  # open to the server's account
     home = embedded.make_folder(folder)
     copy = ("-d", primary, "-R", "--no-sync", "-c", "fast")
     embedded.run_program(home, "pg_basebackup", "-D", home / "data", *copy)
@@ -90,7 +91,6 @@ class Cluster:
     """A primary with a migrated database, and two standbys."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        folder.chmod(0o755)
         self._folder = folder
         self._stack = stack
         self._numbers = itertools.count()
