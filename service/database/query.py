@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiopg
+import psycopg2
 from aiosql.adapters.pyformat import PyFormatAdapter
 from psycopg2.errors import QueryCanceled
 
@@ -175,6 +176,21 @@ class AiopgAdapter(PyFormatAdapter):
             # timeout. It would look like a cancelled request, which gets no response.
             if isinstance(error.__context__, QueryCanceled):
                 raise error.__context__ from None
+            raise
+
+
+async def absorb_timeout(connection: aiopg.Connection) -> None:
+    """Let a timeout cancel this statement: it may have gone off just as the last one ended.
+
+    Otherwise it would cancel the next one, of another request.
+    """
+    try:
+        async with connection.cursor() as cursor:
+            await cursor.execute("select")
+    except (asyncio.CancelledError, psycopg2.Error) as error:
+        if isinstance(error, asyncio.CancelledError) and not isinstance(
+            error.__context__, QueryCanceled
+        ):
             raise
 
 

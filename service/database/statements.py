@@ -18,7 +18,7 @@ import structlog
 from service.context import RequestContext, report_position
 from service.database.driver_errors import OUTDATED, describe_error, translate_error
 from service.database.pool import Pool
-from service.database.query import Execution, Query, limit_affected
+from service.database.query import Execution, Query, absorb_timeout, limit_affected
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
@@ -203,6 +203,8 @@ class Statements:
             # write may not be there.
             if connection.notices and not query.is_read_only:
                 raise self._lose(query, " ".join(connection.notices))
+            if seconds > execution.driver_timeout - SILENCE_MAX_S:
+                await absorb_timeout(connection)
         metrics.rows.inc(len(rows))
         if self.slow and seconds > self.slow:
             log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))

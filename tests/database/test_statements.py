@@ -64,6 +64,10 @@ select warn();
 -- name: sleep(seconds)
 select 1 from pg_sleep(:seconds);
 
+-- name: count_up_to(number)
+-- set: transaction_read_only = on
+select count(*) from generate_series(1, :number) as n where n % 7 = 3;
+
 -- name: get_titles()
 -- set: transaction_read_only = on
 select title from movies order by title;
@@ -211,6 +215,22 @@ async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeSe
     assert task.cancelling() == 0
     assert await service.backend() == before
     assert await service.is_whole()
+
+
+async def test_a_timeout_at_the_end_of_a_statement_cancels_no_other(service: Service) -> None:
+    """PostgreSQL may notice a timeout when its statement has ended."""
+    number, late = 50_000, 0
+    for _ in range(300):
+        try:
+            await service.fetch("count_up_to", number=number, timeout=0.015)
+            number = number * 101 // 100
+        except Contended:
+            number = number * 98 // 100
+            late += 1
+        await service.backend()
+
+    assert late > 10  # the statements took about as long as they may
+    assert service.pool.size == 1
 
 
 async def test_the_timeout_of_the_call_or_file_overrides_the_service(
