@@ -36,6 +36,7 @@ QUERIES: Mapping[str, Expected] = {
 }
 POLL_S = 0.25
 POLL_TIMEOUT_S = 2.0
+MARK_S = 1.0  # between two marks; an older one only makes clients of the feed read more again
 CLOSE_TIMEOUT_S = 2.0
 TOO_SLOW = (Refusal.POOL_TIMEOUT, Refusal.STATEMENT_TIMEOUT)
 
@@ -238,7 +239,7 @@ class Replicas:
         while self.read_mark:
             with suppress(CatalogueError):
                 self._mark = await self.read_mark()
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(MARK_S)
 
     async def _watch(self, replica: Replica) -> None:
         was_used = None
