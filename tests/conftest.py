@@ -224,7 +224,8 @@ async def statements(settings: Callable[..., Config]) -> AsyncIterator[Statement
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a folder for a durable server."""
+    """Return a folder for a durable server, or for several."""
     folder = make_folder()
+    folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)

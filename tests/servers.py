@@ -55,7 +55,6 @@ def kill_postgres(url: str) -> None:
 @contextmanager
 def standby(primary: str, folder: Path, options: str = "") -> Iterator[str]:
     """Copy the primary, run the copy as its standby, and yield the URL."""
-    folder.parent.chmod(0o755)  # open to the server's account
     home = embedded.make_folder(folder)
     copy = ("-d", primary, "-R", "--no-sync", "-c", "fast")
     embedded.run_program(home, "pg_basebackup", "-D", home / "data", *copy)
@@ -80,17 +79,26 @@ def catch_up(primary: str, standby: str) -> None:
     wait_until(lambda: fetch(standby, f"select pg_last_wal_replay_lsn() >= '{end}'"))
 
 
-def count_runs(url: str, name: str) -> int:
-    """Count the runs of a named query in this database, in the log of the server."""
+def count_lines(url: str, begin: str) -> int:
+    """Count the lines about this database in the log of the server that begin so."""
     target = parse_dsn(url)
-    log = Path(target["host"], "postgres.log").read_bytes()
-    return log.count(f"{target['dbname']}:LOG:  statement: /* {name} ".encode())
+    return (
+        Path(target["host"], "postgres.log")
+        .read_bytes()
+        .count(f"{target['dbname']}:{begin}".encode())
+    )
+
+
+def count_runs(url: str, name: str) -> int:
+    """Count the runs of a named query in this database."""
+    return count_lines(url, f"LOG:  statement: /* {name} ")
 
 
 class Cluster:
     """A primary with a migrated database, and two standbys."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
+        folder.chmod(0o755)  # open to the servers' account
         self._folder = folder
         self._stack = stack
         self._numbers = itertools.count()

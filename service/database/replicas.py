@@ -163,15 +163,15 @@ class Replica(Server):
     def shows(self, position: int) -> bool:
         """Whether it shows the transaction `position` (0: any), and its data is young enough.
 
-        If the primary is away, its last sample is enough, but not for a position: the next primary
-        may use the numbers of lost transactions again.
+        If the primary is away, its last sample is enough, too, but neither is for a position: the
+        next primary may use the numbers of lost transactions again.
         """
         age, primary = self.measure_age(), self._primary
         if age == inf or position >= self._horizon:
             return False
         if primary.answers:
             return age <= self._max_lag
-        return not position and self._caught is primary.samples[-1]
+        return not position and (age <= self._max_lag or self._caught is primary.samples[-1])
 
 
 class Replicas:

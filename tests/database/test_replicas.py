@@ -17,6 +17,7 @@ from servers import (
     OPTIONS,
     Cluster,
     catch_up,
+    count_lines,
     count_runs,
     fetch,
     kill_postgres,
@@ -370,11 +371,9 @@ async def test_a_wrong_position_is_refused(
     client = await serve() if has_replicas else await start()
 
     for position in WRONG:
-        for method in ("GET", "DELETE"):
-            headers = {POSITION: position}
-            response = await client.request(method, "/v1/movies/1", headers=headers)
-            assert response.status == 400, position
-            assert POSITION in (await response.json())["detail"]
+        response = await client.get("/v1/movies/1", headers={POSITION: position})
+        assert response.status == 400, position
+        assert POSITION in (await response.json())["detail"]
 
 
 # Replicas that lag.
@@ -385,7 +384,7 @@ async def test_a_paused_replica_is_left_out_until_it_goes_on(
 ) -> None:
     """Reads that begin later than the limit after a write show it; one line is logged."""
     client = await serve(lag=LIMIT_S)
-    loop = asyncio.get_running_loop()
+    loop, name = asyncio.get_running_loop(), name_server(servers.first)
     path, _ = await create(client)
     servers.catch_up()
     logs.clear()
@@ -397,7 +396,7 @@ async def test_a_paused_replica_is_left_out_until_it_goes_on(
         began = loop.time()
         year = await read_year(client, path)
         assert year == 2000 or began <= end
-        return bool(list_events(logs, "replica left out"))
+        return name in list_events(logs, "replica left out")
 
     await until(is_left_out)
     before = servers.count_runs("get_movies")
@@ -413,8 +412,7 @@ async def test_a_paused_replica_is_left_out_until_it_goes_on(
     await until(is_used_again)
 
     assert after[1] == before[1]
-    assert after[2] > before[2]
-    assert len(list_events(logs, "replica left out")) == 1
+    assert list_events(logs, "replica left out").count(name) == 1
 
 
 async def test_the_primary_serves_while_all_replicas_lag(
@@ -517,14 +515,14 @@ async def test_a_killed_replica_costs_no_request(
         await until(lambda: min(servers.count_runs("get_movies")[1:]) > 10)
         logs.clear()
         kill_postgres(servers.first)
-        await until(lambda: list_events(logs, "replica left out"))
+        await until(lambda: name_server(servers.first) in list_events(logs, "replica left out"))
         reached = len(statuses)
         await until(lambda: len(statuses) > reached + 50)
         await asyncio.to_thread(cluster.start, "first")
         await until(lambda: servers.count_runs("get_movies")[1] > 0)  # in its new log
 
     assert set(statuses) == {200}
-    assert len(list_events(logs, "replica left out")) == 1
+    assert list_events(logs, "replica left out").count(name_server(servers.first)) == 1
 
 
 async def test_without_any_replica_the_primary_serves(
@@ -591,19 +589,20 @@ async def test_a_read_that_replay_cancels_is_served_by_the_primary(
     running = (
         "select 1 from pg_stat_activity where state = 'active' and query like '%pg_sleep(2.5)%'"
     )
-    canceled = "select sum(confl_lock) from pg_stat_database_conflicts"
+    canceled = "ERROR:  canceling statement due to conflict with recovery"
 
     try:
         read = asyncio.create_task(read_year(client, path))
         await until(lambda: any(len(run(url, running)) > 1 for url in servers.standbys))
         run(servers.primary, "begin", "lock table movies in access exclusive mode", "commit")
         year = await read
-        await until(lambda: sum(fetch(url, canceled) for url in servers.standbys))
+        canceled_on = [count_lines(url, canceled) for url in servers.standbys]
     finally:
         for url in servers.standbys:
             run(url, "alter system reset max_standby_streaming_delay", "select pg_reload_conf()")
 
     assert year == 2016
+    assert sum(canceled_on) == 1
 
 
 # URLs that name no replica.
