@@ -107,6 +107,7 @@ def create_app(
         replicas = Replicas(config.database, files.queries, pool, config.server.max_streams)
         make_reads = partial(Reads, *make.args, **make.keywords, replicas=replicas)
     lists, streams = make_reads("lists"), make_reads("streams")
+    max_lag = config.database.max_replica_lag if replicas else 0
     creates = IdempotentCreates(statements, config.sharing)
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
@@ -126,7 +127,7 @@ def create_app(
         movies=Movies(catalogue, creates, bodies, require_if_match=server.require_if_match),
         batches=Batches(catalogue, creates, bodies, access),
         changes=Changes(feed, cycle) if feed else None,
-        genres=Genres(GenreCounts(lists), server.cache_seconds),
+        genres=Genres(GenreCounts(lists, max_lag), server.cache_seconds),
         reference=Reference(),
         anonymous=access.anonymous,
     )

@@ -6,7 +6,7 @@ took, at least 1 s: it spends at most 1 % of its time on counting.
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from service.context import RequestContext
@@ -40,10 +40,14 @@ class Counts(NamedTuple):
 
 
 class GenreCounts:
-    """The number of movies per genre, as last counted by this process."""
+    """The number of movies per genre, as last counted by this process.
 
-    def __init__(self, statements: Statements) -> None:
+    `max_lag`: how much older than the count what was counted may be, in seconds.
+    """
+
+    def __init__(self, statements: Statements, max_lag: float = 0) -> None:
         self._statements = statements
+        self._max_lag = timedelta(seconds=max_lag)
         self._counting: asyncio.Task[None] | None = None
         self._started_at = 0.0  # of the last count, by the loop's clock
         self._cached_until = 0.0
@@ -76,7 +80,7 @@ class GenreCounts:
                 raise self._statements.report("count_genres", "it returned no row")  # noqa: TRY301
             *_, total, as_of, seconds = rows[0]
             genres = [(genre, movies) for genre, movies, *_ in rows if genre is not None]
-            self._counts = Counts(genres, total, as_of.astimezone(UTC))
+            self._counts = Counts(genres, total, as_of.astimezone(UTC) - self._max_lag)
             pause = CACHE_FACTOR * seconds
         except Exception as error:  # noqa: BLE001 - waiting requests must get any error
             self._error = self._statements.report("count_genres", error)

@@ -244,7 +244,7 @@ class Replicas:
     async def _watch(self, replica: Replica) -> None:
         was_used = None
         while True:
-            if self._primary.samples:
+            if len(self._primary.samples) > 1:  # it has had the time to replay the first one
                 await replica.update()
                 if (is_used := replica.shows(0)) and not was_used:
                     log.info("replica used", replica=replica.name)

@@ -5,6 +5,7 @@ import itertools
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -502,6 +503,24 @@ async def reading(client: Client, path: str) -> AsyncIterator[list[int]]:
     yield statuses
     stop.set()
     await asyncio.gather(*tasks)
+
+
+async def test_genres_of_a_paused_replica_say_of_when_they_are(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute
+) -> None:
+    """Every change before `as_of` is counted."""
+    add_movies(execute, "Up")
+    servers.catch_up()
+    client = await serve()
+    for url in servers.standbys:
+        pause(url)
+    add_movies(execute, "Cars")
+    ((added,),) = execute("select clock_timestamp()")
+
+    found = await (await client.get("/v1/genres")).json()
+
+    assert found["genres"] == [{"genre": "x", "movies": 1}]
+    assert datetime.fromisoformat(found["metadata"]["as_of"]) < added
 
 
 async def test_a_killed_replica_costs_no_request(
