@@ -5,6 +5,7 @@ format of the response must also change the format of the tag.
 """
 
 import re
+from wsgiref.handlers import format_date_time
 
 from aiohttp import hdrs, web
 
@@ -12,7 +13,7 @@ from service.catalogue.movie import Movie
 from service.catalogue.movies import ALWAYS, Condition
 from service.database import MAX_INTEGER
 from service.errors import PreconditionRequired
-from service.web.conditions import Tag, format_date, parse_date, parse_tags
+from service.web.conditions import Tag, parse_date, parse_tags
 
 MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
 
@@ -21,7 +22,7 @@ def movie_headers(movie: Movie) -> dict[str, str]:
     """Return the headers of a response with this movie; caches must revalidate it."""
     return {
         "ETag": f'"{movie.id}-{movie.version}"',
-        "Last-Modified": format_date(movie.updated_at),
+        "Last-Modified": format_date_time(movie.updated_at.timestamp()),
         "Cache-Control": "no-cache",
     }
 
