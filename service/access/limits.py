@@ -16,7 +16,7 @@ from service.errors import LimitReached, Policy
 from service.metrics import Metrics
 
 if TYPE_CHECKING:
-    from service.access.redis_counts import Redis, RedisCounts
+    from service.access.redis_counts import RedisCounts
 
 KNOWN_REQUESTERS = 4096  # in the cache
 
@@ -32,13 +32,12 @@ class Limits:
         # up: if only its window were rounded up, clients would get less than the rate.
         window_s = -(-settings.burst // settings.rate) if self.are_on else 1
         self._policy = Policy("rate", settings.rate * window_s, window_s)
-        self._counts: MemoryCounts | RedisCounts = MemoryCounts(self._policy)
-        self._redis: Redis | None = None
+        self._redis: RedisCounts | None = None
         if self.are_on and settings.redis_url:
             from service.access import redis_counts  # noqa: PLC0415 - it takes 0.3 s
 
-            self._redis = redis_counts.Redis(settings.redis_url)
-            self._counts = redis_counts.RedisCounts(self._policy, self._redis)
+            self._redis = redis_counts.RedisCounts(self._policy, settings.redis_url)
+        self._counts = self._redis or MemoryCounts(self._policy)
 
     async def charge(self, context: RequestContext, cost: int, charged: int = 0) -> None:
         """Count `cost` units, at most the whole burst, less those `charged`; `LimitReached`."""

@@ -25,10 +25,14 @@ RETRY_S = 0.2  # meanwhile each process allows the whole rate
 PROBE = RateLimitItemPerSecond(1, namespace="probe")
 
 
-class Redis:
-    """The connections to Redis, and whether it responds."""
+class RedisCounts:
+    """Counts for all processes with the same Redis.
 
-    def __init__(self, url: str) -> None:
+    The requests of this process are also counted in its memory. If that count refuses a request,
+    Redis is not asked. While Redis is away, or after it has lost its data, that count still works.
+    """
+
+    def __init__(self, policy: Policy, url: str) -> None:
         try:
             self._pool = BlockingConnectionPool.from_url(
                 url,
@@ -43,33 +47,48 @@ class Redis:
                 "[limits] redis_url: expected redis://:password@host:6379/0, rediss://... or"
                 " unix:///path/of/socket"
             ) from error
-        self.storage = RedisStorage(
+        self._storage = RedisStorage(
             "redis://",
             implementation="redispy",
             key_prefix="catalogue",
             connection_pool=self._pool,  # type: ignore[arg-type] # its docstring allows it
         )
-        self.limiter = SlidingWindowCounterRateLimiter(self.storage)
-        self.is_there = False
+        self._limiter = SlidingWindowCounterRateLimiter(self._storage)
+        self._policy = policy
+        self._item = RateLimitItemPerSecond(policy.quota, policy.window_s, namespace=policy.name)
+        self._memory = MemoryCounts(policy)
+        self.is_there = False  # Redis responds
         self._search: asyncio.Task[None] | None = None
+
+    async def take(self, identity: str, cost: int) -> RetryLater | None:
+        """Count the cost; if that is over the limit, count nothing and return `RetryLater`."""
+        refused = await self._memory.take(identity, cost)
+        if refused or not self.is_there:
+            return refused
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                if await self._limiter.hit(self._item, identity, cost=cost):
+                    return None
+                previous, _, current, left_s = await self._storage.get_sliding_window(
+                    self._item.key_for(identity), self._policy.window_s
+                )
+        except Exception as error:  # noqa: BLE001 - no error of Redis may fail the request
+            self._lose(error)
+            return None
+        await self._memory.give_back(identity, cost)
+        # Redis keeps a window twice as long: its remaining time includes the next window.
+        left_s = max(0.0, left_s - self._policy.window_s)
+        return refuse(self._policy, cost, previous, current, left_s)
 
     async def connect(self) -> None:
         """Connect; if that fails, go on trying."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 # A write: a full Redis, or a replica, would answer a ping.
-                await self.limiter.hit(PROBE, cost=0)
+                await self._limiter.hit(PROBE, cost=0)
             self.is_there = True
-        except Exception as error:  # noqa: BLE001 - as in `RedisCounts.take`
-            self.lose(error)
-
-    def lose(self, error: Exception) -> None:
-        """Count without Redis until it responds again."""
-        self.is_there = False
-        if self._search is None:
-            reason = str(error) or "it did not respond in time"
-            log.warning("limits without redis", reason=reason)
-            self._search = asyncio.create_task(self._connect_again())
+        except Exception as error:  # noqa: BLE001 - as in `take`
+            self._lose(error)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -79,43 +98,17 @@ class Redis:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._pool.disconnect()
 
+    def _lose(self, error: Exception) -> None:
+        """Count without Redis until it responds again."""
+        self.is_there = False
+        if self._search is None:
+            reason = str(error) or "it did not respond in time"
+            log.warning("limits without redis", reason=reason)
+            self._search = asyncio.create_task(self._connect_again())
+
     async def _connect_again(self) -> None:
         while not self.is_there:
             await asyncio.sleep(RETRY_S)
             await self.connect()
         self._search = None
         log.info("limits with redis")
-
-
-class RedisCounts:
-    """Counts for all processes with the same Redis.
-
-    The requests of this process are also counted in its memory. If that count refuses a request,
-    Redis is not asked. While Redis is away, or after it has lost its data, that count still works.
-    """
-
-    def __init__(self, policy: Policy, redis: Redis) -> None:
-        self._policy = policy
-        self._item = RateLimitItemPerSecond(policy.quota, policy.window_s, namespace=policy.name)
-        self._redis = redis
-        self._memory = MemoryCounts(policy)
-
-    async def take(self, identity: str, cost: int) -> RetryLater | None:
-        """Count the cost; if that is over the limit, count nothing and return `RetryLater`."""
-        refused = await self._memory.take(identity, cost)
-        if refused or not self._redis.is_there:
-            return refused
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                if await self._redis.limiter.hit(self._item, identity, cost=cost):
-                    return None
-                previous, _, current, left_s = await self._redis.storage.get_sliding_window(
-                    self._item.key_for(identity), self._policy.window_s
-                )
-        except Exception as error:  # noqa: BLE001 - no error of Redis may fail the request
-            self._redis.lose(error)
-            return None
-        await self._memory.give_back(identity, cost)
-        # Redis keeps a window twice as long: its remaining time includes the next window.
-        left_s = max(0.0, left_s - self._policy.window_s)
-        return refuse(self._policy, cost, previous, current, left_s)

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from support import until
 
 from service.access import redis_counts
-from service.access.redis_counts import Redis, RedisCounts
+from service.access.redis_counts import RedisCounts
 from service.errors import OperatorError, Policy
 
 SERVER = shutil.which("redis-server")
@@ -93,12 +93,12 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest.fixture
-async def redis(server: Server) -> AsyncIterator[Redis]:
-    """A connection to it."""
-    redis = Redis(server.url)
-    await redis.connect()
-    yield redis
-    await redis.close()
+async def counts(server: Server) -> AsyncIterator[RedisCounts]:
+    """Counts in it."""
+    counts = RedisCounts(HUNDRED, server.url)
+    await counts.connect()
+    yield counts
+    await counts.close()
 
 
 async def count_passed(*clients: Client, requests: int = 100) -> int:
@@ -128,14 +128,13 @@ async def test_processes_count_together(start: Start, server: Server, url: str) 
     assert 1 <= int(refused.headers["Retry-After"]) <= 101
 
 
-async def test_a_client_learns_when_to_come_back(redis: Redis, server: Server) -> None:
+async def test_a_client_learns_when_to_come_back(counts: RedisCounts, server: Server) -> None:
     """Also from a process that did not serve the earlier requests."""
-    other = Redis(server.url)
+    other = RedisCounts(HUNDRED, server.url)
     await other.connect()
-    await RedisCounts(HUNDRED, other).take("client:7", 90)
+    await other.take("client:7", 90)
     await other.close()
 
-    counts = RedisCounts(HUNDRED, redis)
     for _ in range(9):
         refused = await counts.take("client:7", 11)
 
@@ -159,19 +158,20 @@ async def test_without_redis_each_process_limits_for_itself(start: Start, server
     assert list_events(logs) == [GONE, BACK]
 
 
-async def test_an_empty_redis_does_not_forget_for_the_process(redis: Redis, server: Server) -> None:
+async def test_an_empty_redis_does_not_forget_for_the_process(
+    counts: RedisCounts, server: Server
+) -> None:
     """Redis was restarted: it has neither counts nor scripts."""
-    counts = RedisCounts(HUNDRED, redis)
     await counts.take("client:7", 90)
     await server.kill()
     await server.start()
 
     refused = await counts.take("client:7", 20)
-    await until(lambda: redis.is_there)
+    await until(lambda: counts.is_there)
 
     assert refused
     assert await counts.take("client:7", 10) is None
-    assert redis.is_there
+    assert counts.is_there
 
 
 async def test_a_redis_that_hangs_delays_few_requests(
@@ -231,7 +231,7 @@ async def test_a_redis_that_refuses_is_as_none(
 def test_a_wrong_url_stops_the_start() -> None:
     """The message says what is expected, without the password."""
     with pytest.raises(OperatorError) as caught:
-        Redis(f"redis://:{PASSWORD}@h:port/0")
+        RedisCounts(HUNDRED, f"redis://:{PASSWORD}@h:port/0")
 
     assert str(caught.value).startswith("[limits] redis_url: expected redis://")
     assert PASSWORD not in str(caught.value)
