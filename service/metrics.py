@@ -10,7 +10,7 @@ import resource
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
@@ -76,7 +76,7 @@ class Metrics:
         gauge = partial(self.add, Gauge, multiprocess_mode="livesum")
 
         # The request. Its `_count` is the number of responses.
-        self._requests = histogram(
+        requests = histogram(
             "catalogue_request_duration_seconds",
             "Responses by method, route and status, and how long they took.",
             ("method", "route", "status"),
@@ -84,10 +84,8 @@ class Metrics:
         self.requests_in_flight = gauge(
             "catalogue_requests_in_flight", "Requests that have no response yet."
         )
-        self._refusals = counter(
-            "catalogue_refusals_total", "Responses 503, by reason.", ("reason",)
-        )
-        self._limited = counter("catalogue_limited_total", "Responses 429, by limit.", ("limit",))
+        refusals = counter("catalogue_refusals_total", "Responses 503, by reason.", ("reason",))
+        limited = counter("catalogue_limited_total", "Responses 429, by limit.", ("limit",))
 
         # The database.
         self._statements = histogram(
@@ -170,39 +168,28 @@ class Metrics:
             multiprocess_mode="livemax",
         )
 
-        self._by_response: dict[tuple[str, str, int], Histogram] = {}
-        self._by_query: dict[str, OfStatement] = {}
+        self._get_response = cache(requests.labels)
+        self.get_statement = cache(self._make_statement)
         if is_enabled:
             self.add_sampler(self._sample_process)
         # Create these series before their first event: only then Prometheus sees it as an increase.
-        self._rate_limited = self._limited.labels("rate")
-        self._by_refusal = {reason: self._refusals.labels(reason) for reason in Refusal}
+        self.limited = limited.labels("rate")
+        self._by_refusal = {reason: refusals.labels(reason) for reason in Refusal}
 
     def count_response(self, context: RequestContext, status: int, seconds: float) -> None:
         """Count a response, which took so many `seconds`."""
         method = context.method if context.method in METHODS else "other"  # clients invent some
-        labels = method, context.route or "none", status
-        series = self._by_response.get(labels)
-        if series is None:
-            series = self._by_response[labels] = self._requests.labels(*labels)
-        series.observe(seconds)
+        self._get_response(method, context.route or "none", status).observe(seconds)
         if context.refusal:
             self._by_refusal[context.refusal].inc()
 
-    def count_limited(self) -> None:
-        """Count a response 429."""
-        self._rate_limited.inc()
-
-    def get_statement(self, query: str) -> OfStatement:
-        """Return the metrics of the statements of a query."""
-        found = self._by_query.get(query)
-        if found is None:
-            found = self._by_query[query] = OfStatement(
-                self._statements.labels(query),
-                self._statement_rows.labels(query),
-                self._statement_failures.labels(query),
-            )
-        return found
+    def _make_statement(self, query: str) -> OfStatement:
+        """Make the metrics of the statements of a query."""
+        return OfStatement(
+            self._statements.labels(query),
+            self._statement_rows.labels(query),
+            self._statement_failures.labels(query),
+        )
 
     def describe_process(self, version: str, environment: str) -> None:
         """Set the gauges that do not change."""

@@ -26,7 +26,7 @@ class Limits:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._rate = settings.rate
-        self._count_refusal = metrics.count_limited
+        self._refusals = metrics.limited
         self.are_on = settings.rate > 0
         # Windows are whole seconds, as in Redis. A burst that is no multiple of the rate is rounded
         # up: if only its window were rounded up, clients would get less than the rate.
@@ -49,7 +49,7 @@ class Limits:
         if refused and charged:
             refused = await self._counts.take(key, cost)  # the client will send all of it again
         if refused:
-            self._count_refusal()
+            self._refusals.inc()
             raise LimitReached(
                 f"the limit is {self._rate} units per second, and {self._policy.quota} at once;"
                 f" this request takes {cost}: try again in {refused.retry_after_s} s",
