@@ -4,6 +4,7 @@ Do not restart a process that is alive but not ready: it recovers by itself when
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -13,29 +14,22 @@ from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import json_response
 
 
+@dataclass(frozen=True)
 class Health:
     """The handlers of /v1/healthcheck; `require_database` raises `Unavailable`."""
 
-    def __init__(
-        self,
-        environment: str,
-        require_database: Callable[[], Awaitable[None]],
-        cycle: RequestCycle,
-    ) -> None:
-        self._cycle = cycle
-        self._report = {
-            "status": "available",
-            "system_info": {"environment": environment, "version": __version__},
-        }
-        self._require_database = require_database
+    environment: str
+    require_database: Callable[[], Awaitable[None]]
+    cycle: RequestCycle
 
     async def show(self, _: web.Request) -> web.StreamResponse:
         """200 while the process can respond; does not use the database."""
-        return json_response(self._report)
+        info = {"environment": self.environment, "version": __version__}
+        return json_response({"status": "available", "system_info": info})
 
     async def ready(self, _: web.Request) -> web.StreamResponse:
         """200; 503 while the database is unreachable or lacks migrations, or the process stops."""
-        if self._cycle.is_draining:
+        if self.cycle.is_draining:
             raise Unavailable("draining", Refusal.STOPPING)
-        await self._require_database()
+        await self.require_database()
         return json_response({"status": "ready"})
