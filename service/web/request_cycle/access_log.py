@@ -62,7 +62,11 @@ class AccessLog:
             line["duration_ms"] = round(seconds * 1000, 2)
             user_agent = request.headers.get(hdrs.USER_AGENT)
             if user_agent is not None:
-                line["user_agent"] = _escape(user_agent)[:MAX_LOGGED_LENGTH]
+                line["user_agent"] = (
+                    user_agent
+                    if user_agent.isascii()  # other characters may control a terminal
+                    else user_agent.encode("ascii", "backslashreplace").decode()
+                )[:MAX_LOGGED_LENGTH]
         if context.reason:
             line["reason"] = context.reason
         if self._writer is None:
@@ -80,8 +84,3 @@ class AccessLog:
         except TypeError:  # a path that is not UTF-8
             text = encode_line(line) + b"\n"
         self._writer.write_line(text)
-
-
-def _escape(text: str) -> str:
-    """Return the text in ASCII: other characters may control a terminal."""
-    return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
