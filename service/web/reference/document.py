@@ -55,7 +55,6 @@ class Operation(NamedTuple):
     """The description of one route in the document; texts have code in backticks."""
 
     name: str  # the operationId, unique: client generators name methods after it
-    tag: str  # of `TAGS`
     summary: str
     description: str
     response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
@@ -64,6 +63,7 @@ class Operation(NamedTuple):
     problems: tuple[str, ...] = ()  # slugs; only those that the other fields do not imply
     status: int = 200  # of `response`
     multi_status: Json | None = None  # the other successful response, 207
+    tag: str = "Movies"  # of `TAGS`
 
 
 def parameter(name: str, location: str, description: str, **shape: Any) -> Json:
@@ -153,7 +153,7 @@ POSITION = parameter(
 )
 BODIES = ("MovieInput", "MoviePatch")  # of requests
 # Of every operation with a scope; `malformed-header`: there are two Authorization headers.
-ACCESS_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached")
+SCOPE_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached", "wrong-parameters")
 HTTP_PROBLEMS = ("bad-request", "head-timeout", "expectation-failed", "head-too-large")
 COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
 
@@ -225,7 +225,7 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
         token = {TOKEN: [scope.name.lower()]}
         # Alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or none.
         security = [token, {}] if scope <= anonymous else [token]
-        problems += ACCESS_PROBLEMS
+        problems += SCOPE_PROBLEMS
     parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
     if scope > Scope.READ:  # every client may read
         problems += ("forbidden", "origin-not-allowed")
@@ -248,12 +248,12 @@ def _options(other: Operation) -> Operation:
     path = tuple({**p, "schema": STRING} for p in other.parameters if p["in"] == "path")
     return Operation(
         name=f"{other.name}_options",
-        tag=other.tag,
         summary="List the methods of this path",
         description="Does not use the database.",
         response=response("The methods, in `Allow`.", ("Allow",)),
         parameters=path,
         status=204,
+        tag=other.tag,
     )
 
 

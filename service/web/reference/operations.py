@@ -130,7 +130,6 @@ _CHANGE = schemas.make_example(schemas.Change()) | {"movie": schemas.make_exampl
 _OPERATIONS = (
     Operation(
         "list_movies",
-        "Movies",
         "Find movies",
         "Returns a page of the movies that match all filters. `title` finds words in any order"
         " and ignores case and accents. Ranges include both ends. With `created_at` or"
@@ -149,11 +148,9 @@ _OPERATIONS = (
         " If the stream breaks off, the connection is reset.",
         _PAGE,
         (*QUERY, IF_NONE_MATCH),
-        problems=("wrong-parameters",),
     ),
     Operation(
         "list_genres",
-        "Movies",
         "List the genres",
         "Returns the genres with their numbers of movies, the most frequent first, at most"
         " 1,000. A process counts them on request and reuses the result for 100 times as long as"
@@ -165,11 +162,9 @@ _OPERATIONS = (
             genres=[{"genre": "drama", "movies": 120}, {"genre": "war", "movies": 7}],
         ),
         (IF_NONE_MATCH,),
-        problems=("wrong-parameters",),
     ),
     Operation(
         "list_changes",
-        "Movies",
         "Get the changes",
         "Returns up to 100 changes of movies after the cursor `after`, in an order that never"
         " misses one; without `after`, the oldest that are kept. With `wait`, the response comes as"
@@ -178,11 +173,10 @@ _OPERATIONS = (
         " header `Changes-Cursor` of the first page. Then send each `next_cursor` as `after`.",
         json_response("The changes.", schemas.ChangeList, changes=[_CHANGE]),
         _describe_query(CHANGES_PARAMETERS),
-        problems=("wrong-parameters", "cursor-expired"),
+        problems=("cursor-expired",),
     ),
     Operation(
         "create_movie",
-        "Movies",
         "Add a movie",
         "Stores the movie with a new id and version 1; `Location` is its path. A `Content-Type`"
         " is not required. If you send an `Idempotency-Key`, you can repeat the request when a"
@@ -191,12 +185,11 @@ _OPERATIONS = (
         _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
         (IDEMPOTENCY_KEY,),
         WHOLE_MOVIE,
-        (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
+        (*BODY_PROBLEMS, *KEY_PROBLEMS),
         status=201,
     ),
     Operation(
         "create_movies",
-        "Movies",
         "Add several movies",
         f"Stores up to {MAX_MOVIES} movies in one step: all or, with an error, none. With `Prefer:"
         " handling=lenient`, each movie is created for itself: the response is a 207 with a result"
@@ -205,23 +198,20 @@ _OPERATIONS = (
         json_response("The new movies.", schemas.MovieBatchResponse, ("Idempotency-Replayed",)),
         (IDEMPOTENCY_KEY, PREFER),
         MOVIES,
-        (*BODY_PROBLEMS, *KEY_PROBLEMS, "wrong-parameters"),
+        (*BODY_PROBLEMS, *KEY_PROBLEMS),
         status=201,
         multi_status=json_response("The results.", schemas.BatchResults, ("Preference-Applied",)),
     ),
     Operation(
         "show_movie",
-        "Movies",
         "Show a movie",
         "Returns the movie with every change that was acknowledged before this request arrived; if"
         " copies of the database serve reads, also send the `Catalogue-Position` of a change.",
         _movie_response("The movie.", *VALIDATORS),
         (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
-        problems=("wrong-parameters",),
     ),
     Operation(
         "update_movie",
-        "Movies",
         "Change fields of a movie",
         "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once."
         " `null` is refused, because no field of a movie can be removed. A patch that changes"
@@ -235,76 +225,74 @@ _OPERATIONS = (
         ),
         (ID, *PRECONDITIONS),
         PATCH,
-        ("wrong-parameters", *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
+        (*BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
     ),
     Operation(
         "replace_movie",
-        "Movies",
         "Replace a movie",
         "Replaces all fields of an existing movie. It does not create movies.",
         _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
         (ID, *PRECONDITIONS),
         WHOLE_MOVIE,
-        ("wrong-parameters", *BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
+        (*BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
     ),
     Operation(
         "delete_movie",
-        "Movies",
         "Delete a movie",
         "Deletes the movie and returns it. Deleting it again is answered 404.",
         _movie_response("The deleted movie."),
         (ID, *PRECONDITIONS),
-        problems=("wrong-parameters", "validation-failed", *PRECONDITION_PROBLEMS),
+        problems=("validation-failed", *PRECONDITION_PROBLEMS),
     ),
     Operation(
         "show_health",
-        "Health",
         "Check that the process is alive",
         "For liveness probes. Does not use the database, so that a process is not restarted because"
         " its database is unreachable.",
         json_response("The process is alive.", schemas.Health),
+        tag="Health",
     ),
     Operation(
         "show_readiness",
-        "Health",
         "Check that the process can serve requests",
         "For readiness probes. 503 while the database is unreachable, migrations are missing, or"
         " the process is shutting down.",
         json_response("The process can serve requests.", schemas.Readiness),
+        tag="Health",
     ),
     *(
         Operation(
             name,
-            "Reference",
             "Find the API and its reference",
             "Returns the paths of the movies, the reference page and the OpenAPI document.",
             json_response("The paths.", schemas.Index),
+            tag="Reference",
         )
         for name in ("show_index", "show_root_index")
     ),
     Operation(
         "show_document",
-        "Reference",
         "Get this API in OpenAPI 3.1",
         "For tools such as client generators, gateways and tests.",
         response("The document.", ("ETag",), {"application/json": {"schema": DOCUMENT}}),
         (IF_NONE_MATCH,),
+        tag="Reference",
     ),
     Operation(
         "show_page",
-        "Reference",
         "Show the reference page",
         "Shows the document to people, with a form to send each request.",
         response("The page.", ("ETag",), {"text/html": {"schema": STRING}}),
         (IF_NONE_MATCH,),
+        tag="Reference",
     ),
     Operation(
         "show_file",
-        "Reference",
         "Get a file of the reference page",
         "Its style sheet, script or icon.",
         response("The file.", ("ETag",), {key: {"schema": STRING} for key in FILE_TYPES}),
         (FILE, IF_NONE_MATCH),
+        tag="Reference",
     ),
 )
 OPERATIONS: Mapping[str, Operation] = {operation.name: operation for operation in _OPERATIONS}
