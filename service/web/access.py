@@ -9,15 +9,17 @@ from aiohttp import hdrs, web
 
 from service.access.clients import Client, Clients, Scope
 from service.access.limits import Limits
+from service.catalogue.strict_json import MAX_BYTES
 from service.config import Access
 from service.context import RequestContext
 from service.errors import Forbidden, MalformedHeader, Unauthorized
-from service.web.costs import count_units
 from service.web.request_cycle.contexts import CONTEXT
 
 if TYPE_CHECKING:
     from service.web.request_cycle.cycle import Route
 
+UNIT_BYTES = 65_536  # a body takes a unit of the rate limit for as many bytes, or fewer
+MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
 EXPECTED_HEADER = "the request needs a token; expected Authorization: Bearer mc_..."
 
 
@@ -79,3 +81,16 @@ class AccessControl:
             if self._limits.are_on:
                 await self._limits.charge(context, 1)
             raise
+
+
+def count_units(request: web.Request, cost: int) -> int:
+    """Return the units of a request: `cost`, or more for a large body, before it is read.
+
+    A body counts as the largest one if it is compressed or does not say how long it is.
+    """
+    if not request.body_exists:
+        return cost
+    is_plain = request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() == "identity"
+    length = request.content_length if is_plain else None
+    units = MAX_BODY_UNITS if length is None else -(-length // UNIT_BYTES)
+    return max(cost, min(units, MAX_BODY_UNITS))

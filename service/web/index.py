@@ -7,11 +7,6 @@ from service.web.responses import json_response
 INDEX = {"api": "/v1/movies", "reference": "/v1/docs", "openapi": "/v1/openapi.json"}
 
 
-async def show_root_index(_: web.Request) -> web.StreamResponse:
-    """200; does not use the database."""
-    return json_response(INDEX)
-
-
 async def show_index(_: web.Request) -> web.StreamResponse:
     """200; does not use the database."""
     return json_response(INDEX)

@@ -9,7 +9,7 @@ from support import Execute, StoppedClock, add_client, add_movies, bearer
 from wire import exchange
 
 from service.access import counts
-from service.web.costs import MAX_BODY_UNITS
+from service.web.access import MAX_BODY_UNITS
 
 RATE = {"limits__rate": 1, "limits__burst": 20}  # a window of 20 s
 WRONG = bearer("mc_1_" + 43 * "A")
