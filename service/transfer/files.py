@@ -48,11 +48,8 @@ def write_file(path: str) -> Iterator[BinaryIO]:
     """
     with convert_write_errors("stdout" if path == "-" else path):
         final = Path(path)
-        if path == "-":
-            with open(1, "wb", closefd=False) as stream:
-                yield stream
-        elif final.exists() and not final.is_file():
-            with final.open("wb") as stream:
+        if path == "-" or (final.exists() and not final.is_file()):
+            with open(1 if path == "-" else path, "wb", closefd=path != "-") as stream:
                 yield stream
         else:
             part = final.with_name(f".{final.name}.{secrets.token_hex(4)}.part")

@@ -110,9 +110,16 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     Raises `OperatorError`.
     """
     started = time.monotonic()
+    read = inserted = rejected = 0
     with transactions.begin(url, queries) as transaction:
         try:
-            read, inserted, rejected = _insert_all(transaction, rows, rejects)
+            with write_rejects(rejects) as write_reject:
+                for chunk in _insert_chunks(transaction, _split_into_chunks(rows)):
+                    for _, reject in sorted(chunk.rejects):
+                        write_reject(reject)
+                    read += chunk.read
+                    inserted += chunk.inserted
+                    rejected += len(chunk.rejects)
             must_commit = not dry_run and (allow_rejects or not rejected)
             if must_commit:
                 transaction.run("analyze_movies")
@@ -121,21 +128,6 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
         if must_commit:
             transaction.commit()
     return ImportResult(read, inserted, rejected, time.monotonic() - started)
-
-
-def _insert_all(
-    transaction: Transaction, rows: Iterable[FileRow], rejects: Path
-) -> tuple[int, int, int]:
-    """Return how many rows were read, inserted and rejected."""
-    read = inserted = rejected = 0
-    with write_rejects(rejects) as write_reject:
-        for chunk in _insert_chunks(transaction, _split_into_chunks(rows)):
-            for _, reject in sorted(chunk.rejects):
-                write_reject(reject)
-            read += chunk.read
-            inserted += chunk.inserted
-            rejected += len(chunk.rejects)
-    return read, inserted, rejected
 
 
 def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
