@@ -69,15 +69,13 @@ class Writer(io.TextIOBase):
         while True:
             line = self._queue.get()
             if text and (not line or len(text) + len(line) > PIPE_BUF_BYTES):
-                if not self._write(text):
-                    return
+                self._write(text)
                 text = b""
             if not line:
                 return
             text += line
             if self._queue.empty():
-                if not self._write(text):
-                    return
+                self._write(text)
                 text = b""
                 if self._dropped:
                     dropped, self._dropped = self._dropped, 0
@@ -85,8 +83,8 @@ class Writer(io.TextIOBase):
                 if not self._is_closing.is_set():
                     time.sleep(COLLECT_S)
 
-    def _write(self, text: bytes) -> bool:
-        """Write all of the text, again after an error; False when the writer is closing.
+    def _write(self, text: bytes) -> None:
+        """Write all of the text, again after an error; end the thread when the writer is closing.
 
         A full disk may take a part of it: the rest must come next, or a line would be torn.
         """
@@ -95,8 +93,7 @@ class Writer(io.TextIOBase):
                 text = text[os.write(getattr(sys, self._stream).fileno(), text) :]
             except (OSError, ValueError, AttributeError):  # the last two: the stream was closed
                 if self._is_closing.wait(RETRY_S):
-                    return False
-        return True
+                    sys.exit()
 
 
 @cache

@@ -33,7 +33,6 @@ async def make_worker(
     sockets: Sequence[socket.socket],
 ) -> Worker:
     """Make a worker. SIGHUP reloads its queries."""
-    app: web.Application
 
     def reload() -> None:
         app[RELOAD_QUERIES]()

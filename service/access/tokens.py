@@ -38,6 +38,5 @@ def hash_token(token: str) -> str:
 
 def _sum(unchecked: str) -> str:
     """Return the first characters of the text's SHA-256 in base64url: docs/dbas.md has the SQL."""
-    return urlsafe_b64encode(hashlib.sha256(unchecked.encode()).digest()).decode()[
-        :CHECKSUM_CHARACTERS
-    ]
+    digest = hashlib.sha256(unchecked.encode()).digest()
+    return urlsafe_b64encode(digest).decode()[:CHECKSUM_CHARACTERS]
