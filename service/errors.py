@@ -45,12 +45,8 @@ class Invalid(CatalogueError):
         self.failures = failures
 
 
-class WrongParameters(CatalogueError):
+class WrongParameters(Invalid):
     """A query string with wrong parameters: every failure at once."""
-
-    def __init__(self, failures: list[Failure]) -> None:
-        super().__init__(failures)
-        self.failures = failures
 
 
 class CursorExpired(CatalogueError):
