@@ -22,7 +22,7 @@ from service.access.exposure import warn_if_anyone_can_write
 from service.app import RELOAD_QUERIES, create_app, load_queries
 from service.catalogue.movie import OUTPUT_FORMS
 from service.catalogue.suggestions import refresh_words
-from service.client_commands import clients
+from service.client_commands import clients, report
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
 from service.database.migrations import files as migration_files
@@ -50,7 +50,7 @@ class Commands(click.Group):
                 ctx.exit(1)
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
-            click.echo("stopped", err=True)
+            report("stopped")
             ctx.exit(128 + signal.SIGINT)
 
 
@@ -166,7 +166,6 @@ def status(config: Config) -> None:
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - alembic takes 0.4 s to load
 
     with with_database(config) as ready:
-        report = partial(click.echo, err=True)
         for entry in migrations.status(ready.database.url, ready.root / "migrations", report):
             when = "applied" if entry.applied else "pending"
             if entry.applied and entry.applied.applied_at:
@@ -235,7 +234,7 @@ def check(config: Config) -> None:
     files = len({query.path for query in loaded.values()})
     click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
     if not is_writable:
-        click.echo("the database is read-only: the results of writes were not checked", err=True)
+        report("the database is read-only: the results of writes were not checked")
 
 
 @queries.command("list")
@@ -317,7 +316,7 @@ def import_(  # noqa: PLR0913 - its options
         result = import_rows(
             url, loaded, rows, rejects, allow_rejects=allow_rejects, dry_run=dry_run
         )
-        click.echo(result.summary(rejects, allow_rejects=allow_rejects, dry_run=dry_run), err=True)
+        report(result.summary(rejects, allow_rejects=allow_rejects, dry_run=dry_run))
         if result.rejected and not allow_rejects:
             verb = "would be" if dry_run else "was"
             raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
@@ -327,7 +326,7 @@ def import_(  # noqa: PLR0913 - its options
             except (OperatorError, KeyboardInterrupt) as error:  # the movies are there
                 reason = str(error) or "interrupted"
                 remedy = "the words for suggestions are old: run python -m service refresh-words"
-                click.echo(f"{remedy} ({reason})", err=True)
+                report(f"{remedy} ({reason})")
 
 
 @main.command("refresh-words")
@@ -337,7 +336,7 @@ def refresh_words_(config: Config) -> None:
     with _stop_on_signals(), with_database(config) as ready:
         started = time.monotonic()
         words = refresh_words(ready.database.url, load_queries(config))
-    click.echo(f"refreshed {words:,} words in {time.monotonic() - started:.1f} s", err=True)
+    report(f"refreshed {words:,} words in {time.monotonic() - started:.1f} s")
 
 
 @main.command("export")
@@ -356,7 +355,7 @@ def export(config: Config, file: str, kind: str | None) -> None:
             exported = export_movies(ready.database.url, load_queries(config), file, kind)
         except BrokenPipeError:
             sys.exit(128 + signal.SIGPIPE)  # the reader has closed the pipe, as `head` does
-    click.echo(f"exported {exported:,} movies in {time.monotonic() - started:.1f} s", err=True)
+    report(f"exported {exported:,} movies in {time.monotonic() - started:.1f} s")
 
 
 @contextmanager
@@ -374,7 +373,6 @@ def _stop_on_signals() -> Iterator[None]:
 def _upgrade(config: Config) -> None:
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
-    report = partial(click.echo, err=True)
     migrations.upgrade(config.database.url, config.root / "migrations", report)
     migrations.switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
 
