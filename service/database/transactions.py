@@ -67,8 +67,7 @@ class Transaction:
 
     def execute(self, sql: str) -> None:
         """Run a statement that begins, ends or divides the transaction."""
-        self._running = self._thread.submit(self._fetch, sql)
-        self.finish()
+        self._thread.submit(self._fetch, sql).result()
 
     def _fetch(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         self._cursor.execute(sql, parameters)

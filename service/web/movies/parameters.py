@@ -65,12 +65,7 @@ class QueryParameter(Field[Any]):
     `expected` is what errors and the reference say; `schema` is its JSON Schema.
     """
 
-    def __init__(
-        self,
-        expected: str,
-        parse: Callable[[str], Any] = str,
-        **schema: Any,
-    ) -> None:
+    def __init__(self, expected: str, parse: Callable[[str], Any] = str, **schema: Any) -> None:
         super().__init__(error_messages={"invalid": f"must be {expected}"})
         self.expected = expected
         self.schema = schema
