@@ -19,7 +19,6 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config as GunicornConfig
 
 from service import logs
-from service.access.exposure import warn_if_anyone_can_write
 from service.config import load, require_database_url
 from service.errors import OperatorError
 
@@ -68,18 +67,19 @@ def when_ready(server: Arbiter) -> None:
     server.metrics_folder = _make_metrics_folder() if _config.operations.are_metrics_on else None
 
     from service.app import check_start  # noqa: PLC0415 - after the folder was made
-    from service.web.request_cycle.runner import bind as make_sockets  # noqa: PLC0415 - as above
+    from service.web.request_cycle import runner  # noqa: PLC0415 - as above
     from service.worker import make_worker  # noqa: PLC0415 - as above
 
     operations_sockets = []
     try:
         asyncio.run(check_start(_config))
         if _config.operations.port:
-            operations_sockets = make_sockets(_config.operations, "[operations] host and port")
+            operations_sockets = runner.bind(_config.operations, "[operations] host and port")
     except OperatorError as error:
         logs.log_start_failure(error)
         raise SystemExit(1) from error
-    warn_if_anyone_can_write(_config.access, [each.sock.getsockname() for each in server.LISTENERS])
+    addresses = [each.sock.getsockname() for each in server.LISTENERS]
+    runner.warn_if_anyone_can_write(_config.access, addresses)
     server.make_worker = partial(make_worker, _config, operations_sockets, server.metrics_folder)
 
 

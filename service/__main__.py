@@ -18,7 +18,6 @@ import click
 
 from service import config as settings
 from service import logs
-from service.access.exposure import warn_if_anyone_can_write
 from service.app import RELOAD_QUERIES, create_app, load_queries
 from service.catalogue.movie import OUTPUT_FORMS
 from service.catalogue.suggestions import refresh_words
@@ -34,7 +33,7 @@ from service.transfer import formats
 from service.transfer.exporting import export_movies
 from service.transfer.files import open_source
 from service.transfer.importing import import_rows
-from service.web.request_cycle.runner import Runner, bind
+from service.web.request_cycle.runner import Runner, bind, warn_if_anyone_can_write
 
 
 class Commands(click.Group):

@@ -481,7 +481,7 @@ def test_the_commands_of_the_procfile_work(environment: Environment) -> None:
 def test_writes_without_a_token_over_a_network_are_warned_of(
     environment: Environment, anonymous: str, warnings: int
 ) -> None:
-    """tests/access/test_exposure.py has the addresses."""
+    """tests/web/request_cycle/test_exposure.py has the addresses."""
     environment |= {"HOST": "0.0.0.0", "CATALOGUE_ACCESS_ANONYMOUS": anonymous}  # noqa: S104
 
     with serving(SERVE, environment) as (_, process):

@@ -5,12 +5,13 @@ import resource
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any
 
 import structlog
 from aiohttp import web
 
-from service.config import Config, Operations
+from service.config import Access, Config, Operations
 from service.config import Server as Settings
 from service.errors import OperatorError
 from service.web.request_cycle.connections import EndOfRequest, Server
@@ -128,3 +129,21 @@ def bind(address: Settings | Operations, setting: str) -> list[socket.socket]:
         raise OperatorError(
             f"cannot listen on {host}:{port}: {error.strerror}; {setting} set the address"
         ) from error
+
+
+def warn_if_anyone_can_write(settings: Access, addresses: Iterable[Any]) -> None:
+    """Warn once if clients without a token may write, on an address other than loopback.
+
+    `addresses`: of the listening sockets, as `getsockname` returns them; a unix socket has a text.
+    """
+    if settings.anonymous != "write":
+        return
+    hosts = [address[0] for address in addresses if isinstance(address, tuple)]
+    exposed = [host for host in hosts if not ip_address(host.partition("%")[0]).is_loopback]
+    if exposed:
+        log.warning(
+            "anyone can write",
+            reason="[access] anonymous is write, so anyone who reaches"
+            f" {' or '.join(dict.fromkeys(exposed))} can create, change and delete movies",
+            remedy="set [access] anonymous to read or none, and give clients tokens",
+        )
