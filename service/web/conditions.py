@@ -48,10 +48,8 @@ def is_not_modified(request: web.Request, headers: Mapping[str, str]) -> bool:
         etag = headers["ETag"].removeprefix("W/")[1:-1]
         return not tags or any(tag.opaque == etag for tag in tags)  # weak comparison: 8.8.3.2
     since = parse_date(request.headers.get(hdrs.IF_MODIFIED_SINCE))
-    if since is None:
-        return False
     changed = parse_date(headers.get("Last-Modified"))
-    return changed is not None and changed <= since
+    return since is not None and changed is not None and changed <= since
 
 
 def not_modified_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,13 +1,14 @@
 """The response with a page of movies: the list, its metadata, and links to the pages around it."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 from yarl import URL
 
 from service.catalogue.movie import movie_json
-from service.catalogue.paging import Page, SortKey
+from service.catalogue.paging import Page
 from service.web.movies import cursors
 from service.web.movies.parameters import ListQuery
 from service.web.request_cycle.compression import LargeResponse
@@ -22,8 +23,9 @@ def page_response(
     `more`: further metadata, that only some lists have.
     """
     url = request.rel_url
-    previous_cursor = _encode_cursor(page.previous, page.total, query, backwards=True)
-    next_cursor = _encode_cursor(page.next, page.total, query, backwards=False)
+    encode = partial(cursors.encode, total=page.total, filters=query.filter, sort=query.sort)
+    previous_cursor = page.previous and encode(page.previous, backwards=True)
+    next_cursor = page.next and encode(page.next, backwards=False)
     last_page = page.last_page(query.page_size)
     metadata: dict[str, Any] = {
         "page_size": query.page_size,
@@ -46,12 +48,6 @@ def page_response(
     payload = {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata}
     headers = {"Link": link, "Vary": "Accept"}
     return cacheable_response(request, encode_json(payload), headers=headers)
-
-
-def _encode_cursor(
-    key: SortKey | None, total: int, query: ListQuery, *, backwards: bool
-) -> str | None:
-    return key and cursors.encode(key, total, query.filter, query.sort, backwards=backwards)
 
 
 def _make_link(
