@@ -106,7 +106,9 @@ class Listing:
         `context`: of the request, for logs. Raises `WrongParameters` if the page number is too high
         for so many matches.
         """
-        order = _reverse_sort(sort) if place.backwards else sort
+        order = sort
+        if place.backwards:
+            order = sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
         fetch = partial(self._statements.fetch, waiting=[context] if context else [])
         pages = _Pages(fetch, self._statements.timeout, wanted.parameters(), order, size + 1)
         total, rows = place.total, list[Row]()
@@ -209,10 +211,6 @@ def choose_start(
     if key.value <= limit if descending else key.value >= limit:
         return {**filters, bound: None}, key
     return filters, None
-
-
-def _reverse_sort(sort: str) -> str:
-    return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
 
 
 def _make_edge_key(sort: str, place: Place, movies: list[Movie]) -> SortKey | None:
