@@ -5,7 +5,6 @@ format of the response must also change the format of the tag.
 """
 
 import re
-from wsgiref.handlers import format_date_time
 
 from aiohttp import hdrs, web
 
@@ -13,7 +12,7 @@ from service.catalogue.movie import Movie
 from service.catalogue.movies import ALWAYS, Condition
 from service.database import MAX_INTEGER
 from service.errors import PreconditionRequired
-from service.web.conditions import Tag, parse_date, parse_tags
+from service.web.conditions import Tag, format_date, parse_date, parse_tags
 
 MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
 
@@ -22,7 +21,7 @@ def movie_headers(movie: Movie) -> dict[str, str]:
     """Return the headers of a response with this movie; caches must revalidate it."""
     return {
         "ETag": f'"{movie.id}-{movie.version}"',
-        "Last-Modified": format_date_time(movie.updated_at.timestamp()),
+        "Last-Modified": format_date(movie.updated_at),
         "Cache-Control": "no-cache",
     }
 
