@@ -109,7 +109,9 @@ HEADERS = {
         "With a stream and the first page of all movies: where the feed of changes goes on.",
         required=False,
     ),
-    "Catalogue-Position": _header("Sent with a `GET`, its response shows at least this write."),
+    "Catalogue-Position": _header(
+        "With a write: sent with a `GET`, its response shows at least this write.", required=False
+    ),
     "Allow": _header("The methods of this path."),
     "Retry-After": _header("Seconds to wait before the next attempt.", type="integer", minimum=0),
     "ETag": _header("The entity tag; it changes whenever the response does.", required=False),

@@ -16,6 +16,7 @@ from service.web.request_cycle.contexts import CONTEXT
 STATUS_LINES = {
     int(status): f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
+_format_date = lru_cache(maxsize=1)(format_date_time)  # of this second
 
 
 class DirectResponse(web.StreamResponse):
@@ -60,8 +61,3 @@ class DirectResponse(web.StreamResponse):
     def force_close(self) -> None:
         """Let this be the last response of its connection."""
         self._is_last = True
-
-
-@lru_cache(maxsize=1)
-def _format_date(seconds: int) -> str:
-    return format_date_time(seconds)
