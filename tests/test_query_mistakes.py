@@ -69,7 +69,7 @@ MISTAKES = [
         STRAY,
     ),
     ("GET", "get_movies", "where m.id = any", ", (values (1), (2)) as v where m.id = any", STRAY),
-    ("POST", "create_movies_once", "  n.position, n.f", "  n.position - 1 as position, n.f", STRAY),
+    ("POST", "create_movies_once", " n.position, n.f", " n.position - 1 as position, n.f", STRAY),
     ("PATCH", "update_movies", "  m.id, u.title", "  m.id - 1 as id, u.title", STRAY),
     ("DELETE", "delete_movies", "  m.id, x.title", "  m.id - 1 as id, x.title", STRAY),
     # No rows.
@@ -107,7 +107,7 @@ async def test_all_requests_of_a_wrong_statement_fail(
     edited: Edited, execute: Execute, logged: list[Any]
 ) -> None:
     """None gets the movie of another; nothing is sent again."""
-    client = await edited("movies.sql", "  n.position,\n  c", "  n.position - 1 as position,\n  c")
+    client = await edited("movies.sql", " n.position,\n  c", " n.position - 1 as position,\n  c")
 
     responses = await asyncio.gather(
         *(client.post("/v1/movies", json=MOANA | {"title": str(n)}) for n in range(20))

@@ -102,10 +102,10 @@ class Primary(Server):
         """Ask, and keep a sample; drop those of a former primary."""
         now = asyncio.get_running_loop().time()
         if row := await self.ask():
-            *identity, lsn = row
-            if self.identity != (*identity,):
+            identity, lsn = row[:2], row[2]
+            if identity != self.identity:
                 self.samples.clear()
-            self.identity = (*identity,)
+            self.identity = identity
             self.samples.append(Sample(now, lsn, mark))
 
 
@@ -169,9 +169,10 @@ class Replica(Server):
         age, primary = self.measure_age(), self._primary
         if age == inf or position >= self._horizon:
             return False
+        is_fresh = age <= self._max_lag
         if primary.answers:
-            return age <= self._max_lag
-        return not position and (age <= self._max_lag or self._caught is primary.samples[-1])
+            return is_fresh
+        return not position and (is_fresh or self._caught is primary.samples[-1])
 
 
 class Replicas:
@@ -190,7 +191,6 @@ class Replicas:
             Replica(each, queries, self._primary, Pool(each, None, pool.metrics, max_streams))
             for each in (replace(settings, url=url) for url in settings.replica_urls)
         ]
-
         pool.metrics.add_sampler(self._sample)
 
     def _sample(self) -> None:
@@ -212,8 +212,8 @@ class Replicas:
 
     async def run(self, _: object) -> AsyncIterator[None]:
         """Ask the servers until the service stops (a `cleanup_ctx`)."""
-        tasks = [self._watch_primary(), self._keep_mark(), *map(self._watch, self.all)]
-        running = asyncio.gather(*tasks)
+        watches = map(self._watch, self.all)
+        running = asyncio.gather(self._watch_primary(), self._keep_mark(), *watches)
         yield
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -264,11 +264,9 @@ class Reads(Statements):
     def __post_init__(self) -> None:
         """Make the statements of each replica; what fails there is repeated on the primary."""
         super().__post_init__()
-        settings = self.queries, self.timeout, self.slow, self.share
-        make = Statements
-        self._on_replicas = {
-            each: make(each.pool, *settings, repeats_reads=False) for each in self.replicas.all
-        }
+        repeats_reads = False
+        settings = self.queries, self.timeout, self.slow, self.share, repeats_reads
+        self._on_replicas = {each: Statements(each.pool, *settings) for each in self.replicas.all}
 
     async def fetch(
         self, name: str, *, waiting: Sequence[RequestContext] = (), **given: Any

@@ -533,7 +533,7 @@ async def test_a_killed_replica_costs_no_request(
     async with reading(client, path) as statuses:
         await until(lambda: min(servers.count_runs("get_movies")[1:]) > 10)
         logs.clear()
-        kill_postgres(servers.first)
+        await asyncio.to_thread(kill_postgres, servers.first)
         await until(lambda: name_server(servers.first) in list_events(logs, "replica left out"))
         reached = len(statuses)
         await until(lambda: len(statuses) > reached + 50)
@@ -553,7 +553,7 @@ async def test_without_any_replica_the_primary_serves(
     async with reading(client, path) as statuses:
         await until(lambda: min(servers.count_runs("get_movies")[1:]) > 10)
         for url in servers.standbys:
-            kill_postgres(url)
+            await asyncio.to_thread(kill_postgres, url)
         before = servers.count_runs("get_movies")[0]
         await until(lambda: servers.count_runs("get_movies")[0] > before + 20)
     for name in ("first", "second"):
