@@ -36,6 +36,10 @@ class Link:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
             self.port = self._server.sockets[0].getsockname()[1]
 
+    def lead_to(self, database: str) -> None:
+        """Relay new connections to this database."""
+        self._target = parse_qs(database.partition("?")[2])
+
     def stall(self) -> None:
         """Accept new connections and keep the old ones, but lose what they send from now on."""
         self._is_stalled = True

@@ -187,7 +187,7 @@ async def absorb_timeout(connection: aiopg.Connection) -> None:
     try:
         async with connection.cursor() as cursor:
             await cursor.execute("select")
-    except (asyncio.CancelledError, psycopg2.Error) as error:
+    except (asyncio.CancelledError, TimeoutError, psycopg2.Error) as error:
         if isinstance(error, asyncio.CancelledError) and not isinstance(
             error.__context__, QueryCanceled
         ):

@@ -24,12 +24,12 @@ from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.database.pool import Pool
 from service.database.query import Execution, Expected, Query
-from service.database.statements import Row, RowLists, Statements
+from service.database.statements import DEFAULTS, Row, RowLists, Statements
 from service.database.urls import name_server
 from service.errors import CatalogueError, Refusal, StatementFailed, Unavailable
 
-PRIMARY = {"system_identifier": int, "timeline": str, "lsn": int}
-REPLICA = {"system_identifier": int, "lsn": int, "received": int, "horizon": int}
+PRIMARY = {"database": str, "timeline": str, "lsn": int}
+REPLICA = {"database": str, "lsn": int, "received": int, "horizon": int}
 QUERIES: Mapping[str, Expected] = {
     "get_primary_state": Expected(PRIMARY, [{}], "choosing a replica"),
     "get_replica_state": Expected(REPLICA, [{}], "choosing a replica"),
@@ -74,11 +74,12 @@ class Server:
                 self.failure = self.failure or "the connection broke"
                 self._connection = await self._connector.connect()
             query = self._queries[self._query]
-            execution = Execution(query.build_preamble(POLL_TIMEOUT_S), POLL_TIMEOUT_S)
+            execution = Execution(query.build_preamble(POLL_TIMEOUT_S, DEFAULTS), POLL_TIMEOUT_S)
             rows = await query.run(self._connection, execution, {})
         except (TimeoutError, psycopg2.Error, CatalogueError) as error:
             is_silent = isinstance(error, TimeoutError)
             self.failure = "it does not respond" if is_silent else describe_error(error)
+            self.close()  # the address may lead to another server by now
             return None
         self.failure = None if rows else "it is not a standby"
         return rows[0] if rows else None
@@ -94,7 +95,7 @@ class Primary(Server):
 
     def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
         super().__init__(settings, "get_primary_state", queries)
-        self.identity: tuple[Any, ...] = ()  # its system identifier and timeline
+        self.identity: tuple[Any, ...] = ()  # its database and timeline
         kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
         self.samples: deque[Sample] = deque(maxlen=round(kept))
 
@@ -129,9 +130,9 @@ class Replica(Server):
         """Ask, and compare it with the samples of the primary."""
         if not (row := await self.ask()):
             return
-        system, lsn, received, self._horizon = row
-        if system != self._primary.identity[0]:
-            self.failure = "it is not a standby of this primary"
+        database, lsn, received, self._horizon = row
+        if database != self._primary.identity[0]:
+            self.failure = "it is not a standby of this primary, or has another database"
         if self._follows != self._primary.identity:
             # After a failover, it may have received WAL that the new primary never had: until it
             # gets beyond this place, it may be on the former timeline.

@@ -17,6 +17,7 @@ from support import Execute, until
 from service.config import Config
 from service.database import connections
 from service.database.connections import Connector
+from service.database.query import absorb_timeout
 
 MakeConnector = Callable[..., Connector]
 
@@ -145,3 +146,15 @@ async def test_a_connection_with_a_high_file_descriptor_may_break(
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert descriptor >= 1024
     assert failures == []
+
+
+async def test_a_server_that_falls_silent_does_not_fail_what_has_ended(
+    make_connector: MakeConnector, link: Link
+) -> None:
+    """A late timeout is waited for with a statement of its own, which may get no answer."""
+    connection = await make_connector(link.url, 0.5).connect()
+    link.stall()
+
+    await absorb_timeout(connection)
+
+    assert connection.closed

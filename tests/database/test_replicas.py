@@ -669,6 +669,55 @@ async def test_a_url_without_a_replica_is_left_out(
         assert count_runs(url, "get_movies") == 0
 
 
+async def test_a_standby_with_another_database_is_left_out(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, cluster: Cluster, logs: Logs
+) -> None:
+    """It has the same schema, and replays the same WAL."""
+    with cluster.database() as urls:
+        other = Servers(*urls)
+        client = await serve(other.first, servers.second, lag=LIMIT_S)
+        path, position = await create(client)
+        await until(lambda: list_events(logs, "replica used"))
+        asked = servers.count_runs(STATE)[2]
+
+        async def is_asked() -> bool:
+            assert await read_year(client, path, position) == 2016
+            return servers.count_runs(STATE)[2] > asked + 4
+
+        await until(is_asked)
+        reads = other.count_runs("get_movies")[1]
+
+    assert reads == 0
+    assert list_events(logs, "replica used") == [name_server(servers.second)]
+
+
+async def test_a_replica_may_have_other_defaults(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+) -> None:
+    """A standby has no serializable transactions."""
+    options = "options=-cdefault_transaction_isolation%3Dserializable"
+
+    await serve(f"{servers.first}&{options}", lag=LIMIT_S)
+
+    await until(lambda: list_events(logs, "replica used"))
+
+
+async def test_the_primary_is_found_again_behind_its_address(
+    serve: Callable[..., Awaitable[Client]], servers: Servers
+) -> None:
+    """The address has led to a standby for a moment, as while roles change."""
+    async with opened(servers.primary) as link:
+        await serve(database__url=link.url)
+        link.lead_to(servers.first)
+        await link.cut()
+        await link.open()
+        await until(lambda: servers.count_runs("get_primary_state")[1] > 0)
+        before = servers.count_runs("get_primary_state")[0]
+        link.lead_to(servers.primary)
+
+        await until(lambda: servers.count_runs("get_primary_state")[0] > before)
+
+
 # Without the primary.
 
 
