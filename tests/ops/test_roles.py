@@ -13,9 +13,12 @@ from conftest import MOANA, ROOT, Start
 from psycopg2.extensions import parse_dsn
 from support import Environment, add_client, bearer, run_command, until, with_user
 
+from service.app import EXPECTED
+from service.catalogue.suggestions import refresh_words
 from service.database.embedded import find_programs
 from service.database.migrations import runner as migrations
 from service.database.migrations.files import list_versions
+from service.database.query_files import load as load_queries
 
 # What everybody's tables and functions say about their owners and rights.
 RIGHTS = """
@@ -102,6 +105,14 @@ async def test_the_application_role_serves_requests(
     assert seen == [status for *_, status in steps]
     assert "login may change clients" not in capsys.readouterr().out
     assert query(roles.reader, "select count(*) from movies") == [(1,)]
+
+
+def test_the_owner_refreshes_the_words(roles: Roles) -> None:
+    """It needs a temporary table."""
+    movie = "('Up', 2009, 96, '{a}')"
+    query(roles.owner, f"insert into movies (title, year, runtime, genres) values {movie}")
+
+    assert refresh_words(roles.owner, load_queries(ROOT / "queries", EXPECTED)) == 1
 
 
 async def test_the_application_role_looks_clients_up(roles: Roles, start: Start) -> None:
