@@ -124,7 +124,7 @@ class Metrics:
         )
         self.replica_lag = gauge(
             "catalogue_replica_lag_seconds",
-            "How old the data of a replica may be; infinite if that is unknown.",
+            "How old the data of a replica may be; infinite if unknown, or far over the limit.",
             ("replica",),
             multiprocess_mode="livemax",
         )
