@@ -81,6 +81,11 @@ class Pool:
         """Open connections that are not in use."""
         return len(self._idle)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection is open, and not broken."""
+        return any(not connection.closed for connection in self._opened)
+
     def sample(self) -> None:
         """Set the gauges of the metrics."""
         given_up = sum(connection.raw.closed == CLOSED_HERE for connection in self._opened)

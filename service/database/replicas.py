@@ -26,10 +26,10 @@ from service.database.pool import Pool
 from service.database.query import Execution, Expected, Query
 from service.database.statements import DEFAULTS, Row, RowLists, Statements
 from service.database.urls import name_server
-from service.errors import CatalogueError, Refusal, StatementFailed, Unavailable
+from service.errors import CatalogueError, Contended, StatementFailed, Unavailable
 
 PRIMARY = {"database": str, "timeline": str, "lsn": int}
-REPLICA = {"database": str, "lsn": int, "received": int, "horizon": int}
+REPLICA = {"database": str, "timeline": str, "lsn": int, "received": int, "horizon": int}
 QUERIES: Mapping[str, Expected] = {
     "get_primary_state": Expected(PRIMARY, [{}], "choosing a replica"),
     "get_replica_state": Expected(REPLICA, [{}], "choosing a replica"),
@@ -38,7 +38,6 @@ POLL_S = 0.25
 POLL_TIMEOUT_S = 2.0
 MARK_S = 1.0  # between two marks; an older one only makes clients of the feed read more again
 CLOSE_TIMEOUT_S = 2.0
-TOO_SLOW = (Refusal.POOL_TIMEOUT, Refusal.STATEMENT_TIMEOUT)
 
 log = structlog.get_logger()
 
@@ -93,11 +92,17 @@ class Server:
 class Primary(Server):
     """The primary, and its last samples."""
 
-    def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
+    def __init__(self, settings: Database, queries: Mapping[str, Query], pool: Pool) -> None:
         super().__init__(settings, "get_primary_state", queries)
+        self._pool = pool
         self.identity: tuple[Any, ...] = ()  # its database and timeline
         kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
         self.samples: deque[Sample] = deque(maxlen=round(kept))
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody here reaches it; a poll may also fail because the server is full."""
+        return not self.answers and not self._pool.is_connected
 
     async def update(self, mark: Any) -> None:
         """Ask, and keep a sample; drop those of a former primary."""
@@ -130,13 +135,13 @@ class Replica(Server):
         """Ask, and compare it with the samples of the primary."""
         if not (row := await self.ask()):
             return
-        database, lsn, received, self._horizon = row
+        database, timeline, lsn, received, self._horizon = row
         if database != self._primary.identity[0]:
             self.failure = "it is not a standby of this primary, or has another database"
         if self._follows != self._primary.identity:
             # After a failover, it may have received WAL that the new primary never had: until it
             # gets beyond this place, it may be on the former timeline.
-            self._floor = received if self._follows else 0
+            self._floor = 0 if timeline == self._primary.identity[1] else received
             self._follows = self._primary.identity
         newest_first = reversed(self._primary.samples)
         caught = next((sample for sample in newest_first if sample.lsn <= lsn), None)
@@ -145,13 +150,11 @@ class Replica(Server):
     def leave_out(self, error: StatementFailed | Unavailable) -> None:
         """Serve no reads until its next answer, as one has failed.
 
-        Raises the error if the replica is good and the read took too long, as it would on the
-        primary.
+        Raises the error if the statement took too long, as it would on the primary.
         """
         # Replay cancels reads of rows that it removes.
         is_cancelled = isinstance(error.__cause__, TransactionRollbackError)
-        is_slow = isinstance(error, Unavailable) and error.refusal in TOO_SLOW
-        if is_slow and not is_cancelled and self.shows(0):
+        if isinstance(error, Contended) and not is_cancelled and self.shows(0):
             raise error
         self._horizon = 0
 
@@ -168,12 +171,9 @@ class Replica(Server):
         next primary may use the numbers of lost transactions again.
         """
         age, primary = self.measure_age(), self._primary
-        if age == inf or position >= self._horizon:
+        if age == inf or position >= self._horizon or (position and not primary.answers):
             return False
-        is_fresh = age <= self._max_lag
-        if primary.answers:
-            return is_fresh
-        return not position and (is_fresh or self._caught is primary.samples[-1])
+        return age <= self._max_lag or (primary.is_away and self._caught is primary.samples[-1])
 
 
 class Replicas:
@@ -186,7 +186,7 @@ class Replicas:
         self.read_mark: Callable[[], Awaitable[Any]] | None = None
         self._mark: Any = None
         self._pool = pool
-        self._primary = Primary(settings, queries)
+        self._primary = Primary(settings, queries, pool)
         self._turns = count()
         self.all = [
             Replica(each, queries, self._primary, Pool(each, None, pool.metrics, max_streams))
@@ -251,6 +251,8 @@ class Replicas:
                     log.info("replica used", replica=replica.name)
                 elif not is_used and was_used is not False:
                     reason = replica.failure or "it lags, or was not seen to follow the primary"
+                    if self._primary.failure and not replica.failure:
+                        reason = f"the primary is not asked: {self._primary.failure}"
                     log.warning("replica left out", replica=replica.name, reason=reason)
                 was_used = is_used
             await asyncio.sleep(POLL_S)

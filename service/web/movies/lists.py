@@ -7,7 +7,7 @@ from aiohttp import hdrs, web
 from service.catalogue.changes import Feed
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
-from service.catalogue.paging import Page
+from service.catalogue.paging import Filter, Page
 from service.catalogue.suggestions import Suggestions
 from service.web.movies.cursors import CHANGES_CURSOR, encode_change
 from service.web.movies.pages import page_response
@@ -45,7 +45,8 @@ class Lists:
         if query.filter.title and not page.total:
             more["suggestions"] = await self.suggestions.find(query.filter, request[CONTEXT])
         response = page_response(request, query, page, more)
-        if self.cache_seconds:
+        # Copies of all movies are made page by page: none may be older than the first one's cursor.
+        if self.cache_seconds and (query.filter != Filter() or not query.place.key):
             allow_caching(request, response, self.cache_seconds)
         if place:
             response.headers[CHANGES_CURSOR] = encode_change(place)
