@@ -40,6 +40,7 @@ from support import (
     make_folder,
     until,
     wait_until,
+    with_user,
 )
 
 from service.database import embedded
@@ -669,6 +670,33 @@ async def test_a_url_without_a_replica_is_left_out(
         assert count_runs(url, "get_movies") == 0
 
 
+async def test_a_primary_that_refuses_the_question_is_not_away(
+    start: Start, servers: Servers, logs: Logs
+) -> None:
+    """It is full, for example; but the service writes on its other connections."""
+    run(servers.primary, "create role refused superuser login")
+    try:
+        client = await start(
+            database__url=with_user(servers.primary, "refused"),
+            database__replica_urls=servers.standbys,
+            database__max_replica_lag=LIMIT_S,
+        )
+        path, _ = await create(client)
+        await until(lambda: len(list_events(logs, "replica used")) >= len(servers.standbys))
+        for url in servers.standbys:
+            pause(url)
+        polls = "select pid from pg_stat_activity where query like '%get_primary_state%'"
+        others = f"({polls} and pid <> pg_backend_pid()) as p"
+        end = f"select pg_terminate_backend(pid, 5000) from {others}"
+        run(servers.primary, "alter role refused nologin", end)
+        assert (await client.patch(path, json={"year": 1999})).status == 200
+        await until(lambda: len(list_events(logs, "replica left out")) >= len(servers.standbys))
+
+        assert await read_year(client, path) == 1999
+    finally:
+        run(servers.primary, "alter role refused login")
+
+
 async def test_a_standby_with_another_database_is_left_out(
     serve: Callable[..., Awaitable[Client]], servers: Servers, cluster: Cluster, logs: Logs
 ) -> None:
@@ -854,14 +882,16 @@ async def test_a_standby_that_is_ahead_of_the_new_primary_is_left_out(
 ) -> None:
     """It has transactions that are lost, whose numbers the new primary gives to others.
 
-    It may have replayed them before the failover, or afterwards.
+    It may have replayed them before the failover, or afterwards; and a service may have started
+    before the failover, or afterwards.
     """
     servers = own_cluster
-    client = await start(
-        database__url=name_hosts(servers),
-        database__replica_urls=(*servers,),
-        database__max_replica_lag=LONG_S,
-    )
+    settings = {
+        "database__url": name_hosts(servers),
+        "database__replica_urls": (*servers,),
+        "database__max_replica_lag": LONG_S,
+    }
+    client = await start(**settings)
     used = {name_server(url) for url in servers.standbys}
     await until(lambda: used <= {*list_events(logs, "replica used")})
     path, _ = await create(client)
@@ -887,13 +917,15 @@ async def test_a_standby_that_is_ahead_of_the_new_primary_is_left_out(
     years, position = itertools.cycle(range(2001, 2020)), None
     while not position:
         position = await write(2001)
+    late = await start(**settings)
     seen = []
     for turn in range(12):
         year = next(years)
         position = await write(year)
         asked = count_runs(servers.second, STATE)
-        while count_runs(servers.second, STATE) < asked + 2:
+        while count_runs(servers.second, STATE) < asked + 4:
             seen.append(await read_year(client, path, position) - year)
+            seen.append(await read_year(late, path, position) - year)
         if turn == 3 and not has_replayed:
             resume(servers.second)
             wait_until(lambda: fetch(servers.second, f"select pg_last_wal_replay_lsn() >= '{end}'"))

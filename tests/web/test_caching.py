@@ -122,6 +122,19 @@ async def test_the_cursor_of_changes_is_kept_with_its_page(cached: Client) -> No
     assert response.headers["Changes-Cursor"]
 
 
+async def test_later_pages_of_all_movies_are_always_asked_for(cached: Client) -> None:
+    """A copy that is made of them must be newer than the cursor of the first page."""
+    for _ in range(2):
+        await cached.post("/v1/movies", json=MOANA)
+    kept = []
+    for path in ("/v1/movies?page_size=1", "/v1/movies?page_size=1&genres=animation"):
+        page = await (await cached.get(path)).json()
+        response = await cached.get(f"{path}&cursor={page['metadata']['next_cursor']}")
+        kept.append(response.headers["Cache-Control"])
+
+    assert kept == ["no-cache", f"public, {LIFETIME}"]
+
+
 async def test_movies_by_id_are_always_asked_for(cached: Client) -> None:
     """One by one or several: a change with an entity tag that is out of date is a 412."""
     path = (await cached.post("/v1/movies", json=MOANA)).headers["Location"]
