@@ -6,6 +6,7 @@ docs/decisions/0018-feed-of-changes.md.
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from math import inf
 from typing import NamedTuple, cast
 
 from service.catalogue.movie import TYPES, Movie
@@ -36,6 +37,7 @@ QUERIES: Mapping[str, Expected] = {
 
 PAGE_CHANGES = 100
 POLL_S = 0.2  # while requests wait for changes
+END_S = 1.0  # for which the end of the feed is remembered
 MAX_WAITING = 1000  # requests; further ones are refused
 AT_ONCE = 10  # requests that are answered before others have their turn
 
@@ -77,6 +79,8 @@ class Feed:
         self._replicas = replicas
         if replicas:
             replicas.read_mark = self._find_end
+        self._end: Place | None = None  # as of `_end_read_at`, by the loop's clock
+        self._end_read_at = -inf
         self._waiting: dict[asyncio.Future[ChangePage], Place] = {}
         self._asking: asyncio.Task[None] | None = None
 
@@ -94,14 +98,17 @@ class Feed:
     async def find_end(self, context: RequestContext) -> Place | None:
         """Return a place in front of every change that a list now lacks; None if the feed is off.
 
-        The list may be read on a replica: then it is a place that all of them are behind.
+        It is up to `END_S` old: an older place only makes the client read some changes again. The
+        list may be read on a replica: then it is a place that all of them are behind.
         """
         if self._replicas and (mark := self._replicas.get_mark()):
             return cast("Place", mark)
-        place = await self._find_end([context])
-        if place and place.transaction > context.position:
-            context.position = place.transaction - 1
-        return place
+        now = asyncio.get_running_loop().time()
+        if now >= self._end_read_at + END_S:
+            self._end, self._end_read_at = await self._find_end([context]), now
+        if self._end and self._end.transaction > context.position:
+            context.position = self._end.transaction - 1
+        return self._end
 
     async def _find_end(self, waiting: Sequence[RequestContext] = ()) -> Place | None:
         """Return the place behind all changes that can be read now; None if the feed is off."""

@@ -1,13 +1,11 @@
-"""Lists movies; chooses which of the three queries of queries/listing.sql a page needs.
+"""Lists movies: counts the matches, and fetches a page in the cheaper of two ways.
 
-A page begins at a key: the sort value and id of a movie. Counting takes most of the time: only the
-first page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
+The queries are in queries/listing.sql. A page begins at a key: the sort value and id of a movie.
+Only a first page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from service.catalogue.movie import TYPES, Movie
@@ -21,8 +19,7 @@ from service.catalogue.paging import (
     SortKey,
 )
 from service.context import RequestContext
-from service.database.query import Expected, Query
-from service.database.query_files import read_sql_file
+from service.database.query import Expected
 from service.database.statements import Row, RowLists, Statements
 from service.errors import Contended, Failure, WrongParameters
 
@@ -50,40 +47,16 @@ _NEVER = Range(datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))
 _NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).parameters()
 _FIRST = place_parameters("id", Place(), 0)
 _NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)
+_PAGES = [{**_NOTHING, **_NEXT}, {**_EVERYTHING, **_FIRST}]
 QUERIES: Mapping[str, Expected] = {
-    "sort_movies": Expected(
-        {"total": int, **TYPES},
-        [{**_NOTHING, **_NEXT, "most": 0}, {**_EVERYTHING, **_FIRST, "most": 0}],
-        "listing movies: a first page, or few matches",
+    "count_movies": Expected(
+        {"total": int, "movies": int},
+        [{**_NOTHING, "most": 0}, {**_EVERYTHING, "most": 0}],
+        "listing movies: the total of a first page",
     ),
-    "estimate_movies": Expected(
-        {"total": int}, [_NOTHING, _EVERYTHING], "listing movies: the first page of many matches"
-    ),
-    "walk_movies": Expected(
-        TYPES,
-        [{**_NOTHING, **_NEXT}, {**_EVERYTHING, **_FIRST}],
-        "listing movies: a page by cursor, or of many matches",
-    ),
+    "sort_movies": Expected(TYPES, _PAGES, "listing movies: a page of few matches"),
+    "walk_movies": Expected(TYPES, _PAGES, "listing movies: a page of many matches, and streams"),
 }
-
-
-def check_filters(queries: Mapping[str, Query]) -> None:
-    """Raise `OperatorError` unless the three queries have the same filter, line by line."""
-    first: list[str] = []
-    for query in (queries[name] for name in QUERIES):
-        lines = [line.strip() for line in read_sql_file(query.path).splitlines()]
-        try:
-            start = lines.index("-- filter", query.line, query.lines[-1])
-            end = lines.index("-- end of filter", start, query.lines[-1]) + 1
-        except ValueError as error:
-            what = "expected its filter between the lines `-- filter` and `-- end of filter`"
-            raise query.make_error(f"{query.name}: {what}") from error
-        first = first or lines[start:end]
-        pairs = zip(lines[start:end], first, strict=False)
-        for line, (found, wanted) in enumerate(pairs, start + 1):
-            if found != wanted:
-                what = f"expected `{wanted}`, as in sort_movies: change the filters of all three"
-                raise query.make_error(what, line)
 
 
 class Listing:
@@ -91,7 +64,9 @@ class Listing:
 
     def __init__(self, statements: Statements, streams: Statements | None = None) -> None:
         self._statements = statements
+        self._fetch = statements.fetch
         self._streams = streams or statements
+        self._movies = 0  # in the table, as the last count saw it
 
     async def fetch_page(
         self,
@@ -99,24 +74,34 @@ class Listing:
         sort: str,
         place: Place,
         size: int,
-        context: RequestContext | None = None,
+        waiting: Sequence[RequestContext] = (),
     ) -> Page:
         """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
 
-        `context`: of the request, for logs. Raises `WrongParameters` if the page number is too high
-        for so many matches.
+        `waiting`: the requests that it is for, for logs. Raises `WrongParameters` if the page
+        number is too high for so many matches.
         """
         order = sort
         if place.backwards:
             order = sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
-        fetch = partial(self._statements.fetch, waiting=[context] if context else [])
-        pages = _Pages(fetch, self._statements.timeout, wanted.parameters(), order, size + 1)
         total, rows = place.total, list[Row]()
         if total is not None:
-            rows = await pages.walk(total, place)
+            rows = await self._fetch_rows(wanted, order, place, size + 1, total, waiting)
         # Count again if the page contradicts the total: movies were deleted or added since.
         if total is None or not 0 < len(rows) <= total:
-            total, rows = await pages.count_and_fetch(place)
+            total = await self._count(wanted, EXACT_TOTAL, waiting)
+            if total > EXACT_TOTAL and place.skip + size > NUMBERED_MOVIES:
+                last = NUMBERED_MOVIES // size
+                detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
+                raise WrongParameters([Failure("page", detail)])
+            rows = []
+            if place.key or place.skip < total:
+                rows = await self._fetch_rows(wanted, order, place, size + 1, total, waiting)
+            # Movies may have been created or deleted since the count.
+            if rows:
+                total = max(total, place.skip + len(rows))
+            if len(rows) <= size and not place.key and (rows or not place.skip):
+                total = place.skip + len(rows)
         movies = [Movie._make(row) for row in rows[:size]]
         has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:
@@ -136,63 +121,57 @@ class Listing:
 
     async def has_match(self, wanted: Filter, context: RequestContext, seconds: float) -> bool:
         """Whether a movie matches; `Contended` if it takes longer than `seconds`."""
-        parameters = {**wanted.parameters(), **place_parameters("id", Place(), 0), "most": 0}
-        fetch = self._statements.fetch
-        rows = await fetch("sort_movies", timeout=seconds, waiting=[context], **parameters)
-        return bool(rows[0][0])
+        return bool(await self._count(wanted, 0, [context], seconds))
 
+    async def _count(
+        self,
+        wanted: Filter,
+        most: int,
+        waiting: Sequence[RequestContext],
+        timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
+    ) -> int:
+        """Return the number of matches, or an estimate if there are more than `most`."""
+        parameters = {**wanted.parameters(), "most": most}
+        rows = await self._fetch("count_movies", timeout=timeout, waiting=waiting, **parameters)
+        ((total, self._movies),) = rows
+        return int(total)
 
-@dataclass(frozen=True)
-class _Pages:
-    """Fetches a page for one request, of `size` rows."""
+    async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
+        self,
+        wanted: Filter,
+        order: str,
+        place: Place,
+        size: int,
+        total: int,
+        waiting: Sequence[RequestContext],
+    ) -> list[Row]:
+        """Return `size` rows at `place`: sort the matches, or walk the index of the sort order.
 
-    fetch: Callable[..., Awaitable[list[Row]]]
-    timeout: float
-    filters: dict[str, Any]
-    order: str
-    size: int
-
-    async def count_and_fetch(self, place: Place) -> tuple[int, list[Row]]:
-        """Count the matches; return the total and the page."""
-        total, rows = await self._sort(EXACT_TOTAL, place, self.filters)
-        if total <= EXACT_TOTAL:
-            return total, rows
-        if place.skip + self.size - 1 > NUMBERED_MOVIES:
-            last = NUMBERED_MOVIES // (self.size - 1)
-            detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
-            raise WrongParameters([Failure("page", detail)])
-        ((estimate,),) = await self.fetch("estimate_movies", **self.filters)
-        total = max(EXACT_TOTAL + 1, estimate)
-        return total, await self.walk(total, place)
-
-    async def walk(self, total: int, place: Place) -> list[Row]:
-        """Return the page by walking the index of the sort order.
-
-        If the index walk times out, fetch the matches and sort them: matches that are clustered
-        make the walk long. More than `MAX_SORTED_MATCHES` would take longer to sort.
+        If the index walk times out, sort the matches: matches that are clustered make the walk
+        long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters, key = choose_start(self.filters, self.order, place.key)
-        place = Place(place.skip, key)
-        try:
-            return await self.fetch(
-                "walk_movies",
-                timeout=None if total <= MAX_SORTED_MATCHES else self.timeout,
-                **filters,
-                **place_parameters(self.order, place, self.size),
-            )
-        except Contended:
-            if total > MAX_SORTED_MATCHES:
-                raise
-        _, rows = await self._sort(2**31, place, filters)  # however many match
-        return rows
+        filters, key = choose_start(wanted.parameters(), order, place.key)
+        parameters = {**filters, **place_parameters(order, Place(place.skip, key), size)}
+        if not is_sort_cheaper(total, self._movies, place.skip + size):
+            may_sort = total <= MAX_SORTED_MATCHES
+            timeout = None if may_sort else self._statements.timeout
+            try:
+                return await self._fetch(
+                    "walk_movies", timeout=timeout, waiting=waiting, **parameters
+                )
+            except Contended:
+                if not may_sort:
+                    raise
+        return await self._fetch("sort_movies", waiting=waiting, **parameters)
 
-    async def _sort(
-        self, most: int, place: Place, filters: dict[str, Any]
-    ) -> tuple[int, list[Row]]:
-        """Count up to `most` + 1 matches; if there are at most `most`, sort them into the page."""
-        parameters = {**filters, **place_parameters(self.order, place, self.size)}
-        rows = await self.fetch("sort_movies", most=most, **parameters)
-        return rows[0][0], [row[1:] for row in rows if row[1] is not None]
+
+def is_sort_cheaper(matches: int, movies: int, rows: int) -> bool:
+    """Whether to sort the matches costs less than to walk an index until `rows` of them are found.
+
+    To sort costs about `matches`; of the `movies` in the table, the walk reads about
+    `rows * movies / matches`.
+    """
+    return matches * matches <= rows * movies
 
 
 def choose_start(

@@ -7,6 +7,7 @@ in, first out. On an idle service, a statement is sent at the end of the event l
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -25,6 +26,7 @@ SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
 MAX_ROWS = 128
 MAX_WAITING = 1000  # rows for the next statements; further requests are refused at once
 MAX_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
+NO_LIMIT = nullcontext()  # of places
 MAX_SHARE_OF_KEY = 0.1  # of `MAX_WAITING`: rows that may wait for one exclusive key
 
 
@@ -48,12 +50,31 @@ def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
     return [row.context for row in rows if row.context]
 
 
+class Places(asyncio.Semaphore):
+    """A number of places; `Unavailable` if none becomes free within `timeout` seconds."""
+
+    def __init__(self, number: int, timeout: float) -> None:
+        super().__init__(number)
+        self._timeout = timeout
+
+    async def __aenter__(self) -> None:
+        """Wait for a place."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self.acquire()
+        except TimeoutError as error:
+            detail = f"no place became free in {self._timeout:g} s"
+            raise Unavailable(detail, Refusal.POOL_TIMEOUT) from error
+
+
 class Batcher(Generic[Result]):
     """Shares statements among the requests of one kind.
 
     `run` executes a statement for some rows and returns the results by key; a key without a
     result gives None. `exclusive`: a key may be in one running statement only, once.
     `idempotent`: a row may be executed twice. `rows_metric`: of the rows of each shared statement.
+    `places`: a statement runs in one of them, and rows may join it until it has its place.
+    `min_rows`: a statement takes at least so many of the waiting rows, if that many wait.
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -65,8 +86,12 @@ class Batcher(Generic[Result]):
         exclusive: bool = False,
         idempotent: bool = False,
         rows_metric: Histogram | Off = OFF,
+        places: AbstractAsyncContextManager[None] = NO_LIMIT,
+        min_rows: int = 1,
     ) -> None:
         self._run = run
+        self._places = places
+        self._min_rows = min_rows
         self._exclusive = exclusive
         self._idempotent = idempotent
         self._rows_metric = rows_metric
@@ -78,8 +103,8 @@ class Batcher(Generic[Result]):
         # While a row with an exclusive key waits or runs: further rows with this key, by key.
         self._later: dict[int, deque[SharedRow[Result]]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        # Set until the last statement ends or is slow; meanwhile no other statement starts.
-        self._slow_timer: asyncio.TimerHandle | None = None
+        # The last statement, until it ends or is slow; meanwhile no other one starts.
+        self._newest: asyncio.Task[None] | None = None
         self._last_rows = 0  # of the last statement
 
     def submit(
@@ -94,7 +119,7 @@ class Batcher(Generic[Result]):
         queue = self._choose_queue(key) if self._exclusive else self._next
         row: SharedRow[Result] = SharedRow(key, payload, context, asyncio.Future())
         queue.append(row)
-        if not self._slow_timer:
+        if not self._newest:
             self._start()
         return row.result
 
@@ -117,43 +142,57 @@ class Batcher(Generic[Result]):
 
     def _start(self) -> None:
         """Start a statement if rows wait, unless the last one is not slow yet, or two run."""
-        if self._next and not self._slow_timer and len(self._running) < self._max_running:
-            loop = asyncio.get_running_loop()
-            self._slow_timer = loop.call_later(self._slow_s, self._start_second)
-            self._running.add(loop.create_task(self._execute(self._slow_timer)))
+        if self._next and not self._newest and len(self._running) < self._max_running:
+            self._newest = asyncio.get_running_loop().create_task(self._execute())
+            self._running.add(self._newest)
 
-    def _start_second(self) -> None:
-        self._slow_timer = None
-        self._start()
+    def _start_beside(self, statement: asyncio.Task[None]) -> None:
+        """Start another statement, as this one is slow or has ended."""
+        if self._newest is statement:
+            self._newest = None
+            self._start()
 
-    async def _execute(self, slow_timer: asyncio.TimerHandle) -> None:
+    async def _execute(self) -> None:
         """Take rows, run a statement for them, and give each its result or error."""
-        rows = self._take_rows()
+        statement: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment] # in one
+        rows: list[SharedRow[Result]] = []
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
+        slow_timer = None
         try:
-            if rows:
-                outcome = await self._send(rows)
-            if len(rows) > 1 and isinstance(outcome, Exception) and self._may_be_one_row(outcome):
-                await self._send_alone(rows)
+            async with self._places:
+                rows = self._take_rows()
+                if self._slow_s:
+                    loop = asyncio.get_running_loop()
+                    slow_timer = loop.call_later(self._slow_s, self._start_beside, statement)
+                else:
+                    self._start_beside(statement)
+                if rows:
+                    outcome = await self._send(rows)
+                if isinstance(outcome, Exception) and self._may_be_one_row(outcome, rows):
+                    await self._send_alone(rows)
+        except Unavailable as error:  # no place became free
+            rows, outcome = self._take_rows(), error
         finally:
+            if slow_timer:
+                slow_timer.cancel()
             if self._exclusive:
                 self._free_keys(rows)
-            self._running.discard(asyncio.current_task())
-            if self._slow_timer is slow_timer:
-                slow_timer.cancel()
-                self._slow_timer = None
+            self._running.discard(statement)
+            if self._newest is statement:
+                self._newest = None
             self._start()  # before the results are returned
             _return_to_requests(rows, outcome)
 
     def _take_rows(self) -> list[SharedRow[Result]]:
-        """Take half of the known rows, in their order, up to the limits.
+        """Take half of the known rows, in their order, within the limits.
 
         Known rows are the waiting ones and those of the last statement, whose clients will soon
         send their next requests. The database works on one half while clients get the other half.
         """
         rows: list[SharedRow[Result]] = []
         size = 0
-        most = min((len(self._next) + self._last_rows + 1) // 2, self._max_rows)
+        half = (len(self._next) + self._last_rows + 1) // 2
+        most = min(max(half, self._min_rows), self._max_rows)
         while self._next and len(rows) < most:
             size += len(self._next[0].payload)
             if rows and size > MAX_BYTES:
@@ -173,8 +212,10 @@ class Batcher(Generic[Result]):
         except Exception as error:  # noqa: BLE001 - any error is raised for the requests
             return error
 
-    def _may_be_one_row(self, error: Exception) -> bool:
+    def _may_be_one_row(self, error: Exception, rows: Rows[Result]) -> bool:
         """Whether one row may have caused the error, and the rows may be sent again."""
+        if len({row.key for row in rows}) < 2:  # noqa: PLR2004 - one row, or all are the same
+            return False
         if isinstance(error, StatementFailed):
             return not error.for_every_row
         if isinstance(error, RuleBroken | Contended):

@@ -53,7 +53,8 @@ class Pool:
         max_streams: int = 1,
     ) -> None:
         self.metrics = metrics or Metrics(is_enabled=False)
-        self.lists = asyncio.Semaphore(max(1, settings.max_open * 3 // 10))
+        self.max_lists = max(1, settings.max_open * 3 // 10)
+        self.lists = asyncio.Semaphore(self.max_lists)
         self.writes = asyncio.Semaphore(max(1, settings.max_open * 4 // 10))
         self.streams = asyncio.Semaphore(max(1, min(max_streams, settings.max_open // 5)))
         self._settings = settings

@@ -10,7 +10,7 @@ from service.catalogue.movie import movie_json
 from service.web.bodies import ClientGone
 from service.web.movies.cursors import encode_change
 from service.web.movies.parameters import parse_changes_query
-from service.web.request_cycle.compression import LargeResponse
+from service.web.request_cycle.compression import Content, LargeResponse
 from service.web.request_cycle.contexts import CONTEXT
 from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import JSON_TYPE, encode_json
@@ -44,8 +44,7 @@ def _respond(page: ChangePage) -> LargeResponse:
         "changes": [_change_json(change) for change in page.changes],
         "metadata": {"next_cursor": encode_change(page.next)},
     }
-    headers = {**JSON_TYPE, "Cache-Control": "no-store"}
-    return LargeResponse(body=encode_json(payload), headers=headers)
+    return LargeResponse(Content(encode_json(payload), JSON_TYPE), {"Cache-Control": "no-store"})
 
 
 def _change_json(change: Change) -> dict[str, object]:

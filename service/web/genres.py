@@ -5,7 +5,7 @@ from aiohttp import web
 from service.catalogue.genres import GenreCounts
 from service.web.movies.parameters import reject_query_string
 from service.web.request_cycle.contexts import CONTEXT
-from service.web.responses import allow_caching, cacheable_response, encode_json
+from service.web.responses import cacheable_response, encode_json, make_content
 
 
 class Genres:
@@ -23,7 +23,5 @@ class Genres:
             "genres": [{"genre": genre, "movies": movies} for genre, movies in counts.genres],
             "metadata": {"total_records": counts.total, "as_of": counts.as_of},
         }
-        response = cacheable_response(request, encode_json(payload))
-        if self._cache_seconds:
-            allow_caching(request, response, self._cache_seconds)
-        return response
+        content = make_content(encode_json(payload))
+        return cacheable_response(request, content, cache_seconds=self._cache_seconds)

@@ -12,7 +12,7 @@ from service.access.clients import Scope
 from service.metrics import Metrics
 from service.web import problems
 from service.web.health import Health
-from service.web.request_cycle.compression import LargeResponse
+from service.web.request_cycle.compression import Content, LargeResponse
 from service.web.request_cycle.cycle import Route
 
 
@@ -32,7 +32,7 @@ class MetricsPage:
             self._metrics.sample()
             body = await asyncio.to_thread(self._metrics.render)
         content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return LargeResponse(body=body, headers={"Content-Type": content_type})
+        return LargeResponse(Content(body, {"Content-Type": content_type}), {})
 
     async def show_with_token(self, request: web.Request) -> web.StreamResponse:
         """200, or 401 without the token (RFC 6750, 3)."""

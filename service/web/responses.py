@@ -9,8 +9,7 @@ from aiohttp import hdrs, web
 from service.catalogue.movie import Movie, movie_json
 from service.context import POSITION
 from service.web.conditions import content_headers, is_not_modified, not_modified_headers
-from service.web.request_cycle.compression import LargeResponse
-from service.web.request_cycle.contexts import CONTEXT
+from service.web.request_cycle.compression import Content, LargeResponse
 from service.web.request_cycle.direct_response import DirectResponse
 
 JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
@@ -35,28 +34,31 @@ def movie_response(movie: Movie, headers: Mapping[str, str], status: int = 200) 
     return DirectResponse(body, {**JSON_TYPE, **headers}, status)
 
 
+def make_content(
+    body: bytes, media_type: str = "application/json", headers: Mapping[str, str] | None = None
+) -> Content:
+    """Return the body with a digest of it as entity tag."""
+    return Content(body, {**content_headers(body), "Content-Type": media_type, **(headers or {})})
+
+
 def cacheable_response(
     request: web.Request,
-    body: bytes,
-    content_type: str = "application/json",
+    content: Content,
     headers: Mapping[str, str] | None = None,
-) -> LargeResponse:
-    """Return 200 with the body and an entity tag of it, or 304 if the client has it already."""
-    tagged = {**(headers or {}), **content_headers(body)}
-    if is_not_modified(request, tagged):
-        return LargeResponse(status=304, headers=not_modified_headers(tagged))
-    return LargeResponse(body=body, headers={**tagged, "Content-Type": content_type})
+    cache_seconds: int = 0,
+) -> DirectResponse:
+    """Return 200 with the content, or 304 if the client has it already.
 
-
-def allow_caching(request: web.Request, response: LargeResponse, seconds: int) -> None:
-    """Let caches use the response for so many seconds, and as long again while they ask (RFC 5861).
-
-    The response to a token or a position is only for its client's own cache (RFC 9111, 5.2.2.7),
-    and `Vary` keeps stored responses from other tokens and positions (4.1).
+    Caches may use it for `cache_seconds`, and as long again while they ask (RFC 5861). The response
+    to a token or a position is only for its client's own cache (RFC 9111, 5.2.2.7), and `Vary`
+    keeps stored responses from other tokens and positions (4.1).
     """
-    is_own = hdrs.AUTHORIZATION in request.headers or POSITION in request.headers
-    lifetime = f"max-age={seconds}, stale-while-revalidate={seconds}"
-    response.headers["Cache-Control"] = f"{'private' if is_own else 'public'}, {lifetime}"
-    own = (response.vary, hdrs.AUTHORIZATION, POSITION, request[CONTEXT].headers.get("Vary"))
-    # One line: nginx before 1.23 reads only the last one.
-    response.vary = ", ".join([*response.headers.popall("Vary", ()), *filter(None, own)])
+    fields = {"Vary": "Accept-Encoding", **content.headers, **(headers or {})}
+    if cache_seconds:
+        is_own = hdrs.AUTHORIZATION in request.headers or POSITION in request.headers
+        lifetime = f"max-age={cache_seconds}, stale-while-revalidate={cache_seconds}"
+        fields["Cache-Control"] = f"{'private' if is_own else 'public'}, {lifetime}"
+        fields["Vary"] += f", {hdrs.AUTHORIZATION}, {POSITION}"
+    if is_not_modified(request, fields):
+        return DirectResponse(b"", not_modified_headers(fields), 304)
+    return LargeResponse(content, fields)

@@ -3,15 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from support import Execute, approve, hold
 
-from service.app import EXPECTED, load_queries
+from service.app import EXPECTED
 from service.catalogue import listing, paging
 from service.catalogue.listing import Listing
 from service.catalogue.paging import SORTS, Filter, Page, Place, Range, SortKey
@@ -20,11 +17,12 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.query import suppress_timeout_reports
 from service.database.statements import Row, Statements
-from service.errors import Contended, OperatorError, Unavailable, WrongParameters
+from service.errors import Contended, Unavailable, WrongParameters
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 EVERYTHING = Filter()
-RARE = Filter(year=Range(2000, 2000))
+HALF = Filter(year=Range(2000, 2000))
+FEW = Filter(runtime=Range(3, 6))
 FIRST = Place()
 SIZE = 3
 
@@ -34,6 +32,7 @@ class Recorded(Statements):
 
     sent: list[str]
     slow_query = ""
+    after_count: Callable[[], object] = staticmethod(lambda: None)
 
     async def fetch(self, name: str, **options: Any) -> list[Row]:
         """Run the statement, or let it time out."""
@@ -42,7 +41,10 @@ class Recorded(Statements):
             if options["timeout"] is None:  # the query's own
                 raise Contended("canceling statement due to statement timeout")
             assert options["timeout"] == self.timeout
-        return await super().fetch(name, **options)
+        rows = await super().fetch(name, **options)
+        if name == "count_movies":
+            self.after_count()
+        return rows
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def catalogue(execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     """Insert 20 movies, half of them of 2000; totals are exact to 12, page numbers end at 15."""
     execute(
         "insert into movies (title, year, runtime, genres)"
-        " select 'x', 2000 + n % 2, 1, '{a}' from generate_series(1, 20) as n"
+        " select 'x', 2000 + n % 2, n, '{a}' from generate_series(1, 20) as n"
     )
     execute("vacuum analyze movies")
     for module in (listing, paging):
@@ -78,12 +80,13 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
     """Return a page, and the names of its statements."""
+    movies = Listing(statements)
 
     async def page(
         wanted: Filter, place: Place = FIRST, sort: str = "id"
     ) -> tuple[Page, list[str]]:
         statements.sent.clear()
-        return await Listing(statements).fetch_page(wanted, sort, place, SIZE), [*statements.sent]
+        return await movies.fetch_page(wanted, sort, place, SIZE), [*statements.sent]
 
     return page
 
@@ -112,7 +115,7 @@ def ids(page: Page) -> list[int]:
         (Filter(updated_at=Range(None, NEW_YEAR)), [2, 3]),
     ],
 )
-async def test_the_three_queries_have_the_same_filters(
+async def test_each_query_has_the_filter(
     execute: Execute, statements: Recorded, wanted: Filter, matches: list[int]
 ) -> None:
     """A range includes its limits. Of so few movies, the estimate is exact."""
@@ -124,31 +127,39 @@ async def test_the_three_queries_have_the_same_filters(
     )
     filters, page = wanted.parameters(), listing.place_parameters("id", FIRST, SIZE)
 
-    counted = await statements.fetch("sort_movies", most=SIZE, **filters, **page)
-    walked = await statements.fetch("walk_movies", **filters, **page)
-    estimated = await statements.fetch("estimate_movies", **filters)
+    counted = await statements.fetch("count_movies", most=SIZE, **filters)
+    estimated = await statements.fetch("count_movies", most=0, **filters)
+    pages = [
+        await statements.fetch(name, **filters, **page) for name in ("sort_movies", "walk_movies")
+    ]
 
-    assert [row[:2] for row in counted] == [(len(matches), movie_id) for movie_id in matches]
-    assert [row[0] for row in walked] == matches
-    assert estimated == [(len(matches),)]
+    assert [[row[0] for row in rows] for rows in (counted, estimated)] == [[len(matches)]] * 2
+    assert [[row[0] for row in rows] for rows in pages] == [matches] * 2
 
 
-COUNT_FEW = ["sort_movies"]
-COUNT_MANY = ["sort_movies", "estimate_movies", "walk_movies"]
+COUNT = ["count_movies"]
 WALK = ["walk_movies"]
+SORT = ["sort_movies"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "place", "names", "movies", "total"),
     [
-        (RARE, FIRST, COUNT_FEW, [2, 4, 6], 10),
-        (RARE, Place(key=SortKey(6, 6), total=10), WALK, [8, 10, 12], 10),
-        (RARE, Place(key=SortKey(20, 20), total=99), WALK + COUNT_FEW, [], 10),  # others have gone
-        (RARE, Place(skip=9), COUNT_FEW, [20], 10),
-        (RARE, Place(skip=12), COUNT_FEW, [], 10),
-        (EVERYTHING, FIRST, COUNT_MANY, [1, 2, 3], 20),
+        (FEW, FIRST, COUNT + SORT, [3, 4, 5], 4),
+        (FEW, Place(skip=3), COUNT + SORT, [6], 4),
+        (FEW, Place(skip=6), COUNT, [], 4),
+        (HALF, FIRST, COUNT + WALK, [2, 4, 6], 10),
+        (HALF, Place(key=SortKey(6, 6), total=10), WALK, [8, 10, 12], 10),
+        (
+            HALF,
+            Place(key=SortKey(20, 20), total=99),
+            [*WALK, *COUNT, *WALK],
+            [],
+            10,
+        ),  # gone
+        (EVERYTHING, FIRST, COUNT + WALK, [1, 2, 3], 20),
         (EVERYTHING, Place(key=SortKey(3, 3), total=20), WALK, [4, 5, 6], 20),
-        (EVERYTHING, Place(skip=12), COUNT_MANY, [13, 14, 15], 20),
+        (EVERYTHING, Place(skip=12), COUNT + WALK, [13, 14, 15], 20),
     ],
 )
 async def test_a_page_takes_few_statements(  # noqa: PLR0913, PLR0917 - the cases
@@ -159,7 +170,7 @@ async def test_a_page_takes_few_statements(  # noqa: PLR0913, PLR0917 - the case
     movies: list[int],
     total: int,
 ) -> None:
-    """Few matches are counted and sorted, many estimated and walked; a cursor has the total."""
+    """Few matches are sorted, many are found by walking; a cursor has the total."""
     page, sent = await ask(wanted, place)
 
     assert sent == names
@@ -170,10 +181,50 @@ async def test_an_estimate_is_more_than_was_counted(ask: Ask, execute: Execute) 
     """Although the sample may have too few matches: a smaller total would be called exact."""
     execute("update pg_class set reltuples = 1e9 where oid = 'movies'::regclass")  # samples no page
 
-    page, sent = await ask(EVERYTHING)
+    page, _ = await ask(EVERYTHING)
 
-    assert sent == COUNT_MANY
     assert (page.total, page.total_is_estimate) == (13, True)
+
+
+async def test_a_later_page_of_few_is_sorted(ask: Ask) -> None:
+    """The process remembers from its last count how many movies there are."""
+    first, _ = await ask(FEW)
+
+    page, sent = await ask(FEW, Place(key=first.next, total=first.total))
+
+    assert (ids(page), sent) == ([6], SORT)
+
+
+async def test_the_total_fits_the_page(ask: Ask, statements: Recorded, execute: Execute) -> None:
+    """Although movies are created and deleted between the count and the page."""
+    edits = iter(["delete from movies where runtime = 6", "update movies set runtime = 3"])
+    statements.after_count = lambda: execute(next(edits))
+
+    fewer, _ = await ask(FEW)
+    more, _ = await ask(FEW)
+
+    assert (ids(fewer), fewer.total, fewer.next) == ([3, 4, 5], 3, None)
+    assert (ids(more), more.total) == ([1, 2, 3], 4)
+    assert more.next
+
+
+@pytest.mark.parametrize(
+    ("matches", "movies", "rows", "is_cheaper"),
+    [
+        (0, 0, 21, True),
+        (1_449, 100_000, 21, True),
+        (1_450, 100_000, 21, False),
+        (6_480, 2_000_000, 21, True),
+        (6_481, 2_000_000, 21, False),
+        (9_000, 100_000, 9_021, True),  # the last page by number
+        (10, 0, 21, False),  # the size of the table is not known yet
+    ],
+)
+def test_the_cheaper_way_to_a_page(
+    matches: int, movies: int, rows: int, *, is_cheaper: bool
+) -> None:
+    """To sort few matches, or to walk until enough of many are found."""
+    assert listing.is_sort_cheaper(matches, movies, rows) is is_cheaper
 
 
 @pytest.mark.parametrize("sort", SORTS)
@@ -189,8 +240,8 @@ async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
     sorted_first, sent_first = await ask(EVERYTHING, sort=sort)
     page, sent = await ask(EVERYTHING, place, sort)
 
-    assert sent_first == [*COUNT_MANY, "sort_movies"]
-    assert sent == ["walk_movies", "sort_movies"]
+    assert sent_first == [*COUNT, *WALK, *SORT]
+    assert sent == WALK + SORT
     assert sorted_first == first
     assert ids(page) == ids(walked)
     assert not {*ids(page)} & {*ids(first)}
@@ -205,7 +256,7 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
 
     page, sent = await ask(EVERYTHING)
 
-    assert (ids(page), sent) == ([1, 2, 3], COUNT_MANY)
+    assert (ids(page), sent) == ([1, 2, 3], COUNT + WALK)
     monkeypatch.setattr(statements, "timeout", 0.05)
     with hold(database, "lock table movies"), pytest.raises(Unavailable):
         await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
@@ -217,50 +268,4 @@ async def test_a_number_beyond_the_last_is_refused(ask: Ask, statements: Recorde
     with pytest.raises(WrongParameters):
         await ask(EVERYTHING, Place(skip=13))
 
-    assert statements.sent == COUNT_FEW
-
-
-# The filter of the three queries.
-
-
-@pytest.mark.parametrize("query", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("edit", "reason"),
-    [
-        (("m.year <= :", "m.year < :"), "expected `and (:year_to::integer is null or m.year <"),
-        (("-- end of", "and m.id > 9\n-- end of"), "expected `"),  # a condition more
-        (("-- filter\n", "\n"), "expected its filter between the lines `-- filter` and"),
-    ],
-)
-def test_a_filter_that_differs_is_refused(
-    settings: Callable[..., Config], tmp_path: Path, query: int, edit: tuple[str, str], reason: str
-) -> None:
-    """With file and line, and what to write there."""
-    config = settings(root=tmp_path)
-    file = copytree(ROOT / "queries", tmp_path / "queries") / "listing.sql"
-    head, *parts = file.read_text().split("-- name:")
-    assert parts[query].count(edit[0]) == 1
-    parts[query] = parts[query].replace(*edit)
-    file.write_text("-- name:".join([head, *parts]))
-
-    with pytest.raises(OperatorError) as caught:
-        load_queries(config)
-
-    place, _, what = str(caught.value).partition(": ")
-    name, line = place.split(":")
-    assert name == "queries/listing.sql"
-    assert reason in what
-    if query and "::" in reason:
-        assert "m.year < :" in file.read_text().splitlines()[int(line) - 1]
-
-
-def test_the_same_change_of_all_three_filters_is_accepted(
-    settings: Callable[..., Config], tmp_path: Path
-) -> None:
-    """A column of a DBA's own can be a condition, too."""
-    file = copytree(ROOT / "queries", tmp_path / "queries") / "listing.sql"
-    file.write_text(file.read_text().replace("-- end of", "and m.director is null\n-- end of"))
-
-    loaded = load_queries(settings(root=tmp_path))
-
-    assert all("m.director is null" in loaded[name].sql for name in listing.QUERIES)
+    assert statements.sent == COUNT

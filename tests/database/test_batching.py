@@ -9,7 +9,7 @@ from support import until
 
 from service.config import Sharing
 from service.database import batching
-from service.database.batching import SLOW_S, Batcher, Rows
+from service.database.batching import SLOW_S, Batcher, Places, Rows
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
 if TYPE_CHECKING:
@@ -423,3 +423,52 @@ async def test_every_row_is_executed_once(
     assert set(served) <= set(executed)
     assert len(served) > 200
     assert await asyncio.wait_for(send(batcher, 1), 20) == "result 1"
+
+
+# Places, and rows of the same key.
+
+
+async def test_rows_join_a_statement_until_it_has_its_place(statements: Statements) -> None:
+    """Also those that arrive after it was to start; each batcher waits for its turn."""
+    places = Places(1, timeout=60)
+    first = Batcher(statements.run, SETTINGS, places=places)
+    (running,) = await hold(first, statements)
+    second = Batcher(statements.run, SETTINGS, places=places, min_rows=3)
+    (early,) = send_all(second, 1)
+    await asyncio.sleep(2 * SLOW_S)  # a statement that runs for so long gets another one beside it
+
+    late = send_all(second, 2, 3)
+    await asyncio.sleep(0)
+    assert statements.sent == [[0]]
+    statements.may_end.set()
+    await asyncio.gather(running, early, *late)
+
+    assert statements.sent == [[0], [1, 2, 3]]
+
+
+async def test_without_a_place_in_time_rows_are_refused(statements: Statements) -> None:
+    """Later ones find a place when it is free again."""
+    places = Places(1, timeout=0.01)
+    first, second = (Batcher(statements.run, SETTINGS, places=places) for _ in range(2))
+    (running,) = await hold(first, statements)
+
+    with pytest.raises(Unavailable) as caught:
+        await send(second, 1)
+    statements.may_end.set()
+    await running
+    later = await send(second, 2)
+
+    assert caught.value.refusal is Refusal.POOL_TIMEOUT
+    assert later == "result 2"
+    assert statements.sent == [[0], [2]]
+
+
+async def test_rows_of_the_same_key_are_not_sent_again_alone(statements: Statements) -> None:
+    """After an error, each of them would fail like all."""
+    batcher = Batcher(statements.run, SETTINGS, min_rows=3)
+    statements.find_error = lambda _: Contended("a timeout")
+
+    results = await asyncio.gather(*send_all(batcher, 1, 1, 1), return_exceptions=True)
+
+    assert [type(result) for result in results] == [Contended] * 3
+    assert statements.sent == [[1, 1, 1]]

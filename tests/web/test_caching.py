@@ -163,11 +163,11 @@ async def test_errors_and_streams_are_not_kept(cached: Client) -> None:
 async def test_by_default_caches_ask_each_time(client: Client) -> None:
     """Whatever the request has."""
     for path, varying in (
-        ("/v1/movies", ["Accept", "Accept-Encoding"]),
-        ("/v1/genres", ["Accept-Encoding"]),
+        ("/v1/movies", "Accept, Accept-Encoding"),
+        ("/v1/genres", "Accept-Encoding"),
     ):
         for headers in ({}, POSITION, {"Authorization": "Basic eDp5"}):
             response = await client.get(path, headers=headers)
 
             assert response.headers["Cache-Control"] == "no-cache"
-            assert response.headers.getall("Vary") == varying
+            assert response.headers["Vary"] == varying

@@ -17,6 +17,7 @@ from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
 from service.web.movies.parameters import reject_query_string
 from service.web.movies.preconditions import movie_headers, parse_preconditions
 from service.web.request_cycle.contexts import CONTEXT
+from service.web.request_cycle.direct_response import DirectResponse
 from service.web.responses import movie_response
 
 
@@ -51,7 +52,7 @@ class Movies:
         movie = await self.catalogue.get(_parse_target(request), request[CONTEXT])
         headers = movie_headers(movie)
         if is_not_modified(request, headers):
-            return web.Response(status=304, headers=not_modified_headers(headers))
+            return DirectResponse(b"", not_modified_headers(headers), 304)
         return movie_response(movie, headers)
 
     async def update(self, request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,9 @@
 """The lists of movies: pages, movies by their ids, and streams."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+from weakref import WeakValueDictionary
 
 from aiohttp import hdrs, web
 
@@ -9,24 +12,36 @@ from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.catalogue.paging import Filter, Page
 from service.catalogue.suggestions import Suggestions
+from service.config import Sharing
+from service.database.batching import Batcher, Places, Rows, list_contexts
 from service.web.movies.cursors import CHANGES_CURSOR, encode_change
-from service.web.movies.pages import page_response
+from service.web.movies.pages import EncodedPage, encode_page, make_link
 from service.web.movies.parameters import ListQuery, parse_list_query
 from service.web.movies.streams import choose_form, stream_movies
 from service.web.request_cycle.contexts import CONTEXT
-from service.web.responses import allow_caching
+from service.web.responses import cacheable_response
+
+MIN_SHARED = 16  # requests that share a page, before half of them wait for the next fetch
+Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
 
 
 @dataclass(frozen=True)
 class Lists:
-    """The handler of lists; `feed`: whose cursor comes with a list of all movies."""
+    """The handler of lists; `feed`: whose cursor comes with a list of all movies.
+
+    Requests for the same page that wait while it is fetched share the next fetch, and its encoded
+    body. Each page has a batcher of its own, which lives as long as requests wait for it.
+    """
 
     catalogue: Catalogue
     listing: Listing
     suggestions: Suggestions
     feed: Feed | None
+    sharing: Sharing
+    places: Places
     has_streams: bool
     cache_seconds: int
+    _batchers: Batchers = field(default_factory=WeakValueDictionary, init=False)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200 and a page of the movies that match the query string, or all of them as a stream."""
@@ -35,22 +50,29 @@ class Lists:
         query = parse_list_query(request)
         if query.ids:
             return await self._list_ids(request, query)
-        place = None
+        batcher = self._batchers.get(query)
+        if not batcher:
+            batcher = self._batchers[query] = Batcher(
+                partial(self._fetch, query), self.sharing, places=self.places, min_rows=MIN_SHARED
+            )
+        page = cast("EncodedPage", await batcher.submit(0, context=request[CONTEXT]))
+        # Copies of all movies are made page by page: none may be older than the first one's cursor.
+        is_later_copy = query.place.key and query.filter == Filter()
+        return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
+
+    async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
+        """Fetch and encode the page for the requests of these rows, which all have the key 0."""
+        waiting, place = list_contexts(rows), None
         if self.feed and query.is_whole_list:  # before the list: no change may be missed
-            place = await self.feed.find_end(request[CONTEXT])
+            place = await self.feed.find_end(waiting[0])
         page = await self.listing.fetch_page(
-            query.filter, query.sort, query.place, query.page_size, request[CONTEXT]
+            query.filter, query.sort, query.place, query.page_size, waiting
         )
         more = {}
         if query.filter.title and not page.total:
-            more["suggestions"] = await self.suggestions.find(query.filter, request[CONTEXT])
-        response = page_response(request, query, page, more)
-        # Copies of all movies are made page by page: none may be older than the first one's cursor.
-        if self.cache_seconds and (query.filter != Filter() or not query.place.key):
-            allow_caching(request, response, self.cache_seconds)
-        if place:
-            response.headers[CHANGES_CURSOR] = encode_change(place)
-        return response
+            more["suggestions"] = await self.suggestions.find(query.filter, waiting[0])
+        headers = {CHANGES_CURSOR: encode_change(place)} if place else {}
+        return {0: encode_page(query, page, more, headers)}
 
     async def _list_ids(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
         """200 and the movies with these ids, in this order."""
@@ -58,4 +80,11 @@ class Lists:
         movies = [found[each] for each in query.ids if each in found]
         missing = [each for each in dict.fromkeys(query.ids) if each not in found]
         page = Page(movies, previous=None, next=None, total=len(movies))
-        return page_response(request, query, page, {"missing_ids": missing})
+        return _respond(request, query, encode_page(query, page, {"missing_ids": missing}))
+
+
+def _respond(
+    request: web.Request, query: ListQuery, page: EncodedPage, cache_seconds: int = 0
+) -> web.StreamResponse:
+    headers = {"Link": make_link(request, query, page), "Vary": "Accept, Accept-Encoding"}
+    return cacheable_response(request, page.content, headers, cache_seconds)

@@ -1,8 +1,8 @@
-"""The response with a page of movies: the list, its metadata, and links to the pages around it."""
+"""A page of movies: its JSON, with metadata, and links to the pages around it."""
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from yarl import URL
@@ -11,21 +11,34 @@ from service.catalogue.movie import movie_json
 from service.catalogue.paging import Page
 from service.web.movies import cursors
 from service.web.movies.parameters import ListQuery
-from service.web.request_cycle.compression import LargeResponse
-from service.web.responses import cacheable_response, encode_json
+from service.web.request_cycle.compression import Content
+from service.web.responses import encode_json, make_content
+
+MAX_CACHED_URLS = 1024
 
 
-def page_response(
-    request: web.Request, query: ListQuery, page: Page, more: Mapping[str, Any]
-) -> LargeResponse:
-    """Return `{"movies": [...], "metadata": {...}}` and `Link` (RFC 8288), or 304.
+class EncodedPage(NamedTuple):
+    """A page as all clients get it that ask for it at the same time."""
 
-    `more`: further metadata, that only some lists have.
+    content: Content
+    previous_cursor: str | None
+    next_cursor: str | None
+    last_page: int
+
+
+def encode_page(
+    query: ListQuery,
+    page: Page,
+    more: dict[str, Any],
+    headers: Mapping[str, str] | None = None,
+) -> EncodedPage:
+    """Encode `{"movies": [...], "metadata": {...}}`; `more`: metadata that only some lists have.
+
+    `headers`: those that all responses with this page have.
     """
-    url = request.rel_url
     encode = partial(cursors.encode, total=page.total, filters=query.filter, sort=query.sort)
-    previous_cursor = page.previous and encode(page.previous, backwards=True)
-    next_cursor = page.next and encode(page.next, backwards=False)
+    previous_cursor = encode(page.previous, backwards=True) if page.previous else None
+    next_cursor = encode(page.next, backwards=False) if page.next else None
     last_page = page.last_page(query.page_size)
     metadata: dict[str, Any] = {
         "page_size": query.page_size,
@@ -37,36 +50,43 @@ def page_response(
     if query.page_number:
         metadata["current_page"] = query.page_number
         metadata["last_page"] = last_page
-    metadata |= more
-    current = query.page_number or 1
+    payload = {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata | more}
+    content = make_content(encode_json(payload), headers=headers)
+    return EncodedPage(content, previous_cursor, next_cursor, last_page)
+
+
+def make_link(request: web.Request, query: ListQuery, page: EncodedPage) -> str:
+    """Return the header `Link` (RFC 8288), with the parameters as the client wrote them."""
+    current, last_page = query.page_number or 1, page.last_page
+    url = _remove_place(request.path_qs)
     links = {
-        "first": _remove_place(url),
-        "prev": _make_link(url, query, previous_cursor, min(current - 1, last_page), last_page),
-        "next": _make_link(url, query, next_cursor, current + 1, last_page),
+        "first": url,
+        "prev": _make_target(
+            url, query, page.previous_cursor, min(current - 1, last_page), last_page
+        ),
+        "next": _make_target(url, query, page.next_cursor, current + 1, last_page),
     }
-    link = ", ".join(f'<{target}>; rel="{rel}"' for rel, target in links.items() if target)
-    payload = {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata}
-    headers = {"Link": link, "Vary": "Accept"}
-    return cacheable_response(request, encode_json(payload), headers=headers)
+    return ", ".join([f'<{target}>; rel="{rel}"' for rel, target in links.items() if target])
 
 
-def _make_link(
-    url: URL, query: ListQuery, cursor: str | None, number: int, last_page: int
-) -> URL | None:
+def _make_target(
+    url: str, query: ListQuery, cursor: str | None, number: int, last_page: int
+) -> str | None:
     """Link by number if the client asked by number and numbers reach that far, else by cursor."""
-    base = _remove_place(url)
     # A page after the last one is empty and has no cursor, so it links back by number.
     is_before = query.page_number is not None and 0 < number < query.page_number
+    separator = "&" if "?" in url else "?"
     if query.page_number and (cursor or is_before) and number <= last_page:
-        return base.update_query(page=number)
-    return base.update_query(cursor=cursor) if cursor else None
+        return f"{url}{separator}page={number}"
+    return f"{url}{separator}cursor={cursor}" if cursor else None
 
 
-def _remove_place(url: URL) -> URL:
+@lru_cache(MAX_CACHED_URLS)
+def _remove_place(target: str) -> str:
     """Remove page, cursor and fragment, which a request target should not have (RFC 9112, 3.2).
 
     yarl quotes the query anew, so that no value can end the link.
     """
-    return url.with_fragment(None).with_query(
-        [pair for pair in url.query.items() if pair[0] not in ("page", "cursor")]
-    )
+    url = URL(target, encoded=True).with_fragment(None)
+    pairs = [pair for pair in url.query.items() if pair[0] not in ("page", "cursor")]
+    return str(url.with_query(pairs))

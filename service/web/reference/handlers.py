@@ -17,7 +17,7 @@ from aiohttp import web
 
 from service.web.problems import BY_SLUG, Problem, example_json
 from service.web.reference.document import BODIES
-from service.web.responses import cacheable_response, encode_json
+from service.web.responses import cacheable_response, encode_json, make_content
 
 FOLDER = Path(__file__).parent / "page"
 # The files that the page loads, and their Content-Type.
@@ -51,25 +51,26 @@ class Reference:
         """Serve this OpenAPI document."""
         self._document = document
 
-    async def document(self, request: web.Request) -> web.Response:
+    async def document(self, request: web.Request) -> web.StreamResponse:
         """200 and the OpenAPI document, in which this year is the latest of a new movie."""
         year = datetime.now(UTC).year
         if year not in self._encoded:
             for key in BODIES:  # not in responses: a client may read them next year
                 self._document["components"]["schemas"][key]["properties"]["year"]["maximum"] = year
             self._encoded = {year: encode_json(self._document)}
-        return cacheable_response(request, self._encoded[year])
+        return cacheable_response(request, make_content(self._encoded[year]))
 
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(self, request: web.Request) -> web.StreamResponse:
         """200 and the page."""
-        return cacheable_response(request, self._page, "text/html; charset=utf-8", PAGE_HEADERS)
+        content = make_content(self._page, "text/html; charset=utf-8", PAGE_HEADERS)
+        return cacheable_response(request, content)
 
-    async def file(self, request: web.Request) -> web.Response:
+    async def file(self, request: web.Request) -> web.StreamResponse:
         """200 and a file that the page loads."""
         name = request.match_info["file"]
         if name not in self._files:
             raise web.HTTPNotFound
-        return cacheable_response(request, self._files[name], FILES[name])
+        return cacheable_response(request, make_content(self._files[name], FILES[name]))
 
 
 def _render_page() -> bytes:

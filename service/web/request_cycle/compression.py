@@ -6,9 +6,13 @@ must stay strong, because `If-Match` compares strong tags only (RFC 9110, 13.1.1
 
 import re
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp import hdrs, web
+
+from service.web.request_cycle.direct_response import DirectResponse
 
 MIN_BYTES = 1400  # less fits into one Ethernet packet with its headers, compressed or not
 GZIP_WBITS = 16 + zlib.MAX_WBITS  # https://docs.python.org/3/library/zlib.html#zlib.compressobj
@@ -21,24 +25,37 @@ _ACCEPTED = re.compile(
 )
 
 
-class LargeResponse(web.Response):
+@dataclass
+class Content:
+    """A body, and the headers that describe it; requests that share it compress it once."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+    @cached_property
+    def gzipped(self) -> bytes:
+        """The body, compressed."""
+        compressor = zlib.compressobj(wbits=GZIP_WBITS)
+        return compressor.compress(self.body) + compressor.flush()
+
+
+class LargeResponse(DirectResponse):
     """A response that is compressed if that is worth it and its client prefers it."""
 
-    vary = "Accept-Encoding"  # or a list that has it, too
+    def __init__(self, content: Content, headers: Mapping[str, str]) -> None:
+        super().__init__(content.body, {"Vary": "Accept-Encoding", **content.headers, **headers})
+        self._content = content
 
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Compress the body, set the headers that go with it, and send the head.
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Compress the body, unless it was, and send it.
 
-        A response to HEAD still has the body of GET here, so both get the same headers.
+        The response to HEAD is compressed, too, so that it has the headers of GET.
         """
-        self.headers.add("Vary", self.vary)
-        body = self.body
-        accepted = ",".join(request.headers.getall("Accept-Encoding", ()))
-        if isinstance(body, bytes) and len(body) >= MIN_BYTES and prefers_gzip(accepted):
-            compressor = zlib.compressobj(wbits=GZIP_WBITS)
-            self.body = compressor.compress(body) + compressor.flush()
-            self.headers["Content-Encoding"] = "gzip"
-        return await super().prepare(request)
+        accepted = request.headers.getall(hdrs.ACCEPT_ENCODING, ())
+        if accepted and len(self.body) >= MIN_BYTES and prefers_gzip(",".join(accepted)):
+            self.body = self._content.gzipped
+            self.own_headers = {**self.own_headers, "Content-Encoding": "gzip"}
+        await super().prepare(request)
 
 
 def prefers_gzip(accepted: str) -> bool:

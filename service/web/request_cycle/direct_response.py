@@ -27,6 +27,7 @@ class DirectResponse(web.StreamResponse):
         self.body = body
         self.own_headers = headers
         self._status_line = STATUS_LINES[status]
+        self._has_length = status != HTTPStatus.NOT_MODIFIED  # RFC 9110, 8.6
         self._is_last = False  # of the connection
 
     async def prepare(self, request: web.BaseRequest) -> None:
@@ -35,14 +36,15 @@ class DirectResponse(web.StreamResponse):
         if transport is None:
             raise ClientConnectionResetError("the client has gone")
         fields = {**context.headers, **self.own_headers}
+        if "Vary" in self.own_headers and "Vary" in context.headers:
+            fields["Vary"] = f"{self.own_headers['Vary']}, {context.headers['Vary']}"
+        if self._has_length:
+            fields["Content-Length"] = f"{len(self.body)}"
         if context.is_last or self._is_last:
             self._is_last = True
             fields["Connection"] = "close"
         lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
-        head = (
-            f"{self._status_line}{lines}"
-            f"Date: {_format_date(int(time.time()))}\r\nContent-Length: {len(self.body)}\r\n\r\n"
-        )
+        head = f"{self._status_line}{lines}Date: {_format_date(int(time.time()))}\r\n\r\n"
         body = b"" if context.method == hdrs.METH_HEAD else self.body
         message = head.encode("ascii") + body
         transport.write(message)

@@ -153,7 +153,7 @@ async def test_caches_separate_responses_by_origin(open_client: Client) -> None:
     assert refused["Vary"] == "Origin"
     for response in responses:
         assert "Origin" in listed(", ".join(response.headers.getall("Vary")))
-    assert responses[1].headers.getall("Vary") == ["Accept", "Accept-Encoding", "Origin"]
+    assert responses[1].headers["Vary"] == "Accept, Accept-Encoding, Origin"
 
 
 async def test_no_header_is_there_twice(open_client: Client) -> None:
@@ -179,7 +179,7 @@ async def test_no_header_is_there_twice(open_client: Client) -> None:
         head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nOrigin: {PAGE}\r\n{line}\r\n\r\n"
         answer = await send(open_client, head.encode())
         names = [name for name, _ in answer.headers if name != "Vary"]
-        varying = [value for name, value in answer.headers if name == "Vary"]
+        varying = listed(", ".join(value for name, value in answer.headers if name == "Vary"))
         assert len(names) == len(set(names)), head
         assert len(varying) == len(set(varying)), head
         assert "Origin" in varying, head
