@@ -61,7 +61,7 @@ class Commands(click.Group):
     default="config.toml",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="The path of config.toml; queries/ and migrations/ are in the same folder.",
+    help="The path of config.toml, which may be next to your own queries/ and migrations/.",
 )
 @click.pass_context
 def main(ctx: click.Context, path: Path) -> None:
@@ -165,7 +165,7 @@ def status(config: Config) -> None:
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - alembic takes 0.4 s to load
 
     with with_database(config) as ready:
-        for entry in migrations.status(ready.database.url, ready.root / "migrations", report):
+        for entry in migrations.status(ready.database.url, ready.migrations, report):
             when = "applied" if entry.applied else "pending"
             if entry.applied and entry.applied.applied_at:
                 when = f"{entry.applied.applied_at:%Y-%m-%d %H:%M:%S %Z}"
@@ -179,7 +179,7 @@ def down(config: Config) -> None:
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
     with with_database(config) as ready:
-        migrations.downgrade(ready.database.url, ready.root / "migrations", click.echo)
+        migrations.downgrade(ready.database.url, ready.migrations, click.echo)
 
 
 @migrate.command()
@@ -187,7 +187,7 @@ def down(config: Config) -> None:
 @click.pass_obj
 def new(config: Config, name: str) -> None:
     """Create an empty migration; NAME is like add_index_on_titles."""
-    click.echo(migration_files.create(config.root / "migrations", name))
+    click.echo(migration_files.create(config.migrations, name))
 
 
 @migrate.command()
@@ -196,7 +196,7 @@ def sql(config: Config) -> None:
     """Print the SQL of all migrations for an empty database; change no database."""
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
-    click.echo(migrations.render_offline_sql(config.root / "migrations"), nl=False)
+    click.echo(migrations.render_offline_sql(config.migrations), nl=False)
 
 
 def _split_pairs(
@@ -231,7 +231,7 @@ def check(config: Config) -> None:
     with with_database(config) as ready:
         is_writable = asyncio.run(verify_queries(ready, loaded))
     files = len({query.path for query in loaded.values()})
-    click.echo(f"{len(loaded)} queries in {files} files: no mistakes found")
+    click.echo(f"{len(loaded)} queries in {files} files of {config.queries}: no mistakes found")
     if not is_writable:
         report("the database is read-only: the results of writes were not checked")
 
@@ -372,7 +372,7 @@ def _stop_on_signals() -> Iterator[None]:
 def _upgrade(config: Config) -> None:
     from service.database.migrations import runner as migrations  # noqa: PLC0415 - as in `status`
 
-    migrations.upgrade(config.database.url, config.root / "migrations", report)
+    migrations.upgrade(config.database.url, config.migrations, report)
     migrations.switch_feed(config.database.url, report, is_on=config.changes.keep_days > 0)
 
 

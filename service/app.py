@@ -76,7 +76,7 @@ EXPECTED: Mapping[str, Expected] = {
 
 def load_queries(config: Config) -> dict[str, Query]:
     """Load queries/*.sql and compare it with what the service expects."""
-    return query_files.load(config.root / "queries", EXPECTED)
+    return query_files.load(config.queries, EXPECTED)
 
 
 def create_app(

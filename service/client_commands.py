@@ -173,7 +173,7 @@ def revoke(config: Config, name: str) -> None:
 @contextmanager
 def _begin(config: Config, *, read_only: bool = False) -> Iterator[Transaction]:
     with with_database(config) as ready:
-        queries = query_files.load(config.root / "queries", administration.QUERIES)
+        queries = query_files.load(config.queries, administration.QUERIES)
         with transactions.begin(ready.database.url, queries, read_only=read_only) as transaction:
             yield transaction
 

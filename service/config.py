@@ -1,13 +1,15 @@
 """Settings: config.toml, overridden by the environment, as frozen dataclasses.
 
-This module has the type and the limits of each setting, config.toml its default. A wrong, unknown
-or missing key is an `OperatorError` of one line.
+This module has the default, the type and the limits of each setting; config.toml shows the defaults
+(a test compares them). `OperatorError` lists all mistakes, one per line.
 """
 
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import cached_property
 from ipaddress import IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -20,12 +22,12 @@ from service.errors import OperatorError
 
 # Names that platforms use (https://devcenter.heroku.com/articles/config-vars).
 PLATFORM_NAMES = {
-    "ENVIRONMENT": ("service", "environment"),
-    "HOST": ("server", "host"),
-    "PORT": ("server", "port"),
-    "WEB_CONCURRENCY": ("server", "workers"),
-    "DATABASE_URL": ("database", "url"),
-    "LOG_LEVEL": ("log", "level"),
+    "ENVIRONMENT": "service.environment",
+    "HOST": "server.host",
+    "PORT": "server.port",
+    "WEB_CONCURRENCY": "server.workers",
+    "DATABASE_URL": "database.url",
+    "LOG_LEVEL": "log.level",
 }
 PREFIX = "CATALOGUE_"
 # https://html.spec.whatwg.org/multipage/browsers.html#ascii-serialisation-of-an-origin; not `null`,
@@ -36,9 +38,8 @@ ORIGIN = re.compile(
 )
 
 
-def _setting(kind: kinds.Field[Any], *, is_secret: bool = False) -> Any:
-    kind.required = True
-    return field(metadata={"kind": kind}, repr=not is_secret)
+def _setting(default: object, kind: kinds.Field[Any], *, is_secret: bool = False) -> Any:
+    return field(default=default, metadata={"kind": kind}, repr=not is_secret)
 
 
 class WholeNumber(kinds.Field[int]):
@@ -58,24 +59,19 @@ def _pattern(regex: str, expected: str) -> kinds.String:
     return kinds.String(validate=Regexp(rf"(?:{regex})|\Z", error=f"must be {expected}, or empty"))
 
 
-class Texts(kinds.Field[tuple[str, ...]]):
-    """A list of TOML, or texts of the environment that are separated by commas."""
+def _texts(expected: str, is_right: Callable[[str], object], mistake: str) -> kinds.Function:
+    """Make a setting that is a list; in the environment, commas separate its texts."""
 
-    def __init__(self, expected: str, is_right: Callable[[str], object], mistake: str) -> None:
-        super().__init__()
-        self._expected = expected
-        self._is_right = is_right
-        self._mistake = mistake
-
-    def _deserialize(self, value: Any, *_: Any, **__: Any) -> tuple[str, ...]:
+    def read(value: Any) -> tuple[str, ...]:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise ValidationError(f"must be a list of {self._expected}")
+            raise ValidationError(f"must be a list of {expected}")
         texts = tuple(item.strip() for item in items if item.strip())
-        for text in texts:
-            if not self._is_right(text):
-                raise ValidationError(self._mistake.format(text))
+        if wrong := [mistake.format(text) for text in texts if not is_right(text)]:
+            raise ValidationError(wrong)
         return texts
+
+    return kinds.Function(deserialize=read)
 
 
 def _is_proxy(text: str) -> bool:
@@ -86,19 +82,19 @@ def _is_proxy(text: str) -> bool:
     return not (isinstance(network, IPv6Network) and network.network_address.ipv4_mapped)
 
 
-ORIGINS = Texts(
+ORIGINS = _texts(
     "origins, like https://example.com",
     ORIGIN.fullmatch,
     "{!r} is not an origin as browsers send it: scheme://host in lower case, with :port only if it"
     " is not the default one, and nothing after it; or *",
 )
-PROXIES = Texts(
+PROXIES = _texts(
     "addresses or networks, like 10.0.0.0/8",
     _is_proxy,
     "{!r} is neither an address nor a network, like 10.0.0.7, 10.0.0.0/8 or fd00::/8 (no bits after"
     " the prefix, IPv4 not written as IPv6), nor unix",
 )
-REPLICA_URLS = Texts(  # the message does not repeat the text, which has a password
+REPLICA_URLS = _texts(  # the message does not repeat the text, which has a password
     "URLs, like postgresql://user:password@host:port/name",
     re.compile("postgres(?:ql)?://[^,]+").fullmatch,
     "must be a list of URLs, each of one server, like postgresql://user:password@host:port/name",
@@ -110,6 +106,7 @@ BEARER_TOKEN = _pattern(  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
     "16 or more letters, digits and -._~+/, as of openssl rand -hex 16",
 )
 TEXT = kinds.String(validate=Length(min=1))
+LEVEL = kinds.String(validate=OneOf(("debug", "info", "warning", "error")))
 SWITCH = kinds.Boolean(truthy={True, "true"}, falsy={False, "false"})
 SECONDS = kinds.Float(validate=Range(0, 86400))
 POSITIVE_SECONDS = kinds.Float(validate=Range(0.001, 86400))
@@ -119,83 +116,83 @@ POSITIVE_SECONDS = kinds.Float(validate=Range(0.001, 86400))
 class Service:
     """The name of this deployment."""
 
-    environment: str = _setting(TEXT)
+    environment: str = _setting("development", TEXT)
 
 
 @dataclass(frozen=True)
 class Server:
     """HTTP; durations in seconds."""
 
-    host: str = _setting(TEXT)
-    port: int = _setting(WholeNumber(0, 65535))
-    workers: int = _setting(WholeNumber(1, 512))
-    max_connections: int = _setting(WholeNumber(1, 1_000_000))
-    keepalive_timeout: float = _setting(SECONDS)
-    request_timeout: float = _setting(POSITIVE_SECONDS)
-    head_timeout: float = _setting(POSITIVE_SECONDS)
-    body_timeout: float = _setting(POSITIVE_SECONDS)
-    drain_delay: float = _setting(SECONDS)
-    shutdown_timeout: float = _setting(POSITIVE_SECONDS)
-    max_streams: int = _setting(WholeNumber(0, 10_000))
-    require_if_match: bool = _setting(SWITCH)
-    hsts: int = _setting(WholeNumber(0))
-    cache_seconds: int = _setting(WholeNumber(0, 86400))
-    cors_origins: tuple[str, ...] = _setting(ORIGINS)
-    trusted_proxies: tuple[str, ...] = _setting(PROXIES)
+    host: str = _setting("127.0.0.1", TEXT)
+    port: int = _setting(8000, WholeNumber(0, 65535))
+    workers: int = _setting(1, WholeNumber(1, 512))
+    max_connections: int = _setting(4000, WholeNumber(1, 1_000_000))
+    keepalive_timeout: float = _setting(75.0, SECONDS)
+    request_timeout: float = _setting(10.0, POSITIVE_SECONDS)
+    head_timeout: float = _setting(15.0, POSITIVE_SECONDS)
+    body_timeout: float = _setting(5.0, POSITIVE_SECONDS)
+    drain_delay: float = _setting(0.0, SECONDS)
+    shutdown_timeout: float = _setting(10.0, POSITIVE_SECONDS)
+    max_streams: int = _setting(2, WholeNumber(0, 10_000))
+    require_if_match: bool = _setting(default=False, kind=SWITCH)
+    hsts: int = _setting(0, WholeNumber(0))
+    cache_seconds: int = _setting(0, WholeNumber(0, 86400))
+    cors_origins: tuple[str, ...] = _setting((), ORIGINS)
+    trusted_proxies: tuple[str, ...] = _setting((), PROXIES)
 
 
 @dataclass(frozen=True)
 class Database:
     """PostgreSQL; durations in seconds. `repr` hides the URLs, which have passwords."""
 
-    url: str = _setting(DATABASE_URL, is_secret=True)
-    replica_urls: tuple[str, ...] = _setting(REPLICA_URLS, is_secret=True)
-    max_replica_lag: float = _setting(POSITIVE_SECONDS)
-    require_tls: bool = _setting(SWITCH)
-    max_open: int = _setting(WholeNumber(1, 10_000))
-    max_idle: int = _setting(WholeNumber(0, 10_000))
-    max_idle_time: float = _setting(POSITIVE_SECONDS)
-    acquire_timeout: float = _setting(POSITIVE_SECONDS)
-    statement_timeout: float = _setting(POSITIVE_SECONDS)
+    url: str = _setting("", DATABASE_URL, is_secret=True)
+    replica_urls: tuple[str, ...] = _setting((), REPLICA_URLS, is_secret=True)
+    max_replica_lag: float = _setting(1.0, POSITIVE_SECONDS)
+    require_tls: bool = _setting(default=False, kind=SWITCH)
+    max_open: int = _setting(10, WholeNumber(1, 10_000))
+    max_idle: int = _setting(5, WholeNumber(0, 10_000))
+    max_idle_time: float = _setting(30.0, POSITIVE_SECONDS)
+    acquire_timeout: float = _setting(2.0, POSITIVE_SECONDS)
+    statement_timeout: float = _setting(3.0, POSITIVE_SECONDS)
 
 
 @dataclass(frozen=True)
 class Sharing:
     """Whether requests share statements."""
 
-    enabled: bool = _setting(SWITCH)
+    enabled: bool = _setting(default=True, kind=SWITCH)
 
 
 @dataclass(frozen=True)
 class Changes:
     """The feed of changes."""
 
-    keep_days: int = _setting(WholeNumber(0, 3650))
+    keep_days: int = _setting(30, WholeNumber(0, 3650))
 
 
 @dataclass(frozen=True)
 class Access:
     """What clients without a token may do."""
 
-    anonymous: str = _setting(kinds.String(validate=OneOf(("write", "read", "none"))))
+    anonymous: str = _setting("write", kinds.String(validate=OneOf(("write", "read", "none"))))
 
 
 @dataclass(frozen=True)
 class Limits:
     """How much a client may do. `repr` hides the URL, which has a password."""
 
-    rate: int = _setting(WholeNumber(0, 1_000_000))
-    burst: int = _setting(WholeNumber(1, 100_000_000))
-    redis_url: str = _setting(REDIS_URL, is_secret=True)
+    rate: int = _setting(0, WholeNumber(0, 1_000_000))
+    burst: int = _setting(100, WholeNumber(1, 100_000_000))
+    redis_url: str = _setting("", REDIS_URL, is_secret=True)
 
 
 @dataclass(frozen=True)
 class Operations:
     """Liveness, readiness and metrics for operators. `repr` hides the token."""
 
-    host: str = _setting(TEXT)
-    port: int = _setting(WholeNumber(0, 65535))
-    token: str = _setting(BEARER_TOKEN, is_secret=True)
+    host: str = _setting("127.0.0.1", TEXT)
+    port: int = _setting(0, WholeNumber(0, 65535))
+    token: str = _setting("", BEARER_TOKEN, is_secret=True)
 
     @property
     def are_metrics_on(self) -> bool:
@@ -207,21 +204,27 @@ class Operations:
 class Log:
     """Logs; durations in seconds."""
 
-    level: str = _setting(kinds.String(validate=OneOf(("debug", "info", "warning", "error"))))
-    format: str = _setting(kinds.String(validate=OneOf(("auto", "text", "json"))))
-    slow_statement: float = _setting(SECONDS)
+    level: str = _setting("info", LEVEL)
+    format: str = _setting("auto", kinds.String(validate=OneOf(("auto", "text", "json"))))
+    slow_statement: float = _setting(0.5, SECONDS)
 
 
 @dataclass(frozen=True)
 class Tracing:
     """Spans; OpenTelemetry has its own settings in the environment."""
 
-    enabled: bool = _setting(SWITCH)
+    enabled: bool = _setting(default=False, kind=SWITCH)
+
+
+def _find_folder(name: str) -> cached_property[Path]:
+    """Make a property: the folder next to config.toml if it is there, else the service's own."""
+    own = Path(__file__).parents[1] / name
+    return cached_property(lambda self: path if (path := self.root / name).is_dir() else own)
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings, and the folder of config.toml, which has queries/ and migrations/, too."""
+    """All settings, and where the files of the service are; `root` has config.toml."""
 
     root: Path
     service: Service
@@ -235,10 +238,21 @@ class Config:
     log: Log
     tracing: Tracing
 
+    # Found once: a reload reads the same files, whatever happens to the folder.
+    queries = _find_folder("queries")
+    migrations = _find_folder("migrations")
+
 
 SECTIONS: dict[str, type] = {
     name: kind for name, kind in get_type_hints(Config).items() if name != "root"
 }
+SETTINGS: dict[str, kinds.Field[Any]] = {
+    f"{section}.{key.name}": key.metadata["kind"]
+    for section, kind in SECTIONS.items()
+    for key in fields(kind)
+}
+OWN_NAMES = {f"{PREFIX}{name.replace('.', '_').upper()}": name for name in SETTINGS}
+VARIABLES = PLATFORM_NAMES | OWN_NAMES  # the last one wins
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -249,13 +263,26 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         raise OperatorError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise OperatorError(f"{path}: not TOML: {error}") from error
-    if unknown := sorted(given.keys() - SECTIONS.keys()):
-        raise OperatorError(f"{path}: unknown section or key: {unknown[0]}")
-    overrides = _find_overrides(environ)
-    sections: dict[str, Any] = {
-        name: _load_section(name, kind, given.get(name, {}), overrides, path)
-        for name, kind in SECTIONS.items()
-    }
+    values: dict[str, Any] = {}
+    for section, keys in given.items():
+        if isinstance(keys, dict):
+            values |= {f"{section}.{key}": value for key, value in keys.items()}
+        else:
+            values[section] = keys
+    sources = {name: variable for variable, name in VARIABLES.items() if variable in environ}
+    unknown = environ.keys() - VARIABLES.keys() - {"CATALOGUE_CONFIG"}  # the path of config.toml
+    sources |= {variable: variable for variable in unknown if variable.startswith(PREFIX)}
+    values |= {name: environ[variable] for name, variable in sources.items()}
+    try:
+        loaded = Schema.from_dict(SETTINGS)().load(values)  # nested: names have dots
+    except ValidationError as error:
+        mistakes = [
+            f"{sources.get(name) or f'{path}: {_show(name)}'}: {_describe(name, problem)}"
+            for name, problems in error.messages_dict.items()
+            for problem in dict.fromkeys(problems)
+        ]
+        raise OperatorError("\n".join(sorted(mistakes))) from error
+    sections = {name: kind(**loaded.get(name, {})) for name, kind in SECTIONS.items()}
     config = Config(root=path.resolve().parent, **sections)
     if config.operations.port and config.operations.port == config.server.port:
         raise OperatorError("[operations] port: must differ from [server] port")
@@ -270,40 +297,13 @@ def require_database_url(config: Config) -> None:
         )
 
 
-def _find_overrides(environ: Mapping[str, str]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return (section, key) -> (variable, value); CATALOGUE_* names win over the platform's."""
-    own = {
-        f"{PREFIX}{section}_{key.name}".upper(): (section, key.name)
-        for section, kind in SECTIONS.items()
-        for key in fields(kind)
-    }
-    for variable in environ:
-        # CATALOGUE_CONFIG is the path of config.toml itself.
-        if variable.startswith(PREFIX) and variable not in own.keys() | {"CATALOGUE_CONFIG"}:
-            raise OperatorError(f"the environment sets {variable}, which is not a setting")
-    names = PLATFORM_NAMES | own
-    return {names[name]: (name, environ[name]) for name in names if name in environ}
+def _show(name: str) -> str:
+    return re.sub(r"^(.*?)\.", r"[\1] ", name)
 
 
-def _load_section(
-    name: str,
-    kind: type,
-    given: Any,
-    overrides: Mapping[tuple[str, str], tuple[str, str]],
-    path: Path,
-) -> Any:
-    if not isinstance(given, dict):
-        raise OperatorError(f"{path}: [{name}] must be a section")
-    values = dict(given)
-    sources = {}
-    for key in fields(kind):
-        if override := overrides.get((name, key.name)):
-            sources[key.name], values[key.name] = override
-    schema = Schema.from_dict({key.name: key.metadata["kind"] for key in fields(kind)})
-    try:
-        return kind(**schema().load(values))
-    except ValidationError as error:
-        key_name, problems = next(iter(dict(error.messages_dict).items()))
-        source = sources.get(key_name) or f"{path}: [{name}] {key_name}"
-        problem = str(problems[0]).rstrip(".")
-        raise OperatorError(f"{source}: {problem[:1].lower()}{problem[1:]}") from error
+def _describe(name: str, problem: str) -> str:
+    """Return what is wrong with a setting; of an unknown one, which one may be meant."""
+    if name in SETTINGS:
+        return f"{problem[:1].lower()}{problem[1:].rstrip('.')}"
+    nearest = get_close_matches(name, [*SETTINGS, *VARIABLES], n=1, cutoff=0.85)
+    return "unknown setting" + "".join(f"; did you mean {_show(each)}?" for each in nearest)

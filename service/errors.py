@@ -182,7 +182,7 @@ class StatementFailed(CatalogueError):
 
 
 class OperatorError(Exception):
-    """Stops a command with this one line, such as a wrong setting, query file or migration."""
+    """Stops a command with this text, such as wrong settings, a query file or a migration."""
 
 
 class FileError(OperatorError):

@@ -60,7 +60,7 @@ def is_as_text(settings: Log) -> bool:
 def log_start_failure(error: Exception) -> None:
     """Log why the service does not start, also if the settings of its log are unknown."""
     if not structlog.is_configured():
-        configure(Log(level="info", format="auto", slow_statement=0))
+        configure(Log())
     structlog.get_logger().error("not started", reason=str(error))
 
 

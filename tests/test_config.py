@@ -1,4 +1,4 @@
-"""Settings: config.toml, overridden by the environment; a mistake is reported in one clear line."""
+"""Settings: config.toml, overridden by the environment; each mistake is one clear line."""
 
 import json
 import re
@@ -33,25 +33,30 @@ def write(tmp_path: Path) -> Write:
     return change
 
 
-def refused(path: Path, **environ: str) -> str:
-    """Load settings that must be refused, and return the message, which is one line."""
+def list_mistakes(path: Path, **environ: str) -> list[str]:
+    """Load settings that must be refused, and return the lines of the message."""
     with pytest.raises(OperatorError) as caught:
         config.load(path, environ)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message.replace(f"{path}:", "config.toml:")
+    return str(caught.value).replace(f"{path}:", "config.toml:").split("\n")
 
 
-def test_every_setting_is_in_the_file() -> None:
-    """With an empty environment, each has the value of the file, which is for development."""
-    given = tomllib.loads(DEFAULTS.read_text("utf-8"))
+def refused(path: Path, **environ: str) -> str:
+    """Load settings with one mistake, and return its line."""
+    (line,) = list_mistakes(path, **environ)
+    return line
 
-    loaded = asdict(config.load(DEFAULTS, {}))
 
-    assert given.keys() == config.SECTIONS.keys()
+def test_config_toml_shows_every_setting_with_its_default(tmp_path: Path) -> None:
+    """The defaults are in the code: an empty file means the same as the project's file."""
+    empty = tmp_path / "config.toml"
+    empty.touch()
+    shown = tomllib.loads(DEFAULTS.read_text("utf-8"))
+
+    loaded, defaults = (asdict(config.load(path, {})) for path in (DEFAULTS, empty))
+
     # JSON makes lists of tuples, as in TOML.
-    assert {section: json.loads(json.dumps(loaded[section])) for section in given} == given
-    assert given["service"]["environment"] == "development"
+    assert json.loads(json.dumps({name: defaults[name] for name in config.SECTIONS})) == shown
+    assert loaded | {"root": tmp_path} == defaults
 
 
 def test_the_platform_names_are_at_the_top_of_the_file() -> None:
@@ -140,10 +145,18 @@ def test_an_overridden_key_may_be_missing_or_wrong(write: Write, line: str) -> N
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[log]", "[logs]", "unknown section or key: logs"),
-        ("[service]", "port = 1\n[service]", "unknown section or key: port"),
-        ("max_idle = 5", "max_idle = 5\nmax_idel = 5", "[database] max_idel: unknown field"),
-        ("max_open = 10\n", "", "[database] max_open: missing data for required field"),
+        (
+            *("max_idle = 5", "max_idel = 5"),
+            "[database] max_idel: unknown setting; did you mean [database] max_idle?",
+        ),
+        (
+            *("[tracing]\n", "[tracin]\n"),
+            "[tracin] enabled: unknown setting; did you mean [tracing] enabled?",
+        ),
+        # Removed settings are not said to be others.
+        ("max_idle = 5", "connect_timeout = 5", "[database] connect_timeout: unknown setting"),
+        ("[service]", "port = 1\n[service]", "port: unknown setting"),
+        ("[tracing]\n", "[[tracing]]\n", "tracing: unknown setting"),
         ("port = 8000", "port = 80.5", "[server] port: must be a whole number"),
         (
             *("port = 8000", "port = 65536"),
@@ -162,26 +175,31 @@ def test_a_message_names_the_key_and_what_is_expected(
     assert refused(write(old, new)) == f"config.toml: {message}"
 
 
-@pytest.mark.parametrize(
-    ("before", "message"),
-    [
-        ('log = "info"\n', "[log] must be a section"),
-        ("", "[log] level: missing data for required field"),
-    ],
-)
-def test_a_missing_section_is_refused(tmp_path: Path, before: str, message: str) -> None:
-    """The message names its first key; a value is not a section."""
-    path = tmp_path / "config.toml"
-    path.write_text(before + DEFAULTS.read_text("utf-8").split("[log]")[0])
+def test_all_mistakes_are_reported_at_once(write: Write) -> None:
+    """Of the file and of the environment, with every wrong text of a list."""
+    path = write("[server]\n", '[server]\nprot = 1\ncors_origins = ["a", "b"]\n')
+    text = path.read_text("utf-8").replace("\ncors_origins = []", "").replace("= 4000", "= -1")
+    path.write_text(text, "utf-8")
 
-    assert refused(path) == f"config.toml: {message}"
+    lines = list_mistakes(path, PORT="http", CATALOGUE_LOG_LEVLE="info")
+
+    assert [re.sub(" is not an origin.*| and less.*", "", line) for line in lines] == [
+        "config.toml: [server] cors_origins: 'a'",
+        "config.toml: [server] cors_origins: 'b'",
+        "config.toml: [server] max_connections: must be greater than or equal to 1",
+        "config.toml: [server] prot: unknown setting; did you mean [server] port?",
+        "CATALOGUE_LOG_LEVLE: unknown setting; did you mean CATALOGUE_LOG_LEVEL?",
+        "PORT: must be a whole number",
+    ]
 
 
 def test_an_unknown_variable_is_refused() -> None:
     """The message names a misspelt CATALOGUE_ variable."""
     message = refused(DEFAULTS, CATALOGUE_DATABASE_MAX_OPNE="5")
 
-    assert message == "the environment sets CATALOGUE_DATABASE_MAX_OPNE, which is not a setting"
+    assert message == (
+        "CATALOGUE_DATABASE_MAX_OPNE: unknown setting; did you mean CATALOGUE_DATABASE_MAX_OPEN?"
+    )
 
 
 # A setting with its value in config.toml, and values that are wrong.

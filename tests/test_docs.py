@@ -44,7 +44,7 @@ def mask(text: str) -> str:
     text = re.sub(r'"\d{4}-\d\d-\d\dT[^"]*Z"', '"<time>"', text)
     text = re.sub(r'"request_id": "[^"]*"', '"request_id": "<id>"', text)
     text = re.sub(r"in \d+\.\d s(?: \([\d,]+ rows/s\))?", "in <time>", text)
-    return re.sub(r"\d+ queries in \d+ files", "<number> queries", text)
+    return re.sub(r"\d+ queries in \d+ files of \S+", "<number> queries", text)
 
 
 def read_console(path: Path) -> list[tuple[str, str]]:

@@ -434,6 +434,54 @@ def test_a_wrong_setting_stops_gunicorn(
 
 
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
+def test_all_wrong_settings_are_reported_in_one_start(
+    environment: Environment, tmp_path: Path, command: list[str]
+) -> None:
+    """Each with its own name, and with the setting that may be meant."""
+    path = tmp_path / "config.toml"
+    path.write_text("[database]\nmax_opne = 5\nmax_idle = -1\n")
+
+    status, out, err = run(command, environment, CATALOGUE_CONFIG=str(path), PORT="http")
+
+    assert status == 1
+    text = err.removeprefix("Error: ") if command == SERVE else json.loads(out)["reason"]
+    assert re.sub(r"\d+\.\d+|: must.*", "", text.strip()).split("\n") == [
+        f"{path}: [database] max_idle",
+        f"{path}: [database] max_opne: unknown setting; did you mean [database] max_open?",
+        "PORT",
+    ]
+
+
+@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
+def test_a_config_toml_in_another_folder_needs_only_what_differs(
+    environment: Environment, checkout: Path, command: list[str]
+) -> None:
+    """Queries and migrations are those of the service, unless the folder has its own."""
+    (checkout / "config.toml").write_text('[service]\nenvironment = "elsewhere"\n')
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+    migrate = [sys.executable, "-m", "service", "migrate", "status"]
+
+    own = run(QUERIES, environment)[1]
+    shutil.rmtree(checkout / "queries")
+    mixed = run(QUERIES, environment)[1]
+    (checkout / "migrations" / "20990101000000_add_nothing.sql").write_text("-- migrate:up\n")
+    own_status = run(migrate, environment)[1]
+    shutil.rmtree(checkout / "migrations")
+    status = run(migrate, environment)[1]
+    with (
+        serving(command, environment) as (base, _),
+        urllib.request.urlopen(f"{base}/v1/healthcheck", timeout=5) as response,  # noqa: S310 - ours
+    ):
+        system = json.load(response)["system_info"]
+
+    assert f"of {checkout}/queries: no mistakes" in own
+    assert f"of {ROOT}/queries: no mistakes" in mixed
+    assert ["20990101000000" in text for text in (own_status, status)] == [True, False]
+    assert status.count("\n") == own_status.count("\n") - 1
+    assert system["environment"] == "elsewhere"
+
+
+@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
 def test_a_broken_query_stops_the_start(
     environment: Environment, checkout: Path, command: list[str]
 ) -> None:

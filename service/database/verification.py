@@ -210,7 +210,7 @@ async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
     Raises `Unavailable` also if there is no database.
     """
     suppress_timeout_reports(asyncio.get_running_loop())
-    versions = list_versions(config.root / "migrations")
+    versions = list_versions(config.migrations)
     try:
         with closing(await Connector(config.database).connect()) as connection:
             return await verify_database(connection, versions, queries)
@@ -244,7 +244,7 @@ class QueryRegistry:
 
     def load(self) -> None:
         """Read the files; `OperatorError` where one is wrong."""
-        self._versions = list_versions(self._config.root / "migrations")
+        self._versions = list_versions(self._config.migrations)
         self.queries.update(self._load())
 
     async def verify(self, connection: aiopg.Connection) -> bool:
