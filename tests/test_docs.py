@@ -14,7 +14,7 @@ from conftest import ROOT, Client, Start
 from psycopg2.extensions import adapt
 from support import Execute, add_client, read_token_function
 
-from service import config
+from service import __version__, config
 from service.app import EXPECTED, create_app
 from service.catalogue import rules
 from service.config import PLATFORM_NAMES, SECTIONS, Config
@@ -240,3 +240,17 @@ def test_the_index_lists_every_decision() -> None:
     )
 
     assert dict(listed) == titles
+
+
+def test_no_two_releases_have_the_same_version() -> None:
+    """With lines under Unreleased, it is `-dev` of a newer one; else that of the last release."""
+    unreleased, *released = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    headings = [re.match(r"(\d+)\.(\d+)\.(\d+) - \d{4}-\d\d-\d\d\n", each) for each in released]
+    releases = [tuple(map(int, heading.groups())) for heading in headings if heading]
+    version = tuple(map(int, __version__.removesuffix("-dev").split(".")))
+    has_changes = unreleased.strip() != "Unreleased"
+
+    assert all(headings)
+    assert releases == sorted(set(releases), reverse=True)
+    assert __version__.endswith("-dev") == has_changes
+    assert version > releases[0] if has_changes else version == releases[0]
