@@ -54,7 +54,8 @@ left join created as c on c.id = n.id;
 -- name: get_idempotent_responses(requests)
 -- \set requests '\'[{"position": 0, "key": "a", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- Returns, for each request, the movie that its key created, as it was at its creation, and the fingerprint
--- of the fields of the first request. A request with an unused key returns no row.
+-- of the fields of the first request. A request with an unused key returns no row. If a newer release has
+-- stored a response of another form, the movie is null: the service says so.
 select
   pg_current_xact_id()::text::bigint as transaction, q.position, k.fingerprint,
   m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
@@ -73,14 +74,13 @@ cross join jsonb_to_record(
       'id', k.movie_id, 'title', q.title, 'year', q.year, 'runtime', q.runtime, 'genres', q.genres,
       'version', 1, 'created_at', k.created_at, 'updated_at', k.created_at
     )
-    else k.response
+    when jsonb_typeof(k.response) = 'object' then k.response
   end
 ) as m (
   id bigint, title text, year integer, runtime integer, genres text[],
   version integer, created_at timestamptz, updated_at timestamptz
 )
 where k.expires_at > now()
-  and m.id is not null
 -- The row lock makes the commit wait for the synchronous standby: a repeated request must not get its
 -- response before the movie is replicated.
 for key share of k;
@@ -140,13 +140,14 @@ left join created as c on c.id = n.id;
 -- name: get_batch_response(key)
 -- \set key '\'a\''
 -- Returns the movies that the key of a batch created, each with its position in the batch, as they were at
--- their creation. An unused key returns no row.
+-- their creation. An unused key returns no row, and a response of another form returns one with nulls.
 select
   pg_current_xact_id()::text::bigint as transaction, r.place - 1 as position, k.fingerprint,
   m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from idempotency_keys as k
-cross join jsonb_array_elements(k.response) with ordinality as r (movie, place)
-cross join jsonb_to_record(r.movie) as m (
+left join jsonb_array_elements(case when jsonb_typeof(k.response) = 'array' then k.response end)
+  with ordinality as r (movie, place) on true
+cross join jsonb_to_record(case when jsonb_typeof(r.movie) = 'object' then r.movie end) as m (
   id bigint, title text, year integer, runtime integer, genres text[],
   version integer, created_at timestamptz, updated_at timestamptz
 )

@@ -21,7 +21,7 @@ from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.catalogue.suggestions import Suggestions
-from service.config import Config
+from service.config import Config, Operations
 from service.database import query_files, verification
 from service.database import replicas as replication
 from service.database.batching import Places
@@ -171,8 +171,7 @@ async def check_start(config: Config) -> None:
     The database need not be reachable: the service starts without it, and is not ready.
     """
     # Without metrics: the sums of the workers must not include the gauges of their master.
-    operations = replace(config.operations, port=0, token="")
-    create_app(replace(config, operations=operations))
+    create_app(replace(config, operations=Operations()))
     try:
         await verify_queries(config, load_queries(config))
     except Unavailable as error:

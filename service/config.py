@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from ipaddress import IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -29,7 +29,7 @@ PLATFORM_NAMES = {
     "DATABASE_URL": "database.url",
     "LOG_LEVEL": "log.level",
 }
-PREFIX = "CATALOGUE_"
+OWN_NAME = re.compile("CATALOGUE_(?!CONFIG$)")  # CATALOGUE_CONFIG is the path of config.toml
 # https://html.spec.whatwg.org/multipage/browsers.html#ascii-serialisation-of-an-origin; not `null`,
 # as any page can have that origin, and without a default port, which browsers omit.
 ORIGIN = re.compile(
@@ -243,16 +243,15 @@ class Config:
     migrations = _find_folder("migrations")
 
 
-SECTIONS: dict[str, type] = {
-    name: kind for name, kind in get_type_hints(Config).items() if name != "root"
-}
+SECTIONS = {name: kind for name, kind in get_type_hints(Config).items() if name != "root"}
 SETTINGS: dict[str, kinds.Field[Any]] = {
     f"{section}.{key.name}": key.metadata["kind"]
     for section, kind in SECTIONS.items()
     for key in fields(kind)
 }
-OWN_NAMES = {f"{PREFIX}{name.replace('.', '_').upper()}": name for name in SETTINGS}
+OWN_NAMES = {f"CATALOGUE_{name.replace('.', '_').upper()}": name for name in SETTINGS}
 VARIABLES = PLATFORM_NAMES | OWN_NAMES  # the last one wins
+show_name = partial(re.sub, r"^(.*?)\.", r"[\1] ")  # [server] port
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -270,14 +269,13 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         else:
             values[section] = keys
     sources = {name: variable for variable, name in VARIABLES.items() if variable in environ}
-    unknown = environ.keys() - VARIABLES.keys() - {"CATALOGUE_CONFIG"}  # the path of config.toml
-    sources |= {variable: variable for variable in unknown if variable.startswith(PREFIX)}
+    sources |= {name: name for name in environ.keys() - VARIABLES.keys() if OWN_NAME.match(name)}
     values |= {name: environ[variable] for name, variable in sources.items()}
     try:
         loaded = Schema.from_dict(SETTINGS)().load(values)  # nested: names have dots
     except ValidationError as error:
         mistakes = [
-            f"{sources.get(name) or f'{path}: {_show(name)}'}: {_describe(name, problem)}"
+            f"{sources.get(name) or f'{path}: {show_name(name)}'}: {_describe(name, problem)}"
             for name, problems in error.messages_dict.items()
             for problem in dict.fromkeys(problems)
         ]
@@ -297,13 +295,9 @@ def require_database_url(config: Config) -> None:
         )
 
 
-def _show(name: str) -> str:
-    return re.sub(r"^(.*?)\.", r"[\1] ", name)
-
-
 def _describe(name: str, problem: str) -> str:
     """Return what is wrong with a setting; of an unknown one, which one may be meant."""
     if name in SETTINGS:
         return f"{problem[:1].lower()}{problem[1:].rstrip('.')}"
     nearest = get_close_matches(name, [*SETTINGS, *VARIABLES], n=1, cutoff=0.85)
-    return "unknown setting" + "".join(f"; did you mean {_show(each)}?" for each in nearest)
+    return "unknown setting" + "".join(f"; did you mean {show_name(each)}?" for each in nearest)

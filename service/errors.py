@@ -19,8 +19,8 @@ class Failure(NamedTuple):
 class CatalogueError(Exception):
     """An error that clients are told about.
 
-    `Malformed`, `MalformedHeader`, `WrongKey`, `Unauthorized`, `Forbidden` and `LimitReached` have
-    a text, which clients read.
+    `Malformed`, `MalformedHeader`, `WrongKey`, `KeyInUse`, `Unauthorized`, `Forbidden` and
+    `LimitReached` have a text, which clients read.
     """
 
     failures: Sequence[Failure] = ()
@@ -62,7 +62,7 @@ class KeyReused(CatalogueError):
 
 
 class KeyInUse(CatalogueError):
-    """Another request with the same Idempotency-Key is running (`retry_after` in seconds)."""
+    """No response to the Idempotency-Key can be sent now (`retry_after` in seconds)."""
 
     retry_after = 1
 

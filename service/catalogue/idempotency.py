@@ -43,6 +43,7 @@ RETRIES = 5
 # Keys per statement: each takes a lock, and all sessions together have
 # 6400 by default (max_locks_per_transaction).
 MAX_KEYS_PER_STATEMENT = 32
+UNREADABLE = "only another release of the service can read what this Idempotency-Key created"
 # In front of the keys of a batch and of its movies: a key that is sent contains no tab.
 BATCH_KEY = "batch\t"
 
@@ -100,8 +101,9 @@ class IdempotentCreates:
 
         That movie is as it was created; it may have been changed or deleted since. `context`: of
         the request; each client has its own keys, clients without a token share theirs. Raises
-        `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it,
-        and `Invalid` if the database refuses the movie; the key then stays unused.
+        `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it
+        or if another release has stored its response in an unknown form, and `Invalid` if the
+        database refuses the movie; the key then stays unused.
         """
         key, fingerprint = _identify(key, fields, context)
         position = next(self._positions)
@@ -154,8 +156,10 @@ class IdempotentCreates:
             if first := await get():
                 if first.fingerprint != fingerprint:
                     raise KeyReused
+                if any(movie.id is None for movie in first.movies):
+                    raise KeyInUse(UNREADABLE)
                 return first.movies, True
-        raise KeyInUse
+        raise KeyInUse("another request with this Idempotency-Key is still running")
 
     async def _create_if_unused(self, key: str, create: Run) -> Response | None:
         """Create; return None if the key is used, or another request uses it now.

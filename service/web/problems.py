@@ -140,10 +140,12 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "idempotency-key-in-use",
         "Idempotency-Key in use",
         409,
-        "another request with this Idempotency-Key is still running",
-        "An earlier request with the same key is still running. This request did nothing.",
+        "",
+        "An earlier request with the same key is still running, or another release of the service"
+        " has stored its response. The detail says which. This request did nothing.",
         "Wait for the number of seconds in `Retry-After` and send the same request again. It gets"
-        " the response of the first request.",
+        " the response of the first request. Before you use another key, look for the movie.",
+        errors.KeyInUse("another request with this Idempotency-Key is still running"),
     ),
     errors.CursorExpired: Problem(
         "cursor-expired",

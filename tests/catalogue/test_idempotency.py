@@ -176,6 +176,32 @@ async def test_a_key_that_the_release_before_used_again(client: Client, execute:
     assert await send(client, "a", replayed=True) == second
 
 
+@pytest.mark.parametrize("stored", ["null", '{"movies": []}', "[]", '[{"movie": 1}]', "7"])
+async def test_a_key_that_a_newer_release_stored_in_another_form(
+    client: Client, execute: Execute, stored: str
+) -> None:
+    """The 409 says so, also for a batch; requests that share the statement are not concerned."""
+    batch = {"movies": [MOANA]}
+    await send(client, "a")
+    await client.post("/v1/movies/batch", json=batch, headers={"Idempotency-Key": "a"})
+    await send(client, "b")
+    execute("update idempotency_keys set response = %s where key <> 'b'", stored)
+
+    got, other, neighbour = await asyncio.gather(
+        send(client, "a"), send(client, "a", OTHER), send(client, "b", replayed=True)
+    )
+    response = await client.post("/v1/movies/batch", json=batch, headers={"Idempotency-Key": "a"})
+    batch_problem = await response.json()
+
+    assert problem(got) == (409, "idempotency-key-in-use")
+    assert (response.status, batch_problem["type"]) == (409, "/v1/docs#idempotency-key-in-use")
+    details = [orjson.loads(got.body)["detail"], batch_problem["detail"]]
+    assert details == [idempotency.UNREADABLE] * 2
+    assert problem(other) == (422, "idempotency-key-reused")
+    assert neighbour.status == 201
+    assert movies(execute) == 3
+
+
 SPELLED = '{ "runtime":"107 mins",\n "genres": ["anim\\u0061tion"], "year":2016, "title": "Moana" }'
 
 
