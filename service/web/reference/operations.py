@@ -88,7 +88,7 @@ PRECONDITIONS = (
         "If-Unmodified-Since",
         "header",
         "A `Last-Modified`: change the movie only if it has not changed since; otherwise 412."
-        " One-second precision; ignored when `If-Match` is sent.",
+        " One-second precision; ignored when `If-Match` is sent. What is no date is a 400.",
     ),
 )
 
