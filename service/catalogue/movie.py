@@ -63,7 +63,16 @@ class Form(NamedTuple):
 
 
 _to_json = partial(orjson.dumps, option=orjson.OPT_UTC_Z)
-_to_line = partial(orjson.dumps, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
+# Valid in a JSON string, but many clients split lines there, too.
+LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
+
+
+def _to_line(movie: dict[str, Any]) -> bytes:
+    line = orjson.dumps(movie, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
+    if not line.isascii():
+        for end, escaped in LINE_ENDS.items():
+            line = line.replace(end, escaped)
+    return line
 
 
 def _to_csv(movie: dict[str, Any]) -> bytes:

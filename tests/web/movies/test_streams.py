@@ -28,7 +28,7 @@ from service.web.request_cycle.connections import Connection
 from service.web.request_cycle.cycle import CYCLE
 
 NDJSON, CSV = "application/x-ndjson", "text/csv"
-ODD = ("a,b", 'a"b', "[x", "a|b", "é🎬\n", " ")
+ODD = ("a,b", 'a"b', "[x", "a|b", "é🎬\n\u2028", " ")
 
 
 class Steps:
@@ -159,6 +159,17 @@ async def test_filters_and_sort_are_those_of_lists(
 
     assert read_titles(streamed) == titles
     assert [json.loads(line) for line in streamed.splitlines()] == page["movies"]
+
+
+async def test_a_movie_is_one_line_for_every_client(client: Client, execute: Execute) -> None:
+    """Many clients also split at U+0085, U+2028 and U+2029, as `str.splitlines` does."""
+    titles = ["a\u2028b", "é\u2029\u0085\\u2028", "\v\f\x1c\x1d\x1e"]
+    add_movies(execute, *titles)
+
+    text = await (await get(client)).text()
+
+    assert read_titles(text) == titles  # it calls `splitlines`
+    assert "é" in text
 
 
 async def test_an_empty_csv_has_its_head(client: Client) -> None:
