@@ -26,6 +26,7 @@ CACHE_FACTOR = 100  # times the duration of the count
 CACHE_MIN_S = 1.0
 # A request waits so long for a new count, then it gets the old one; a small catalogue takes less.
 MAX_WAIT_S = 0.05
+MAX_STALE_S = 60.0  # after the cache time, nobody gets the counts: a count takes no longer
 
 
 class Counts(NamedTuple):
@@ -51,23 +52,25 @@ class GenreCounts:
         self._counting: asyncio.Task[None] | None = None
         self._started_at = 0.0  # of the last count, by the loop's clock
         self._cached_until = 0.0
+        self._usable_until = 0.0
         self._counts: Counts | None = None
         self._error: Exception = Unavailable("no count has ended", Refusal.STATEMENT_LOST)
 
     async def get(self, context: RequestContext | None = None) -> Counts:
         """Return the counts; requests share one query. `context`: of the request, for logs.
 
-        While the query runs, or if it fails, requests get the old counts. Without old counts,
-        raises `Unavailable` or `StatementFailed`.
+        While the query runs, or if it fails, requests get the old counts for `MAX_STALE_S` more.
+        Then, and without old counts, they wait; raises `Unavailable` or `StatementFailed`.
         """
         now = asyncio.get_running_loop().time()
         if not self._counting and now >= self._cached_until:
             self._started_at = now
             self._counting = asyncio.create_task(self._count([context] if context else []))
         if self._counting:
-            wait = None if self._counts is None else max(0, self._started_at + MAX_WAIT_S - now)
+            is_usable = now < self._usable_until
+            wait = max(0, self._started_at + MAX_WAIT_S - now) if is_usable else None
             await asyncio.wait([self._counting], timeout=wait)
-        if self._counts is None:
+        if self._counts is None or now >= self._usable_until:
             raise self._error
         return self._counts
 
@@ -81,9 +84,10 @@ class GenreCounts:
             *_, total, as_of, seconds = rows[0]
             genres = [(genre, movies) for genre, movies, *_ in rows if genre is not None]
             self._counts = Counts(genres, total, as_of.astimezone(UTC) - self._max_lag)
-            pause = CACHE_FACTOR * seconds
+            pause = max(CACHE_MIN_S, CACHE_FACTOR * seconds)
+            self._usable_until = loop.time() + pause + MAX_STALE_S
         except Exception as error:  # noqa: BLE001 - waiting requests must get any error
             self._error = self._statements.report("count_genres", error)
-            pause = loop.time() - self._started_at
-        self._cached_until = loop.time() + max(CACHE_MIN_S, pause)
+            pause = max(CACHE_MIN_S, loop.time() - self._started_at)
+        self._cached_until = loop.time() + pause
         self._counting = None

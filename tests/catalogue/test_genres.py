@@ -72,6 +72,23 @@ async def test_most_movies_first_and_ties_by_code_point(
     assert counts.genres == [("war", 2), ("Z", 1), ("a", 1), ("b", 1), ("é", 1)]
 
 
+async def test_spellings_are_one_genre_as_the_filter_finds_them(
+    genres: GenreCounts, execute: Execute
+) -> None:
+    """Under the most frequent spelling; a movie with two of them counts once."""
+    for spellings in (["Drama"], ["Drama", "drama"], ["drámA", "Sci-Fi"], [" drama", "sci-fi"]):
+        execute(MOVIES + "values ('x', 2000, 90, %s)", spellings)
+    execute(MOVIES + "values ('x', 2000, 90, '{Musical}'), ('x', 2000, 90, '{Music}')")
+
+    counts = await genres.get()
+
+    assert counts.genres == [("Drama", 4), ("Sci-Fi", 2), ("Music", 1), ("Musical", 1)]
+    assert counts.total == 4
+    for genre, movies in counts.genres:
+        found = "select count(*) from movies where search @@ genres_query(array[%s])"
+        assert execute(found, genre) == [(movies,)]
+
+
 async def test_the_most_frequent_are_listed_and_all_are_counted(
     genres: GenreCounts, execute: Execute
 ) -> None:
@@ -173,6 +190,26 @@ async def has_counted(genres: GenreCounts, total: int) -> bool:
     return False
 
 
+async def test_counts_that_are_too_old_wait_for_the_new_ones(
+    genres: GenreCounts,
+    execute: Execute,
+    database: str,
+    keep: Keep,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a pause, however long the count takes: their age has a bound."""
+    keep(0)
+    monkeypatch.setattr(genres_module, "MAX_STALE_S", 0)
+    await genres.get()
+    execute(ONE)
+    with hold(database, LOCK):
+        waiting = asyncio.create_task(genres.get())
+        await until(lambda: execute(f"select 1 {RUNNING}"))  # for longer than `MAX_WAIT_S`
+        assert not waiting.done()
+
+    assert (await waiting).genres == [("animation", 1)]
+
+
 # Failures of the count.
 
 
@@ -213,6 +250,22 @@ async def test_the_old_counts_are_served_if_a_count_fails(
     execute(RENAME.format("movies", "films"))
 
     assert await genres.get() is old
+
+
+async def test_counts_that_are_too_old_are_not_served_if_a_count_fails(
+    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client sees the error instead, and the counts as soon as one succeeds."""
+    keep(0)
+    monkeypatch.setattr(genres_module, "MAX_STALE_S", 0)
+    await genres.get()
+    execute(RENAME.format("movies", "films"))
+    with pytest.raises(StatementFailed):
+        await genres.get()
+    execute(RENAME.format("films", "movies"))
+    execute(ONE)
+
+    await until(partial(has_counted, genres, 1))
 
 
 async def test_a_count_that_was_cancelled_by_hand_is_unavailable(

@@ -153,8 +153,9 @@ _OPERATIONS = (
         "list_genres",
         "List the genres",
         "Returns the genres with their numbers of movies, the most frequent first, at most"
-        " 1,000. A process counts them on request and reuses the result for 100 times as long as"
-        " the count took, but for at least 1 s: about a minute for 2 million movies.",
+        " 1,000; case and accents make no other genre. A process counts them on request and reuses"
+        " the result for 100 times as long as the count took, but for at least 1 s: about a minute"
+        " for 2 million movies.",
         json_response(
             "The genres.",
             schemas.GenreList,
