@@ -1,11 +1,10 @@
-"""Parses query strings as strictly as bodies: nothing unknown, repeated or empty.
+"""Parses query strings as strictly as bodies: nothing unknown or empty, and only arrays repeated.
 
 Reports all failures at once. Values are percent-encoded UTF-8, with `+` or `%20` for a space
 (https://url.spec.whatwg.org/#application/x-www-form-urlencoded).
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -95,8 +94,8 @@ def _number(maximum: int, minimum: int = 1, unit: str = "") -> QueryParameter:
 
 def _genres(which: str, example: str) -> QueryParameter:
     return QueryParameter(
-        f"1 to {MAX_GENRES} genres, separated by commas, of at most {MAX_GENRE_BYTES} bytes each,"
-        f" {which} of which a movie must have",
+        f"1 to {MAX_GENRES} genres, separated by commas or repeated, of at most {MAX_GENRE_BYTES}"
+        f" bytes each, {which} of which a movie must have",
         _parse_genres,
         type="array",
         items={"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": "^[^,]+$"},
@@ -191,7 +190,7 @@ class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
     id = QueryParameter(
-        f"1 to {MAX_PAGE_SIZE} ids, separated by commas; no other parameter",
+        f"1 to {MAX_PAGE_SIZE} ids, separated by commas or repeated; no other parameter",
         _parse_ids,
         type="array",
         items={"type": "integer", "format": "int64", "minimum": 1, "maximum": MAX_BIGINT},
@@ -302,19 +301,22 @@ def _parse(query: str, schema: Schema) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         detail = "the query string is not percent-encoded UTF-8"
         raise WrongParameters([Failure("", detail)]) from error
-    failures: dict[str, str] = {}
-    for name, times in Counter(name for name, _ in pairs).items():
-        if name not in schema.fields:
-            known = ", ".join(schema.fields) or "none here"
-            failures[name] = f"unknown parameter {quote(name)}; there are {known}"
-        elif times > 1:
-            field = cast("QueryParameter", schema.fields[name])
-            failures[name] = f"must be given once, as {field.expected}"
+    known = cast("Mapping[str, QueryParameter]", schema.fields)
+    texts, failures = dict[str, list[str]](), dict[str, str]()
+    for name, text in pairs:
+        texts.setdefault(name, []).append(text)
+    for name, given in texts.items():
+        if name not in known:
+            names = ", ".join(known) or "none here"
+            failures[name] = f"unknown parameter {quote(name)}; there are {names}"
+        elif len(given) > 1 and known[name].schema["type"] != "array":
+            failures[name] = f"must be given once, as {known[name].expected}"
+    joined = {name: ",".join(given) for name, given in texts.items() if name not in failures}
     try:
-        values = schema.load({name: text for name, text in pairs if name not in failures})
+        values = schema.load(joined)
     except ValidationError as error:
         failures |= {name: errors[0] for name, errors in error.messages_dict.items()}
     if failures:
-        in_order = [name for name in dict(pairs) if name in failures]
+        in_order = [name for name in texts if name in failures]
         raise WrongParameters([Failure(name, failures[name]) for name in in_order])
     return dict(values)

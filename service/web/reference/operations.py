@@ -50,10 +50,7 @@ def _describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
     )
 
 
-QUERY = _describe_query(PARAMETERS)
-for each in QUERY:
-    if each["schema"]["type"] == "array":
-        each |= {"style": "form", "explode": False}
+QUERY = _describe_query(PARAMETERS)  # arrays as repeated parameters, the default of OpenAPI
 IDEMPOTENCY_KEY = parameter(
     HEADER_NAME,
     "header",

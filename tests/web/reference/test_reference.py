@@ -315,22 +315,19 @@ async def test_the_year_of_a_body_is_at_most_this_year(
         }
 
 
-async def test_genres_are_an_array_with_commas(client: Client, document: dict[str, Any]) -> None:
-    """Generated clients take a list, and send it as one parameter."""
+async def test_arrays_are_repeated_parameters(document: dict[str, Any]) -> None:
+    """Generated clients take a list; many of them repeat the parameter, whatever the style says."""
     parameters = document["paths"]["/v1/movies"]["get"]["parameters"]
-    genres = next(each for each in parameters if each.get("name") == "genres")
-    await client.post("/v1/movies", json={**MOANA, "genres": ["animation", "family"]})
+    arrays = {
+        each["name"]: each for each in parameters if each.get("schema", {}).get("type") == "array"
+    }
 
-    found = await client.get("/v1/movies", params={"genres": "animation,family"})
-
-    assert (genres["schema"]["type"], genres["style"], genres["explode"]) == (
-        "array",
-        "form",
-        False,
-    )
-    assert Draft202012Validator(genres["schema"]).is_valid(["animation", "family"])
-    assert not Draft202012Validator(genres["schema"]).is_valid(["animation,family"])
-    assert (await found.json())["movies"][0]["title"] == "Moana"
+    assert arrays.keys() == {"id", "genres", "genres_any"}
+    for each in arrays.values():
+        assert (each.get("style", "form"), each.get("explode", True)) == ("form", True)
+    validator = Draft202012Validator(arrays["genres"]["schema"])
+    assert validator.is_valid(["animation", "family"])
+    assert not validator.is_valid(["animation,family"])
 
 
 async def test_schemas_have_plain_names_and_mark_read_only_fields(document: dict[str, Any]) -> None:
