@@ -330,6 +330,8 @@ def describe_path(request: web.Request) -> str | None:
                 return f"did you mean {meant}?"
         if resource.canonical == "/v1/movies/{id}" and "/movies/" in path:
             description = AN_ID
+    if path == "/v1/changes":
+        return "the operator of this service has switched the feed of changes off"
     return description
 
 

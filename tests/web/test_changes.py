@@ -577,6 +577,7 @@ async def test_the_feed_can_be_off(
     assert told_on.endswith("the feed of changes is on now\n")
     assert recorded == []
     assert (misled.status, listed.status, absent.status) == (503, 200, 404)
+    assert "switched the feed of changes off" in (await absent.json())["detail"]
     assert "Changes-Cursor" not in listed.headers
     assert PATH not in paths
     assert await expired(service, before)

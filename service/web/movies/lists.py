@@ -9,6 +9,7 @@ from aiohttp import hdrs, web
 
 from service.catalogue.changes import Feed
 from service.catalogue.listing import Listing
+from service.catalogue.movie import Form, movie_json
 from service.catalogue.movies import Catalogue
 from service.catalogue.paging import Filter, Page
 from service.catalogue.suggestions import Suggestions
@@ -19,7 +20,7 @@ from service.web.movies.pages import EncodedPage, encode_page, make_link
 from service.web.movies.parameters import ListQuery, parse_list_query
 from service.web.movies.streams import choose_form, stream_movies
 from service.web.request_cycle.contexts import CONTEXT
-from service.web.responses import cacheable_response
+from service.web.responses import cacheable_response, make_content
 
 MIN_SHARED = 16  # requests that share a page, before half of them wait for the next fetch
 Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
@@ -46,6 +47,8 @@ class Lists:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200 and a page of the movies that match the query string, or all of them as a stream."""
         if self.has_streams and hdrs.ACCEPT in request.headers and (form := choose_form(request)):
+            if "id" in request.query:
+                return await self._list_ids(request, parse_list_query(request), form)
             return await stream_movies(request, self.listing, self.feed, form)
         query = parse_list_query(request)
         if query.ids:
@@ -74,10 +77,16 @@ class Lists:
         headers = {CHANGES_CURSOR: encode_change(place)} if place else {}
         return {0: encode_page(query, page, more, headers)}
 
-    async def _list_ids(self, request: web.Request, query: ListQuery) -> web.StreamResponse:
-        """200 and the movies with these ids, in this order."""
+    async def _list_ids(
+        self, request: web.Request, query: ListQuery, form: Form | None = None
+    ) -> web.StreamResponse:
+        """200 and the movies with these ids, in this order; in a form of streams, or as JSON."""
         found = await self.catalogue.get_several(query.ids, [request[CONTEXT]])
         movies = [found[each] for each in query.ids if each in found]
+        if form:
+            body = form.head + b"".join([form.encode(movie_json(movie)) for movie in movies])
+            content = make_content(body, form.media_type, {"Vary": "Accept, Accept-Encoding"})
+            return cacheable_response(request, content)
         missing = [each for each in dict.fromkeys(query.ids) if each not in found]
         page = Page(movies, previous=None, next=None, total=len(movies))
         return _respond(request, query, encode_page(query, page, {"missing_ids": missing}))

@@ -22,8 +22,6 @@ STREAMS = {"application/x-ndjson": OUTPUT_FORMS["ndjson"], "text/csv": OUTPUT_FO
 
 def choose_form(request: web.Request) -> Form | None:
     """Return the form of a stream that `Accept` names and prefers; None: send JSON."""
-    if "id" in request.query:  # these are always JSON
-        return None
     qualities = parse_qualities(",".join(request.headers.getall(hdrs.ACCEPT)))
     name = max(STREAMS, key=lambda name: qualities.get(name, 0))
     others = qualities.get("application/*", qualities.get("*/*", 0))

@@ -11,6 +11,7 @@ from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
 from support import Execute, StoppedClock, add_client, add_movies, bearer, hold, until
 from test_process import SERVE, serving
+from wire import exchange
 
 from service.access import counts
 from service.catalogue.movies import Catalogue
@@ -85,6 +86,31 @@ async def test_movies_by_id_come_in_the_order_of_the_request(
     assert page["movies"][1] == (await (await client.get("/v1/movies/1")).json())["movie"]
     assert response.headers["Link"].startswith("</v1/movies?id=3,9")
     assert (again.status, head.status, head.headers["ETag"]) == (304, 200, tag)
+
+
+async def test_movies_by_id_come_as_csv_or_ndjson(start: Start, execute: Execute) -> None:
+    """As in a stream, but also to HTTP/1.0: the response says how long it is. Or all as JSON."""
+    add_movies(execute, "a", "b", "c")
+    client, without_streams = await start(), await start(server__max_streams=0)
+    csv, path = {"Accept": "text/csv"}, "/v1/movies?id=3&id=9&id=1"
+
+    listed = await client.get(path, headers=csv)
+    lines = await client.get(path, headers={"Accept": "application/x-ndjson"})
+    tag = {"If-None-Match": listed.headers["ETag"]}
+    same, other = await client.get(path, headers=csv | tag), await client.get(path, headers=tag)
+    head = await client.head(path, headers=csv)
+    wrong = await client.get(f"{path}&sort=id", headers=csv)
+    _, _, old = await exchange(client, f"GET {path} HTTP/1.0\r\nAccept: text/csv\r\n\r\n".encode())
+    off = await without_streams.get(path, headers=csv)
+
+    assert listed.headers["Content-Type"] == head.headers["Content-Type"]
+    assert listed.content_type == "text/csv"
+    assert ", ".join(listed.headers.getall("Vary")) == "Accept, Accept-Encoding"
+    assert [row[:3] for row in (await listed.text()).splitlines()] == ["id,", "3,c", "1,a"]
+    assert titles([json.loads(line) for line in (await lines.text()).splitlines()]) == ["c", "a"]
+    assert (same.status, other.status, wrong.status) == (304, 200, 422)
+    assert old == await listed.read()
+    assert off.content_type == "application/json"
 
 
 async def test_a_hundred_movies_by_id_are_one_statement(start: Start, execute: Execute) -> None:
