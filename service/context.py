@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from service.spans import RequestSpan
 
 POSITION = "Catalogue-Position"  # the header: a transaction that its sender has seen
+TOTAL_RECORDS = "Total-Records"  # the header: the number of movies in a stream
 MAX_LOGGED_LENGTH = 256  # characters of a path or a user agent; a request may have 8,190
 
 

@@ -110,7 +110,9 @@ def read_catalogue(base: str) -> list[object]:
     accept = {"Accept": "application/x-ndjson"}
     request = urllib.request.Request(f"{base}/v1/movies?sort=id", headers=accept)  # noqa: S310 - ours
     with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310 - ours
-        return [json.loads(line) for line in response]
+        movies = [json.loads(line) for line in response.read().splitlines()]
+        assert len(movies) == int(response.headers["Total-Records"])
+        return movies
 
 
 def test_a_copy_is_exact_after_kills(

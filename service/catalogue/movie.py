@@ -63,15 +63,13 @@ class Form(NamedTuple):
 
 
 _to_json = partial(orjson.dumps, option=orjson.OPT_UTC_Z)
-# Valid in a JSON string, but many clients split lines there, too.
-LINE_ENDS = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
+LINE_ENDS = "\u0085\u2028\u2029"  # JSON allows them in strings, but many clients split lines there
 
 
 def _to_line(movie: dict[str, Any]) -> bytes:
     line = orjson.dumps(movie, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
-    if not line.isascii():
-        for end, escaped in LINE_ENDS.items():
-            line = line.replace(end, escaped)
+    for end in "" if line.isascii() else LINE_ENDS:
+        line = line.replace(end.encode(), f"\\u{ord(end):04x}".encode())
     return line
 
 

@@ -272,6 +272,16 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
         "The `Expect` header of the request asks for something unknown.",
         "Send `Expect: 100-continue` or omit the header.",
     ),
+    426: Problem(
+        "upgrade-required",
+        "Upgrade required",
+        426,
+        "a stream needs HTTP/1.1: a client of HTTP/1.0 takes a list that was cut off for complete;"
+        " behind nginx, set `proxy_http_version 1.1`",
+        "The client, or a proxy in front of the service, asked for a stream with HTTP/1.0.",
+        "Use HTTP/1.1 or later. If you do, tell the operator: nginx speaks HTTP/1.0 to the service"
+        " unless `proxy_http_version 1.1` is set.",
+    ),
     431: Problem(
         "head-too-large",
         "Request header fields too large",
@@ -320,6 +330,8 @@ def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
 def describe_path(request: web.Request) -> str | None:
     """Name the path that the client may have meant, or say what an id is."""
     path = request.rel_url.raw_path
+    if path == "/v1/changes":
+        return "the operator of this service has switched the feed of changes off"
     shorter = path.rstrip("/")
     description = None
     for resource in request.app.router.resources():
@@ -330,8 +342,6 @@ def describe_path(request: web.Request) -> str | None:
                 return f"did you mean {meant}?"
         if resource.canonical == "/v1/movies/{id}" and "/movies/" in path:
             description = AN_ID
-    if path == "/v1/changes":
-        return "the operator of this service has switched the feed of changes off"
     return description
 
 

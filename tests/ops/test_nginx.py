@@ -41,7 +41,7 @@ http {{
 LISTS = ("/v1/movies?sort=-id", "/v1/genres")
 POSITION = {"Catalogue-Position": "4711"}
 
-Proxy = Callable[[Client], AbstractAsyncContextManager[ClientSession]]
+Proxy = Callable[..., AbstractAsyncContextManager[ClientSession]]
 
 pytestmark = pytest.mark.skipif(not NGINX, reason="nginx is not installed")
 
@@ -59,7 +59,7 @@ def proxy(tmp_path: Path) -> Proxy:
     """Start an nginx that compresses everything else, without TLS."""
 
     @asynccontextmanager
-    async def run(client: Client) -> AsyncIterator[ClientSession]:
+    async def run(client: Client, version: str = "1.1") -> AsyncIterator[ClientSession]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         text = (ROOT / "ops" / "nginx.conf").read_text()
@@ -67,6 +67,7 @@ def proxy(tmp_path: Path) -> Proxy:
         text = text.replace("listen 443 ssl http2;", f"listen 127.0.0.1:{port};")
         text = text.replace("server 127.0.0.1:8000;", f"server 127.0.0.1:{client.port};")
         text = text.replace("/var/cache/movie-catalogue", str(tmp_path / "cache"))
+        text = text.replace("proxy_http_version 1.1", f"proxy_http_version {version}")
         text = text.replace("lock_timeout 200ms", "lock_timeout 60s")  # on a busy machine
         main = tmp_path / "nginx.conf"
         main.write_text(MAIN.format(folder=tmp_path, servers=text))
@@ -146,6 +147,16 @@ async def test_links_of_a_long_search_pass(proxied: ClientSession) -> None:
     async with proxied.get(f"/v1/movies?{query}") as response:
         assert response.status == 200
         assert len(response.headers["Link"]) > 2 * len(query)
+
+
+async def test_a_stream_is_refused_by_nginx_s_default_version(client: Client, proxy: Proxy) -> None:
+    """It would take a list that is cut off for complete, and so would its clients."""
+    async with proxy(client, "1.0") as session:
+        page = await session.get("/v1/movies")
+        stream = await session.get("/v1/movies", headers={"Accept": "text/csv"})
+
+        assert (page.status, stream.status) == (200, 426)
+        assert "set `proxy_http_version 1.1`" in (await stream.json(content_type=None))["detail"]
 
 
 @pytest.mark.parametrize("path", LISTS)

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Any
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 
 from service.catalogue.changes import Feed
 from service.catalogue.listing import Listing
@@ -33,22 +33,24 @@ def choose_form(request: web.Request) -> Form | None:
 async def stream_movies(
     request: web.Request, listing: Listing, feed: Feed | None, form: Form
 ) -> web.StreamResponse:
-    """Send all movies that match the query string; for HEAD, no query is run.
+    """Send all movies that match the query string; for HEAD, only the headers.
 
     An error before the first movies is a problem document. A later one resets the connection:
-    otherwise the client would take the list for complete.
+    otherwise the client would take the list for complete, as every client of HTTP/1.0 would.
     """
     context = request[CONTEXT]
     context.route = "/v1/movies (stream)"  # in logs and metrics: it takes longer than others
+    if request.version < HttpVersion11:
+        raise web.HTTPUpgradeRequired
     query = parse_list_query(request, is_stream=True)
     headers = {"Content-Type": form.media_type, "Vary": "Accept, Accept-Encoding"}
     response = web.StreamResponse(headers=headers)
+    if feed and (place := await feed.find_end(context)):  # before the list, to miss no change
+        response.headers[CHANGES_CURSOR] = encode_change(place)
     if request.method == hdrs.METH_HEAD:
         return response
     if prefers_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))):
         response.enable_compression(web.ContentCoding.gzip)
-    if feed and (place := await feed.find_end(context)):  # before the list, to miss no change
-        response.headers[CHANGES_CURSOR] = encode_change(place)
     context.deadline += MAX_STREAM_S
     connection: Any = request.protocol  # a `Connection`
     text = form.head

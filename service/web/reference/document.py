@@ -109,10 +109,12 @@ HEADERS = {
         "With a stream and the first page of all movies: where the feed of changes goes on.",
         required=False,
     ),
+    "Total-Records": _header("With a stream: its movies.", required=False, type="integer"),
     "Catalogue-Position": _header(
         "With a write: sent with a `GET`, its response shows at least this write.", required=False
     ),
     "Allow": _header("The methods of this path."),
+    "Upgrade": _header("`HTTP/1.1`."),
     "Retry-After": _header("Seconds to wait before the next attempt.", type="integer", minimum=0),
     "ETag": _header("The entity tag; it changes whenever the response does.", required=False),
     "Last-Modified": _header("The time of the last change, to the second."),
@@ -135,6 +137,7 @@ PROBLEM_HEADERS = {
     403: ("WWW-Authenticate",),
     405: ("Allow",),
     409: ("Retry-After",),
+    426: ("Upgrade",),
     429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
     503: ("Retry-After",),
 }

@@ -120,7 +120,7 @@ PATCH = _body(
 )
 DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 VALIDATORS = ("ETag", "Last-Modified")  # RFC 9110, 8.8
-_LIST_HEADERS = ("Link", "ETag", "Changes-Cursor")
+_LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
 _PAGE = json_response("The page, or the stream.", schemas.MovieList, _LIST_HEADERS)
 _PAGE["content"] |= {media_type: {"schema": STRING} for media_type in STREAMS}
 _CHANGE = schemas.make_example(schemas.Change()) | {"movie": schemas.make_example(schemas.Movie())}
@@ -142,9 +142,12 @@ _OPERATIONS = (
         " the total of its first page.\n\n"
         "If `Accept` prefers `application/x-ndjson` or `text/csv`, and names it, the response is a"
         " stream of all movies that match, from one snapshot: one in each line, and no pages."
-        " If the stream breaks off, the connection is reset.",
+        " If the stream breaks off, the connection is reset; `Total-Records` says how many movies"
+        " a complete one has. It needs HTTP/1.1."
+        " Movies by `id` have the same forms.",
         _PAGE,
         (*QUERY, IF_NONE_MATCH),
+        problems=("upgrade-required",),
     ),
     Operation(
         "list_genres",

@@ -25,6 +25,7 @@ from service.web.request_cycle.headers import (
     require_allowed_origin,
 )
 
+UPGRADE = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}  # of a 426: RFC 9110, 7.8
 NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 
 
@@ -163,7 +164,8 @@ def _respond_to_error(request: web.Request, error: Exception) -> web.StreamRespo
     if isinstance(error, web.HTTPNotFound):
         return problems.respond_http(request, error.status, reason=problems.describe_path(request))
     if not isinstance(error, web.HTTPMethodNotAllowed):
-        return problems.respond_http(request, error.status)
+        headers = UPGRADE if isinstance(error, web.HTTPUpgradeRequired) else None
+        return problems.respond_http(request, error.status, headers)
     allowed = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
     if request.method == "OPTIONS":
         return web.Response(status=204, headers={"Allow": allowed})

@@ -42,7 +42,7 @@ class DirectResponse(web.StreamResponse):
             fields["Content-Length"] = f"{len(self.body)}"
         if context.is_last or self._is_last:
             self._is_last = True
-            fields["Connection"] = "close"
+            fields.setdefault("Connection", "close")
         lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
         head = f"{self._status_line}{lines}Date: {_format_date(int(time.time()))}\r\n\r\n"
         body = b"" if context.method == hdrs.METH_HEAD else self.body

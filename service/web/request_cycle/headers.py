@@ -29,7 +29,7 @@ ALLOWED_HEADERS = (
 EXPOSED_HEADERS = (
     "Allow, Catalogue-Position, Changes-Cursor, Content-Location, Deprecation, ETag,"
     " Idempotency-Replayed, Link, Location, Preference-Applied, RateLimit, RateLimit-Policy,"
-    " Retry-After, Sunset, WWW-Authenticate, X-Request-Id"
+    " Retry-After, Sunset, Total-Records, Upgrade, WWW-Authenticate, X-Request-Id"
 )
 PREFLIGHT_MAX_AGE_S = 7200  # Chromium keeps a preflight no longer
 CONSTANT_HEADERS = {

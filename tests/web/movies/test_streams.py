@@ -12,16 +12,17 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from aiohttp import ClientPayloadError
+from aiohttp import ClientPayloadError, ClientSession
 from aiohttp.test_utils import make_mocked_request
 from conftest import AWAY, MOANA, Client, Start
 from support import Environment, Execute, add_movies, hold, run_here, until
+from wire import exchange
 
 from service.app import POOL
 from service.catalogue.listing import Listing
 from service.database import statements
 from service.database.pool import Pool
-from service.database.statements import RowLists
+from service.database.statements import RowLists, Statements
 from service.web.movies import streams
 from service.web.movies.streams import STREAMS, choose_form
 from service.web.request_cycle.connections import Connection
@@ -258,8 +259,8 @@ async def test_a_stream_has_no_pages(client: Client) -> None:
 
 
 async def test_head_has_the_headers_and_runs_no_query(start: Start) -> None:
-    """It works without a database, and the connection is usable afterwards."""
-    client = await start(database__url=AWAY)
+    """Without a feed, it works without a database; the connection is usable afterwards."""
+    client = await start(database__url=AWAY, changes__keep_days=0)
     accept = {"Accept": CSV, "Accept-Encoding": "gzip"}
 
     response = await client.head("/v1/movies", headers=accept)
@@ -270,6 +271,30 @@ async def test_head_has_the_headers_and_runs_no_query(start: Start) -> None:
     assert response.headers["Content-Type"] == "text/csv; charset=utf-8; header=present"
 
 
+async def test_head_says_where_the_feed_goes_on(client: Client) -> None:
+    """As for GET, with the cursor of the feed."""
+    listed = await get(client)
+    head = await client.head("/v1/movies", headers={"Accept": NDJSON})
+
+    assert head.headers["Changes-Cursor"] == listed.headers["Changes-Cursor"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_stream_is_refused_for_http_1_0(client: Client, method: str) -> None:
+    """There, the end of the connection ends the body: a cut would look like the end of the list."""
+    head = f"{method} /v1/movies HTTP/1.0\r\nConnection: keep-alive\r\nAccept: {CSV}\r\n\r\n"
+    page = "GET /v1/movies HTTP/1.0\r\nAccept: */*\r\n\r\n"
+
+    status, headers, body = await exchange(client, head.encode())
+    listed, *_ = await exchange(client, page.encode())
+
+    assert (status, listed) == (426, 200)
+    assert headers["Upgrade"] == "HTTP/1.1"
+    assert headers["Connection"] == "Upgrade, close"
+    assert headers["Content-Type"] == "application/problem+json"
+    assert method == "HEAD" or "`proxy_http_version 1.1`" in json.loads(body)["detail"]
+
+
 async def test_a_stream_is_compressed_if_the_client_prefers_it(
     client: Client, execute: Execute
 ) -> None:
@@ -277,15 +302,13 @@ async def test_a_stream_is_compressed_if_the_client_prefers_it(
     add_long_movies(execute, 600)
 
     plain = await get(client)
-    reader, writer = await asyncio.open_connection(client.host, client.port)
-    request = f"GET /v1/movies HTTP/1.0\r\nAccept: {NDJSON}\r\nAccept-Encoding: gzip\r\n\r\n"
-    writer.write(request.encode())
-    head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
-    writer.close()
+    headers = {"Accept": NDJSON, "Accept-Encoding": "gzip"}
+    async with ClientSession(auto_decompress=False) as session:
+        packed = await session.get(client.make_url("/v1/movies"), headers=headers)
+        body = await packed.read()
 
     assert "Content-Encoding" not in plain.headers
-    assert b"Content-Encoding: gzip" in head
-    assert b"chunked" not in head  # HTTP/1.0: the end of the connection ends the body
+    assert packed.headers["Content-Encoding"] == "gzip"
     assert len(body) < 100_000
     assert gzip.decompress(body) == await plain.read()
 
@@ -309,6 +332,28 @@ async def test_a_stream_shows_one_snapshot_in_lists_of_rows(
     assert (sizes, steps.sizes) == ([2], [2, 2, 1])
     await until(partial(is_at_rest, client))
     assert pool(client).idle == 1  # the connection is used again
+
+
+@pytest.mark.parametrize(("query", "total"), [("", "3"), ("?title=b", "1"), ("?title=none", "0")])
+async def test_the_total_is_that_of_the_snapshot(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch, query: str, total: str
+) -> None:
+    """Whatever others commit after the count, so a client sees that nothing is missing."""
+    client = await start(changes__keep_days=0)
+    add_movies(execute, *"abc")
+    run = Statements._run  # noqa: SLF001 - between the count and the first movies
+
+    async def run_and_add(*given: Any) -> Any:
+        rows = await run(*given)
+        add_movies(execute, "b")
+        return rows
+
+    monkeypatch.setattr(Statements, "_run", run_and_add)
+
+    response = await get(client, f"/v1/movies{query}")
+
+    assert response.headers["Total-Records"] == total
+    assert len(read_titles(await response.text())) == int(total)
 
 
 async def test_a_stream_may_take_longer_than_other_requests(
