@@ -95,6 +95,16 @@ async def stop_postgres(site: Site) -> AsyncIterator[None]:
     site.lab.postgres.start()
 
 
+@fault("CatalogueChangesFail", "CatalogueStatementsLost")
+async def make_read_only(site: Site) -> AsyncIterator[None]:
+    """PostgreSQL is read-only, as a standby or with a full disk; reads succeed."""
+    site.execute("alter system set default_transaction_read_only = on")
+    site.execute("select pg_reload_conf()")
+    yield
+    site.execute("alter system reset default_transaction_read_only")
+    site.execute("select pg_reload_conf()")
+
+
 @fault("CatalogueFaults")
 async def rename_column(site: Site) -> AsyncIterator[None]:
     """A column is renamed."""
