@@ -144,6 +144,7 @@ def create_app(
     app = cycle.make_application(routes)
     app.cleanup_ctx.append(tracing.run)
     app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
+    app.cleanup_ctx.append(health.run)
     if replicas:
         app.cleanup_ctx.append(replicas.run)
     app.cleanup_ctx.append(Clearing(statements, config.changes.keep_days).run)

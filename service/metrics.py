@@ -88,6 +88,11 @@ class Metrics:
         limited = counter("catalogue_limited_total", "Responses 429, by limit.", ("limit",))
 
         # The database.
+        self.ready = gauge(
+            "catalogue_ready",
+            "1 while every process can use its database, as each finds out every 15 s; else 0.",
+            multiprocess_mode="livemin",
+        )
         self._statements = histogram(
             "catalogue_statement_duration_seconds",
             "Statements by query, and how long they took, without the wait for a connection.",

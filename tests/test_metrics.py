@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from conftest import AWAY, MOANA, ROOT, Client, Start
+from link import opened
 from prometheus_client.parser import text_string_to_metric_families
 from support import Execute, add_movies, hold, list_metrics, until
 from wire import exchange
@@ -20,6 +21,7 @@ from service.database import batching
 from service.errors import Refusal
 from service.log_writer import get_writer
 from service.metrics import Metrics
+from service.web import health
 from service.web.request_cycle.cycle import CYCLE
 
 TOKEN = "0123456789abcdef"
@@ -239,6 +241,22 @@ async def test_the_pool_and_requests_in_flight(start: Start) -> None:
     assert (idle["pool_waiting"], idle["pool_max_open_connections"]) == (0, 1)
     assert read(metrics)["pool_wait_seconds_count"] - idle["pool_wait_seconds_count"] == 2
     assert read(metrics)["pool_wait_seconds_sum"] > idle["pool_wait_seconds_sum"]
+
+
+async def test_readiness_is_measured_while_nobody_asks(
+    start: Start, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gauge follows the database, without any request."""
+    monkeypatch.setattr(health, "READY_INTERVAL_S", 0.05)
+    async with opened(database) as link:
+        client = await start(operations__token=TOKEN, database__url=link.url)
+        metrics = get_app(client)[CYCLE].metrics
+
+        await until(lambda: read(metrics)["ready"] == 1)
+        await link.cut()
+        await until(lambda: read(metrics)["ready"] == 0)
+        await link.open()
+        await until(lambda: read(metrics)["ready"] == 1)
 
 
 async def test_the_wait_for_a_share_of_the_pool(start: Start) -> None:

@@ -3,7 +3,8 @@
 Do not restart a process that is alive but not ready: it recovers by itself when the database does.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -12,6 +13,8 @@ from service import __version__
 from service.errors import Refusal, Unavailable
 from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import json_response
+
+READY_INTERVAL_S = 15.0  # as often as ops/prometheus.yml asks
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,20 @@ class Health:
             raise Unavailable("draining", Refusal.STOPPING)
         await self.require_database()
         return json_response({"status": "ready"})
+
+    async def run(self, _: object) -> AsyncIterator[None]:
+        """Keep the metric of readiness right, also while no client asks (a `cleanup_ctx`)."""
+        task = asyncio.create_task(self._measure()) if self.cycle.metrics.is_enabled else None
+        yield
+        if task:
+            task.cancel()
+
+    async def _measure(self) -> None:
+        while True:
+            is_ready = True
+            try:
+                await self.require_database()
+            except Exception:  # noqa: BLE001 - logged where it was raised
+                is_ready = False
+            self.cycle.metrics.ready.set(is_ready)
+            await asyncio.sleep(READY_INTERVAL_S)
