@@ -21,6 +21,11 @@ from service.database import embedded
 from service.database.migrations import runner as migrations
 from service.database.pool import Pool
 
+BACKENDS = (
+    "select pid from pg_stat_activity where datname = current_database()"
+    " and application_name like 'movie-catalogue%'"
+)
+
 
 def pool_of(client: Client) -> Pool:
     """Return the pool of a service under test."""
@@ -190,10 +195,7 @@ async def test_a_server_that_stops_for_a_while(start: Start, execute: Execute) -
     client = await start()
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     await assert_whole(client, 10)
-    backends = execute(
-        "select pid from pg_stat_activity where datname = current_database()"
-        " and application_name like 'movie-catalogue%'"
-    )
+    backends = execute(BACKENDS)
 
     async def is_served() -> bool:
         statuses = [
@@ -213,6 +215,26 @@ async def test_a_server_that_stops_for_a_while(start: Start, execute: Execute) -
     finally:
         for (pid,) in backends:
             os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_server_that_stops_while_clients_only_create(
+    start: Start, execute: Execute
+) -> None:
+    """One silent create is enough to replace all connections that were idle."""
+    client = await start()
+    await assert_whole(client, 10)
+    backends = execute(BACKENDS)
+    for (pid,) in backends:
+        os.kill(pid, signal.SIGSTOP)
+
+    try:
+        statuses = [(await client.post("/v1/movies", json=MOANA)).status for _ in range(3)]
+    finally:
+        for (pid,) in backends:
+            os.kill(pid, signal.SIGCONT)
+
+    assert len(backends) == 5  # max_idle
+    assert statuses == [503, 201, 201]
 
 
 async def test_a_warning_about_a_write(

@@ -179,11 +179,8 @@ class AiopgAdapter(PyFormatAdapter):
             raise
 
 
-async def absorb_timeout(connection: aiopg.Connection) -> None:
-    """Let a timeout cancel this statement: it may have gone off just as the last one ended.
-
-    Otherwise it would cancel the next one, of another request.
-    """
+async def ping(connection: aiopg.Connection) -> None:
+    """Send an empty statement; `connection.closed` if the server does not respond in 2 s."""
     try:
         async with connection.cursor() as cursor:
             await cursor.execute("select")

@@ -18,7 +18,7 @@ import structlog
 from service.context import TOTAL_RECORDS, RequestContext, report_position
 from service.database.driver_errors import OUTDATED, describe_error, translate_error
 from service.database.pool import Pool
-from service.database.query import Execution, Query, absorb_timeout, limit_affected
+from service.database.query import Execution, Query, limit_affected, ping
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
@@ -191,8 +191,10 @@ class Statements:
             try:
                 rows = await query.run(connection, execution, parameters)
             except TimeoutError as error:
-                if query.is_read_only:  # a write may only wait for a lost synchronous standby
+                if query.is_read_only:
                     self.pool.distrust()
+                else:  # it may only wait for a lost synchronous standby
+                    await self.pool.probe()
                 raise self._lose(query, "PostgreSQL does not respond") from error
             except psycopg2.Error as error:
                 if connection.closed or isinstance(error, OUTDATED):
@@ -207,8 +209,10 @@ class Statements:
             # write may not be there.
             if connection.notices and not query.is_read_only:
                 raise self._lose(query, " ".join(connection.notices))
+            # A timeout may go off just as the statement ends: let it cancel an empty one, not the
+            # next one, of another request.
             if seconds > execution.driver_timeout - SILENCE_MAX_S:
-                await absorb_timeout(connection)
+                await ping(connection)
         metrics.rows.inc(len(rows))
         if self.slow and seconds > self.slow:
             log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))

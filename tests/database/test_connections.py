@@ -17,7 +17,7 @@ from support import Execute, until
 from service.config import Config
 from service.database import connections
 from service.database.connections import Connector
-from service.database.query import absorb_timeout
+from service.database.query import ping
 
 MakeConnector = Callable[..., Connector]
 
@@ -155,6 +155,6 @@ async def test_a_server_that_falls_silent_does_not_fail_what_has_ended(
     connection = await make_connector(link.url, 0.5).connect()
     link.stall()
 
-    await absorb_timeout(connection)
+    await ping(connection)
 
     assert connection.closed
