@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -118,7 +119,8 @@ def create_app(
     feed = Feed(make("lists"), replicas) if config.changes.keep_days else None
     catalogue = Catalogue(statements, config.sharing, make_reads())
     bodies = BodyReader(server.body_timeout)
-    suggestions = Suggestions(lists, movie_lists)
+    brief = make_reads("lists", expects_timeouts=True)
+    suggestions = Suggestions(brief, Listing(brief))
     routes = make_routes(
         health=health,
         lists=Lists(
@@ -142,14 +144,14 @@ def create_app(
         page = MetricsPage(metrics, token)
         routes.append(Route("GET", "/metrics", page.show_with_token, Scope.NONE))
     app = cycle.make_application(routes)
-    app.cleanup_ctx.append(tracing.run)
-    app.cleanup_ctx.append(lambda _: _run_pool(pool, refuse_mistakes=refuse_mistakes))
-    app.cleanup_ctx.append(health.run)
+    run_pool = partial(_run_pool, pool, refuse_mistakes=refuse_mistakes)
+    app.cleanup_ctx.extend([tracing.run, run_pool])
+    if metrics.is_enabled:
+        app.cleanup_ctx.append(health.run)
     if replicas:
         app.cleanup_ctx.append(replicas.run)
-    app.cleanup_ctx.append(Clearing(statements, config.changes.keep_days).run)
-    app.cleanup_ctx.append(limits.run)
-    app.cleanup_ctx.append(metrics.sample_regularly)
+    clearing = Clearing(statements, config.changes.keep_days)
+    app.cleanup_ctx.extend([clearing.run, limits.run, metrics.sample_regularly])
     metrics.describe_process(__version__, config.service.environment)
     metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS] = _make_operations(config, access, make_operations_routes(health, metrics))
@@ -173,13 +175,11 @@ async def check_start(config: Config) -> None:
     """
     # Without metrics: the sums of the workers must not include the gauges of their master.
     create_app(replace(config, operations=Operations()))
-    try:
+    with suppress(Unavailable):  # each worker logs it
         await verify_queries(config, load_queries(config))
-    except Unavailable as error:
-        log.warning("not ready", reason=str(error))
 
 
-async def _run_pool(pool: Pool, *, refuse_mistakes: bool) -> AsyncIterator[None]:
+async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIterator[None]:
     """Verify the database before the first request; close the pool at the end.
 
     If the database is unreachable or lacks migrations, the service starts anyway and responds 503
@@ -202,8 +202,7 @@ async def _run_pool(pool: Pool, *, refuse_mistakes: bool) -> AsyncIterator[None]
 
 
 async def _connect_until_ready(pool: Pool, reason: str) -> None:
-    log.warning("not ready", reason=reason)
-    while True:
+    while True:  # the pool has logged the first reason
         await asyncio.sleep(RETRY_S)
         try:
             async with pool.connection():

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 import pytest
-from conftest import ROOT
+from conftest import AWAY, ROOT
 from psycopg2.extensions import parse_dsn
 from support import (
     WAIT_S,
@@ -431,6 +431,27 @@ def test_a_wrong_setting_stops_gunicorn(
     line = json.loads(out)
     assert (line["event"], line["level"]) == ("not started", "error")
     assert line["reason"].endswith(name + reason)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_process_says_once_that_it_has_no_database(
+    environment: Environment, workers: int
+) -> None:
+    """At the start, too: a wrong password, for example, is one line of each worker."""
+    changes = {"DATABASE_URL": AWAY, "WEB_CONCURRENCY": str(workers), "PORT": str(free_port())}
+    with subprocess.Popen(
+        GUNICORN, cwd=ROOT, env={**environment, **changes}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        lines: list[str] = []
+        while lines.count("no database") < workers:
+            lines.append(json.loads(process.stdout.readline())["event"])  # type: ignore[union-attr] # it is a pipe
+        process.terminate()
+        out, _ = process.communicate(timeout=60)
+
+    lines += [json.loads(line)["event"] for line in out.splitlines()]
+    assert [line for line in lines if line in ("no database", "not ready")] == [
+        "no database"
+    ] * workers
 
 
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])

@@ -306,11 +306,12 @@ class Pool:
 
     def _begin_outage(self, error: BaseException) -> None:
         reason = describe_error(error)
-        if not self._is_database_away:
-            self._is_database_away = True
-            log.error("no database", reason=reason)
         # Behind: a migration is missing, or a query file is wrong.
         is_behind = isinstance(error, Unavailable | OperatorError)
+        if not self._is_database_away:
+            self._is_database_away = True
+            report = log.warning if is_behind else log.error
+            report("not ready" if is_behind else "no database", reason=reason)
         refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
         unavailable.__cause__ = error

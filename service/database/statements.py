@@ -16,7 +16,7 @@ import psycopg2
 import structlog
 
 from service.context import TOTAL_RECORDS, RequestContext, report_position
-from service.database.driver_errors import OUTDATED, describe_error, translate_error
+from service.database.driver_errors import CONTENDED, OUTDATED, describe_error, translate_error
 from service.database.pool import Pool
 from service.database.query import Execution, Query, limit_affected, ping
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
@@ -45,7 +45,7 @@ class Statements:
 
     `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
     that takes longer is logged (0: none); `share`: of the pool, for reads. Without `repeats_reads`,
-    a read whose connection broke is not repeated.
+    a read whose connection broke is not repeated. `expects_timeouts`: these are no failures.
     `require_migrations` raises `Unavailable` while a migration is missing.
 
     Settings go in front of each statement, in the same message: `set local` holds for this implicit
@@ -59,6 +59,7 @@ class Statements:
     slow: float = 0
     share: Literal["lists", "streams"] | None = None
     repeats_reads: bool = True
+    expects_timeouts: bool = False
     require_migrations: Callable[[], Awaitable[None]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -209,8 +210,7 @@ class Statements:
             # write may not be there.
             if connection.notices and not query.is_read_only:
                 raise self._lose(query, " ".join(connection.notices))
-            # A timeout may go off just as the statement ends: let it cancel an empty one, not the
-            # next one, of another request.
+            # Let a late timeout cancel an empty statement, not the next one, of another request.
             if seconds > execution.driver_timeout - SILENCE_MAX_S:
                 await ping(connection)
         metrics.rows.inc(len(rows))
@@ -230,6 +230,8 @@ class Statements:
     ) -> CatalogueError:
         """Log why PostgreSQL refused a statement, unless a named rule did, and translate it."""
         translated, reason = translate_error(query, error), describe_error(error)
+        if self.expects_timeouts and isinstance(error, CONTENDED):
+            return translated
         if not isinstance(translated, RuleBroken):
             self.metrics.get_statement(query.name).failures.inc()
             log.warning("statement failed", reason=reason, **_describe(query, started, waiting))

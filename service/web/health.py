@@ -39,17 +39,12 @@ class Health:
 
     async def run(self, _: object) -> AsyncIterator[None]:
         """Keep the metric of readiness right, also while no client asks (a `cleanup_ctx`)."""
-        task = asyncio.create_task(self._measure()) if self.cycle.metrics.is_enabled else None
+        task = asyncio.create_task(self._measure())
         yield
-        if task:
-            task.cancel()
+        task.cancel()
 
     async def _measure(self) -> None:
         while True:
-            is_ready = True
-            try:
-                await self.require_database()
-            except Exception:  # noqa: BLE001 - logged where it was raised
-                is_ready = False
-            self.cycle.metrics.ready.set(is_ready)
+            (failure,) = await asyncio.gather(self.require_database(), return_exceptions=True)
+            self.cycle.metrics.ready.set(failure is None)
             await asyncio.sleep(READY_INTERVAL_S)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import Client
+from structlog.testing import capture_logs
 from support import Execute, hold
 
 from service.catalogue.suggestions import MAX_CANDIDATES, combine
@@ -117,13 +118,14 @@ async def test_other_lists_have_no_suggestions(client: Client) -> None:
 @pytest.mark.usefixtures("catalogue")
 async def test_a_slow_correction_is_left_out(client: Client, database: str) -> None:
     """The list comes without suggestions."""
-    with hold(database, "lock table title_words"):
+    with hold(database, "lock table title_words"), capture_logs() as logs:
         started = time.monotonic()
         metadata = await get_metadata(client, title="casablnca")
         took = time.monotonic() - started
 
     assert (metadata["total_records"], metadata["suggestions"]) == (0, [])
     assert took < 1
+    assert [each["event"] for each in logs] == ["request"]
 
 
 @pytest.mark.usefixtures("catalogue")
@@ -133,12 +135,14 @@ async def test_slow_filters_are_not_waited_for(client: Client, execute: Execute)
         "create or replace function genres_query(text[]) returns tsquery language plpgsql volatile"
         " as $$ begin perform pg_sleep(2); return quote_lexeme('x'); end $$"
     )
-    started = time.monotonic()
-    metadata = await get_metadata(client, title="casablnca", genres="drama")
-    took = time.monotonic() - started
+    with capture_logs() as logs:
+        started = time.monotonic()
+        metadata = await get_metadata(client, title="casablnca", genres="drama")
+        took = time.monotonic() - started
 
     assert (metadata["total_records"], metadata["suggestions"]) == (0, [])
     assert took < 1
+    assert [each["event"] for each in logs] == ["request"]
 
 
 def test_the_work_is_bounded() -> None:
