@@ -25,6 +25,7 @@ from drills.database_faults import set_synchronous_standbys
 from drills.handbook import HANDBOOK, run_commands
 from drills.lab import LISTS, Lab, open_lab
 from drills.load import Load, wait_until
+from drills.postgres import Postgres
 from drills.processes import Process, find_free_port, freeze, kill, stop
 from drills.prometheus import MINUTE_S, Prometheus, start_prometheus
 from drills.service import Service, make_environment
@@ -42,6 +43,7 @@ class Site:
     service: Service
     log_reader: Process  # of the service's stdout
     log: Path  # which it writes
+    replicas: list[Postgres]
 
     def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run SQL in the service's database."""
@@ -60,6 +62,7 @@ class Fault:
     done: str
     cause: Cause
     workers: int = 2
+    has_replica: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
 
@@ -164,6 +167,16 @@ async def many_connections(site: Site) -> AsyncIterator[None]:
         each.close()
 
 
+@fault("CatalogueReplicasLeftOut", "CatalogueReplicaLeftOut", has_replica=True)
+async def stop_replica(site: Site) -> AsyncIterator[None]:
+    """The only replica is stopped."""
+    for each in site.replicas:
+        each.stop()
+    yield
+    for each in site.replicas:
+        each.start()
+
+
 @fault("CatalogueRestarts")
 async def kill_workers(site: Site) -> AsyncIterator[None]:
     """A worker is killed (SIGKILL), again and again."""
@@ -217,10 +230,13 @@ async def running(lab: Lab, each: Fault) -> AsyncIterator[tuple[Site, Prometheus
     log = lab.new_folder("log")
     with log.open("wb") as file:
         reader = lab.processes.start(["cat"], output=file, input_=subprocess.PIPE)
+    replicas = [lab.postgres.clone(lab.new_folder("replica"))] if each.has_replica else []
+    urls = ",".join(replica.url(database) for replica in replicas)
+    settings = {"operations_port": port, "database_replica_urls": urls, **each.settings}
     service = await lab.serve(
         lab.postgres.url(database),
         workers=each.workers,
-        settings={"operations_port": port, **each.settings},
+        settings=settings,
         wrapper=each.wrapper,
         output=reader.stdin,
     )
@@ -229,11 +245,13 @@ async def running(lab: Lab, each: Fault) -> AsyncIterator[tuple[Site, Prometheus
     try:
         async with load.running():
             await asyncio.sleep(2 * MINUTE_S)
-            yield Site(lab, database, service, reader, log), prometheus
+            yield Site(lab, database, service, reader, log, replicas), prometheus
     finally:
         stop(prometheus.process)
         await service.stop()
         kill(reader)
+        for replica in replicas:
+            replica.stop()
 
 
 async def run_fault(lab: Lab, each: Fault) -> bool:

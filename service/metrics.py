@@ -74,6 +74,7 @@ class Metrics:
         counter = partial(self.add, Counter)
         # By default, the sum over all live processes.
         gauge = partial(self.add, Gauge, multiprocess_mode="livesum")
+        lowest = partial(self.add, Gauge, multiprocess_mode="livemin")
 
         # The request. Its `_count` is the number of responses.
         requests = histogram(
@@ -88,10 +89,8 @@ class Metrics:
         limited = counter("catalogue_limited_total", "Responses 429, by limit.", ("limit",))
 
         # The database.
-        self.ready = gauge(
-            "catalogue_ready",
-            "1 while every process can use its database, as each finds out every 15 s; else 0.",
-            multiprocess_mode="livemin",
+        self.ready = lowest(
+            "catalogue_ready", "0 while a process cannot use its database; each asks every 15 s."
         )
         self._statements = histogram(
             "catalogue_statement_duration_seconds",
@@ -133,6 +132,14 @@ class Metrics:
             ("replica",),
             multiprocess_mode="livemax",
         )
+        self.replica_used = lowest(
+            "catalogue_replica_used",
+            "1 while reads may go to a replica, 0 while a process leaves it out; NaN: the primary.",
+            ("replica",),
+        )
+        self.reads = counter(
+            "catalogue_reads_total", "Reads by the server that was chosen.", ("server",)
+        )
 
         # The catalogue.
         self.idempotency_keys = gauge(
@@ -164,9 +171,7 @@ class Metrics:
             "Open files of the process that has the most.",
             multiprocess_mode="livemax",
         )
-        self.max_files = gauge(
-            "catalogue_max_files", "Files that a process may open.", multiprocess_mode="livemin"
-        )
+        self.max_files = lowest("catalogue_max_files", "Files that a process may open.")
         self.start_time = gauge(
             "catalogue_start_time_seconds",
             "When the youngest process started, in seconds since 1970.",

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from math import inf
+from math import inf, nan
 from typing import Any, NamedTuple
 
 import psycopg2
@@ -38,6 +38,7 @@ POLL_S = 0.25
 POLL_TIMEOUT_S = 2.0
 MARK_S = 1.0  # between two marks; an older one only makes clients of the feed read more again
 CLOSE_TIMEOUT_S = 2.0
+IS_PRIMARY, NO_STANDBY = "it is the primary", "it is not a standby"
 
 log = structlog.get_logger()
 
@@ -53,12 +54,11 @@ class Sample(NamedTuple):
 class Server:
     """A server that is asked on a connection of its own; `name`: its host and port."""
 
-    def __init__(self, settings: Database, query: str, queries: Mapping[str, Query]) -> None:
+    def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
         self.name = name_server(settings.url)
         self.failure: str | None = "it was not asked yet"  # why it is unknown where it is
         self._connector = Connector(settings)
         self._connection: Any = None  # of aiopg
-        self._query = query
         self._queries = queries
 
     @property
@@ -66,13 +66,13 @@ class Server:
         """Whether it answered, and has not ended the connection since, as at a stop or a crash."""
         return self.failure is None and not self._connection.closed
 
-    async def ask(self) -> Row | None:
+    async def ask(self, name: str) -> Row | None:
         """Return the row that says where it is; None, and `failure`, if there is none."""
         try:
             if not self._connection or self._connection.closed:
                 self.failure = self.failure or "the connection broke"
                 self._connection = await self._connector.connect()
-            query = self._queries[self._query]
+            query = self._queries[name]
             execution = Execution(query.build_preamble(POLL_TIMEOUT_S, DEFAULTS), POLL_TIMEOUT_S)
             rows = await query.run(self._connection, execution, {})
         except (TimeoutError, psycopg2.Error, CatalogueError) as error:
@@ -80,7 +80,7 @@ class Server:
             self.failure = "it does not respond" if is_silent else describe_error(error)
             self.close()  # the address may lead to another server by now
             return None
-        self.failure = None if rows else "it is not a standby"
+        self.failure = None if rows else NO_STANDBY
         return rows[0] if rows else None
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Primary(Server):
     """The primary, and its last samples."""
 
     def __init__(self, settings: Database, queries: Mapping[str, Query], pool: Pool) -> None:
-        super().__init__(settings, "get_primary_state", queries)
+        super().__init__(settings, queries)
         self._pool = pool
         self.identity: tuple[Any, ...] = ()  # its database and timeline
         kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
@@ -107,7 +107,7 @@ class Primary(Server):
     async def update(self, mark: Any) -> None:
         """Ask, and keep a sample; drop those of a former primary."""
         now = asyncio.get_running_loop().time()
-        if row := await self.ask():
+        if row := await self.ask("get_primary_state"):
             identity, lsn = row[:2], row[2]
             if identity != self.identity:
                 self.samples.clear()
@@ -121,7 +121,7 @@ class Replica(Server):
     def __init__(
         self, settings: Database, queries: Mapping[str, Query], primary: Primary, pool: Pool
     ) -> None:
-        super().__init__(settings, "get_replica_state", queries)
+        super().__init__(settings, queries)
         self.pool = pool
         self._max_lag = settings.max_replica_lag
         self._primary = primary
@@ -133,7 +133,10 @@ class Replica(Server):
 
     async def update(self) -> None:
         """Ask, and compare it with the samples of the primary."""
-        if not (row := await self.ask()):
+        if not (row := await self.ask("get_replica_state")):
+            if self.failure == NO_STANDBY:  # `replica_urls` may list all servers of a cluster
+                state = await self.ask("get_primary_state") or ()
+                self.failure = IS_PRIMARY if state[:2] == self._primary.identity else NO_STANDBY
             return
         database, timeline, lsn, received, self._horizon = row
         if database != self._primary.identity[0]:
@@ -157,6 +160,14 @@ class Replica(Server):
         if isinstance(error, Contended) and not is_cancelled and self.shows(0):
             raise error
         self._horizon = 0
+
+    def explain(self) -> str:
+        """Say why it serves no reads."""
+        primary, now = self._primary, asyncio.get_running_loop().time()
+        is_silent = now - primary.samples[-1].taken_at > self._max_lag
+        if failure := primary.failure or (is_silent and "it does not respond"):
+            return self.failure or f"the primary cannot be asked: {failure}"
+        return self.failure or "it lags, or was not seen to follow the primary"
 
     def measure_age(self) -> float:
         """Return how old its data may be, in seconds; infinite if that is unknown."""
@@ -193,16 +204,21 @@ class Replicas:
             for each in (replace(settings, url=url) for url in settings.replica_urls)
         ]
         pool.metrics.add_sampler(self._sample)
+        pool.metrics.reads.labels("primary")  # creates the series
 
     def _sample(self) -> None:
         for replica in self.all:
             self._pool.metrics.replica_lag.labels(replica.name).set(replica.measure_age())
+            is_used = nan if replica.failure == IS_PRIMARY else replica.shows(0)
+            self._pool.metrics.replica_used.labels(replica.name).set(is_used)
 
     def choose(self, waiting: Sequence[RequestContext]) -> Replica | None:
         """Return a replica that shows what these requests must show; the replicas take turns."""
         position = max((context.position for context in waiting), default=0)
         first = next(self._turns) % len(self.all)
-        return next((each for each in self.all[first:] + self.all if each.shows(position)), None)
+        chosen = next((each for each in self.all[first:] + self.all if each.shows(position)), None)
+        self._pool.metrics.reads.labels(chosen.name if chosen else "primary").inc()
+        return chosen
 
     def get_mark(self) -> Any:
         """Return a mark that is older than what every replica shows; None: there is none.
@@ -250,10 +266,7 @@ class Replicas:
                 if (is_used := replica.shows(0)) and not was_used:
                     log.info("replica used", replica=replica.name)
                 elif not is_used and was_used is not False:
-                    reason = replica.failure or "it lags, or was not seen to follow the primary"
-                    if self._primary.failure and not replica.failure:
-                        reason = f"the primary is not asked: {self._primary.failure}"
-                    log.warning("replica left out", replica=replica.name, reason=reason)
+                    log.warning("replica left out", replica=replica.name, reason=replica.explain())
                 was_used = is_used
             await asyncio.sleep(POLL_S)
 

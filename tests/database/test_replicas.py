@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -46,6 +47,7 @@ from support import (
 from service.database import embedded
 from service.database.migrations import runner as migrations
 from service.database.urls import name_server
+from service.web.request_cycle.cycle import CYCLE
 
 POSITION = "Catalogue-Position"
 NDJSON = {"Accept": "application/x-ndjson"}
@@ -668,6 +670,61 @@ async def test_a_url_without_a_replica_is_left_out(
     assert len(list_events(logs, "replica used")) == 1
     if kind == "foreign":
         assert count_runs(url, "get_movies") == 0
+
+
+async def test_metrics_say_which_replicas_serve_and_where_reads_go(
+    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+) -> None:
+    """A paused replica is left out; the primary, which a cluster lists, too, is neither."""
+    client = await serve(*servers, lag=LIMIT_S, operations__token="0123456789abcdef")
+    path, _ = await create(client)
+    await until(lambda: len(list_events(logs, "replica used")) == 2)
+    names = [name_server(url) for url in servers]
+
+    def get_metrics(name: str, label: str) -> dict[str, str]:
+        metrics = client.server.app[CYCLE].metrics  # type: ignore[attr-defined] # conftest's Service
+        metrics.sample()
+        pattern = rf'^catalogue_{name}{{{label}="(.*)"}} (.*)$'
+        return dict(re.findall(pattern, metrics.render().decode(), re.MULTILINE))
+
+    used = dict.fromkeys(names, "1.0") | {names[0]: "NaN"}
+    await until(lambda: get_metrics("replica_used", "replica") == used)
+    pause(servers.first)
+    await until(lambda: get_metrics("replica_used", "replica") == used | {names[1]: "0.0"})
+    before = get_metrics("reads_total", "server")
+    read: set[str] = set()
+
+    async def are_counted() -> bool:
+        await read_year(client, path)
+        await read_year(client, path, FUTURE)
+        after = get_metrics("reads_total", "server").items()
+        read.update(name for name, value in after if before.get(name) != value)
+        return len(read) == 2
+
+    await until(are_counted)
+    reasons = {each["replica"]: each["reason"] for each in logs if "reason" in each}
+
+    assert read == {names[2], "primary"}
+    assert reasons[names[0]] == "it is the primary"
+    assert reasons[names[1]].startswith("it lags")
+
+
+async def test_the_log_does_not_blame_replicas_for_a_silent_primary(
+    start: Start, servers: Servers, logs: Logs
+) -> None:
+    """They are left out, as nobody knows whether they are up to date; the reason says so."""
+    async with opened(servers.primary) as link:
+        await start(
+            database__url=link.url,
+            database__replica_urls=servers.standbys,
+            database__max_replica_lag=LIMIT_S,
+        )
+        await until(lambda: len(list_events(logs, "replica used")) == 2)
+        link.stall()
+        await until(lambda: len(list_events(logs, "replica left out")) == 2)
+
+    reasons = {each["reason"] for each in logs if each["event"] == "replica left out"}
+    assert reasons == {"the primary cannot be asked: it does not respond"}
 
 
 async def test_a_primary_that_refuses_the_question_is_not_away(
