@@ -19,6 +19,9 @@ from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
 from support import Execute, add_client, until
 
+from service.errors import Unavailable
+from service.web.problems import CONTENT_TYPE, PROBLEMS, REFERENCE
+
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
 MAIN = """
 daemon off;
@@ -298,7 +301,7 @@ async def test_a_list_is_renewed_while_clients_get_the_old_one(start: Start, pro
 async def test_old_lists_are_served_while_the_service_is_away(
     start: Start, proxy: Proxy, tmp_path: Path
 ) -> None:
-    """Also after twice `cache_seconds`. A movie by id is not kept: it is nginx's 502."""
+    """Also after twice `cache_seconds`. A movie by id is not kept."""
     client = await start(server__cache_seconds=1)
     async with proxy(client) as session:
         first = await see(session, LISTS[0])
@@ -313,7 +316,31 @@ async def test_old_lists_are_served_while_the_service_is_away(
         await until(is_too_old)
 
         assert (await see(session, LISTS[0])).cache_status == "STALE"
-        assert (await session.get("/v1/movies/1")).status == 502
+        assert (await session.get("/v1/movies/1")).status == 503
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_without_the_service_errors_are_problems(
+    client: Client, proxy: Proxy, method: str
+) -> None:
+    """As the service's own 503, but for `instance`: clients try again."""
+    async with proxy(client) as session:
+        await client.close()
+
+        headers = {"X-Request-Id": "mine"}
+        response = await session.request(method, "/v1/movies/7", headers=headers)
+
+        assert (response.status, response.content_type) == (503, CONTENT_TYPE)
+        assert response.headers["Retry-After"] == "1"
+        assert response.headers["X-Request-Id"] == "mine"
+        problem = PROBLEMS[Unavailable]
+        assert await response.json() == {
+            "type": f"{REFERENCE}#{problem.slug}",
+            "title": problem.title,
+            "status": problem.status,
+            "detail": problem.detail,
+            "request_id": "mine",
+        }
 
 
 async def test_of_many_requests_for_a_new_list_one_reaches_the_service(
