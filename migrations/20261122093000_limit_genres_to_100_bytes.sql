@@ -1,8 +1,8 @@
--- A genre has at most 100 bytes of UTF-8, which also limits the size of a movie and of a page. If a movie
--- has a longer genre, this migration fails, lists the ids of such movies and changes nothing.
+-- A genre has at most 100 bytes of UTF-8, which also limits the size of a movie and of a page. Movies
+-- with longer genres stop this migration, which names them and changes nothing.
 --
--- With `not valid`, PostgreSQL checks only rows that are written from now on. It does not read the table,
--- so it locks the table only for a moment. The next migration checks the existing rows.
+-- `not valid` checks new rows from now on and does not read the table, so the table is locked only for a
+-- moment. The next migration checks the rows that are there already.
 
 -- migrate:up
 do $$

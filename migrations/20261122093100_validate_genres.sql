@@ -1,6 +1,5 @@
--- Checks the genres of all existing movies. Clients can read and change movies meanwhile. This migration
--- fails only if somebody wrote a genre of more than 100 bytes while the previous migration ran. The hint of
--- the previous migration has a query that lists such genres.
+-- Checks the genres of all movies, which can be read and changed meanwhile. It fails only if a longer
+-- genre was written while the previous migration was running; the query in that one's hint finds it.
 
 -- migrate:up
 alter table movies validate constraint movies_genres_at_most_100_bytes;

@@ -1,6 +1,6 @@
--- In a database with a Turkish locale, `lower` converts I to a dotless i, so a search for "titanic" missed
--- "TITANIC". So fold_text replaces I by i before it calls `lower`. No other letter needs this: after the
--- accents are removed, `lower` gives the same result for it in every language.
+-- In a database with a Turkish locale, `lower` makes I a dotless i, so a search for "titanic" missed
+-- "TITANIC". I is the only letter that `lower` changes by language and that is still different when
+-- marks are removed.
 
 -- migrate:up
 create or replace function fold_text(text) returns text
@@ -23,8 +23,7 @@ return case
   )
 end;
 
--- Computes the column `search` again. In a database with any other locale, the column is right already, and
--- this statement does not read the table.
+-- What is stored follows, in databases with such a locale only: the others do not read the table.
 update movies set title = title, genres = genres
 where lower('I') <> 'i' and search is distinct from movie_search(title, genres);
 

@@ -1,11 +1,10 @@
--- The row of a key has the id and the time of the movie that the key created. The response to a repeated
--- request is made of this id, this time, version 1, and the fields of the request: its fingerprint proves
--- that they are the fields of the first request. It does not matter whether the movie has changed since.
--- idempotency_answers has a copy of a movie only if a trigger changed the movie when it was created, and
--- for 24 hours the copies that the previous release stored.
+-- A key is stored with the id and the time of its movie. A repeat sends the same fields again, as its
+-- fingerprint proves, so the response consists of these, the id, the time and version 1, whatever has
+-- happened to the movie since. idempotency_answers has a copy only of movies that a trigger changed while
+-- they were created, and for 24 hours those of the release before.
 --
--- With its indexes, a key of 36 characters takes 250 bytes instead of 470 to 1,470 (100,000 keys). While
--- processes of the previous release still run, they respond 409 to a repeated key that this release stored.
+-- With its indexes, a key of 36 characters takes 250 bytes instead of 470 to 1,470 (100,000 keys). While this
+-- release goes out, processes of the former one respond 409 to repeats of new keys.
 
 -- migrate:up
 alter table idempotency_keys
@@ -18,7 +17,7 @@ comment on column idempotency_keys.movie_id is 'null: see idempotency_answers';
 comment on column idempotency_keys.created_at is 'of the movie';
 
 -- migrate:down
--- If a movie has changed since, its key gets no copy: a repeated request gets a 409 until the key expires.
+-- Keys of movies that have changed since get no copy: repeats of them are 409 until they expire.
 insert into idempotency_answers
   (key, id, title, year, runtime, genres, version, created_at, updated_at)
 select k.key, m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at

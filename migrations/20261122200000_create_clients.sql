@@ -1,9 +1,8 @@
--- The clients that use the API with a token. service/access/tokens.py describes the form of a token;
--- docs/dbas.md describes how to add, change and revoke clients in SQL. Of a token, only the SHA-256 is
--- stored. A slow hash or a salt would add nothing, because nobody can guess its 222 random bits.
+-- The clients that use the API with a token: service/access/tokens.py has the form of tokens, docs/dbas.md
+-- how to add, change and revoke clients in SQL. A token is not stored, only its SHA-256: nobody can guess
+-- its 222 random bits, so a slow hash or a salt would add nothing.
 --
--- If you use the roles of ops/roles.sql, run that file again after this migration: its default privileges
--- give the roles too many rights on a new table.
+-- Where ops/roles.sql has run before, run it again: the defaults give later tables too many rights.
 
 -- migrate:up
 create table clients (

@@ -1,11 +1,11 @@
 -- The response to a create is stored in the row of its key, as a JSON object with the columns of the movie.
 --
--- The previous release still uses movie_id, created_at and idempotency_answers. This release reads them for
--- keys that the previous release stored, and does not fill them. So if a process of the previous release
--- gets a repeated key that this release stored, it responds 409 and creates no second movie.
+-- The release before goes on using movie_id, created_at and idempotency_answers, and this release reads
+-- them for keys that were used before. A key of this release has none of them, so the release before
+-- responds 409 to its repeats and creates no second movie.
 --
--- A later release can drop idempotency_keys.movie_id, idempotency_keys.created_at and idempotency_answers,
--- when no process of the previous release runs any more and its keys have expired.
+-- A later release drops idempotency_keys.movie_id, idempotency_keys.created_at and idempotency_answers, when
+-- no running release reads them.
 
 -- migrate:up
 alter table idempotency_keys add column response jsonb;

@@ -675,6 +675,35 @@ def test_an_edit_is_only_reported(project: Project) -> None:
     assert project.lines == []
 
 
+RELEASED = {
+    "20261122093000": "d5355fc24bc81065ad44e097f420695fef8609bcb3d8dc8f851aa5e895dea63e",
+    "20261122093100": "c402da32202562c2c028346116d06824c238554306430fb219c8ada029baf7fe",
+    "20261122100000": "6d25aa3d2290d03a74e77d7a9b0401c1e30c1e5ceab24cad544d5703e413af3e",
+    "20261122120000": "726b27a5b2185ac2e63eaa831a7170686888bd2e024e43caaa68b04c4b9201a4",
+    "20261122200000": "e33e114f60ab881995a91bda9cbea67535ecfec01417b1ef486b24840a101785",
+    "20261123040000": "901d8cbe4c1e3de06fd06284a25231c8a2c270840488fec8eb1a081ab6904d66",
+}
+REWRITTEN = "784a965300838aa5cf87204481674e71ad69ce4d42ce493d51353bf43f86c18a"
+
+
+def test_the_edits_of_released_files_are_undone(project: Project) -> None:
+    """The files are as they were applied; the ledger of a checkout in between is repaired."""
+    checksums = {file.version: file.checksum for file in migration_files.read(OWN)}
+    (repair,) = OWN.glob("*_accept_restored_files.sql")
+    project.write(CREATE_A, CREATE_B, repair.read_text())
+    project.up()
+    project.query(f"update schema_migrations set checksum = '{REWRITTEN}' where version = '{V1}'")
+    project.query(f"delete from schema_migrations where version = '{V3}'")
+
+    reported, applied = project.up()
+    again = project.up()
+
+    assert {version: checksums[version] for version in RELEASED} == RELEASED
+    assert "was edited" in reported
+    assert applied == f"applied {THIRD}"
+    assert again == [f"nothing to do: the newest migration is {V3}"]
+
+
 # Files and a ledger that do not fit
 
 
