@@ -187,6 +187,11 @@ class Cluster:
             roots.append(postmaster)
         return [pid for root in roots for pid in (root, *freeze(root))]
 
+    def freeze_part(self, name: str) -> list[int]:
+        """Stop the processes of a part (SIGSTOP), and return them."""
+        root = self.parts[name].process.pid
+        return [root, *freeze(root)]
+
     def _find_postmaster(self, member: Member) -> int | None:
         """Return the first process of the member's PostgreSQL."""
         with suppress(FileNotFoundError, IndexError):

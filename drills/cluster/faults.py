@@ -7,11 +7,17 @@ import time
 from collections.abc import Awaitable, Callable
 
 from drills.cluster.cluster import Cluster, send
-from drills.cluster.state import SERVICES, Member, find_leader
+from drills.cluster.state import (
+    SERVICES,
+    Member,
+    find_leader,
+    find_synchronous_standby,
+)
 from drills.service import ROOT, make_environment
 
 LOAD_S = 5.0  # for which the load goes on: before a fault, with the new leader, and after the end
 NEW_LEADER_S = 90.0
+ETCD_AWAY_S = 60.0
 SWITCHOVER = ["patronictl", "-c", "ops/cluster/patroni.yml", "switchover", "--force"]
 
 Fault = Callable[[Cluster], Awaitable[None]]
@@ -71,6 +77,34 @@ async def freeze_both(cluster: Cluster) -> None:
     send(signal.SIGCONT, frozen)
 
 
+async def freeze_patroni(cluster: Cluster) -> None:
+    """SIGSTOP of the leader's Patroni alone, which goes on when another one leads."""
+    leader = await find_the_leader()
+    frozen = cluster.freeze(leader, patroni=True, postgresql=False)
+    await fail_over(leader)
+    send(signal.SIGCONT, frozen)
+
+
+async def freeze_standby(cluster: Cluster) -> None:
+    """SIGSTOP of the synchronous standby, which goes on when another one is synchronous."""
+    standby = await asyncio.to_thread(find_synchronous_standby)
+    if standby is None:
+        raise RuntimeError("there is no synchronous standby")
+    frozen = cluster.freeze(standby, patroni=True, postgresql=True)
+    await wait_for(
+        lambda: find_synchronous_standby() not in (None, standby), NEW_LEADER_S, "another standby"
+    )
+    await asyncio.sleep(LOAD_S)
+    send(signal.SIGCONT, frozen)
+
+
+async def freeze_etcd(cluster: Cluster) -> None:
+    """SIGSTOP of etcd for a minute, as if its machines were away."""
+    frozen = cluster.freeze_part("etcd")
+    await asyncio.sleep(ETCD_AWAY_S)
+    send(signal.SIGCONT, frozen)
+
+
 async def switch_over(_: Cluster) -> None:
     """`patronictl switchover`: the leader stops, and the synchronous standby takes its place."""
     leader = await find_the_leader()
@@ -98,6 +132,9 @@ FAULTS: dict[str, Fault] = {
     "kill-patroni": kill_patroni,
     "kill-both": kill_both,
     "freeze-both": freeze_both,
+    "freeze-patroni": freeze_patroni,
+    "freeze-standby": freeze_standby,
+    "freeze-etcd": freeze_etcd,
     "switchover": switch_over,
     "rolling-restart": restart_services,
 }

@@ -73,6 +73,14 @@ def find_leader() -> Member | None:
     return next((member for member in MEMBERS if member.ask("/primary") is not None), None)
 
 
+def find_synchronous_standby() -> Member | None:
+    """Return the standby that commits wait for, as the leader sees it."""
+    body = (leader := find_leader()) and leader.ask("/cluster")
+    members = json.loads(body)["members"] if body else []
+    names = [each["name"] for each in members if each["role"] == "sync_standby"]
+    return next((member for member in MEMBERS if member.name in names), None)
+
+
 def are_members_healthy() -> bool:
     """Whether two standbys, one of them synchronous, stream from the leader on its timeline."""
     leader = find_leader()
