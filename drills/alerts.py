@@ -200,6 +200,17 @@ async def unread_log(site: Site) -> AsyncIterator[None]:
     site.log_reader.send_signal(signal.SIGCONT)
 
 
+@fault("CatalogueChangesDelayed")
+async def open_transaction(site: Site) -> AsyncIterator[None]:
+    """A transaction of another database stays open after it has written; limit: 10 s."""
+    other = site.lab.postgres.connect("postgres")
+    cursor = other.cursor()
+    cursor.execute("begin; select pg_current_xact_id()")
+    site.execute("update movies set runtime = runtime + 1 where id = 1")
+    yield
+    other.close()
+
+
 @fault("CatalogueIdempotencyKeys")
 async def keep_expired_keys(site: Site) -> AsyncIterator[None]:
     """A trigger keeps 60,000 expired keys from being deleted; the alert is set to 50,000 keys."""

@@ -20,7 +20,7 @@ START_TIMEOUT_S = 30.0
 MINUTE_S = 3  # replaces a minute of the rules; the scrape interval is a quarter of it
 SCRAPE_MS = 750
 # Thresholds that no drill can reach.
-SMALLER = {"10e6": "50e3"}
+SMALLER = {"10e6": "50e3", "> 600": "> 10"}
 
 
 @dataclass

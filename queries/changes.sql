@@ -14,6 +14,10 @@
 --
 -- feed: what cursors belong to. It changes when the feed begins anew, and when the database is restored (also in
 -- place, by pg_restore --clean), copied or promoted: it may then lack changes that clients have seen.
+-- as_of: every change that was committed before is below the horizon. If changes are held back, that is the time at
+-- which the first one's transaction began; otherwise it is now.
+-- is_last: no change is behind this row, or behind the place if there are no changes. Only then the feed goes on at
+-- next_transaction; otherwise it goes on behind the last row. So a smaller `limit` loses nothing.
 -- next_transaction: behind the last change below the horizon, where the feed goes on after all of them. The horizon
 -- itself would be wrong: after a crash, PostgreSQL gives numbers again whose transactions were not in the WAL yet.
 -- is_expired: changes behind the place may have been cleared; or the place is behind the end of the feed, where no
@@ -23,6 +27,8 @@ with state as materialized (
   select
     md5(concat_ws(' ', f.id, f.tableoid, s.system_identifier, c.timeline_id, d.oid)) as feed,
     pg_snapshot_xmin(pg_current_snapshot()) as horizon,
+    -- Changes at or behind its end are of a restored dump: their transactions are in this server's future.
+    pg_snapshot_xmax(pg_current_snapshot()) as snapshot_end,
     -- A restored dump has a number of the former server, which may be in this one's future.
     case when f.cleared_to < pg_snapshot_xmin(pg_current_snapshot()) then f.cleared_to else '0' end as cleared_to
   from movie_feed as f
@@ -34,18 +40,33 @@ with state as materialized (
   limit 1
 )
 select
-  s.feed, n.transaction::text as next_transaction,
+  s.feed, coalesce(h.changed_at, now()) as as_of, n.transaction::text as next_transaction,
   coalesce(:after::xid8 <= s.cleared_to or :after::xid8 > n.transaction, false) as is_expired,
+  coalesce(
+    (
+      coalesce(c.transaction, :after::xid8, s.cleared_to),
+      coalesce(c.id, :after_id::bigint, 9223372036854775807)
+    ) >= (l.transaction, l.id),
+    c.id is null
+  ) as is_last,
   c.transaction::text as transaction, c.id as change, c.kind, c.movie_id, c.version as change_version,
   c.changed_at, m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from state as s
 left join lateral (
-  select c.transaction
+  select c.transaction, c.id
   from movie_changes as c
   where c.transaction < s.horizon
-  order by c.transaction desc
+  order by c.transaction desc, c.id desc
   limit 1
 ) as l on true
+left join lateral (
+  select c.changed_at
+  from movie_changes as c
+  where c.transaction >= s.horizon
+    and c.transaction < s.snapshot_end
+  order by c.transaction, c.id
+  limit 1
+) as h on true
 cross join lateral (
   select (greatest(l.transaction, s.cleared_to)::text::numeric + 1)::text::xid8 as transaction
 ) as n
@@ -61,6 +82,20 @@ left join lateral (
 ) as c on true
 left join movies as m on m.id = c.movie_id
 order by c.transaction, c.id;
+
+-- name: measure_changes_delay()
+-- set: transaction_read_only = on
+-- Returns for how many seconds an open transaction has held back the first change that get_changes cannot return
+-- yet (see as_of there); 0: none is held back.
+select coalesce(max(extract(epoch from now() - h.changed_at)), 0)::float8 as seconds
+from (
+  select c.changed_at
+  from movie_changes as c
+  where c.transaction >= pg_snapshot_xmin(pg_current_snapshot())
+    and c.transaction < pg_snapshot_xmax(pg_current_snapshot())
+  order by c.transaction, c.id
+  limit 1
+) as h;
 
 -- name: clear_changes(keep_days, at_most)
 -- \set keep_days 30 \set at_most 1000

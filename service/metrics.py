@@ -147,6 +147,11 @@ class Metrics:
             "Stored idempotency keys, by PostgreSQL's estimate.",
             multiprocess_mode="livemostrecent",
         )
+        self.changes_delay = gauge(
+            "catalogue_changes_delay_seconds",
+            "How long an open transaction has held back changes from the feed; once a minute.",
+            multiprocess_mode="livemostrecent",
+        )
 
         # The processes.
         self.info = gauge(

@@ -225,3 +225,33 @@ async def test_each_connection_names_the_service_its_version_and_process(
         " where datname = current_database() and query like '/* get_movies queries/movies.sql:%'"
     )
     assert names == [(f"movie-catalogue {__version__} {os.getpid()}",)]
+
+
+@pytest.mark.parametrize("limit", ["least(:size, 2)", "greatest(:size, 1000)"])
+async def test_a_feed_with_another_limit_loses_no_change(
+    edited: Edited, execute: Execute, limit: str
+) -> None:
+    """The cursor is behind the last change that was sent, also for requests that wait."""
+    client = await edited("changes.sql", "limit :size", f"limit {limit}")
+    add_movies(execute, *map(str, range(7)))
+    ids, parameters = list[int](), {"wait": "20"}
+    while len(ids) < 7:
+        page = await (await client.get("/v1/changes", params=parameters)).json()
+        ids += [change["id"] for change in page["changes"]]
+        parameters["after"] = page["metadata"]["next_cursor"]
+
+    assert ids == [*range(1, 8)]
+
+
+async def test_a_feed_that_returns_nothing_is_an_error(
+    edited: Edited, execute: Execute, logged: list[Any]
+) -> None:
+    """Clients would wait for ever, and take their copy for complete."""
+    client = await edited("changes.sql", "limit :size", "limit least(:size, 0)")
+    after = (await client.get("/v1/movies")).headers["Changes-Cursor"]
+    add_movies(execute, "a")
+
+    response = await client.get("/v1/changes", params={"after": after, "wait": "20"})
+
+    assert response.status == 500
+    assert get_failures(logged, "get_changes") == {"it returned none of the next changes"}

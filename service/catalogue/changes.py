@@ -20,8 +20,10 @@ QUERIES: Mapping[str, Expected] = {
     "get_changes": Expected(
         {
             "feed": str,
+            "as_of": datetime,
             "next_transaction": str,
             "is_expired": bool,
+            "is_last": bool,
             "transaction": str,
             "change": int,
             "kind": str,
@@ -65,10 +67,14 @@ class Change(NamedTuple):
 
 
 class ChangePage(NamedTuple):
-    """Some changes in their order, and the place where the feed goes on."""
+    """Some changes in their order, and the place where the feed goes on.
+
+    `as_of`: every change that was committed before is in the feed (UTC).
+    """
 
     changes: list[Change]
     next: Place
+    as_of: datetime
 
 
 class Feed:
@@ -162,7 +168,7 @@ class Feed:
             elif after.feed != found.next.feed:
                 news.set_exception(CursorExpired())
             elif changes := [each for each in found.changes if _order(each.place) > _order(after)]:
-                news.set_result(ChangePage(changes, found.next))
+                news.set_result(ChangePage(changes, found.next, found.as_of))
 
     async def _read(
         self, after: Place | None, waiting: Sequence[RequestContext] = ()
@@ -177,17 +183,21 @@ class Feed:
         )
         if not rows:
             raise Unavailable("the feed is off in the database: run migrate", Refusal.NOT_READY)
-        feed, next_transaction, is_expired, *_ = rows[0]
+        feed, as_of, end, is_expired, is_last, *_ = rows[-1]
         changes = list[Change]()
-        for _, _, _, transaction, number, *fields in rows:
+        for _, _, _, _, _, transaction, number, *fields in rows:
             if number is None:  # the only row: there are no changes
                 break
             place = Place(feed, int(transaction), number)
             movie = Movie._make(fields[4:]) if fields[4] is not None else None
             changes.append(Change._make([place, *fields[:4], movie]))
-        if len(changes) < PAGE_CHANGES:
-            place = Place(feed, int(next_transaction), 0)
-        return ChangePage(changes, place), is_expired
+        if is_last:
+            place = Place(feed, int(end), 0)
+        elif changes:  # not its end: the query may have returned fewer than it was asked for
+            place = changes[-1].place
+        else:
+            raise self._statements.report("get_changes", "it returned none of the next changes")
+        return ChangePage(changes, place, as_of), is_expired
 
 
 def _order(place: Place) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Deletes what is kept only for some time: idempotency keys, and the changes of the feed.
 
-It also reports how many keys there are.
+It also measures how many keys there are, and how far the feed is behind.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ USED_BY = "clearing what has expired, once a minute"
 QUERIES: Mapping[str, Expected] = {
     "clear_idempotency_keys": Expected({"cleared": int}, [{"at_most": 0}], USED_BY, writes=True),
     "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
+    "measure_changes_delay": Expected({"seconds": float}, [{}], "a metric, once a minute"),
     "clear_changes": Expected(
         {"cleared": int}, [{"keep_days": 1, "at_most": 0}], USED_BY, writes=True
     ),
@@ -32,7 +33,10 @@ class Clearing:
     def __init__(self, statements: Statements, keep_days: int) -> None:
         self._statements = statements
         self._parameters: dict[str, dict[str, Any]] = {"clear_idempotency_keys": {}}
+        metrics = statements.metrics
+        self._gauges = {"estimate_idempotency_keys": metrics.idempotency_keys}
         if keep_days:
+            self._gauges["measure_changes_delay"] = metrics.changes_delay
             self._parameters["clear_changes"] = {"keep_days": keep_days}
 
     async def clear(self, query: str) -> int:
@@ -49,7 +53,7 @@ class Clearing:
 
     async def _keep_clearing(self) -> None:
         while True:
-            await self._report_keys()
+            await self._measure()
             await asyncio.sleep(INTERVAL_S)
             for query in self._parameters:
                 try:
@@ -60,11 +64,10 @@ class Clearing:
                 except Exception as error:  # noqa: BLE001 - tried again after the interval
                     self._statements.report(query, error)
 
-    async def _report_keys(self) -> None:
-        metrics = self._statements.metrics
-        try:
-            if metrics.is_enabled:
-                ((keys,),) = await self._statements.fetch("estimate_idempotency_keys")
-                metrics.idempotency_keys.set(keys)
-        except Exception as error:  # noqa: BLE001 - it is only a metric
-            self._statements.report("estimate_idempotency_keys", error)
+    async def _measure(self) -> None:
+        for query, gauge in self._gauges.items() if self._statements.metrics.is_enabled else ():
+            try:
+                ((value,),) = await self._statements.fetch(query)
+                gauge.set(value)
+            except Exception as error:  # noqa: BLE001 - it is only a metric
+                self._statements.report(query, error)

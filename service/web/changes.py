@@ -42,7 +42,7 @@ class Changes:
 def _respond(page: ChangePage) -> LargeResponse:
     payload = {
         "changes": [_change_json(change) for change in page.changes],
-        "metadata": {"next_cursor": encode_change(page.next)},
+        "metadata": {"next_cursor": encode_change(page.next), "as_of": page.as_of},
     }
     return LargeResponse(Content(encode_json(payload), JSON_TYPE), {"Cache-Control": "no-store"})
 

@@ -4,7 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
 import psycopg2
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from support import Environment, Execute, add_movies, hold, run_here, until
-from test_metrics import get_app
+from test_metrics import TOKEN, get_app, read
 
 from service.catalogue import changes, clearing
 from service.catalogue.changes import Feed
@@ -184,6 +185,56 @@ async def test_a_transaction_that_is_open_holds_back_later_ones(
         run("commit")
 
     assert brief(await read_all(client, 2, after)) == [("created", 1, 1), ("created", 2, 1)]
+
+
+async def test_the_feed_says_how_far_it_is_behind(
+    start: Start, server_url: str, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the open transaction is in another database; `as_of` and a metric say it."""
+    monkeypatch.setattr(clearing, "INTERVAL_S", 0.05)
+    client = await start(operations__token=TOKEN)
+    metrics = get_app(client)[CYCLE].metrics
+
+    async def read_as_of() -> datetime:
+        answer = await (await client.get(PATH)).json()
+        return datetime.fromisoformat(answer["metadata"]["as_of"])
+
+    def read_clock() -> datetime:
+        ((now,),) = execute("select clock_timestamp()")
+        return cast("datetime", now)
+
+    before = read_clock()
+    with session(server_url) as run:
+        run("select pg_current_xact_id()")
+        assert await read_as_of() > before  # no change is held back
+        execute("select pg_sleep(0.1)")
+        first = read_clock()
+        add_movies(execute, "a")
+        behind = read_clock()
+        add_movies(execute, "b")
+        held = [await read_as_of(), await read_as_of()]
+        await until(lambda: read(metrics)["changes_delay_seconds"] > 0)
+        run("rollback")
+    await until(lambda: read(metrics)["changes_delay_seconds"] == 0)
+    await read_all(client, 2)
+
+    assert held[0] == held[1]
+    assert first < held[0] < behind
+    assert await read_as_of() > behind
+
+
+async def test_a_restored_dump_does_not_hold_back_the_feed(
+    client: Client, execute: Execute
+) -> None:
+    """Its changes may have transactions that are in the future of this server."""
+    execute(
+        "insert into movie_changes (transaction, movie_id, version, kind, changed_at)"
+        " values ('999999999999', 1, 1, 'created', '2000-01-01Z')"
+    )
+
+    answer = await (await client.get(PATH)).json()
+
+    assert not answer["metadata"]["as_of"].startswith("2000")
 
 
 async def test_a_request_waits_for_a_change(

@@ -105,7 +105,11 @@ Change = _schema(
     changed_at=_time("when the transaction of the change began"),
     movie=Nested(Movie, metadata={"description": "as it is now; missing if it is gone"}),
 )
-FeedMetadata = _schema("FeedMetadata", next_cursor=_field("send it as `after`", "Xw3k6lsi"))
+FeedMetadata = _schema(
+    "FeedMetadata",
+    next_cursor=_field("send it as `after`", "Xw3k6lsi"),
+    as_of=_time("every change that was committed before this time is in the feed"),
+)
 ChangeList = _schema("ChangeList", changes=List(Nested(Change)), metadata=Nested(FeedMetadata))
 SystemInfo = _schema(
     "SystemInfo",
