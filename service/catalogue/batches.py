@@ -1,5 +1,7 @@
 """Reads a batch: `{"movies": [...]}`, with up to 100 movies in one body."""
 
+import asyncio
+import time
 from typing import Any
 
 from marshmallow import Schema, ValidationError
@@ -9,12 +11,36 @@ from service.errors import Failure, Invalid, Malformed
 
 MAX_MOVIES = 100
 ITEMS = {"$ref": "#/components/schemas/MovieInput"}  # apispec's name of `MOVIE`
-MAX_FAILURES = 500  # the movies behind so many are not read: a response could have 2 MB
+MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
+TURN_S = 0.0005  # of loading movies; then other requests have their turn
 SHAPE = {"items": ITEMS, "minItems": 1, "maxItems": MAX_MOVIES}
 
 
-def load_movie(value: Any) -> dict[str, Any]:
-    """Return the fields of one movie of a batch; raises `Malformed` or `Invalid`."""
+async def load_movies(values: Any, turn: asyncio.Lock) -> Any:
+    """Return the fields of each movie or its error, for the schemas; anything else as it is.
+
+    `turn`: of all batches; they load one after the other. 100 movies at once would delay all other
+    requests, and several batches would add up. The errors have at most `MAX_FAILURES` in all.
+    """
+    if not isinstance(values, list) or len(values) > MAX_MOVIES:
+        return values
+    loaded, more = list[Any](), MAX_FAILURES - len(values)
+    async with turn:
+        until = 0.0
+        for value in values:
+            if time.monotonic() >= until:
+                await asyncio.sleep(0)
+                until = time.monotonic() + TURN_S
+            try:
+                loaded.append(_load_movie(value))
+            except (Malformed, Invalid) as error:
+                error.failures = error.failures[: 1 + more]  # at least the first one
+                more -= len(error.failures) - 1
+                loaded.append(error)
+    return loaded
+
+
+def _load_movie(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         what = f"must be an object, found {type_name(value)}"
         raise Malformed(f"a movie {what}", [Failure("", what)])
@@ -27,19 +53,15 @@ def _check_number(values: list[Any]) -> list[Any]:
     return values
 
 
-def _load_all(values: list[Any]) -> list[dict[str, Any]]:
-    """Load every movie; report the mistakes of all of them."""
-    movies, failures, unreadable = list[dict[str, Any]](), list[Failure](), ""
-    for index, value in enumerate(_check_number(values)):
-        try:
-            movies.append(load_movie(value))
-        except (Malformed, Invalid) as error:
+def _require_all(movies: list[Any]) -> list[dict[str, Any]]:
+    """Return the movies, or raise all of their errors as one."""
+    failures, unreadable = list[Failure](), ""
+    for index, error in enumerate(_check_number(movies)):
+        if isinstance(error, Malformed | Invalid):
             place = f"movies/{index}"
             failures += [Failure(f"{place}/{at}".rstrip("/"), what) for at, what in error.failures]
             if isinstance(error, Malformed) and not unreadable:
                 unreadable = f"{place}: {str(error).partition(' (see errors')[0]}"
-            if len(failures) >= MAX_FAILURES:
-                break
     if unreadable:
         raise Malformed(unreadable, failures)
     if failures:
@@ -47,10 +69,10 @@ def _load_all(values: list[Any]) -> list[dict[str, Any]]:
     return movies
 
 
-def _make_schema(load: Any) -> Schema:
-    movies = JSONField(list, "an array of movies", None, SHAPE, load)
-    return Schema.from_dict({"movies": movies}, name="MovieBatch")()
-
-
-BATCH = _make_schema(_load_all)  # its movies are loaded together
-LENIENT_BATCH = _make_schema(_check_number)  # its movies are for `load_movie`, one by one
+# Of loaded movies.
+BATCH, LENIENT_BATCH = (
+    Schema.from_dict(
+        {"movies": JSONField(list, "an array of movies", None, SHAPE, convert)}, name="MovieBatch"
+    )()
+    for convert in (_require_all, _check_number)
+)

@@ -2,12 +2,12 @@
 
 import asyncio
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
-from service.catalogue.batches import BATCH, LENIENT_BATCH, load_movie
+from service.catalogue.batches import BATCH, LENIENT_BATCH, load_movies
 from service.catalogue.idempotency import BATCH_KEY, IdempotentCreates
 from service.catalogue.movie import movie_json
 from service.catalogue.movies import Catalogue
@@ -32,6 +32,7 @@ class Batches:
     idempotent_creates: IdempotentCreates
     bodies: BodyReader
     access: AccessControl
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to load a movie
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """201 and all of the new movies; or 207 and a result for each, if the client prefers it."""
@@ -39,8 +40,10 @@ class Batches:
         key = parse_key(request)
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
-        schema = LENIENT_BATCH if is_lenient else BATCH
-        movies = load_fields(schema, await self.bodies.read_object(request))["movies"]
+        body = await self.bodies.read_object(request)
+        if "movies" in body:
+            body["movies"] = await load_movies(body["movies"], self.turn)
+        movies = load_fields(LENIENT_BATCH if is_lenient else BATCH, body)["movies"]
         await self.access.charge_movies(request, len(movies))
         if not is_lenient:
             create_all = self.idempotent_creates.create_all
@@ -54,15 +57,19 @@ class Batches:
         headers = JSON_TYPE | {"Preference-Applied": "handling=lenient"}
         return json_response({"results": results}, headers, status=207)
 
-    async def _create_one(self, request: web.Request, key: str | None, sent: Any) -> dict[str, Any]:
-        """Return the result for one movie of a lenient batch."""
+    async def _create_one(
+        self, request: web.Request, key: str | None, movie: Any
+    ) -> dict[str, Any]:
+        """Return the result for one movie of a lenient batch, or for its error."""
         replayed = False
         try:
+            if isinstance(movie, Exception):
+                raise movie  # noqa: TRY301 - handled as those of the database
             if key is None:
-                movie = await self.catalogue.create(load_movie(sent), request[CONTEXT])
+                movie = await self.catalogue.create(movie, request[CONTEXT])
             else:
                 create = self.idempotent_creates.create
-                movie, replayed = await create(key, load_movie(sent), request[CONTEXT])
+                movie, replayed = await create(key, movie, request[CONTEXT])
         except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this movie only
             problem = problems.describe(request, error)
             return {"status": problem["status"], "problem": problem}

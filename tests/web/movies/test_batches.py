@@ -14,7 +14,9 @@ from test_process import SERVE, serving
 from wire import exchange
 
 from service.access import counts
+from service.catalogue import batches
 from service.catalogue.movies import Catalogue
+from service.catalogue.rules import load_fields
 from service.database import MAX_BIGINT
 from service.database.migrations import runner as migrations
 from service.errors import Refusal, Unavailable
@@ -257,15 +259,47 @@ WHOLE: list[tuple[bytes, int, list[str]]] = [
 ]
 
 
-async def test_a_batch_is_not_read_beyond_500_mistakes(client: Client) -> None:
-    """Otherwise the response to a small body could have megabytes."""
-    sent = [{**MOANA, "genres": [" "] * 100}] * 50
+@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
+async def test_a_batch_reports_at_most_500_mistakes(
+    client: Client, headers: dict[str, str]
+) -> None:
+    """At least one of each movie; otherwise the response to a small body could have megabytes."""
+    sent = [{**MOANA, "genres": [" "] * 100}] * 49 + [BAD_YEAR]
 
-    status, problem, body = await send(client, sent)
+    _, answer, body = await send(client, sent, **headers)
 
-    assert status == 422
-    assert 500 <= len(problem["errors"]) < 700
-    assert len(body) < 100_000
+    problems = [result["problem"] for result in answer.get("results", [{"problem": answer}])]
+    reported = [error["pointer"] for problem in problems for error in problem["errors"]]
+    assert len(reported) == 500
+    assert reported[-1].endswith("/year")
+    assert len(problems) == 1 or min(len(problem["errors"]) for problem in problems) == 1
+    assert len(body) < 150_000
+
+
+@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
+async def test_other_requests_have_their_turn_between_the_movies_of_batches(
+    client: Client, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    """However many batches there are; here, each movie takes as long as a turn may."""
+    turn, turns = 0, list[int]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def load(schema: Any, row: Any) -> Any:
+        turns.append(turn)
+        return load_fields(schema, row)
+
+    monkeypatch.setattr(batches, "load_fields", load)
+    monkeypatch.setattr(batches, "TURN_S", 0)
+    counting = asyncio.create_task(count_turns())
+    await asyncio.gather(*(send(client, [BAD_YEAR] * 20, **headers) for _ in range(3)))
+    counting.cancel()
+
+    assert len(turns) == len(set(turns)) == 60
 
 
 @pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
