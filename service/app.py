@@ -115,7 +115,6 @@ def create_app(
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
     health = Health(config.service.environment, require_migrations, cycle)
     movie_lists = Listing(lists, streams)
-    max_lists = pool.max_lists * (1 + len(config.database.replica_urls))
     feed = Feed(make("lists"), replicas) if config.changes.keep_days else None
     catalogue = Catalogue(statements, config.sharing, make_reads())
     bodies = BodyReader(server.body_timeout)
@@ -129,7 +128,10 @@ def create_app(
             suggestions,
             feed,
             config.sharing,
-            Places(max_lists, config.database.acquire_timeout),
+            Places(
+                pool.max_lists * (1 + len(config.database.replica_urls)),
+                config.database.acquire_timeout,
+            ),
             server.max_streams > 0,
             server.cache_seconds,
         ),

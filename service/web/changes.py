@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from functools import lru_cache
 
 from aiohttp import web
 
@@ -36,15 +37,14 @@ class Changes:
             if request.transport is None:  # nobody waits: make room for others
                 raise ClientGone
             page = await self.feed.wait(page.next, min(left, STOP_CHECK_S)) or page
-        return _respond(page)
+        return LargeResponse(_encode(page), {"Cache-Control": "no-store"})
 
 
-def _respond(page: ChangePage) -> LargeResponse:
-    payload = {
-        "changes": [_change_json(change) for change in page.changes],
-        "metadata": {"next_cursor": encode_change(page.next), "as_of": page.as_of},
-    }
-    return LargeResponse(Content(encode_json(payload), JSON_TYPE), {"Cache-Control": "no-store"})
+@lru_cache(maxsize=8)  # requests that wait share pages
+def _encode(page: ChangePage) -> Content:
+    changes = [_change_json(change) for change in page.changes]
+    metadata = {"next_cursor": encode_change(page.next), "as_of": page.as_of}
+    return Content(encode_json({"changes": changes, "metadata": metadata}), JSON_TYPE)
 
 
 def _change_json(change: Change) -> dict[str, object]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any, cast
+from unittest.mock import Mock
 
 import psycopg2
 import pytest
@@ -21,8 +22,11 @@ from service.catalogue.changes import Feed
 from service.catalogue.clearing import Clearing
 from service.database.migrations import session as migration_session
 from service.database.statements import Statements
+from service.web import changes as web_changes
 from service.web.movies.cursors import decode_change, encode_change
+from service.web.request_cycle import compression
 from service.web.request_cycle.cycle import CYCLE
+from service.web.responses import encode_json
 
 PATH = "/v1/changes"
 ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}') returning id"
@@ -302,6 +306,34 @@ async def test_one_statement_asks_for_all_that_wait(
     assert [brief(some) for some, _ in found] == [[("created", 1, 1)]] * 30
     assert sent["request"] == 30
     assert sent["poll"] <= 3  # the change may be held back for a moment
+
+
+async def test_requests_that_wait_share_an_encoded_page(
+    client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that get the same changes, whatever their cursors; it is compressed once, too."""
+    monkeypatch.setattr(web_changes, "STOP_CHECK_S", 20)
+    add_movies(execute, "a")
+    await read_all(client, 1)
+    place = decode_change(await find_end(client))
+    cursors = [encode_change(place._replace(change=number % 2)) for number in range(30)]
+    gate = asyncio.Event()
+    watch_polls(monkeypatch, gate)
+    begun, wait = Mock(), Feed.wait
+    begun.return_value = None
+    monkeypatch.setattr(Feed, "wait", lambda *given: begun() or wait(*given))
+    encode = Mock(wraps=encode_json)
+    monkeypatch.setattr(web_changes, "encode_json", encode)
+    compressed = compression.compress.cache_info().misses
+    waiting = [asyncio.create_task(get(client, cursor, wait=20)) for cursor in cursors]
+    await until(lambda: begun.call_count == 30)
+    add_movies(execute, *(letter * 500 for letter in "xyz"))
+    gate.set()
+    found = await asyncio.gather(*waiting)
+
+    assert [brief(some) for some, _ in found] == [[("created", n, 1) for n in (2, 3, 4)]] * 30
+    assert encode.call_count == 1
+    assert compression.compress.cache_info().misses == compressed + 1
 
 
 async def test_too_many_waiting_requests_are_refused(

@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 from service.web.request_cycle.direct_response import DirectResponse
 
 MIN_BYTES = 1400  # less fits into one Ethernet packet with its headers, compressed or not
-GZIP_WBITS = 16 + zlib.MAX_WBITS  # https://docs.python.org/3/library/zlib.html#zlib.compressobj
+GZIP_WBITS = 16 + zlib.MAX_WBITS  # https://docs.python.org/3/library/zlib.html#zlib.compress
 
 _TOKEN = "[!#$%&'*+.^_`|~0-9a-z-]+"  # noqa: S105 - of RFC 9110, 5.6.2
 _PARAMETER = rf'[ \t]*;[ \t]*(?!q=){_TOKEN}=(?:{_TOKEN}|"[^"]*")'  # only media types have some
@@ -35,8 +35,7 @@ class Content:
     @cached_property
     def gzipped(self) -> bytes:
         """The body, compressed."""
-        compressor = zlib.compressobj(wbits=GZIP_WBITS)
-        return compressor.compress(self.body) + compressor.flush()
+        return zlib.compress(self.body, wbits=GZIP_WBITS)
 
 
 class LargeResponse(DirectResponse):

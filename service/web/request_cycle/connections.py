@@ -92,6 +92,14 @@ class Connection(web.RequestHandler):
         elif now - self.unsent_since > SEND_TIMEOUT_S:
             self.abort()
 
+    def pause_writing(self) -> None:
+        """Wait for the client to read; the transport calls it when much is unsent."""
+        super().pause_writing()
+        self.unsent_since = asyncio.get_running_loop().time()
+        self.server.unsent_bytes += self.unsent_bytes
+        if self.server.unsent_bytes > MAX_UNSENT_BYTES_IN_ALL:  # do not wait for the next check
+            self.server.limit_unsent()
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes of responses that wait for the client to read."""
@@ -171,6 +179,7 @@ class Server(web.Server):
         self.idle: dict[Connection, None] = {}  # ordered: the longest idle first
         self._make_bare_request = made.request_factory
         self._options = options
+        self.unsent_bytes = 0  # of all connections, at most
         self._open = 0
         self._crowded_until = 0.0
 
@@ -229,15 +238,19 @@ class Server(web.Server):
         while True:
             self.now = now = asyncio.get_running_loop().time()
             self.cycle.cancel_overdue(now, now + interval)
-            connections = cast("list[Connection]", self.connections)
-            for connection in connections:
+            for connection in cast("list[Connection]", self.connections):
                 connection.check(now, settings.head_timeout)
-            unread = [each for each in connections if each.unsent_bytes]
-            unsent = sum(each.unsent_bytes for each in unread)
-            while unsent > MAX_UNSENT_BYTES_IN_ALL:  # the oldest connections first
-                unsent -= unread[0].unsent_bytes
-                unread.pop(0).abort()
+            self.limit_unsent()
             await asyncio.sleep(interval)
+
+    def limit_unsent(self) -> None:
+        """Reset connections if too many bytes are unsent in all, the longest unread first."""
+        unread = [each for each in cast("list[Connection]", self.connections) if each.unsent_bytes]
+        unread.sort(key=lambda each: each.unsent_since or self.now)
+        self.unsent_bytes = sum(each.unsent_bytes for each in unread)
+        while self.unsent_bytes > MAX_UNSENT_BYTES_IN_ALL:
+            self.unsent_bytes -= unread[0].unsent_bytes
+            unread.pop(0).abort()
 
 
 def _count_bytes(message: RawRequestMessage) -> int:

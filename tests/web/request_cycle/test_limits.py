@@ -261,13 +261,21 @@ async def with_pages(aiohttp_client: AiohttpClient, settings: Any) -> Any:
     return begin
 
 
-async def request_without_reading(client: Client) -> socket.socket:
-    """Request the page on a connection with small buffers, and read the start of its head."""
-    loop = asyncio.get_running_loop()
+async def connect_with_small_buffers(client: Client) -> socket.socket:
+    """Open a connection."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     connection.settimeout(0)
-    await loop.sock_connect(connection, (client.host, client.port))
+    await asyncio.get_running_loop().sock_connect(connection, (client.host, client.port))
+    return connection
+
+
+async def request_without_reading(
+    client: Client, connection: socket.socket | None = None
+) -> socket.socket:
+    """Request the page on a connection, or a new one, and read the start of its head."""
+    loop = asyncio.get_running_loop()
+    connection = connection or await connect_with_small_buffers(client)
     await loop.sock_sendall(connection, GET.replace(b"v1/movies/1", b"page"))
     assert await loop.sock_recv(connection, 9) == b"HTTP/1.1 "
     return connection
@@ -301,15 +309,20 @@ async def test_a_response_that_is_not_read_ends(
 
 
 async def test_unsent_bytes_are_limited(with_pages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest connection ends first."""
+    """Also before the next check of all connections; the one that is unread for longest ends."""
+    monkeypatch.setattr(connections, "CHECK_INTERVAL_S", 60)
     monkeypatch.setattr(connections, "MAX_UNSENT_BYTES_IN_ALL", 25_000_000)
     client = await with_pages()
+    first = await connect_with_small_buffers(client)  # the oldest connection is not the first one
 
-    unread = [await request_without_reading(client) for _ in range(4)]
+    unread = [await request_without_reading(client) for _ in range(3)]
+    unread.append(await request_without_reading(client, first))
+    unsent = sum(each.unsent_bytes for each in get_server(client).connections)  # type: ignore[attr-defined]
     counts = [await count_bytes(connection) for connection in unread]
 
-    assert counts[0] < PAGE_BYTES
-    assert counts[-1] >= PAGE_BYTES
+    assert unsent <= 25_000_000
+    assert max(counts[:3]) < PAGE_BYTES
+    assert counts[3] >= PAGE_BYTES
 
 
 async def fill(client: Client, connect: Connect, number: int) -> list[Stream]:
