@@ -1,6 +1,6 @@
 """The context of a request: its id, its trace, its client, and what is reported of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ class RequestContext:
     span: "RequestSpan | None" = None  # if the request is traced
     client_id: int | None = None  # if it has a valid token
     route: str | None = None  # its path in the table of routes
+    has_left: Callable[[], bool] | None = None  # of a stream: whether its client has gone
     expects_continue: bool = False  # the client waits for `100 Continue` before it sends the body
     sent_bytes: int = 0  # by `DirectResponse`, past aiohttp's writer; 0: aiohttp counts
     refused_status: int | None = None  # if the head is too large, or has an unknown `Expect`

@@ -119,7 +119,8 @@ class Statements:
         """Yield all rows of a read from one snapshot; raises as `fetch` does.
 
         Their number is counted first, and becomes a header of the response: 1 to 9 % of the time.
-        It holds a connection until it is closed (`contextlib.aclosing`).
+        It holds a connection until it is closed (`contextlib.aclosing`). Raises
+        `ConnectionResetError` if its client has gone before the statement is sent.
         """
         query, span = self.queries[name], context.span
         fetch = f"fetch {query.comment} {STREAM_ROWS} from catalogue_stream"
@@ -130,6 +131,8 @@ class Statements:
         step = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
         with span.trace_statement(name, [span]) if span else nullcontext():
             async with self.pool.connection(self._reads) as connection:
+                if context.has_left and context.has_left():  # while it waited for its place
+                    raise ConnectionResetError("the client has gone")
                 try:
                     ((total,),) = await self._run(query, step, parameters, [context], connection)
                     context.headers[TOTAL_RECORDS] = f"{total}"

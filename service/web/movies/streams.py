@@ -52,6 +52,7 @@ async def stream_movies(
     if prefers_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))):
         response.enable_compression(web.ContentCoding.gzip)
     context.deadline += MAX_STREAM_S
+    context.has_left = lambda: request.transport is None
     connection: Any = request.protocol  # a `Connection`
     text = form.head
     try:

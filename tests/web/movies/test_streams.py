@@ -15,7 +15,8 @@ import pytest
 from aiohttp import ClientPayloadError, ClientSession
 from aiohttp.test_utils import make_mocked_request
 from conftest import AWAY, MOANA, Client, Start
-from support import Environment, Execute, add_movies, hold, run_here, until
+from support import WAIT_S, Environment, Execute, add_movies, hold, run_here, until
+from test_metrics import TOKEN, read
 from wire import exchange
 
 from service.app import POOL
@@ -493,6 +494,31 @@ async def test_a_client_that_goes_ends_its_stream(
 
     assert sum(steps.sizes) <= 10
     assert pool(client).idle == 1
+
+
+async def test_a_client_that_goes_while_it_waits_for_its_place_runs_no_query(
+    start: Start, execute: Execute, steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise clients that come and go would take the places of others."""
+    add_movies(execute, *"abc")
+    client = await start(
+        operations__token=TOKEN, server__max_streams=1, database__acquire_timeout=WAIT_S
+    )
+    metrics = server(client).app[CYCLE].metrics
+    running = await get(client)
+    waiting = await request_without_reading(client)
+    await until(lambda: read(metrics)["pool_waiting"] == 1)
+
+    waiting.close()
+    connections = server(client).runner.server.connections
+    await until(lambda: any(each.transport is None for each in connections))
+    steps.go_on()
+    text = await running.text()
+    await until(partial(is_at_rest, client))
+
+    assert read_titles(text) == [*"abc"]
+    assert steps.sizes == [2, 1]
+    assert "status=499" in capsys.readouterr().out
 
 
 async def test_a_client_that_reads_slowly_keeps_its_connection(
