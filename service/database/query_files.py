@@ -33,12 +33,12 @@ NAME = re.compile(
 )
 EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
 ANY_SETTING = re.compile(r"(?i)\s*--\s*set.*[:=]")
-SETTING = re.compile(r"\s*-- *set *: *([a-z_][\w.]*) *= *(?:'([^']*)'|([\w.+/-]+))\s*;?\s*")
+SETTING = re.compile(r"\s*-- *set *: *([a-z_][a-z0-9_.]*) *= *(?:'([^']*)'|([\w.+/-]+))\s*;?\s*")
 # What the service relies on for each statement.
 FIXED_SETTINGS = {
     *("timezone", "datestyle", "intervalstyle", "bytea_output", "client_encoding"),
     *("standard_conforming_strings", "role", "session_authorization", "session_replication_role"),
-    *("synchronous_commit", "transaction_isolation"),
+    *("synchronous_commit", "transaction_isolation", "client_min_messages"),
 }
 MISREAD = (
     "aiosql reads this otherwise than PostgreSQL: write comments on lines of their own,"

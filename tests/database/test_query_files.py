@@ -186,6 +186,7 @@ GET_A = "-- name: get_a()\n"
             for line in (
                 *("set: work_mem", "set: work_mem 8MB", "set: a = 'b", "set: a = b; c"),
                 *("sett: jit = on", "set local jit = on;", "Set: jit = on"),
+                "set: tIMEZONE = UTC",  # for PostgreSQL, it is timezone
             )
         ),
         (f"{GET_A}select 1\n-- set: jit = off\n;\n", f"3: {SET}"),
@@ -196,7 +197,10 @@ GET_A = "-- name: get_a()\n"
                 f"{GET_A}-- set: {name} = off\nselect 1;\n",
                 f"2: {name} cannot be set here: the service relies on it",
             )
-            for name in ("timezone", "role", "catalogue.max_affected", "synchronous_commit")
+            for name in (
+                *("timezone", "role", "catalogue.max_affected", "synchronous_commit"),
+                "client_min_messages",
+            )
         ),
         (
             f"{GET_A}-- set: statement_timeout = soon\nselect 1;\n",
