@@ -48,10 +48,17 @@ def get_failures(logged: list[Any], query: str) -> set[str]:
     return {entry["reason"] for entry in entries}
 
 
-FILES = {"count_genres": "genres.sql", "create_movies_once": "idempotency.sql"}
+FILES = {
+    "count_genres": "genres.sql",
+    "create_movies_once": "idempotency.sql",
+    "create_batch_once": "idempotency.sql",
+}
+PATHS = {"POST": "/v1/movies", "BATCH": "/v1/movies/batch"}
 WHERE = "  where m.id = f.id\n    and"
 MORE = "union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning"
 TOO_MANY = "movies, but at most 1 were requested"
+TOO_FEW = "it returned too few movies"
+END = ";\n\n-- name: get_batch_response"  # of create_batch_once
 STRAY = "it returned an id or position that was not sent, or one twice"
 MISTAKES = [
     # A write that changes more movies than were sent.
@@ -72,6 +79,12 @@ MISTAKES = [
     ("POST", "create_movies_once", " n.position, n.f", " n.position - 1 as position, n.f", STRAY),
     ("PATCH", "update_movies", "  m.id, u.title", "  m.id - 1 as id, u.title", STRAY),
     ("DELETE", "delete_movies", "  m.id, x.title", "  m.id - 1 as id, x.title", STRAY),
+    # Batches.
+    ("BATCH", "create_movies", "new as n on n.id = c.id;", "new as n on true;", STRAY),
+    ("BATCH", "create_movies", " n.position,\n  c", " n.position + 1 as position,\n  c", STRAY),
+    ("BATCH", "create_movies", "n.id = c.id;", "n.id = c.id and n.position = 1;", TOO_FEW),
+    ("BATCH", "create_batch_once", f"c.id = n.id{END}", f"true{END}", STRAY),
+    ("BATCH", "create_batch_once", f"c.id = n.id{END}", f"c.id = n.id limit 1{END}", TOO_FEW),
     # No rows.
     ("POST", "create_movies", "new as n on n.id", "new as n on -n.id", "no row for a movie"),
     ("GET", "count_genres", 'c.genre collate "C";', "c.genre limit 0;", "it returned no row"),
@@ -88,11 +101,14 @@ async def test_a_mistake_in_a_query_is_a_500(
     add_movies(execute, "A", "B", "C")
     others = "select m::text from movies as m where id in (1, 3)"
     before = execute(others)
-    path = "/v1/genres" if query == "count_genres" else "/v1/movies"
-    path += "/2" if query != "count_genres" and method != "POST" else ""
-    headers = {"Idempotency-Key": "a"} if query == "create_movies_once" else {}
+    path = PATHS.get(method, "/v1/movies/2")
+    path = "/v1/genres" if query == "count_genres" else path
+    body = {"movies": [MOANA, MOANA]} if method == "BATCH" else MOANA
+    headers = {"Idempotency-Key": "a"} if query.endswith("_once") else {}
 
-    response = await client.request(method, path, json=MOANA, headers=headers)
+    response = await client.request(
+        "POST" if method == "BATCH" else method, path, json=body, headers=headers
+    )
 
     assert response.status == 500
     assert (await response.json())["type"] == "/v1/docs#internal-error"

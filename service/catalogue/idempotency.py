@@ -113,7 +113,9 @@ class IdempotentCreates:
         create = partial(self._creates.submit, position, payload, context)
         get = partial(self._responses.submit, position, payload, context)
         try:
-            (movie,), is_replayed = await self._create_once(key, fingerprint, create, get)
+            (movie,), is_replayed = await self._create_once(
+                "create_movies_once", key, fingerprint, create, get
+            )
         except RuleBroken as error:
             raise to_invalid(error) from error
         return movie, is_replayed
@@ -126,32 +128,36 @@ class IdempotentCreates:
         run = partial(self._run_batch, context, max_affected=len(movies), movies=rows.decode())
         try:
             if key is None:
-                created = await run("create_movies")
-                if not created or len(created.movies) < len(movies):
-                    raise self._statements.report("create_movies", "it returned too few movies")
+                if not (created := await run("create_movies")):
+                    raise self._statements.report("create_movies", "it returned no movie")
                 return created.movies, False
             key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
             run = partial(run, is_repeatable=True, key=key, fingerprint=fingerprint)
             create, get = partial(run, "create_batch_once"), partial(run, "get_batch_response")
-            return await self._create_once(key, fingerprint, create, get)
+            return await self._create_once("create_batch_once", key, fingerprint, create, get)
         except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
             raise to_invalid(error, "movies") from error
 
     async def _run_batch(
-        self, context: RequestContext, query: str, **parameters: Any
+        self, context: RequestContext, query: str, *, max_affected: int, **parameters: Any
     ) -> Response | None:
-        rows = await self._fetch(query, waiting=[context], **parameters)
+        rows = await self._fetch(query, max_affected=max_affected, waiting=[context], **parameters)
+        # The key may have been used with another batch, of more or fewer movies.
+        number = len(rows) if query == "get_batch_response" else max_affected
+        self._statements.require_sent(query, [row[1] for row in rows], range(number))
+        if 0 < len(rows) < number:
+            raise self._statements.report(query, "it returned too few movies")
         movies = [Movie._make(row[-len(TYPES) :]) for row in sorted(rows, key=itemgetter(1))]
         return Response(rows[0][2], movies) if rows else None
 
     async def _create_once(
-        self, key: str, fingerprint: str, create: Run, get: Run
+        self, query: str, key: str, fingerprint: str, create: Run, get: Run
     ) -> tuple[list[Movie], bool]:
-        """Create if the key is unused; otherwise get the response of the key, and True."""
+        """Create (by `query`) if the key is unused; otherwise get its response, and True."""
         for attempt in range(1 + RETRIES):
             if attempt:
                 await asyncio.sleep(RETRY_PAUSE_S)
-            if created := await self._create_if_unused(key, create):
+            if created := await self._create_if_unused(query, key, create):
                 return created.movies, False
             if first := await get():
                 if first.fingerprint != fingerprint:
@@ -161,7 +167,7 @@ class IdempotentCreates:
                 return first.movies, True
         raise KeyInUse("another request with this Idempotency-Key is still running")
 
-    async def _create_if_unused(self, key: str, create: Run) -> Response | None:
+    async def _create_if_unused(self, query: str, key: str, create: Run) -> Response | None:
         """Create; return None if the key is used, or another request uses it now.
 
         `_keys_in_use` finds other requests of this process. The key's lock in the database would
@@ -179,7 +185,7 @@ class IdempotentCreates:
         finally:
             self._keys_in_use.discard(key)
         if response and any(movie.id is None for movie in response.movies):
-            raise self._statements.report("create_movies_once", "it created no movie")
+            raise self._statements.report(query, "it created no movie")
         return response
 
 

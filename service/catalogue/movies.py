@@ -119,7 +119,8 @@ class Catalogue:
         row = {"id": movie_id, **changes}
         if condition is not ALWAYS:
             row |= condition._asdict()
-        return await self._change(self._updates, movie_id, orjson.dumps(row), context)
+        payload = orjson.dumps(row)
+        return await self._change("update_movies", movie_id, payload, condition, context)
 
     async def delete(
         self, movie_id: int, condition: Condition = ALWAYS, context: RequestContext | None = None
@@ -129,16 +130,19 @@ class Catalogue:
         Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
         """
         payload = orjson.dumps({"id": movie_id, **condition._asdict()})
-        return await self._change(self._deletes, movie_id, payload, context)
+        return await self._change("delete_movies", movie_id, payload, condition, context)
 
     async def _change(
         self,
-        batcher: Batcher[Movie | NotChanged],
+        query: str,
         movie_id: int,
         payload: bytes,
+        condition: Condition,
         context: RequestContext | None,
     ) -> Movie:
         """Submit the row, and again while another session holds the movie's lock."""
+        batcher: Batcher[Movie | NotChanged]
+        batcher = self._updates if query == "update_movies" else self._deletes
         give_up = 0.0
         try:
             while (result := await batcher.submit(movie_id, payload, context)) is NotChanged.LOCKED:
@@ -151,6 +155,8 @@ class Catalogue:
         if result is None:
             raise MovieNotFound
         if isinstance(result, NotChanged):
+            if condition == ALWAYS:
+                raise self._statements.report(query, "no change: did a trigger prevent it?")
             raise PreconditionFailed
         return result
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import MOANA, Client, Start
+from structlog.testing import capture_logs
 from support import Execute, add_movies
 
 WRITES = {
@@ -33,6 +34,29 @@ async def write(client: Client, method: str, **headers: str) -> Any:
         json=WRITES[method],
         headers={k.replace("_", "-"): v for k, v in headers.items()},
     )
+
+
+@pytest.mark.usefixtures("tag")
+async def test_a_trigger_that_drops_a_change_is_no_failed_condition(
+    client: Client, execute: Execute
+) -> None:
+    """A client without a condition, or with one that is always true, would not understand a 412."""
+    execute(
+        "create function drop_it() returns trigger language plpgsql as"
+        " $$ begin return null; end $$;"
+        "create trigger a before update or delete on movies"
+        " for each row execute function drop_it()"
+    )
+
+    for method, query in (("PATCH", "update"), ("PUT", "update"), ("DELETE", "delete")):
+        with capture_logs() as logged:
+            plain = await write(client, method)
+            starred = await write(client, method, If_Match="*")
+            failed = await write(client, method, If_Match='"1-9"')
+
+        assert (plain.status, starred.status, failed.status) == (500, 500, 412)
+        reasons = {(line["query"], line["reason"]) for line in logged if "query" in line}
+        assert reasons == {(f"{query}_movies", "no change: did a trigger prevent it?")}
 
 
 async def test_a_movie_has_one_tag_however_it_is_asked_for(client: Client, tag: str) -> None:

@@ -362,9 +362,12 @@ async def test_a_trigger_that_drops_a_movie_is_an_error(client: Client, execute:
         "create trigger act before insert on movies for each row execute function act()"
     )
 
-    for headers in ({}, {"idempotency_key": "a"}):
-        status, _, _ = await send(client, [MOANA, {**MOANA, "year": 2000}], **headers)
-        assert status == 500
+    with capture_logs() as logged:
+        for headers in ({}, {"idempotency_key": "a"}):
+            status, _, _ = await send(client, [MOANA, {**MOANA, "year": 2000}], **headers)
+            assert status == 500
+    failed = [line["query"] for line in logged if line["event"] == "statement failed"]
+    assert failed == ["create_movies", "create_batch_once"]
     assert execute("select * from idempotency_keys") == []
 
 
