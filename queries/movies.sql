@@ -46,7 +46,7 @@ join new as n on n.id = c.id;
 -- A field that is missing or null stays unchanged. Each id may occur once. An id that does not exist
 -- returns no row. `locked`: another session holds the row's lock, so the movie was not changed, and the
 -- service sends the change again. Waiting for the lock would delay all requests that share the statement.
--- The trigger movies_keep_version sets version and updated_at.
+-- The trigger zzz_movies_keep_version sets version and updated_at.
 -- Conditions are checked after the row is locked: the version is one of `versions` and none of
 -- `other_than`, and the movie has not changed since `unmodified_since` (to the second). If a condition does
 -- not hold, the movie is not changed and `done` is false.

@@ -5,3 +5,74 @@
 -- Returns the versions of the applied migrations (`python -m service migrate`).
 select s.version
 from schema_migrations as s;
+
+-- name: get_schema_faults()
+-- set: transaction_read_only = on
+-- Returns what the service needs and the schema lacks: triggers, indexes and constraints that were dropped, disabled or
+-- left invalid, and triggers behind the one that must be the last. If you do without one on purpose, delete its name here.
+with needed as (
+  select n.kind, name
+  from (
+    values
+      ('trigger', array[
+        'zzz_movies_keep_version', 'movies_limit_inserted', 'movies_limit_updated', 'movies_limit_deleted',
+        'movies_record_created', 'movies_record_updated', 'movies_record_deleted', 'movies_record_truncated'
+      ]),
+      ('index', array[
+        'movies_search', 'movies_title', 'movies_year', 'movies_runtime', 'movies_rank', 'movies_created_at',
+        'movies_updated_at', 'idempotency_keys_expires_at', 'title_words_near'
+      ]),
+      ('constraint', array[
+        'movies_pkey', 'movies_title_not_blank', 'movies_title_at_most_500_bytes', 'movies_year_1888_or_later',
+        'movies_runtime_positive', 'movies_genres_one_to_five', 'movies_genres_no_null', 'movies_genres_not_empty',
+        'movies_genres_different', 'movies_genres_at_most_100_bytes', 'movies_version_positive', 'idempotency_keys_pkey',
+        'clients_pkey', 'clients_name_is_unique', 'clients_name_is_printable', 'clients_token_hash_is_sha256',
+        'clients_previous_token_hash_is_sha256', 'clients_scopes_are_known', 'clients_previous_token_expires',
+        'movie_changes_pkey', 'movie_changes_kind_is_known', 'movie_feed_pkey', 'movie_feed_has_one_row',
+        'title_words_pkey'
+      ]),
+      ('not null of column', array['title', 'year', 'runtime', 'genres', 'version', 'created_at', 'updated_at'])
+  ) as n (kind, names)
+  cross join unnest(n.names) as name
+),
+present as (
+  select
+    'trigger' as kind, t.tgname::text as name,
+    -- Triggers of the feed are disabled while it is off.
+    case
+      when t.tgenabled not in ('O', 'A') and (t.tgname not like 'movies_record_%' or f.is_on) then 'disabled'
+      when t.tgenabled in ('O', 'A') and t.tgname like 'movies_record_%' and not f.is_on
+      then 'enabled, but the feed is off'
+      else ''
+    end as fault
+  from pg_trigger as t
+  cross join (select coalesce((select f.is_on from movie_feed as f), true) as is_on) as f
+  where t.tgrelid = 'movies'::regclass
+  union all
+  select 'index', c.relname, case when i.indisvalid then '' else 'invalid' end
+  from pg_index as i
+  join pg_class as c on c.oid = i.indexrelid
+  where pg_table_is_visible(c.oid)
+  union all
+  select 'constraint', c.conname, case when c.convalidated then '' else 'not valid' end
+  from pg_constraint as c
+  where pg_table_is_visible(c.conrelid)
+  union all
+  select 'not null of column', a.attname, ''
+  from pg_attribute as a
+  where a.attrelid = 'movies'::regclass and a.attnotnull
+)
+select concat_ws(' ', n.kind, n.name, 'is', coalesce(p.fault, 'missing')) as fault
+from needed as n
+left join present as p on p.kind = n.kind and p.name = n.name
+where p.fault is distinct from ''
+union all
+select format(
+  'trigger %s runs behind zzz_movies_keep_version, so that its changes have no version: rename it', t.tgname
+)
+from pg_trigger as t
+where t.tgrelid = 'movies'::regclass
+  and t.tgname > 'zzz_movies_keep_version'
+  and t.tgenabled in ('O', 'A')
+  and t.tgtype & 19 = 19 -- for each row (1), before (2) an update (16)
+order by fault;

@@ -229,7 +229,7 @@ def check(config: Config) -> None:
     """Check the files and each query (the default)."""
     loaded = load_queries(config)
     with with_database(config) as ready:
-        is_writable = asyncio.run(verify_queries(ready, loaded))
+        is_writable = asyncio.run(verify_queries(ready, loaded, refuse_faults=True))
     files = len({query.path for query in loaded.values()})
     click.echo(f"{len(loaded)} queries in {files} files of {config.queries}: no mistakes found")
     if not is_writable:

@@ -30,6 +30,7 @@ STATEMENT_TIMEOUT_S = 1  # for each statement of the check
 
 QUERIES: Mapping[str, Expected] = {
     "get_applied_migrations": Expected({"version": str}, [{}], "readiness and start-up"),
+    "get_schema_faults": Expected({"fault": str}, [{}], "start-up and `queries`"),
 }
 
 # The types of PostgreSQL whose values psycopg2 returns as these.
@@ -44,9 +45,15 @@ TYPES: Mapping[Any, Sequence[str]] = {
 
 
 async def verify_database(
-    connection: aiopg.Connection, versions: Sequence[str], queries: Mapping[str, Query]
+    connection: aiopg.Connection,
+    versions: Sequence[str],
+    queries: Mapping[str, Query],
+    *,
+    refuse_faults: bool = False,
 ) -> bool:
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
+
+    If the schema lacks a trigger, an index or a constraint, log that, or refuse it.
 
     A query is verified as it is sent, in a transaction that is rolled back. If it waits for a lock
     or takes longer than a second, it is `Contended`.
@@ -66,6 +73,12 @@ async def verify_database(
         for query in [*queries.values()]:  # a reload may change them meanwhile
             await _verify_query(cursor, query, is_writable=writable)
         await _warn_if_login_may_change_clients(cursor)
+        await cursor.execute(queries["get_schema_faults"].sql, {})
+        if faults := "; ".join([fault for (fault,) in await cursor.fetchall()]):
+            if refuse_faults:
+                raise OperatorError(f"the schema lacks what the service needs: {faults}")
+            remedy = "restore it, or delete its name from get_schema_faults in queries/schema.sql"
+            log.warning("schema incomplete", reason=faults, remedy=remedy)
     return writable
 
 
@@ -204,7 +217,9 @@ def explain_query(
             yield line
 
 
-async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
+async def verify_queries(
+    config: Config, queries: Mapping[str, Query], *, refuse_faults: bool = False
+) -> bool:
     """Verify the database as `verify_database` does, on a connection of its own.
 
     Raises `Unavailable` also if there is no database.
@@ -213,7 +228,7 @@ async def verify_queries(config: Config, queries: Mapping[str, Query]) -> bool:
     versions = list_versions(config.migrations)
     try:
         with closing(await Connector(config.database).connect()) as connection:
-            return await verify_database(connection, versions, queries)
+            return await verify_database(connection, versions, queries, refuse_faults=refuse_faults)
     except (TimeoutError, psycopg2.Error) as error:
         is_silent = isinstance(error, TimeoutError)
         reason = "the database does not respond" if is_silent else describe_error(error)

@@ -14,7 +14,7 @@ import aiopg
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
-from support import Execute, add_movies, hold, set_for_database, with_user
+from support import Environment, Execute, add_movies, hold, run_command, set_for_database, with_user
 
 from service.app import EXPECTED
 from service.config import Config
@@ -367,6 +367,112 @@ async def test_a_database_in_another_encoding_is_refused(
         "the database's encoding is LATIN1, but the service needs UTF8: create another one"
         " with: create database NAME encoding 'UTF8' locale 'C' template template0"
     )
+
+
+# Triggers, indexes and constraints.
+
+ACT = (
+    "create function act() returns trigger language plpgsql as"
+    " $$ begin return new; end $$; create trigger"
+)
+BEHIND = f"{ACT} zzzz before update on movies for each row execute function act()"
+DROP = "alter table movies drop constraint movies_runtime_positive"
+OFF = "select switch_movie_feed(false)"
+LAST = "zzz_movies_keep_version"
+
+
+@pytest.mark.parametrize(
+    ("sql", "fault"),
+    [
+        (f"alter table movies disable trigger {LAST}", f"trigger {LAST} is disabled"),
+        (f"drop trigger {LAST} on movies", f"trigger {LAST} is missing"),
+        (
+            "alter table movies disable trigger movies_record_updated",
+            "trigger movies_record_updated is disabled",
+        ),
+        (
+            OFF + "; alter table movies enable trigger movies_record_created",
+            "trigger movies_record_created is enabled, but the feed is off",
+        ),
+        ("drop index movies_year", "index movies_year is missing"),
+        (
+            "update pg_index set indisvalid = false where indexrelid = 'movies_year'::regclass",
+            "index movies_year is invalid",
+        ),
+        (
+            DROP,
+            "constraint movies_runtime_positive is missing",
+        ),
+        (
+            f"{DROP}, add constraint movies_runtime_positive check (runtime > 0) not valid",
+            "constraint movies_runtime_positive is not valid",
+        ),
+        ("alter table movies alter year drop not null", "not null of column year is missing"),
+        (
+            BEHIND,
+            f"trigger zzzz runs behind {LAST}, so that its changes have no version: rename it",
+        ),
+    ],
+)
+async def test_what_the_schema_lacks_is_refused_or_logged(
+    connection: aiopg.Connection,
+    execute: Execute,
+    environment: Environment,
+    sql: str,
+    fault: str,
+) -> None:
+    """By `queries`, and by the start, which goes on: the service may work for long without it."""
+    execute(sql)
+
+    with capture_logs() as logged:
+        await verify_database(connection, VERSIONS, query_files.load(ROOT / "queries", EXPECTED))
+    status, out, err = run_command(environment, "queries")
+
+    (line,) = logged
+    assert (line["event"], line["log_level"]) == ("schema incomplete", "warning")
+    assert line["reason"] == fault
+    assert (status, out) == (1, "")
+    assert err == f"Error: the schema lacks what the service needs: {fault}\n"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        OFF,
+        f"{ACT} act before update on movies for each row execute function act()",
+        f"{ACT} zzzz after update on movies for each row execute function act()",
+        f"{ACT} zzzz before insert on movies for each row execute function act()",
+        f"{BEHIND}; alter table movies disable trigger zzzz",
+        "create index a on movies (version); alter table movies add unique (title)",
+    ],
+)
+async def test_what_is_no_fault_of_the_schema(
+    connection: aiopg.Connection, execute: Execute, sql: str
+) -> None:
+    """A feed that is off, and what DBAs may add."""
+    execute(sql)
+    loaded = query_files.load(ROOT / "queries", EXPECTED)
+
+    assert await verify_database(connection, VERSIONS, loaded, refuse_faults=True)
+
+
+def test_the_needed_triggers_indexes_and_constraints_are_all_in_the_query(execute: Execute) -> None:
+    """All that the migrations make, except of tables that requests do not need."""
+    text = query_files.load(ROOT / "queries", EXPECTED)["get_schema_faults"].sql
+    made = execute(
+        "select tgname from pg_trigger where tgrelid = 'movies'::regclass and not tgisinternal"
+        " union select x.relname from pg_index join pg_class as x on x.oid = indexrelid"
+        " where x.relnamespace = 'public'::regnamespace"
+        " union select conname from pg_constraint where conrelid in"
+        " (select oid from pg_class where relnamespace = 'public'::regnamespace) and contype <> 'n'"
+        " union select attname from pg_attribute where attrelid = 'movies'::regclass"
+        " and attnum > 0 and attnotnull and attname not in ('id', 'search')"
+    )
+
+    others = ("idempotency_answers_", "alembic_version_", "schema_migrations_")
+    names = {name for (name,) in made if not name.startswith(others)}
+    assert len(names) > 40
+    assert {name for name in names if f"'{name}'" not in text} == set()
 
 
 # Privileges.
