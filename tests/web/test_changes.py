@@ -140,6 +140,52 @@ async def test_every_writer_is_recorded(client: Client, database: str) -> None:
     assert brief(await read_all(client, 7)) == created + changed
 
 
+NESTED = """
+create function act() returns trigger language plpgsql as $$ begin %s; return null; end $$;
+create trigger act after %s on movies for each row %s execute function act();
+"""
+AGAIN = "update movies set runtime = runtime + 1 where id = new.id"
+
+
+@pytest.mark.parametrize(
+    ("acts", "wanted"),
+    [
+        (
+            (AGAIN, "insert or update", "when (new.runtime < 4)"),
+            # Each movie of the first statement becomes version 3, by a trigger in a trigger.
+            [
+                *(("created", 1, 1), ("created", 2, 1)),
+                *(("updated", 1, 2), ("updated", 1, 3), ("updated", 2, 2), ("updated", 2, 3)),
+                *(("updated", 1, 4), ("deleted", 2, 3)),
+            ],
+        ),
+        (
+            ("delete from movies where id = new.id", "insert or update", "when (new.id = 2)"),
+            [("created", 1, 1), ("created", 2, 1), ("deleted", 2, 1), ("updated", 1, 2)],
+        ),
+    ],
+)
+async def test_a_change_by_a_trigger_comes_behind_its_cause(
+    client: Client,
+    database: str,
+    execute: Execute,
+    acts: tuple[str, str, str],
+    wanted: list[tuple[str, int, int]],
+) -> None:
+    """Also if triggers of triggers change it, and if the transaction goes on."""
+    execute(NESTED % acts)
+    with session(database) as run:
+        run(
+            "insert into movies (title, year, runtime, genres)"
+            " values ('a', 2000, 2, '{x}'), ('b', 2000, 2, '{x}')"
+        )
+        run("update movies set title = 'c' where id = 1")
+        run("delete from movies where id = 2")
+        run("commit")
+
+    assert brief(await read_all(client, len(wanted))) == wanted
+
+
 async def test_a_writer_needs_no_rights_on_the_feed(
     client: Client, execute: Execute, database: str
 ) -> None:
