@@ -3,8 +3,8 @@
 --
 --   psql -d catalogue -f ops/roles.sql
 --
--- Another run changes nothing. Default privileges are the same for every table, so a migration
--- (migrations/*protect_clients.sql) limits the rights on `clients` where this file ran before it.
+-- Another run changes nothing. Default privileges are the same for every table, so migrations
+-- (migrations/*protect_clients.sql and *limit_the_application.sql) limit the rights where this file ran before them.
 --
 -- Each role may have another name: -v owner=NAME -v app=NAME -v reader=NAME. In a schema other than
 -- public: -v schema=NAME. Passwords are not in this file: set them with \password. What the roles are for
@@ -82,17 +82,47 @@ where p.pronamespace = :'schema'::regnamespace
   and not exists (select from pg_depend as d where d.objid = p.oid and d.deptype = 'e')
 \gexec
 
--- Rights on what is there, and on what later migrations create.
-grant select, insert, update, delete on all tables in schema :"schema" to :"app";
+-- Rights on what is there, and on what is created later. The application may read every table, and write what requests
+-- write. Tables of your own keep the rights that they have.
+grant select on all tables in schema :"schema" to :"app", :"reader";
 grant usage on all sequences in schema :"schema" to :"app";
-grant select on all tables in schema :"schema" to :"reader";
-revoke insert, update, delete on schema_migrations, alembic_version from :"app";
 alter default privileges for role :"owner" in schema :"schema"
-  grant select, insert, update, delete on tables to :"app";
+  grant select on tables to :"app", :"reader";
 alter default privileges for role :"owner" in schema :"schema"
   grant usage on sequences to :"app";
-alter default privileges for role :"owner" in schema :"schema"
-  grant select on tables to :"reader";
+
+-- The first migrations need a default for the tables that they create; the last one takes it back.
+select format(
+  'alter default privileges for role %I in schema %I %s',
+  :'owner', :'schema',
+  case when to_regclass('movies') is null
+    then format('grant insert, update, delete on tables to %I', :'app')
+    else format('revoke insert, update, delete on tables from %I', :'app')
+  end
+)
+\gexec
+
+-- The triggers of movies write movie_changes and movie_feed with the rights of the owner.
+select
+  format('revoke all on table %I from %I', t.name, :'app'),
+  format('grant %s on table %I to %I', t.rights, t.name, :'app')
+from (
+  values
+    ('movies', 'select, insert, update, delete'),
+    ('movie_changes', 'select, delete'),
+    ('movie_feed', 'select, update (cleared_to)'),
+    ('title_words', 'select'),
+    ('idempotency_keys', 'select, insert, update, delete'),
+    ('idempotency_answers', 'select'),
+    ('schema_migrations', 'select'),
+    ('alembic_version', 'select')
+) as t (name, rights)
+where to_regclass(t.name) is not null
+\gexec
+
+select format('revoke all on sequence movie_changes_id_seq from %I', :'app')
+where to_regclass('movie_changes_id_seq') is not null
+\gexec
 
 -- Requests look clients up and record the day of use; only the owner changes them otherwise. The reader
 -- sees no hashes of tokens.

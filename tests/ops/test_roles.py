@@ -14,6 +14,7 @@ from psycopg2.extensions import parse_dsn
 from support import Environment, add_client, bearer, run_command, until, with_user
 
 from service.app import EXPECTED
+from service.catalogue import clearing
 from service.catalogue.suggestions import refresh_words
 from service.database.embedded import find_programs
 from service.database.migrations import runner as migrations
@@ -98,13 +99,17 @@ async def test_the_application_role_serves_requests(
         ("GET", "/v1/movies/2", {}, 200),
         ("GET", "/v1/movies?title=moana", {}, 200),
         ("GET", "/v1/genres", {}, 200),
+        ("GET", "/v1/movies?title=moanaa", {}, 200),
+        ("POST", "/v1/movies/batch", {"json": {"movies": [MOANA]}, "headers": key}, 201),
+        ("POST", "/v1/movies/batch", {"json": {"movies": [MOANA]}, "headers": key}, 201),
+        ("GET", "/v1/changes", {}, 200),
     ]
 
     seen = [(await client.request(method, path, **sent)).status for method, path, sent, _ in steps]
 
     assert seen == [status for *_, status in steps]
     assert "login may change clients" not in capsys.readouterr().out
-    assert query(roles.reader, "select count(*) from movies") == [(1,)]
+    assert query(roles.reader, "select count(*) from movies") == [(2,)]
 
 
 def test_the_owner_refreshes_the_words(roles: Roles) -> None:
@@ -184,6 +189,17 @@ REFUSED = {
         "update clients set revoked_at = null",
         "delete from clients",
         "select nextval('clients_id_seq')",
+        "insert into movie_changes default values",
+        "update movie_changes set version = 2",
+        "truncate movie_changes",
+        "select nextval('movie_changes_id_seq')",
+        "update movie_feed set id = default",
+        "update movie_feed set is_on = false",
+        "delete from movie_feed",
+        "select switch_movie_feed(false)",
+        "insert into title_words (word, movies) values ('a', 1)",
+        "delete from title_words",
+        "delete from idempotency_answers",
     ],
     "reader": [
         "delete from movies",
@@ -246,13 +262,40 @@ def test_the_migrations_close_clients_to_everybody(empty_database: str) -> None:
         query(anybody, "update clients set scopes = '{admin}'")
 
 
-def test_tables_of_later_migrations_need_no_grants(roles: Roles) -> None:
-    """The owner's new tables get the same rights."""
-    query(roles.owner, "create table news (id bigint generated always as identity, text text)")
+@pytest.mark.parametrize("is_run_again", [False, True])
+def test_later_tables_can_only_be_read(
+    roles: Roles, empty_database: str, *, is_run_again: bool
+) -> None:
+    """Such as an audit that a DBA's trigger writes; a grant for the trigger stays."""
+    if is_run_again:
+        make_roles(empty_database)
+    query(roles.owner, "create table audit (text text); insert into audit values ('a')")
+    changes = ("insert into audit values ('b')", "update audit set text = 'b'", "delete from audit")
 
-    query(roles.app, "insert into news (text) select nextval('news_id_seq')::text")
+    for sql in changes:
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            query(roles.app, sql)
+    query(roles.owner, f"grant insert on audit to {parse_dsn(roles.app)['user']}")
+    make_roles(empty_database)
+    query(roles.app, changes[0])
 
-    assert query(roles.reader, "select text from news") == [("1",)]
+    assert query(roles.reader, "select text from audit") == [("a",), ("b",)]
+    assert query(roles.app, "select text from audit") == [("a",), ("b",)]
+
+
+async def test_the_application_role_clears(
+    roles: Roles, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes and keys that have expired."""
+    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
+    client = await start(database__url=roles.app)
+    await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "a"})
+
+    query(roles.owner, "update movie_changes set changed_at = now() - interval '1 year'")
+    query(roles.owner, "update idempotency_keys set expires_at = now()")
+
+    count = "select (select count(*) from movie_changes), (select count(*) from idempotency_keys)"
+    await until(lambda: query(roles.reader, count) == [(0, 0)])
 
 
 def test_other_roles_may_not_connect(roles: Roles, empty_database: str) -> None:
