@@ -97,45 +97,55 @@ from (
   limit 1
 ) as h;
 
--- name: clear_changes(keep_days, at_most)
--- \set keep_days 30 \set at_most 1000
--- Deletes those of the at_most oldest changes that are older than keep_days, and returns how many it deleted.
+-- name: clear_changes(keep_days, after_id, at_most)
+-- \set keep_days 30 \set after_id 0 \set at_most 1000
+-- Deletes the at_most oldest changes, up to the first one that is not older than keep_days. Returns how many it deleted,
+-- and the id of the last one: the next statement begins behind it (after_id), and with the transaction cleared_to.
+-- Otherwise each statement would read the rows that the former ones have deleted, while a transaction that may still see
+-- them keeps vacuum from removing them.
 -- Changes that readers cannot see yet are kept: those above the horizon, and those of a restored dump whose
 -- transactions are in this server's future. So cleared_to never is.
 -- Another process that clears at the same time deletes nothing.
 with feed as materialized (
-  select f.is_single
+  select
+    f.cleared_to as stored,
+    case when f.cleared_to < pg_snapshot_xmin(pg_current_snapshot()) then f.cleared_to else '0' end as cleared_to
   from movie_feed as f
   for update skip locked
 ),
 oldest as materialized (
-  select c.transaction, c.id, c.changed_at
+  select
+    c.transaction, c.id,
+    bool_and(c.changed_at < now() - make_interval(days => :keep_days)) over (order by c.transaction, c.id) as has_expired
   from feed as f
-  cross join movie_changes as c
-  where c.transaction < pg_snapshot_xmin(pg_current_snapshot())
-  order by c.transaction, c.id
-  limit :at_most
+  cross join lateral (
+    select c.transaction, c.id, c.changed_at
+    from movie_changes as c
+    where (c.transaction, c.id) > (f.cleared_to, :after_id::bigint)
+      and c.transaction < pg_snapshot_xmin(pg_current_snapshot())
+    order by c.transaction, c.id
+    limit :at_most
+  ) as c
 ),
 gone as (
   delete from movie_changes as c
   using oldest as o
   where c.transaction = o.transaction
     and c.id = o.id
-    and o.changed_at < now() - make_interval(days => :keep_days)
-  returning c.transaction
+    and o.has_expired
+  returning c.transaction, c.id
 ),
 last as (
-  select g.transaction
+  select g.transaction, g.id
   from gone as g
-  order by g.transaction desc
+  order by g.transaction desc, g.id desc
   limit 1
 ),
 updated as (
-  update movie_feed as f
-  set cleared_to = greatest(
-    case when f.cleared_to < pg_snapshot_xmin(pg_current_snapshot()) then f.cleared_to end, l.transaction
-  )
-  from last as l
+  update movie_feed as m
+  set cleared_to = coalesce((select l.transaction from last as l), f.cleared_to)
+  from feed as f
+  where coalesce((select l.transaction from last as l), f.cleared_to) <> f.stored
 )
-select count(*)::integer as cleared
+select count(*)::integer as cleared, (select l.id from last as l) as last_id
 from gone as g;

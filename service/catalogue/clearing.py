@@ -16,7 +16,10 @@ QUERIES: Mapping[str, Expected] = {
     "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
     "measure_changes_delay": Expected({"seconds": float}, [{}], "a metric, once a minute"),
     "clear_changes": Expected(
-        {"cleared": int}, [{"keep_days": 1, "at_most": 0}], USED_BY, writes=True
+        {"cleared": int, "last_id": int},
+        [{"keep_days": 1, "after_id": 0, "at_most": 0}],
+        USED_BY,
+        writes=True,
     ),
 }
 
@@ -37,12 +40,14 @@ class Clearing:
         self._gauges = {"estimate_idempotency_keys": metrics.idempotency_keys}
         if keep_days:
             self._gauges["measure_changes_delay"] = metrics.changes_delay
-            self._parameters["clear_changes"] = {"keep_days": keep_days}
+            self._parameters["clear_changes"] = {"keep_days": keep_days, "after_id": 0}
 
     async def clear(self, query: str) -> int:
         """Delete up to `BATCH_ROWS` expired rows and return how many were deleted."""
         parameters = self._parameters[query]
-        ((cleared,),) = await self._statements.fetch(query, at_most=BATCH_ROWS, **parameters)
+        ((cleared, *last),) = await self._statements.fetch(query, at_most=BATCH_ROWS, **parameters)
+        if last:  # the next statement goes on behind it, or begins anew
+            parameters["after_id"] = last[0] if cleared == BATCH_ROWS else 0
         return int(cleared)
 
     async def run(self, _: object) -> AsyncIterator[None]:

@@ -560,6 +560,51 @@ async def test_cleared_changes_expire_cursors(
     assert brief(await read_all(client, 1)) == [("created", 4, 1)]
 
 
+async def test_cleared_changes_are_not_read_again(
+    execute: Execute, statements: Statements, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a transaction keeps them from being vacuumed: each portion would read all before it."""
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 5000)
+    execute(
+        "insert into movie_changes (transaction, movie_id, version, kind, changed_at)"
+        " select '3', n, 1, 'created', now() - interval '1 year'"
+        " from generate_series(1, 15010) as n"
+    )
+    keeper = Clearing(statements, keep_days=7)
+    query = statements.queries["clear_changes"]
+
+    def count_pages(after_id: int) -> int:
+        parameters = {"keep_days": 7, "after_id": after_id, "at_most": 10}
+        with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+            cursor.execute(f"explain (analyze, buffers, format json) {query.sql}", parameters)
+            (([plan],),) = cursor.fetchall()
+        return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+
+    with hold(database, "select pg_current_xact_id()"):
+        cleared = [await keeper.clear("clear_changes") for _ in range(3)]
+        last = keeper._parameters["clear_changes"]["after_id"]  # noqa: SLF001
+        pages = count_pages(last)
+        pages_of_all = count_pages(0)
+        cleared.append(await keeper.clear("clear_changes"))
+
+    assert cleared == [5000, 5000, 5000, 10]
+    assert pages < pages_of_all / 2
+    assert keeper._parameters["clear_changes"]["after_id"] == 0  # noqa: SLF001
+
+
+async def test_a_change_that_is_kept_keeps_later_ones(
+    execute: Execute, statements: Statements
+) -> None:
+    """A long transaction began before an earlier one: its changes would be cleared too early."""
+    add_movies(execute, "a")
+    add_movies(execute, "b")
+    execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id = 2")
+
+    assert await Clearing(statements, keep_days=7).clear("clear_changes") == 0
+
+    assert execute("select cleared_to from movie_feed") == [("0",)]
+
+
 async def test_two_processes_do_not_clear_at_once(
     execute: Execute, statements: Statements, database: str
 ) -> None:
