@@ -57,7 +57,7 @@ from generate_series(1, :number);
 
 -- name: add_clients(clients)
 -- set: lock_timeout = 10s
--- \set clients '\'[{"id": 1, "name": "reports", "token_hash": "aa11...", "scopes": ["read"], "expires_at": null}]\''
+-- \set clients '\'[{"id": 1, "name": "reports", "token_hash": "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f", "scopes": ["read"], "expires_at": null}]\''
 -- Returns no row for a client whose name is taken.
 insert into clients (id, name, token_hash, scopes, expires_at)
 overriding system value
@@ -86,7 +86,7 @@ for update;
 
 -- name: rotate_client(id, token_hash, former_token_until)
 -- \set id 1
--- \set token_hash '\'aa11...\''
+-- \set token_hash '\'0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f\''
 -- \set former_token_until '\'2027-01-31 UTC\''
 -- Gives the client a new token. The current token becomes the former token and works until
 -- former_token_until; if that is null, it stops at once. Any earlier former token stops, too.

@@ -1,10 +1,13 @@
 """Tests the query files: mistakes in their text, and what aiosql loads from them."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from service.database import query_files
+from service.database.embedded import find_programs
 from service.database.query import Expected, Query
 from service.errors import OperatorError
 
@@ -298,3 +301,26 @@ def test_parameters_are_expected_in_any_order(folder: Path) -> None:
     text = "-- name: get_a(id, x)\n-- set: statement_timeout = 0\nselect :id, :x;"
 
     assert load(folder, text, get_a=expects("x", "id")._replace(by_command=True))
+
+
+# psql.
+
+
+def test_psql_runs_every_query_with_its_example(database: str) -> None:
+    """The lines with an example below its name are enough; what it changes is rolled back."""
+    script = []
+    for query in query_files.load(ROOT / "queries", {}).values():
+        text = query.path.read_text("utf-8").split("\n")[query.line :]
+        end = next((n for n, line in enumerate(text) if line.startswith("-- name:")), len(text))
+        lines = [line.removeprefix("-- ") if "-- \\set" in line else line for line in text[:end]]
+        script.append("\n".join(["begin;", *lines, "rollback;"]))
+
+    done = subprocess.run(
+        [find_programs() / "psql", "--no-psqlrc", "--set=ON_ERROR_STOP=1", "-d", database],
+        input="\n".join(script),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
