@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Environment, Execute, add_movies, until, wait_until
+from structlog.testing import capture_logs
+from support import Environment, Execute, add_movies, hold, until, wait_until
 from test_process import (
     GUNICORN,
     SERVE,
@@ -212,6 +213,25 @@ async def test_of_two_reloads_the_later_one_wins(
 
     assert verified == ["2"]
     assert files.queries["get_a"].sql.endswith("2")
+
+
+async def test_a_reload_that_a_lock_prevents_is_tried_again(
+    settings: Callable[..., Config], checkout: Path, database: str
+) -> None:
+    """Such as that of a migration: otherwise the process would keep the old queries for ever."""
+    load = partial(query_files.load, checkout / "queries", {})
+    files = QueryRegistry(settings(root=checkout), load)
+    with capture_logs() as logged:
+        with hold(database, "lock table movies") as other:
+            files.reload()
+            await until(lambda: logged)
+            other.rollback()
+        await until(lambda: "get_movies" in files.queries)
+
+    refused, reloaded = (line for line in logged if line["event"].startswith("queries"))
+    assert refused["event"] == "queries not reloaded"
+    assert "statement timeout; trying again" in refused["reason"]
+    assert reloaded["event"] == "queries reloaded"
 
 
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:

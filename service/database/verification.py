@@ -26,6 +26,7 @@ from service.errors import OperatorError, Refusal, Unavailable
 log = structlog.get_logger()
 
 DRIVER_TIMEOUT_S = 3
+RELOAD_RETRY_S = 1.0
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
 
 QUERIES: Mapping[str, Expected] = {
@@ -284,7 +285,8 @@ class QueryRegistry:
     def reload(self) -> None:
         """Start to replace the queries by those that the files hold now.
 
-        If one of them is wrong, the old queries stay. Statements under way end as they began. A
+        If one of them is wrong, the old queries stay; if they cannot be verified now, it is tried
+        again. Statements under way end as they began. A
         reload that is running is given up: it may have read other files.
         """
         if self._reloading:
@@ -294,11 +296,24 @@ class QueryRegistry:
     async def _reload(self) -> None:
         try:
             found = self._load()
-            await verify_queries(self._config, found)
-        except (OperatorError, Unavailable) as error:
+            await self._verify_soon(found)
+        except OperatorError as error:
             log.warning("queries not reloaded", reason=str(error))
             return
         changed = [name for name in found if found[name] != self.queries.get(name)]
         self.queries.clear()
         self.queries.update(found)
         log.info("queries reloaded", changed=changed)
+
+    async def _verify_soon(self, found: Mapping[str, Query]) -> None:
+        """Verify the queries, again and again while a lock or an outage prevents that."""
+        reason = ""
+        while True:
+            try:
+                await verify_queries(self._config, found)
+            except Unavailable as error:
+                if reason != (reason := str(error)):
+                    log.warning("queries not reloaded", reason=f"{reason}; trying again")
+                await asyncio.sleep(RELOAD_RETRY_S)
+            else:
+                return
