@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import psycopg2
 from alembic.runtime.migration import MigrationContext, StampStep
+from psycopg2 import errors as postgres
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -182,7 +183,13 @@ def _run(step: _Step, connection: Connection) -> None:
             said = f"in this section: {said}"
         if not section.is_transactional:
             said += "; a transaction:false section holds one statement"
-        if CONCURRENTLY.search(section.sql):
+        if isinstance(error, postgres.DuplicateTable) and not section.is_transactional:
+            version = step.migration.version
+            said += (
+                "; if a run that was stopped has left it and it is valid, record it: insert into"
+                f" schema_migrations (version) values ('{version}'); otherwise drop it"
+            )
+        elif CONCURRENTLY.search(section.sql):
             said += "; drop the invalid index that a failed create index concurrently leaves"
         raise OperatorError(f"{locate(step.migration.path, line)}: {said}") from failure
 

@@ -507,6 +507,22 @@ def test_a_concurrent_index_waits_longer_than_a_lock_may(
     assert project.applied() == [V1, V2]
 
 
+def test_an_index_that_a_killed_run_has_made_is_not_called_invalid(project: Project) -> None:
+    """PostgreSQL finishes a valid index, which nobody records; the message says how to."""
+    project.write(CREATE_A)
+    project.up()
+    project.write(CREATE_A, INDEX)
+    project.query("create index a_id on a (id)")
+
+    refused = project.refuse(f"migrations/{SECOND}:2: in this section: relation")
+    project.query(refused.rpartition("record it: ")[2].partition(";")[0])
+    project.write(CREATE_A, INDEX, CREATE_C)
+    project.up()
+
+    assert "invalid" not in refused
+    assert project.applied() == [V1, V2, V3]
+
+
 def test_ctrl_c_ends_a_wait(project: Project) -> None:
     """The waiting statement is cancelled and its session ends."""
     project.write(CREATE_A)
