@@ -61,7 +61,7 @@ $(BENCH)/bench-$(PYTHON_ID): bench/requirements.txt
 	$(BENCH)/bin/python $(PIP_INSTALL) $<
 	@touch $@
 
-bench: $(BENCH)/bench-$(PYTHON_ID) ## measure the service and its peers (20 minutes; needs wrk; ARGS=--quick)
+bench: $(BENCH)/bench-$(PYTHON_ID) ## measure the service and its peers (35 minutes; needs wrk; ARGS=--quick)
 	$(BENCH)/bin/python -m bench.run $(ARGS)
 
 bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in every combination (5 minutes)
@@ -70,7 +70,7 @@ bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in ever
 scaling: $(BENCH)/bench-$(PYTHON_ID) ## CPU time, WAL and sizes for docs/scaling.md (8 minutes; needs wrk; ARGS="--movies 300000")
 	$(BENCH)/bin/python -m bench.scaling $(ARGS)
 
-calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create and patch (ARGS=--details)
+calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create, patch and list (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)
 
 # Whoever makes a release sets this to the one before it.

@@ -2,22 +2,27 @@
 
 Runs the service and bare aiohttp under cProfile, with 64 connections, once with few and once with
 many requests; the difference is what a request costs. A file or function counts if at least half of
-the requests pass through it.
+the requests pass through it. `list` is the mean of the lists that `make bench` sends, in a random
+order that is always the same; it is followed by each of their kinds.
 """
 
 import asyncio
 import pstats
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import click
 import psycopg2
 
 from bench.database import create_database
+from bench.lists import KINDS, PATHS
+from bench.load import LISTS
 from bench.targets import wait_for_response
 from drills.processes import find_free_port
 from drills.service import ROOT, make_environment
@@ -25,10 +30,17 @@ from service.access.tokens import hash_token, make_token
 
 CONNECTIONS = 64
 FEW, MANY = 2_000, 12_000
-MOVIES = 10_000
+FEW_LISTS, MANY_LISTS = 600, 2_400
+MOVIES = 100_000
 BODY = b'{"title": "The Return", "year": 1999, "runtime": "102 mins", "genres": ["drama", "war"]}'
 PATCH = b'{"runtime": "%d mins"}'
 SERVICE, AIOHTTP = "service", "aiohttp"
+# The paths of each label of lists.
+PATHS_OF_LISTS = {
+    "list": PATHS[LISTS],
+    **{f"list {kind}": paths for kind, (_, paths) in KINDS.items()},
+}
+LABELS = (AIOHTTP, "GET", "POST", "PATCH", *PATHS_OF_LISTS)
 # So high that no request is refused.
 LIMITS = {"CATALOGUE_LIMITS_RATE": "1000000", "CATALOGUE_LIMITS_BURST": "10000000"}
 PROGRAMS = {SERVICE: ("service", "serve"), AIOHTTP: ("bench.peer_aiohttp",)}
@@ -37,11 +49,8 @@ PROGRAMS = {SERVICE: ("service", "serve"), AIOHTTP: ("bench.peer_aiohttp",)}
 class Connection(asyncio.Protocol):
     """Sends its next request when it has the response."""
 
-    def __init__(self, method: str, headers: str, first: int, requests: int) -> None:
-        self._method = method
-        self._headers = headers
-        self._next = first
-        self._left = requests
+    def __init__(self, requests: Iterator[bytes]) -> None:
+        self._requests = requests
         self._received = b""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -61,38 +70,38 @@ class Connection(asyncio.Protocol):
             self.ended.set_exception(RuntimeError(self._received.decode()))
             return
         self._received = b""
-        if self._left:
-            self._send()
+        self._send()
+
+    def _send(self) -> None:
+        if request := next(self._requests, None):
+            self._transport.write(request)
         else:
             self._transport.close()
             self.ended.set_result(None)
 
-    def _send(self) -> None:
-        self._left -= 1
-        self._next = self._next % MOVIES + 1
-        path, body = f"/v1/movies/{self._next}", b""
-        if self._method == "POST":
-            path, body = "/v1/movies", BODY
-        elif self._method == "PATCH":
-            body = PATCH % (1 + self._left)
-        head = f"{self._method} {path} HTTP/1.1\r\n{self._headers}"
+
+def make_requests(label: str, headers: str, count: int) -> Iterator[bytes]:
+    """Yield so many requests of this label."""
+    lists = random.Random(1).choices(PATHS_OF_LISTS.get(label, [""]), k=count)  # noqa: S311 - nothing secret
+    for number in range(count):
+        method, path, body = "GET", f"/v1/movies/{number % MOVIES + 1}", b""
+        if label == "POST":
+            method, path, body = label, "/v1/movies", BODY
+        elif label == "PATCH":
+            method, body = label, PATCH % (1_000 + number)
+        elif label in PATHS_OF_LISTS:
+            path = lists[number]
         length = f"Content-Length: {len(body)}\r\n" if body else ""
-        self._transport.write(f"{head}{length}\r\n".encode() + body)
+        yield f"{method} {path} HTTP/1.1\r\n{headers}{length}\r\n".encode() + body
 
 
-async def send(port: int, method: str, headers: str, requests: int) -> None:
-    """Send so many requests over `CONNECTIONS` connections."""
+async def send(port: int, requests: Iterator[bytes]) -> None:
+    """Send these requests over `CONNECTIONS` connections."""
     loop = asyncio.get_running_loop()
-    each = requests // CONNECTIONS
-    step = MOVIES // CONNECTIONS
-    connections = []
-    for number in range(CONNECTIONS):
-        made = await loop.create_connection(
-            lambda number=number: Connection(method, headers, number * step, each),  # type: ignore[misc]
-            "127.0.0.1",
-            port,
-        )
-        connections.append(made[1])
+    connections = [
+        (await loop.create_connection(lambda: Connection(requests), "127.0.0.1", port))[1]
+        for _ in range(CONNECTIONS)
+    ]
     await asyncio.gather(*(connection.ended for connection in connections))
 
 
@@ -107,11 +116,7 @@ def add_client(database_url: str) -> str:
 
 
 def count_calls(
-    program: str,
-    method: str,
-    headers: str,
-    requests: int,
-    environment: dict[str, str],
+    program: str, requests: Iterator[bytes], environment: dict[str, str]
 ) -> Counter[tuple[str, str]]:
     """Return the calls of each function, by its file and name, of a process with these requests."""
     port = find_free_port()
@@ -127,7 +132,7 @@ def count_calls(
         try:
             if not wait_for_response(process, f"http://127.0.0.1:{port}/v1/movies/1"):
                 raise click.ClickException(f"{program} did not start")
-            asyncio.run(send(port, method, headers, requests))
+            asyncio.run(send(port, requests))
         finally:
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
@@ -141,7 +146,7 @@ def count_calls(
 
 @click.command()
 @click.option("--details", is_flag=True, help="Also list the functions, the most called first.")
-@click.option("--only", multiple=True, help="One of aiohttp, GET, POST, PATCH.")
+@click.option("--only", multiple=True, type=click.Choice(LABELS))
 @click.option("--set", "given", multiple=True, help="A setting, such as CATALOGUE_X_Y=1.")
 @click.option("--token", "with_token", is_flag=True, help="With a client's token, and limits.")
 def main(only: tuple[str, ...], given: tuple[str, ...], *, details: bool, with_token: bool) -> None:
@@ -153,19 +158,19 @@ def main(only: tuple[str, ...], given: tuple[str, ...], *, details: bool, with_t
             environment |= LIMITS
             headers += add_client(database.url)
         environment |= dict(setting.split("=", 1) for setting in given)
-        for label in only or (AIOHTTP, "GET", "POST", "PATCH"):
+        for label in only or LABELS:
             program = AIOHTTP if label == AIOHTTP else SERVICE
-            method = "GET" if label == AIOHTTP else label
+            counts = (FEW_LISTS, MANY_LISTS) if label in PATHS_OF_LISTS else (FEW, MANY)
             few, many = (
-                count_calls(program, method, headers, requests, environment)
-                for requests in (FEW, MANY)
+                count_calls(program, make_requests(label, headers, count), environment)
+                for count in counts
             )
-            requests = (MANY // CONNECTIONS - FEW // CONNECTIONS) * CONNECTIONS
+            requests = counts[1] - counts[0]
             each = {key: (many[key] - few[key]) / requests for key in many}
             passed = {key for key, calls in each.items() if calls >= 0.5}  # noqa: PLR2004 - half
             own = {(file, name) for file, name in passed if file.startswith(f"{ROOT}/service/")}
             click.echo(
-                f"{label:8} {sum(each.values()):5.0f} calls  {len(own):3} functions"
+                f"{label:11} {sum(each.values()):5.0f} calls  {len(own):3} functions"
                 f"  {len({file for file, _ in own}):3} files"
             )
             if details:

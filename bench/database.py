@@ -11,11 +11,29 @@ from typing import Any
 
 import psycopg2
 
+from bench.lists import PATHS
 from bench.machine import find_postmaster
-from drills.lab import FILL
 from drills.service import ROOT
 from service.database import embedded
 
+# Some genres and words are frequent, others rare. The seed gives the same movies each time.
+FILL = """
+select setseed(0.5);
+insert into movies (title, year, runtime, genres)
+select
+  'Movie ' || n || ' word' || (random() * random() * 400)::integer
+    || ' word' || 400 + (random() * 5000)::integer,
+  1950 + n % 70, 60 + n % 120,
+  array['genre' || (random() * random() * 30)::integer, 'comedy' || n % 7]
+from generate_series(1, {movies}) as n
+order by n
+"""
+# The peer has these for its lists, as the service has its own. Writes would have to maintain them.
+CREATE_INDEXES = """
+create index if not exists peer_genres on movies using gin (genres);
+create index if not exists peer_title on movies using gin (to_tsvector('simple', title))
+"""
+DROP_INDEXES = "drop index if exists peer_genres, peer_title"
 STATEMENTS_END_TIMEOUT_S = 30  # after the load generator has stopped
 COUNT_RUNNING_STATEMENTS = """
 select count(*)
@@ -41,9 +59,14 @@ class Database:
         self.postmaster = find_postmaster(int(self._fetch_value("select pg_backend_pid()")))
         # Autovacuum would slow down some measurements; `reset` vacuums between them.
         self._execute("alter table movies set (autovacuum_enabled = false)")
-        self._execute(FILL.format(first=1, last=movies))  # n is also the id: the table is new
+        self._execute(FILL.format(movies=movies))  # n is also the id: the table is new
         self._execute("vacuum (freeze, analyze) movies")
         self._execute("checkpoint")
+
+    def prepare(self, workload: str) -> None:
+        """Create or drop the peer's indexes."""
+        self._execute(CREATE_INDEXES if workload in PATHS else DROP_INDEXES)
+        self._execute("vacuum analyze movies")
 
     def count_added(self) -> int:
         """Wait until no statement runs; return the number of movies added since `reset`."""

@@ -4,12 +4,14 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 WRK_SCRIPT = Path(__file__).with_name("movies.lua")
-READS, CREATES, _ = WORKLOADS = ("reads", "creates", "mix")
-LINES = "lines"  # the requests of a file
+READS, CREATES, MIX, LISTS, HOT_LIST = WORKLOADS = ("reads", "creates", "mix", "lists", "hot-list")
+LINES = "lines"  # given requests, in random order
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,21 @@ def get_wrk_version() -> str:
     return output.partition("[")[0].removeprefix("wrk").strip()
 
 
-def run_wrk(url: str, workload: str, connections: int, seconds: int, content: int | Path) -> Load:
+def run_wrk(
+    url: str, workload: str, connections: int, seconds: int, content: int | Sequence[str]
+) -> Load:
     """Load a server: each connection sends its next request when it has its response.
 
-    `content`: the number of movies, or the file of `LINES`.
+    `content`: the number of movies, or the requests of `LINES`.
     """
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout=20s", "--latency"]
-    command += [f"-s{WRK_SCRIPT}", url, "--", workload, str(content)]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 wrk
+    with NamedTemporaryFile("w") as file:
+        if not isinstance(content, int):
+            file.write("\n".join(content))
+            file.flush()
+        last = content if isinstance(content, int) else file.name
+        command += [f"-s{WRK_SCRIPT}", url, "--", workload, str(last)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 wrk
     result = json.loads(re.findall(r"^result (.*)$", output, re.MULTILINE)[0])
     return Load(
         requests=result["requests"],

@@ -14,16 +14,17 @@ import asyncpg
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, Field
 
-SELECT = """
-select id, title, year, runtime, genres, version, created_at, updated_at
-from movies
-where id = $1
-"""
-INSERT = """
+COLUMNS = "id, title, year, runtime, genres, version, created_at, updated_at"
+SELECT = f"select {COLUMNS} from movies where id = $1"
+INSERT = f"""
 insert into movies (title, year, runtime, genres)
 values ($1, $2, $3, $4)
-returning id, title, year, runtime, genres, version, created_at, updated_at
+returning {COLUMNS}
 """
+COUNT = "select count(*) from (select from movies where {conditions} limit 10001) as m"
+LIST = f"select {COLUMNS} from movies where {{conditions}} order by {{order}} limit {{size}}"
+ORDERS = {"id": "id", "-year": "year desc, id desc"}
+PAGE_SIZE = 20
 
 
 class MovieInput(BaseModel):
@@ -50,6 +51,20 @@ class MovieResponse(BaseModel):
     movie: Movie
 
 
+class Metadata(BaseModel):
+    """What a page says of its list."""
+
+    page_size: int
+    total_records: int
+
+
+class PageResponse(BaseModel):
+    """The body of a page."""
+
+    movies: list[Movie]
+    metadata: Metadata
+
+
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open as many connections as one process of the service."""
@@ -68,7 +83,7 @@ async def get_movie(movie_id: int, request: Request) -> MovieResponse:
     record = await request.app.state.pool.fetchrow(SELECT, movie_id)
     if record is None:
         raise HTTPException(404)
-    return _make_response(record)
+    return MovieResponse(movie=_make_movie(record))
 
 
 @app.post("/v1/movies", status_code=201)
@@ -77,8 +92,37 @@ async def create_movie(new: MovieInput, request: Request, response: Response) ->
     runtime = int(new.runtime.removesuffix(" mins"))
     record = await request.app.state.pool.fetchrow(INSERT, new.title, new.year, runtime, new.genres)
     response.headers["Location"] = f"/v1/movies/{record['id']}"
-    return _make_response(record)
+    return MovieResponse(movie=_make_movie(record))
 
 
-def _make_response(record: asyncpg.Record) -> MovieResponse:
-    return MovieResponse(movie=Movie(**{**record, "runtime": f"{record['runtime']} mins"}))
+@app.get("/v1/movies")
+async def list_movies(
+    request: Request, genres: str = "", title: str = "", year: str = "", sort: str = "id"
+) -> PageResponse:
+    """Respond with the first page: send only the conditions that were asked for."""
+    conditions: list[str] = ["true"]
+    values: list[object] = []
+
+    def add(condition: str, value: object) -> None:
+        values.append(value)
+        conditions.append(condition.format(len(values)))
+
+    if genres:
+        add("genres @> ${}", genres.split(","))
+    if title:
+        add("to_tsvector('simple', title) @@ plainto_tsquery('simple', ${})", title)
+    if year:
+        low, _, high = year.partition("..")
+        add("year >= ${}", int(low))
+        add("year <= ${}", int(high or low))
+    where = " and ".join(conditions)
+    page = LIST.format(conditions=where, order=ORDERS[sort], size=PAGE_SIZE)
+    async with request.app.state.pool.acquire() as connection:
+        total = await connection.fetchval(COUNT.format(conditions=where), *values)
+        records = await connection.fetch(page, *values)
+    movies = [_make_movie(record) for record in records]
+    return PageResponse(movies=movies, metadata=Metadata(page_size=PAGE_SIZE, total_records=total))
+
+
+def _make_movie(record: asyncpg.Record) -> Movie:
+    return Movie(**{**record, "runtime": f"{record['runtime']} mins"})

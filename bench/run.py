@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from bench.database import Database, create_database
-from bench.load import READS, WORKLOADS, get_wrk_version, run_wrk
+from bench.lists import PATHS
+from bench.load import CREATES, LINES, MIX, WORKLOADS, get_wrk_version, run_wrk
 from bench.machine import (
     describe_machine,
     limit_cores,
@@ -26,14 +27,15 @@ def measure(
     running: Running, database: Database, workload: str, connections: int, seconds: int
 ) -> Measurement:
     """Measure one target with one workload, once."""
-    run_wrk(running.url, workload, connections, WARM_UP_S, database.movies)
+    script, content = (LINES, PATHS[workload]) if workload in PATHS else (workload, database.movies)
+    run_wrk(running.url, script, connections, WARM_UP_S, content)
     before = database.count_added()
     service_cpu, database_cpu = map(read_cpu_seconds, (running.pid, database.postmaster))
-    load = run_wrk(running.url, workload, connections, seconds, database.movies)
+    load = run_wrk(running.url, script, connections, seconds, content)
     service_cpu = read_cpu_seconds(running.pid) - service_cpu
     database_cpu = read_cpu_seconds(database.postmaster) - database_cpu
     lost = 0
-    if workload != READS:
+    if workload in {CREATES, MIX}:
         confirmed = load.count_confirmed(workload, connections)
         lost = max(0, confirmed - (database.count_added() - before))
         database.reset()
@@ -47,8 +49,13 @@ def measure(
     )
 
 
-def measure_all(
-    database: Database, targets: list[Target], connections: list[int], rounds: int, seconds: int
+def measure_all(  # noqa: PLR0913, PLR0917 - the options
+    database: Database,
+    targets: list[Target],
+    workloads: tuple[str, ...],
+    connections: tuple[int, ...],
+    rounds: int,
+    seconds: int,
 ) -> Results:
     """Measure all cells in turns, and print the progress."""
     results = Results()
@@ -56,7 +63,8 @@ def measure_all(
         running = [stack.enter_context(start_target(target, database.url)) for target in targets]
         for number in range(rounds):
             first = number % len(running)  # each round starts with another target
-            for workload in WORKLOADS:
+            for workload in workloads:
+                database.prepare(workload)
                 for count in connections:
                     for each in (*running[first:], *running[:first]):
                         if workload not in each.target.workloads:
@@ -64,7 +72,7 @@ def measure_all(
                         one = measure(each, database, workload, count, seconds)
                         results.cells[workload, count, each.target.name].append(one)
                         click.echo(
-                            f"round {number + 1}/{rounds} {workload:<7} {count:>3} connections"
+                            f"round {number + 1}/{rounds} {workload:<8} {count:>3} connections"
                             f"  {each.target.title:<28} {one.rate:>7,.0f}/s  p50 {one.p50:.2f} ms"
                         )
     return results
@@ -76,6 +84,9 @@ def measure_all(
 @click.option("--connections", multiple=True, type=click.IntRange(1), default=CONNECTIONS)
 @click.option(
     "--target", "names", multiple=True, type=click.Choice([target.name for target in TARGETS])
+)
+@click.option(
+    "--workload", "workloads", multiple=True, type=click.Choice(WORKLOADS), default=WORKLOADS
 )
 @click.option("--movies", default=100_000, show_default=True, type=click.IntRange(1))
 @click.option("--quick", is_flag=True, help="Measure one round of one second, as a check.")

@@ -8,14 +8,12 @@ used for the model: its CPU time is compared with what the model predicts.
 import http.client
 import random
 import signal
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
-from pathlib import Path
 from statistics import median
 from urllib.parse import urlencode, urlsplit
 
@@ -95,10 +93,7 @@ class Servers:
         """
         before, wal = self._read_cpu(), self._read_wal_position()
         if len(lines) == READS_AND_CREATES:
-            with tempfile.NamedTemporaryFile("w") as file:
-                file.write("\n".join(lines))
-                file.flush()
-                load = run_wrk(self._url, LINES, connections, seconds, Path(file.name))
+            load = run_wrk(self._url, LINES, connections, seconds, lines)
             requests, failed, response_bytes = load.requests, load.failed, load.bytes
         else:
             with ThreadPoolExecutor(connections) as threads:
