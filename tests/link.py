@@ -11,7 +11,8 @@ PLAIN = "sslmode=disable&gssencmode=disable"
 class Link:
     """Relays to the database, or refuses, or loses all that is sent."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, delay_s: float = 0) -> None:
+        self._delay_s = delay_s  # of what the database sends
         self._base, _, query = database.partition("?")
         self._target = parse_qs(query)
         self._server: asyncio.Server | None = None
@@ -72,7 +73,7 @@ class Link:
         )
         ways = [
             asyncio.create_task(self._copy(reader, their_writer)),
-            asyncio.create_task(self._copy(their_reader, writer)),
+            asyncio.create_task(self._copy(their_reader, writer, self._delay_s)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -81,18 +82,22 @@ class Link:
                 way.cancel()
             their_writer.transport.abort()
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float = 0
+    ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
                 if self._is_stalled:
                     await asyncio.Event().wait()
+                if delay_s:
+                    await asyncio.sleep(delay_s)
                 writer.write(data)
 
 
 @asynccontextmanager
-async def opened(database: str) -> AsyncIterator[Link]:
-    """Open a link to a database, and cut it in the end."""
-    link = Link(database)
+async def opened(database: str, delay_s: float = 0) -> AsyncIterator[Link]:
+    """Open a link to a database, and cut it in the end; each response takes `delay_s` longer."""
+    link = Link(database, delay_s)
     await link.open()
     try:
         yield link

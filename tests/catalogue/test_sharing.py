@@ -2,10 +2,12 @@
 
 import asyncio
 from contextlib import closing
+from typing import Any
 
 import psycopg2
 import pytest
 from conftest import MOANA, Client, Start
+from link import opened
 from structlog.testing import capture_logs
 from support import Execute, add_movies, count_deadlocks, set_for_database
 
@@ -59,6 +61,38 @@ async def test_a_write_is_seen_by_every_read_after_it(client: Client) -> None:
     await asyncio.gather(*readers)
 
     assert seen == list(range(1900, 1950))
+
+
+async def test_a_write_is_seen_by_every_list_after_it(start: Start, database: str) -> None:
+    """None of many requests for the same two lists gets a list that is older than the request.
+
+    Another process writes, so the one that lists knows nothing of writes. Its network is slow:
+    there are nearly always results on their way that are older than a request.
+    """
+    missed = []
+
+    async def find(lists: Client, movie_id: int, query: str) -> dict[str, Any] | None:
+        response = await lists.get(f"/v1/movies?page_size=40&{query}")
+        movies = (await response.json())["movies"]
+        return next((movie for movie in movies if movie["id"] == movie_id), None)
+
+    async def write_and_list(writes: Client, lists: Client) -> None:
+        movie = {**MOANA, "genres": ["hot"]}
+        path = (await writes.post("/v1/movies", json=movie)).headers["Location"]
+        for year in range(1900, 1920):
+            created = (await (await writes.post("/v1/movies", json=MOANA)).json())["movie"]
+            if await find(lists, created["id"], "sort=-id") != created:
+                missed.append(created["id"])
+            changed = (await (await writes.patch(path, json={"year": year})).json())["movie"]
+            if await find(lists, changed["id"], "genres=hot") != changed:
+                missed.append(changed["id"])
+
+    async with opened(database, delay_s=0.005) as link:
+        writes, lists = await start(), await start(database__url=link.url)
+        await asyncio.gather(*(write_and_list(writes, lists) for _ in range(10)))
+        await lists.close()
+
+    assert missed == []
 
 
 async def test_a_create_is_committed_before_its_response(client: Client, execute: Execute) -> None:
