@@ -64,6 +64,18 @@ return (select string_agg(quote_lexeme(genre_entry(genre)), ' | ')::tsquery from
 end
 $$;
 
+-- The numbers of these ranges; null if they are from more than 1,000. As `= any`, PostgreSQL finds them by an index and
+-- knows about how many movies have them: `year=1950,2020` reads no movies of the years between.
+create function list_numbers(parts int8multirange) returns integer[]
+  language plpgsql immutable strict parallel safe as $$
+begin
+  if upper(parts) - lower(parts) > 1000 then
+    return null;
+  end if;
+  return array(select generate_series(lower(part), upper(part) - 1)::integer from unnest(parts) as part);
+end
+$$;
+
 -- Whether a list has the movie. A filter that is null matches every movie. The genres are separated by commas. The years
 -- are from year_from to year_to, and of these only `years`, if it is not null; the same for runtimes.
 -- In `coalesce`, PostgreSQL expects that half of the movies match; without it, 0.5 %.
@@ -80,10 +92,12 @@ return
   and (genres_any is null or m.search @@ genres_any_query(string_to_array(genres_any, ',')))
   and (year_from is null or m.year >= year_from)
   and (year_to is null or m.year <= year_to)
-  and coalesce(m.year::bigint <@ years, true)
+  and (list_numbers(years) is null or m.year = any (list_numbers(years)))
+  and (list_numbers(years) is not null or coalesce(m.year::bigint <@ years, true))
   and (runtime_from is null or m.runtime >= runtime_from)
   and (runtime_to is null or m.runtime <= runtime_to)
-  and coalesce(m.runtime::bigint <@ runtimes, true)
+  and (list_numbers(runtimes) is null or m.runtime = any (list_numbers(runtimes)))
+  and (list_numbers(runtimes) is not null or coalesce(m.runtime::bigint <@ runtimes, true))
   and (created_at_from is null or m.created_at >= created_at_from)
   and (created_at_to is null or m.created_at <= created_at_to)
   and (updated_at_from is null or m.updated_at >= updated_at_from)
@@ -119,6 +133,7 @@ drop function movie_matches(
   movies, text, text, text, integer, integer, int8multirange, integer, integer, int8multirange,
   timestamptz, timestamptz, timestamptz, timestamptz
 );
+drop function list_numbers(int8multirange);
 
 create or replace function title_query(text) returns tsquery
   language sql immutable strict parallel safe
