@@ -5,8 +5,8 @@
 -- and makes a plan for each combination of filters and order.
 --
 -- For a first page, the service sends count_movies, and then one of the other two. A page by cursor is one statement,
--- because the cursor has the total. To sort n matches costs about n, and to walk the index until a page is full costs
--- about (page size) x (rows of the table) / n. The service sends the cheaper one.
+-- because the cursor has the total. To sort n matches costs about as much as to walk past 4n rows of the index, and until
+-- a page is full, a walk passes about (page size) x (rows of the table) / n. The service sends the cheaper one.
 --
 -- year_from and year_to are the bounds of the years; `years` has the parts of them that match, and is null if
 -- all do. The same for runtimes. Ranges include both ends.
