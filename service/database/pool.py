@@ -310,8 +310,10 @@ class Pool:
         is_behind = isinstance(error, Unavailable | OperatorError)
         if not self._is_database_away:
             self._is_database_away = True
-            report = log.warning if is_behind else log.error
-            report("not ready" if is_behind else "no database", reason=reason)
+            if is_behind:
+                log.warning("not ready", reason=reason)
+            else:
+                log.error("no database", reason=reason)
         refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
         unavailable.__cause__ = error

@@ -691,6 +691,7 @@ async def test_metrics_say_which_replicas_serve_and_where_reads_go(
     await until(lambda: get_metrics("replica_used", "replica") == used)
     pause(servers.first)
     await until(lambda: get_metrics("replica_used", "replica") == used | {names[1]: "0.0"})
+    await until(lambda: names[1] in list_events(logs, "replica left out"))
     before = get_metrics("reads_total", "server")
     read: set[str] = set()
 
