@@ -85,7 +85,7 @@ ops-drill: $(VENV)/run-$(PYTHON_ID) ## cause each alert of ops/ (15 minutes; nee
 cluster: $(VENV)/run-$(PYTHON_ID) ## a cluster with failover on this machine (docs/operators/cluster.md)
 	@$(BIN)/python -m drills.cluster.run
 
-cluster-drill: $(VENV)/run-$(PYTHON_ID) ## break that cluster in six ways, under load (5 minutes; ARGS="--only NAME")
+cluster-drill: $(VENV)/run-$(PYTHON_ID) ## break that cluster in nine ways, under load (8 minutes; ARGS="--only NAME")
 	$(BIN)/python -m drills.cluster.drill $(ARGS)
 
 COMPILE := $(BIN)/pip-compile --quiet --strip-extras --no-annotate --no-header --generate-hashes \

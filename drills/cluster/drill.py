@@ -131,7 +131,7 @@ def choose(_: object, __: object, names: str) -> list[str]:
 @click.command()
 @click.option("--only", "names", default="", callback=choose, help=f"Some of: {', '.join(FAULTS)}.")
 def main(names: list[str]) -> None:
-    """Break the cluster in six ways, under load; exit status 1 if a write is lost, for example."""
+    """Break the cluster in nine ways, under load; exit status 1 if a write is lost, for example."""
     started = time.monotonic()
     try:
         with open_cluster() as cluster:
