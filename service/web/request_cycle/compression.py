@@ -38,6 +38,9 @@ class Content:
         return zlib.compress(self.body, wbits=GZIP_WBITS)
 
 
+NOTHING = Content(b"", {})
+
+
 class LargeResponse(DirectResponse):
     """A response that is compressed if that is worth it and its client prefers it."""
 
@@ -55,6 +58,7 @@ class LargeResponse(DirectResponse):
             self.body = self._content.gzipped
             self.own_headers = {**self.own_headers, "Content-Encoding": "gzip"}
         await super().prepare(request)
+        self._content = NOTHING  # as DirectResponse frees its body
 
 
 def prefers_gzip(accepted: str) -> bool:

@@ -49,6 +49,7 @@ class DirectResponse(web.StreamResponse):
         message = head.encode("ascii") + body
         transport.write(message)
         context.sent_bytes = len(message)
+        self.body = b""  # aiohttp keeps a response until the connection's next one
         if transport.get_write_buffer_size():
             await request.writer.drain()  # if the client does not read, take no further request
 

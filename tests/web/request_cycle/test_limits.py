@@ -1,6 +1,7 @@
 """Clients that are slow, silent, large or many do not harm others."""
 
 import asyncio
+import gc
 import json
 import resource
 import socket
@@ -19,8 +20,10 @@ from wire import exchange
 
 from service.errors import OperatorError
 from service.web.request_cycle import connections
+from service.web.request_cycle.compression import LargeResponse
 from service.web.request_cycle.connections import Server
 from service.web.request_cycle.cycle import CYCLE
+from service.web.request_cycle.direct_response import DirectResponse
 from service.web.request_cycle.runner import choose_max_connections
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -515,3 +518,16 @@ async def test_few_pipelined_requests_wait_in_memory(
 
         (connection,) = client.server.handler.connections
         await until(lambda: connection.transport and not connection.transport.is_reading())
+
+
+async def test_an_idle_connection_does_not_keep_its_last_response(client: Client) -> None:
+    """1,000 connections with lists of 100 long movies would keep 600 MB."""
+    batch = await client.post("/v1/movies/batch", json={"movies": [MOANA] * 100})
+    await batch.read()
+    page = await client.get("/v1/movies?id=1")
+    await page.read()
+
+    gc.collect()  # responses of other tests
+    kept = [each for each in gc.get_objects() if isinstance(each, LargeResponse | DirectResponse)]
+    assert kept
+    assert not any(each.body for each in kept)
