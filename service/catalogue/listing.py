@@ -102,8 +102,8 @@ class Listing:
             # Movies may have been created or deleted since the count.
             if rows:
                 total = max(total, place.skip + len(rows))
-            if len(rows) <= size and not place.key and (rows or not place.skip):
-                total = place.skip + len(rows)
+            if len(rows) <= size and not place.key:
+                total = place.skip + len(rows) if rows else min(total, place.skip)
         movies = [Movie._make(row) for row in rows[:size]]
         has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
         if place.backwards:

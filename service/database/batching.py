@@ -74,7 +74,7 @@ class Batcher(Generic[Result]):
     result gives None. `exclusive`: a key may be in one running statement only, once.
     `idempotent`: a row may be executed twice. `rows_metric`: of the rows of each shared statement.
     `places`: a statement runs in one of them, and rows may join it until it has its place.
-    `min_rows`: a statement takes at least so many of the waiting rows, if that many wait.
+    `takes_all`: a statement takes all waiting rows, not half of them: they have the same result.
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -87,11 +87,11 @@ class Batcher(Generic[Result]):
         idempotent: bool = False,
         rows_metric: Histogram | Off = OFF,
         places: AbstractAsyncContextManager[None] = NO_LIMIT,
-        min_rows: int = 1,
+        takes_all: bool = False,
     ) -> None:
         self._run = run
         self._places = places
-        self._min_rows = min_rows
+        self._takes_all = takes_all
         self._exclusive = exclusive
         self._idempotent = idempotent
         self._rows_metric = rows_metric
@@ -157,7 +157,7 @@ class Batcher(Generic[Result]):
         statement: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment] # in one
         rows: list[SharedRow[Result]] = []
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
-        slow_timer = None
+        slow_timer, first = None, len(self._next)
         try:
             async with self._places:
                 rows = self._take_rows()
@@ -170,8 +170,8 @@ class Batcher(Generic[Result]):
                     outcome = await self._send(rows)
                 if isinstance(outcome, Exception) and self._may_be_one_row(outcome, rows):
                     await self._send_alone(rows)
-        except Unavailable as error:  # no place became free
-            rows, outcome = self._take_rows(), error
+        except Unavailable as error:  # no place became free: later rows go on waiting
+            rows, outcome = [self._next.popleft() for _ in range(first)], error
         finally:
             if slow_timer:
                 slow_timer.cancel()
@@ -184,7 +184,7 @@ class Batcher(Generic[Result]):
             _return_to_requests(rows, outcome)
 
     def _take_rows(self) -> list[SharedRow[Result]]:
-        """Take half of the known rows, in their order, within the limits.
+        """Take all rows, or half of the known ones, in their order, within the limits.
 
         Known rows are the waiting ones and those of the last statement, whose clients will soon
         send their next requests. The database works on one half while clients get the other half.
@@ -192,7 +192,7 @@ class Batcher(Generic[Result]):
         rows: list[SharedRow[Result]] = []
         size = 0
         half = (len(self._next) + self._last_rows + 1) // 2
-        most = min(max(half, self._min_rows), self._max_rows)
+        most = self._max_rows if self._takes_all else min(half, self._max_rows)
         while self._next and len(rows) < most:
             size += len(self._next[0].payload)
             if rows and size > MAX_BYTES:

@@ -154,13 +154,21 @@ async def test_a_later_page_of_few_is_sorted(ask: Ask) -> None:
 
 async def test_the_total_fits_the_page(ask: Ask, statements: Recorded, execute: Execute) -> None:
     """Although movies are created and deleted between the count and the page."""
-    edits = iter(["delete from movies where runtime = 6", "update movies set runtime = 3"])
+    edits = iter(
+        [
+            "delete from movies where runtime = 6",
+            "delete from movies where runtime = 5",
+            "update movies set runtime = 3",
+        ]
+    )
     statements.after_count = lambda: execute(next(edits))
 
     fewer, _ = await ask(FEW)
+    none, _ = await ask(FEW, Place(skip=2))
     more, _ = await ask(FEW)
 
     assert (ids(fewer), fewer.total, fewer.next) == ([3, 4, 5], 3, None)
+    assert (ids(none), none.total) == ([], 2)
     assert (ids(more), more.total) == ([1, 2, 3], 4)
     assert more.next
 

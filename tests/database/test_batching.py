@@ -433,7 +433,7 @@ async def test_rows_join_a_statement_until_it_has_its_place(statements: Statemen
     places = Places(1, timeout=60)
     first = Batcher(statements.run, SETTINGS, places=places)
     (running,) = await hold(first, statements)
-    second = Batcher(statements.run, SETTINGS, places=places, min_rows=3)
+    second = Batcher(statements.run, SETTINGS, places=places, takes_all=True)
     (early,) = send_all(second, 1)
     await asyncio.sleep(2 * SLOW_S)  # a statement that runs for so long gets another one beside it
 
@@ -447,25 +447,27 @@ async def test_rows_join_a_statement_until_it_has_its_place(statements: Statemen
 
 
 async def test_without_a_place_in_time_rows_are_refused(statements: Statements) -> None:
-    """Later ones find a place when it is free again."""
-    places = Places(1, timeout=0.01)
+    """Only those that have waited for so long: later ones get the next place."""
+    places = Places(1, timeout=0.1)
     first, second = (Batcher(statements.run, SETTINGS, places=places) for _ in range(2))
     (running,) = await hold(first, statements)
+    (early,) = send_all(second, 1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    (late,) = send_all(second, 2)
 
     with pytest.raises(Unavailable) as caught:
-        await send(second, 1)
+        await early
     statements.may_end.set()
-    await running
-    later = await send(second, 2)
 
     assert caught.value.refusal is Refusal.POOL_TIMEOUT
-    assert later == "result 2"
+    assert [await running, await late] == ["result 0", "result 2"]
     assert statements.sent == [[0], [2]]
 
 
 async def test_rows_of_the_same_key_are_not_sent_again_alone(statements: Statements) -> None:
     """After an error, each of them would fail like all."""
-    batcher = Batcher(statements.run, SETTINGS, min_rows=3)
+    batcher = Batcher(statements.run, SETTINGS, takes_all=True)
     statements.find_error = lambda _: Contended("a timeout")
 
     results = await asyncio.gather(*send_all(batcher, 1, 1, 1), return_exceptions=True)

@@ -14,7 +14,7 @@ from service.catalogue.movies import Catalogue
 from service.catalogue.paging import Filter, Page
 from service.catalogue.suggestions import Suggestions
 from service.config import Sharing
-from service.database.batching import Batcher, Places, Rows, list_contexts
+from service.database.batching import MAX_WAITING, Batcher, Places, Rows, list_contexts
 from service.web.movies.cursors import CHANGES_CURSOR, encode_change
 from service.web.movies.pages import EncodedPage, encode_page, make_link
 from service.web.movies.parameters import ListQuery, parse_list_query
@@ -22,7 +22,6 @@ from service.web.movies.streams import choose_form, stream_movies
 from service.web.request_cycle.contexts import CONTEXT
 from service.web.responses import cacheable_response, make_content
 
-MIN_SHARED = 16  # requests that share a page, before half of them wait for the next fetch
 Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
 
 
@@ -55,9 +54,15 @@ class Lists:
             return await self._list_ids(request, query)
         batcher = self._batchers.get(query)
         if not batcher:
-            batcher = self._batchers[query] = Batcher(
-                partial(self._fetch, query), self.sharing, places=self.places, min_rows=MIN_SHARED
+            batcher = Batcher(
+                partial(self._fetch, query),
+                self.sharing,
+                max_rows=MAX_WAITING,
+                places=self.places,
+                takes_all=True,
             )
+            if self.sharing.enabled:
+                self._batchers[query] = batcher
         page = cast("EncodedPage", await batcher.submit(0, context=request[CONTEXT]))
         # Copies of all movies are made page by page: none may be older than the first one's cursor.
         is_later_copy = query.place.key and query.filter == Filter()
