@@ -36,7 +36,7 @@ async def load_movies(values: Any, turn: asyncio.Lock) -> Any:
             except (Malformed, Invalid) as error:
                 error.failures = error.failures[: 1 + more]  # at least the first one
                 more -= len(error.failures) - 1
-                loaded.append(error)
+                loaded.append(error.with_traceback(None))  # its frame would keep all of them
     return loaded
 
 
