@@ -142,7 +142,7 @@ left join created as c on c.id = n.id;
 -- Returns the movies that the key of a batch created, each with its position in the batch, as they were at
 -- their creation. An unused key returns no row, and a response of another form returns one with nulls.
 select
-  pg_current_xact_id()::text::bigint as transaction, r.place - 1 as position, k.fingerprint,
+  pg_current_xact_id()::text::bigint as transaction, coalesce(r.place, 1) - 1 as position, k.fingerprint,
   m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 from idempotency_keys as k
 left join jsonb_array_elements(case when jsonb_typeof(k.response) = 'array' then k.response end)

@@ -25,8 +25,7 @@ from service.catalogue.suggestions import Suggestions
 from service.config import Config, Operations
 from service.database import query_files, verification
 from service.database import replicas as replication
-from service.database.batching import Places
-from service.database.pool import Pool
+from service.database.pool import Places, Pool
 from service.database.query import Expected, Query, suppress_timeout_reports
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Statements
@@ -128,10 +127,7 @@ def create_app(
             suggestions,
             feed,
             config.sharing,
-            Places(
-                pool.max_lists * (1 + len(config.database.replica_urls)),
-                config.database.acquire_timeout,
-            ),
+            Places(pool, pool.max_lists * (1 + len(config.database.replica_urls))),
             server.max_streams > 0,
             server.cache_seconds,
         ),

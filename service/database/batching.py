@@ -50,23 +50,6 @@ def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
     return [row.context for row in rows if row.context]
 
 
-class Places(asyncio.Semaphore):
-    """A number of places; `Unavailable` if none becomes free within `timeout` seconds."""
-
-    def __init__(self, number: int, timeout: float) -> None:
-        super().__init__(number)
-        self._timeout = timeout
-
-    async def __aenter__(self) -> None:
-        """Wait for a place."""
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self.acquire()
-        except TimeoutError as error:
-            detail = f"no place became free in {self._timeout:g} s"
-            raise Unavailable(detail, Refusal.POOL_TIMEOUT) from error
-
-
 class Batcher(Generic[Result]):
     """Shares statements among the requests of one kind.
 

@@ -58,6 +58,7 @@ class Pool:
         self.lists = asyncio.Semaphore(self.max_lists)
         self.writes = asyncio.Semaphore(max(1, settings.max_open * 4 // 10))
         self.streams = asyncio.Semaphore(max(1, min(max_streams, settings.max_open // 5)))
+        self.acquire_timeout = settings.acquire_timeout
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify
@@ -69,7 +70,7 @@ class Pool:
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
         self._reaper: asyncio.TimerHandle | None = None  # closes connections that are idle too long
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
-        self._waiting = 0  # tasks that wait for a share or a connection
+        self.waiting = 0  # tasks that wait for a share or a connection
         self._opener: asyncio.Task[None] | None = None  # opens connections for the waiters
         self._emptied = asyncio.Event()  # while closing: no connection is left
 
@@ -96,7 +97,7 @@ class Pool:
         connections.labels("idle").set(self.idle)
         connections.labels("in_use").set(len(self._opened) - self.idle - given_up)
         connections.labels("closing").set(given_up)
-        self.metrics.pool_waiting.set(self._waiting)
+        self.metrics.pool_waiting.set(self.waiting)
         self.metrics.pool_max_open.set(self._settings.max_open)
 
     @asynccontextmanager
@@ -110,11 +111,11 @@ class Pool:
         """
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        self._waiting += 1
+        self.waiting += 1
         try:
             connection = await self._acquire(share)
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
             self.metrics.pool_wait.observe(loop.time() - asked_at)
         try:
             yield connection
@@ -178,7 +179,7 @@ class Pool:
         if not share and (connection := self._take_idle()):
             return connection
         try:
-            async with asyncio.timeout(self._settings.acquire_timeout):
+            async with asyncio.timeout(self.acquire_timeout):
                 if share:
                     await share.acquire()
                 try:
@@ -189,7 +190,7 @@ class Pool:
                     raise
         except TimeoutError as error:
             raise Unavailable(
-                f"no database connection became free in {self._settings.acquire_timeout:g} s",
+                f"no database connection became free in {self.acquire_timeout:g} s",
                 Refusal.POOL_TIMEOUT,
             ) from error
 
@@ -326,3 +327,31 @@ class Pool:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(refusal)
+
+
+class Places(asyncio.Semaphore):
+    """A number of places for what needs several statements, beside the shares of a pool.
+
+    Waits for a place count as waits for the pool. Raises `Unavailable` if none becomes free within
+    `acquire_timeout`.
+    """
+
+    def __init__(self, pool: Pool, number: int) -> None:
+        super().__init__(number)
+        self._pool = pool
+
+    async def __aenter__(self) -> None:
+        """Wait for a place."""
+        loop, pool = asyncio.get_running_loop(), self._pool
+        asked_at = loop.time()
+        pool.waiting += 1
+        try:
+            async with asyncio.timeout(pool.acquire_timeout):
+                await self.acquire()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"no place became free in {pool.acquire_timeout:g} s", Refusal.POOL_TIMEOUT
+            ) from error
+        finally:
+            pool.waiting -= 1
+            pool.metrics.pool_wait.observe(loop.time() - asked_at)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from support import until
 
-from service.config import Sharing
+from service.config import Database, Sharing
 from service.database import batching
-from service.database.batching import SLOW_S, Batcher, Places, Rows
+from service.database.batching import SLOW_S, Batcher, Rows
+from service.database.pool import Places, Pool
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
 if TYPE_CHECKING:
@@ -428,9 +429,14 @@ async def test_every_row_is_executed_once(
 # Places, and rows of the same key.
 
 
+def make_pool(acquire_timeout: float) -> Pool:
+    """Make a pool that opens no connection."""
+    return Pool(Database(acquire_timeout=acquire_timeout), None)
+
+
 async def test_rows_join_a_statement_until_it_has_its_place(statements: Statements) -> None:
     """Also those that arrive after it was to start; each batcher waits for its turn."""
-    places = Places(1, timeout=60)
+    places = Places(make_pool(60), 1)
     first = Batcher(statements.run, SETTINGS, places=places)
     (running,) = await hold(first, statements)
     second = Batcher(statements.run, SETTINGS, places=places, takes_all=True)
@@ -448,7 +454,7 @@ async def test_rows_join_a_statement_until_it_has_its_place(statements: Statemen
 
 async def test_without_a_place_in_time_rows_are_refused(statements: Statements) -> None:
     """Only those that have waited for so long: later ones get the next place."""
-    places = Places(1, timeout=0.1)
+    places = Places(make_pool(0.1), 1)
     first, second = (Batcher(statements.run, SETTINGS, places=places) for _ in range(2))
     (running,) = await hold(first, statements)
     (early,) = send_all(second, 1)

@@ -14,7 +14,8 @@ from service.catalogue.movies import Catalogue
 from service.catalogue.paging import Filter, Page
 from service.catalogue.suggestions import Suggestions
 from service.config import Sharing
-from service.database.batching import MAX_WAITING, Batcher, Places, Rows, list_contexts
+from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
+from service.database.pool import Places
 from service.web.movies.cursors import CHANGES_CURSOR, encode_change
 from service.web.movies.pages import EncodedPage, encode_page, make_link
 from service.web.movies.parameters import ListQuery, parse_list_query
