@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 from math import inf, nan
+from random import randrange
 from typing import Any, NamedTuple
 
 import psycopg2
@@ -198,7 +198,6 @@ class Replicas:
         self._mark: Any = None
         self._pool = pool
         self._primary = Primary(settings, queries, pool)
-        self._turns = count()
         self.all = [
             Replica(each, queries, self._primary, Pool(each, None, pool.metrics, max_streams))
             for each in (replace(settings, url=url) for url in settings.replica_urls)
@@ -213,9 +212,10 @@ class Replicas:
             self._pool.metrics.replica_used.labels(replica.name).set(is_used)
 
     def choose(self, waiting: Sequence[RequestContext]) -> Replica | None:
-        """Return a replica that shows what these requests must show; the replicas take turns."""
+        """Return a replica that shows what these requests must show; it is chosen at random."""
         position = max((context.position for context in waiting), default=0)
-        first = next(self._turns) % len(self.all)
+        # At random: in turns, counts of lists would go to one replica, and their pages to another.
+        first = randrange(len(self.all))  # noqa: S311 - nothing secret
         chosen = next((each for each in self.all[first:] + self.all if each.shows(position)), None)
         self._pool.metrics.reads.labels(chosen.name if chosen else "primary").inc()
         return chosen
