@@ -26,6 +26,7 @@ SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
 MAX_ROWS = 128
 MAX_WAITING = 1000  # rows for the next statements; further requests are refused at once
 MAX_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
+HALVED_ROWS = range(17, 129)  # one list for 64 clients: 4,070 instead of 3,320 responses/s
 NO_LIMIT = nullcontext()  # of places
 MAX_SHARE_OF_KEY = 0.1  # of `MAX_WAITING`: rows that may wait for one exclusive key
 
@@ -57,7 +58,8 @@ class Batcher(Generic[Result]):
     result gives None. `exclusive`: a key may be in one running statement only, once.
     `idempotent`: a row may be executed twice. `rows_metric`: of the rows of each shared statement.
     `places`: a statement runs in one of them, and rows may join it until it has its place.
-    `takes_all`: a statement takes all waiting rows, not half of them: they have the same result.
+    `takes_all`: all rows have the same result, so a statement takes all that wait, unless half of
+    them keep the event loop busy meanwhile (`HALVED_ROWS`).
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -175,7 +177,8 @@ class Batcher(Generic[Result]):
         rows: list[SharedRow[Result]] = []
         size = 0
         half = (len(self._next) + self._last_rows + 1) // 2
-        most = self._max_rows if self._takes_all else min(half, self._max_rows)
+        takes_all = self._takes_all and len(self._next) not in HALVED_ROWS
+        most = self._max_rows if takes_all else min(half, self._max_rows)
         while self._next and len(rows) < most:
             size += len(self._next[0].payload)
             if rows and size > MAX_BYTES:
