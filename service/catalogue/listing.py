@@ -152,19 +152,24 @@ class Listing:
         If the index walk times out, sort the matches: matches that are clustered make the walk
         long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters, key = choose_start(wanted.parameters(), order, place.key)
-        parameters = {**filters, **place_parameters(order, Place(place.skip, key), size)}
+        filters = wanted.parameters()
         if not is_sort_cheaper(total, self._movies, place.skip + size):
             may_sort = total <= MAX_SORTED_MATCHES
-            timeout = None if may_sort else self._statements.timeout
+            started, key = choose_start(filters, order, place.key)
             try:
                 return await self._fetch(
-                    "walk_movies", timeout=timeout, waiting=waiting, **parameters
+                    "walk_movies",
+                    timeout=None if may_sort else self._statements.timeout,
+                    waiting=waiting,
+                    **started,
+                    **place_parameters(order, Place(place.skip, key), size),
                 )
             except Contended:
                 if not may_sort:
                     raise
-        return await self._fetch("sort_movies", waiting=waiting, **parameters)
+        # With all filters: it finds every match before it looks at the place.
+        at = place_parameters(order, place, size)
+        return await self._fetch("sort_movies", waiting=waiting, **filters, **at)
 
 
 def is_sort_cheaper(matches: int, movies: int, rows: int) -> bool:

@@ -330,7 +330,7 @@ class Pool:
 
 
 class Places(asyncio.Semaphore):
-    """A number of places for what needs several statements, beside the shares of a pool.
+    """Limits how many tasks run at once that send several statements, such as lists.
 
     Waits for a place count as waits for the pool. Raises `Unavailable` if none becomes free within
     `acquire_timeout`.

@@ -29,12 +29,14 @@ class Recorded(Statements):
     """Statements that record their names; some of them time out."""
 
     sent: list[str]
+    parameters: dict[str, Any]
     slow_query = ""
     after_count: Callable[[], object] = staticmethod(lambda: None)
 
     async def fetch(self, name: str, **options: Any) -> list[Row]:
         """Run the statement, or let it time out."""
         self.sent.append(name)
+        self.parameters = options
         if name == self.slow_query:
             if options["timeout"] is None:  # the query's own
                 raise Contended("canceling statement due to statement timeout")
@@ -150,6 +152,16 @@ async def test_a_later_page_of_few_is_sorted(ask: Ask) -> None:
     page, sent = await ask(FEW, Place(key=first.next, total=first.total))
 
     assert (ids(page), sent) == ([6], SORT)
+
+
+async def test_a_sort_has_all_filters(ask: Ask, statements: Recorded) -> None:
+    """A walk leaves out the bound that its start replaces; a sort would find more with it."""
+    first, _ = await ask(FEW, sort="runtime")
+
+    page, sent = await ask(FEW, Place(key=first.next, total=first.total), "runtime")
+
+    assert (ids(page), sent) == ([6], SORT)
+    assert statements.parameters["runtime_from"] == 3
 
 
 async def test_the_total_fits_the_page(ask: Ask, statements: Recorded, execute: Execute) -> None:

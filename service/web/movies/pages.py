@@ -1,7 +1,7 @@
 """A page of movies: its JSON, with metadata, and links to the pages around it."""
 
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -13,8 +13,6 @@ from service.web.movies import cursors
 from service.web.movies.parameters import ListQuery
 from service.web.request_cycle.compression import Content
 from service.web.responses import encode_json, make_content
-
-MAX_CACHED_URLS = 1024
 
 
 class EncodedPage(NamedTuple):
@@ -81,7 +79,6 @@ def _make_target(
     return f"{url}{separator}cursor={cursor}" if cursor else None
 
 
-@lru_cache(MAX_CACHED_URLS)
 def _remove_place(target: str) -> str:
     """Remove page, cursor and fragment, which a request target should not have (RFC 9112, 3.2).
 
