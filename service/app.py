@@ -46,8 +46,9 @@ from service.web.movies.lists import Lists
 from service.web.operators import MetricsPage, make_operations_routes
 from service.web.reference.handlers import Reference
 from service.web.request_cycle.access_log import AccessLog
-from service.web.request_cycle.cycle import RequestCycle, Route
+from service.web.request_cycle.cycle import RequestCycle
 from service.web.request_cycle.runner import OPERATIONS, choose_max_connections
+from service.web.route import Route
 from service.web.routes import make_routes
 
 log = structlog.get_logger()

@@ -1,41 +1,66 @@
 """The context of a request: its id, its trace, its client, and what is reported of it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
+
+from multidict import istr
 
 from service.errors import Refusal
 
-if TYPE_CHECKING:
-    from service.spans import RequestSpan
-
-POSITION = "Catalogue-Position"  # the header: a transaction that its sender has seen
+POSITION = istr("Catalogue-Position")  # the header: a transaction that its sender has seen
 TOTAL_RECORDS = "Total-Records"  # the header: the number of movies in a stream
+TRACEPARENT = istr("traceparent")
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MAX_LOGGED_LENGTH = 256  # characters of a path or a user agent; a request may have 8,190
+
+
+class Span(Protocol):
+    """The span of a request (`service/spans.py`)."""
+
+    def end(self, method: str, route: str | None, status: int) -> None:
+        """End it with the response."""
+
+    def trace_statement(
+        self, query: str, waiting: Sequence[Self]
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """Make the span of a statement that these requests share; yield what reports its rows."""
 
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
-    """One object for each request; each part is set where it becomes known."""
+    """One object for each request. Each part has one writer, which is named here."""
 
+    # `Contexts.make`, before anything else:
     id: str
     method: str
     address: str  # of the client, as trusted proxies report it
-    headers: dict[str, str]  # of its response, also if that is an error
-    deadline: float = 0.0  # by the loop's clock; a handler that needs more time raises it
-    position: int = 0  # a transaction that a read must show; of a write, its own
+    # Of its response, also if that is an error. `report_shown` and `Statements.stream` add to them.
+    headers: dict[str, str]
     is_last: bool = False  # its connection ends with the response
     trace_id: str | None = None
-    span: "RequestSpan | None" = None  # if the request is traced
-    client_id: int | None = None  # if it has a valid token
-    route: str | None = None  # its path in the table of routes
-    has_left: Callable[[], bool] | None = None  # of a stream: whether its client has gone
+    span: Span | None = None  # if the request is traced
+    # `Server`, from the head:
     expects_continue: bool = False  # the client waits for `100 Continue` before it sends the body
-    sent_bytes: int = 0  # by `DirectResponse`, past aiohttp's writer; 0: aiohttp counts
     refused_status: int | None = None  # if the head is too large, or has an unknown `Expect`
-    parser_error: str | None = None  # the request is not valid HTTP: method and path are unknown
+    # `RequestCycle.respond`:
+    deadline: float = 0.0  # by the loop's clock; a handler that needs more time raises it
+    route: str | None = None  # its path in the table of routes; streams have their own
+    must_show: int = 0  # a transaction that its reads must show; `require` raises it
+    # `AccessControl.require`:
+    client_id: int | None = None  # if it has a valid token
+    # `stream_movies`:
+    has_left: Callable[[], bool] | None = None  # whether the client of a stream has gone
+    # `problems.describe`, and streams that break off:
     refusal: Refusal | None = None  # why the response is a 503
     reason: str | None = None  # of a 5xx, for the log
+    # `Connection.handle_error`:
+    parser_error: str | None = None  # the request is not valid HTTP: method and path are unknown
+    # `report_shown`:
+    shown: int = 0  # a transaction that the response shows: of a write, its own
+    # `DirectResponse`:
+    sent_bytes: int = 0  # past aiohttp's writer; 0: aiohttp counts
 
     @property
     def ids(self) -> dict[str, str]:
@@ -50,10 +75,14 @@ class RequestContext:
         """The id of a client with a valid token, the address of any other."""
         return self.address if self.client_id is None else str(self.client_id)
 
+    def require(self, transaction: int) -> None:
+        """Let the reads from now on show this transaction, or a later one."""
+        self.must_show = max(self.must_show, transaction)
 
-def report_position(contexts: Iterable[RequestContext], transaction: int) -> None:
+
+def report_shown(contexts: Iterable[RequestContext], transaction: int) -> None:
     """Let the responses say that their clients have seen this transaction, or a later one."""
     for context in contexts:
-        if transaction > context.position:
-            context.position = transaction
+        if transaction > context.shown:
+            context.shown = transaction
             context.headers[POSITION] = f"{transaction}"

@@ -20,7 +20,7 @@ from prometheus_client import disable_created_metrics as hide_creation_times
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.context import RequestContext
+from service.context import METHODS, RequestContext
 from service.errors import Refusal
 from service.log_writer import get_writer
 
@@ -28,7 +28,6 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 # A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
 DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Off:

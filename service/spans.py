@@ -21,10 +21,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service import __version__
-from service.context import MAX_LOGGED_LENGTH, RequestContext
+from service.context import MAX_LOGGED_LENGTH, METHODS, TRACEPARENT, RequestContext
 from service.errors import RuleBroken
-from service.metrics import METHODS
-from service.tracing import TRACEPARENT
 
 TRACESTATE = istr("tracestate")
 NAME = "movie-catalogue"
@@ -76,7 +74,7 @@ class Tracer:
         )
         if span.is_recording():
             context.span = RequestSpan(self._tracer, span)
-            context.trace_id = context.span.trace_id
+            context.trace_id = trace.format_trace_id(span.get_span_context().trace_id)
 
     def stop(self) -> None:
         """Export the last spans."""
@@ -89,7 +87,6 @@ class RequestSpan:
     def __init__(self, tracer: trace.Tracer, span: trace.Span) -> None:
         self._tracer = tracer
         self._span = span
-        self.trace_id = trace.format_trace_id(span.get_span_context().trace_id)
 
     def end(self, method: str, route: str | None, status: int) -> None:
         """End it with the response; 5xx is an error."""

@@ -10,16 +10,16 @@ from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from multidict import CIMultiDictProxy, istr
+from multidict import CIMultiDictProxy
 
 from service.config import Config
+from service.context import TRACEPARENT
 from service.errors import OperatorError
 
 if TYPE_CHECKING:
     from service.spans import Tracer
 
 EXIT_WAIT_S = 2.0  # for the last spans
-TRACEPARENT = istr("traceparent")
 # version-trace_id-parent_id-flags. Later versions may have more fields, but no version is ff.
 WELL_FORMED_TRACE = re.compile(
     r"(?!ff)(?!00.{53}.)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"

@@ -58,6 +58,13 @@ class Place(NamedTuple):
 END = Place("", 2**64 - 1, 0)  # behind every change
 
 
+class FeedEnd(NamedTuple):
+    """The end of the feed, and a transaction that a list must show to begin there."""
+
+    place: Place | None  # None if the feed is off
+    must_show: int
+
+
 class Change(NamedTuple):
     """A change of a movie; `movie` is the movie as it is now, None if it is gone."""
 
@@ -102,20 +109,18 @@ class Feed:
             raise CursorExpired
         return page
 
-    async def find_end(self, context: RequestContext) -> Place | None:
-        """Return a place in front of every change that a list now lacks; None if the feed is off.
+    async def find_end(self, context: RequestContext) -> FeedEnd:
+        """Return a place in front of every change that a list now lacks.
 
         It is up to `END_S` old: an older place only makes the client read some changes again. The
         list may be read on a replica: then it is a place that all of them are behind.
         """
         if self._replicas and (mark := self._replicas.get_mark()):
-            return cast("Place", mark)
+            return FeedEnd(cast("Place", mark), must_show=0)
         now = asyncio.get_running_loop().time()
         if now >= self._end_read_at + END_S:
             self._end, self._end_read_at = await self._find_end([context]), now
-        if self._end and self._end.transaction > context.position:
-            context.position = self._end.transaction - 1
-        return self._end
+        return FeedEnd(self._end, self._end.transaction - 1 if self._end else 0)
 
     async def _find_end(self, waiting: Sequence[RequestContext] = ()) -> Place | None:
         """Return the place behind all changes that can be read now; None if the feed is off."""

@@ -62,6 +62,19 @@ class OpenFiles:
         os.fstat(descriptors[0])
 
 
+def require_utf8(session: Session) -> None:
+    """Raise `OperatorError` unless the database is in UTF8.
+
+    In SQL_ASCII, searches would silently miss movies; other encodings lack characters.
+    """
+    encoding = session.info.parameter_status("server_encoding")
+    if encoding not in ("UTF8", None):  # None: a proxy does not say
+        raise OperatorError(
+            f"the database's encoding is {encoding}, but the service needs UTF8: create another one"
+            " with: create database NAME encoding 'UTF8' locale 'C' template template0"
+        )
+
+
 class Connector:
     """Opens connections of aiopg; begins with the address that it reached last.
 

@@ -15,7 +15,7 @@ import aiopg
 import psycopg2
 import structlog
 
-from service.context import TOTAL_RECORDS, RequestContext, report_position
+from service.context import TOTAL_RECORDS, RequestContext, report_shown
 from service.database.driver_errors import CONTENDED, OUTDATED, describe_error, translate_error
 from service.database.pool import Pool
 from service.database.query import Execution, Query, limit_affected, ping
@@ -112,7 +112,7 @@ class Statements:
             if report_rows:
                 report_rows(len(rows))
         if rows and query.returns_transaction:
-            report_position(waiting, rows[0][0])
+            report_shown(waiting, rows[0][0])
         return rows
 
     async def stream(self, name: str, context: RequestContext, **parameters: Any) -> RowLists:

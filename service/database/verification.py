@@ -16,7 +16,7 @@ import structlog
 from psycopg2 import errors as postgres
 
 from service.config import Config, Database
-from service.database.connections import Connector, application_name, open_session
+from service.database.connections import Connector, application_name, open_session, require_utf8
 from service.database.driver_errors import describe_error, translate_error
 from service.database.migrations.files import list_versions
 from service.database.query import Expected, Query, limit_affected, suppress_timeout_reports
@@ -99,19 +99,6 @@ def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -
         raise Unavailable(
             f"migration {missing[0]} has not been applied: run python -m service migrate",
             Refusal.NOT_READY,
-        )
-
-
-def require_utf8(session: psycopg2.extensions.connection) -> None:
-    """Raise `OperatorError` unless the database is in UTF8.
-
-    In SQL_ASCII, searches would silently miss movies; other encodings lack characters.
-    """
-    encoding = session.info.parameter_status("server_encoding")
-    if encoding not in ("UTF8", None):  # None: a proxy does not say
-        raise OperatorError(
-            f"the database's encoding is {encoding}, but the service needs UTF8: create another one"
-            " with: create database NAME encoding 'UTF8' locale 'C' template template0"
         )
 
 

@@ -3,24 +3,20 @@
 Only routes with a scope ask. They ask before they look at anything else of the request.
 """
 
-from typing import TYPE_CHECKING
-
 from aiohttp import hdrs, web
 
 from service.access.clients import Client, Clients, Scope
 from service.access.limits import Limits
+from service.access.tokens import EXPECTED_HEADER
 from service.catalogue.strict_json import MAX_BYTES
 from service.config import Access
 from service.context import RequestContext
 from service.errors import Forbidden, MalformedHeader, Unauthorized
-from service.web.request_cycle.contexts import CONTEXT
-
-if TYPE_CHECKING:
-    from service.web.request_cycle.cycle import Route
+from service.web.http.contexts import CONTEXT
+from service.web.route import Route
 
 UNIT_BYTES = 65_536  # a body takes a unit of the rate limit for as many bytes, or fewer
 MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
-EXPECTED_HEADER = "the request needs a token; expected Authorization: Bearer mc_..."
 
 
 class AccessControl:
@@ -31,11 +27,11 @@ class AccessControl:
         self._clients = clients
         self._limits = limits
 
-    def is_open(self, route: "Route") -> bool:
+    def is_open(self, route: Route) -> bool:
         """Whether every request without a token may use the route."""
         return self.anonymous >= route.scope and (not route.scope or not self._limits.are_on)
 
-    async def require(self, request: web.Request, context: RequestContext, route: "Route") -> None:
+    async def require(self, request: web.Request, context: RequestContext, route: Route) -> None:
         """Require the scope of the route and the units that the request takes.
 
         Raises `LimitReached`, `Unauthorized`, `Forbidden`, or `MalformedHeader` with two headers;

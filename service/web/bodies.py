@@ -10,7 +10,7 @@ from aiohttp import web
 from service.catalogue.rules import quote
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable
-from service.web.request_cycle.contexts import CONTEXT
+from service.web.http.contexts import CONTEXT
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
 # without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.

@@ -9,10 +9,10 @@ from aiohttp import web
 from service.catalogue.changes import Change, ChangePage, Feed
 from service.catalogue.movie import movie_json
 from service.web.bodies import ClientGone
+from service.web.http.compression import Content, LargeResponse
+from service.web.http.contexts import CONTEXT
 from service.web.movies.cursors import encode_change
 from service.web.movies.parameters import parse_changes_query
-from service.web.request_cycle.compression import Content, LargeResponse
-from service.web.request_cycle.contexts import CONTEXT
 from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import JSON_TYPE, encode_json
 

@@ -3,8 +3,8 @@
 from aiohttp import web
 
 from service.catalogue.genres import GenreCounts
+from service.web.http.contexts import CONTEXT
 from service.web.movies.parameters import reject_query_string
-from service.web.request_cycle.contexts import CONTEXT
 from service.web.responses import cacheable_response, encode_json, make_content
 
 

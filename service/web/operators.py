@@ -12,8 +12,8 @@ from service.access.clients import Scope
 from service.metrics import Metrics
 from service.web import problems
 from service.web.health import Health
-from service.web.request_cycle.compression import Content, LargeResponse
-from service.web.request_cycle.cycle import Route
+from service.web.http.compression import Content, LargeResponse
+from service.web.route import Route
 
 
 class MetricsPage:

@@ -13,13 +13,13 @@ import structlog
 from aiohttp import web
 
 from service import errors
+from service.access.tokens import EXPECTED_HEADER
 from service.catalogue.rules import MOVIE, refuse_field
 from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.context import MAX_LOGGED_LENGTH
-from service.web.access import EXPECTED_HEADER
-from service.web.movies.idempotency_keys import EXPECTED_KEY
-from service.web.request_cycle.contexts import CONTEXT
-from service.web.request_cycle.direct_response import DirectResponse
+from service.web.http.contexts import CONTEXT
+from service.web.http.direct_response import DirectResponse
+from service.web.http.idempotency_keys import EXPECTED_KEY
 from service.web.responses import json_response
 
 log = structlog.get_logger()

@@ -8,9 +8,9 @@ from aiohttp import hdrs, web
 
 from service.catalogue.movie import Movie, movie_json
 from service.context import POSITION
-from service.web.conditions import content_headers, is_not_modified, not_modified_headers
-from service.web.request_cycle.compression import Content, LargeResponse
-from service.web.request_cycle.direct_response import DirectResponse
+from service.web.http.compression import Content, LargeResponse
+from service.web.http.conditions import content_headers, is_not_modified, not_modified_headers
+from service.web.http.direct_response import DirectResponse
 
 JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 JSON_TYPE = {"Content-Type": "application/json"}

@@ -13,7 +13,7 @@ from service.web.movies.lists import Lists
 from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
 from service.web.reference.operations import OPERATIONS
-from service.web.request_cycle.cycle import Route
+from service.web.route import Route
 
 # No leading zeros, so that a movie has one path; `\d` would match digits of other scripts.
 MOVIE_PATH = "/v1/movies/{id:[1-9][0-9]{0,18}}"

@@ -13,7 +13,7 @@ from wire import exchange, send
 
 from service.access.tokens import make_token
 from service.web.index import show_index
-from service.web.request_cycle.cycle import Route
+from service.web.route import Route
 
 MODES = ("write", "read", "none")
 

@@ -19,11 +19,11 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.database.connections import require_utf8
 from service.database.driver_errors import describe_error
 from service.database.migrations import history
 from service.database.migrations.files import Migration, Report, read
 from service.database.migrations.session import Watch, connect, find_driver_error, lock, retry
-from service.database.verification import require_utf8
 from service.errors import OperatorError, locate
 
 CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)

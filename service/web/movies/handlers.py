@@ -12,12 +12,12 @@ from service.catalogue.movies import Catalogue
 from service.catalogue.rules import MOVIE, load_fields
 from service.database import MAX_BIGINT
 from service.web.bodies import BodyReader
-from service.web.conditions import is_not_modified, not_modified_headers
-from service.web.movies.idempotency_keys import HEADER_NAME, parse_key
+from service.web.http.conditions import is_not_modified, not_modified_headers
+from service.web.http.contexts import CONTEXT
+from service.web.http.direct_response import DirectResponse
+from service.web.http.idempotency_keys import HEADER_NAME, parse_key
 from service.web.movies.parameters import reject_query_string
 from service.web.movies.preconditions import movie_headers, parse_preconditions
-from service.web.request_cycle.contexts import CONTEXT
-from service.web.request_cycle.direct_response import DirectResponse
 from service.web.responses import movie_response
 
 

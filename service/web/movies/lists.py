@@ -16,11 +16,11 @@ from service.catalogue.suggestions import Suggestions
 from service.config import Sharing
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.pool import Places
+from service.web.http.contexts import CONTEXT
 from service.web.movies.cursors import CHANGES_CURSOR, encode_change
 from service.web.movies.pages import EncodedPage, encode_page, make_link
 from service.web.movies.parameters import ListQuery, parse_list_query
 from service.web.movies.streams import choose_form, stream_movies
-from service.web.request_cycle.contexts import CONTEXT
 from service.web.responses import cacheable_response, make_content
 
 Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
@@ -73,7 +73,8 @@ class Lists:
         """Fetch and encode the page for the requests of these rows, which all have the key 0."""
         waiting, place = list_contexts(rows), None
         if self.feed and query.is_whole_list:  # before the list: no change may be missed
-            place = await self.feed.find_end(waiting[0])
+            place, must_show = await self.feed.find_end(waiting[0])
+            waiting[0].require(must_show)
         page = await self.listing.fetch_page(
             query.filter, query.sort, query.place, query.page_size, waiting
         )

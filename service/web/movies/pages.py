@@ -9,9 +9,9 @@ from yarl import URL
 
 from service.catalogue.movie import movie_json
 from service.catalogue.paging import Page
+from service.web.http.compression import Content
 from service.web.movies import cursors
 from service.web.movies.parameters import ListQuery
-from service.web.request_cycle.compression import Content
 from service.web.responses import encode_json, make_content
 
 

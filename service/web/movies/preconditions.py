@@ -13,7 +13,7 @@ from service.catalogue.movies import ALWAYS, Condition
 from service.catalogue.rules import quote
 from service.database import MAX_INTEGER
 from service.errors import MalformedHeader, PreconditionRequired
-from service.web.conditions import Tag, format_date, parse_date, parse_tags
+from service.web.http.conditions import Tag, format_date, parse_date, parse_tags
 
 MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
 

@@ -10,10 +10,10 @@ from service.catalogue.changes import Feed
 from service.catalogue.listing import Listing
 from service.catalogue.movie import OUTPUT_FORMS, Form, Movie, movie_json
 from service.web.bodies import ClientGone
+from service.web.http.compression import parse_qualities, prefers_gzip
+from service.web.http.contexts import CONTEXT
 from service.web.movies.cursors import CHANGES_CURSOR, encode_change
 from service.web.movies.parameters import parse_list_query
-from service.web.request_cycle.compression import parse_qualities, prefers_gzip
-from service.web.request_cycle.contexts import CONTEXT
 
 READ_TIMEOUT_S = 10.0  # for a client to read what was sent
 MAX_STREAM_S = 3600.0  # VACUUM keeps dead rows as long as a snapshot may see them
@@ -45,8 +45,11 @@ async def stream_movies(
     query = parse_list_query(request, is_stream=True)
     headers = {"Content-Type": form.media_type, "Vary": "Accept, Accept-Encoding"}
     response = web.StreamResponse(headers=headers)
-    if feed and (place := await feed.find_end(context)):  # before the list, to miss no change
-        response.headers[CHANGES_CURSOR] = encode_change(place)
+    if feed:  # before the list, to miss no change
+        place, must_show = await feed.find_end(context)
+        context.require(must_show)
+        if place:
+            response.headers[CHANGES_CURSOR] = encode_change(place)
     if request.method == hdrs.METH_HEAD:
         return response
     if prefers_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))):

@@ -17,10 +17,10 @@ from marshmallow import Schema
 
 from service import __version__
 from service.access.clients import Scope
+from service.web.http.contexts import WELL_FORMED_ID
+from service.web.http.headers import POSITIONS
 from service.web.problems import BY_SLUG, CONTENT_TYPE, example_json
 from service.web.reference import schemas
-from service.web.request_cycle.contexts import WELL_FORMED_ID
-from service.web.request_cycle.headers import POSITIONS
 
 Json = dict[str, Any]
 

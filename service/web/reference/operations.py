@@ -12,7 +12,7 @@ from service.catalogue.batches import BATCH, MAX_MOVIES
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MOVIE
 from service.database import MAX_BIGINT
-from service.web.movies.idempotency_keys import HEADER_NAME, KEY_PATTERN
+from service.web.http.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.movies.parameters import CHANGES_PARAMETERS, PARAMETERS, QueryParameter
 from service.web.movies.streams import STREAMS
 from service.web.reference import schemas

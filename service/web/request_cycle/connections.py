@@ -20,9 +20,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from service.context import RequestContext
 from service.web import problems
+from service.web.http.client_address import UNIX
+from service.web.http.contexts import CONTEXT
 from service.web.problems import MAX_HEAD_BYTES
-from service.web.request_cycle.client_address import UNIX
-from service.web.request_cycle.contexts import CONTEXT
 from service.web.request_cycle.cycle import RequestCycle
 
 log = structlog.get_logger()

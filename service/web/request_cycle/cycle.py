@@ -2,42 +2,30 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from service.access.clients import Scope
 from service.config import Server as Settings
-from service.context import RequestContext
+from service.context import POSITION, RequestContext
 from service.errors import Refusal, Unavailable
 from service.metrics import Metrics
 from service.tracing import Tracing
 from service.web import problems
 from service.web.access import AccessControl
 from service.web.bodies import ClientGone
-from service.web.request_cycle.access_log import AccessLog
-from service.web.request_cycle.contexts import CONTEXT, Contexts
-from service.web.request_cycle.headers import (
-    CATALOGUE_POSITION,
+from service.web.http.contexts import CONTEXT, Contexts
+from service.web.http.headers import (
     SEC_FETCH_SITE,
     parse_position,
     require_allowed_origin,
 )
+from service.web.request_cycle.access_log import AccessLog
+from service.web.route import Route
 
 UPGRADE = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}  # of a 426: RFC 9110, 7.8
 NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
-
-
-class Route(NamedTuple):
-    """A method of a path, its own handler (no other route has it), and who may use it."""
-
-    method: str
-    path: str
-    handler: Handler
-    scope: Scope  # NONE: public in every configuration
-    cost: int = 1  # in units of the rate limit; a large body takes more
-    is_open: bool = False  # set by `make_application`: a request without a token needs no check
 
 
 class RequestCycle:
@@ -110,8 +98,8 @@ class RequestCycle:
                     require_allowed_origin(request.headers, self.settings.cors_origins)
                 if not route.is_open or hdrs.AUTHORIZATION in request.headers:
                     await self._access.require(request, context, route)
-                if route.scope is Scope.READ and CATALOGUE_POSITION in request.headers:
-                    context.position = parse_position(request.headers)
+                if route.scope is Scope.READ and POSITION in request.headers:
+                    context.must_show = parse_position(request.headers)
             response = await handler(request)
         except asyncio.CancelledError:
             if task not in self._overdue:

@@ -19,11 +19,11 @@ from support import until
 from wire import exchange
 
 from service.errors import OperatorError
+from service.web.http.compression import LargeResponse
+from service.web.http.direct_response import DirectResponse
 from service.web.request_cycle import connections
-from service.web.request_cycle.compression import LargeResponse
 from service.web.request_cycle.connections import Server
 from service.web.request_cycle.cycle import CYCLE
-from service.web.request_cycle.direct_response import DirectResponse
 from service.web.request_cycle.runner import choose_max_connections
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -12,7 +12,7 @@ from conftest import Client, Service, Start
 from pytest_aiohttp import AiohttpClient
 from support import until
 
-from service.web.request_cycle.contexts import CONTEXT
+from service.web.http.contexts import CONTEXT
 
 
 @pytest.fixture

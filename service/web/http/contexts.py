@@ -9,10 +9,10 @@ from aiohttp.http import HttpVersion10, RawRequestMessage
 from multidict import istr
 
 from service.config import Server as Settings
-from service.context import RequestContext
-from service.tracing import TRACEPARENT, Tracing, find_trace_id
-from service.web.request_cycle.client_address import ClientAddresses
-from service.web.request_cycle.headers import CommonHeaders
+from service.context import TRACEPARENT, RequestContext
+from service.tracing import Tracing, find_trace_id
+from service.web.http.client_address import ClientAddresses
+from service.web.http.headers import CommonHeaders
 
 CONTEXT = web.RequestKey("context", RequestContext)
 REQUEST_ID = istr("X-Request-Id")

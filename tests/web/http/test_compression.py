@@ -8,7 +8,7 @@ from conftest import Client
 from support import Execute
 from wire import exchange
 
-from service.web.request_cycle.compression import prefers_gzip
+from service.web.http.compression import prefers_gzip
 
 DOCUMENT = "/v1/openapi.json"
 GZIP = {"Accept-Encoding": "gzip"}

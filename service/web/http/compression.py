@@ -12,7 +12,7 @@ from functools import cached_property
 
 from aiohttp import hdrs, web
 
-from service.web.request_cycle.direct_response import DirectResponse
+from service.web.http.direct_response import DirectResponse
 
 MIN_BYTES = 1400  # less fits into one Ethernet packet with its headers, compressed or not
 GZIP_WBITS = 16 + zlib.MAX_WBITS  # https://docs.python.org/3/library/zlib.html#zlib.compress

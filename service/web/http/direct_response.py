@@ -11,7 +11,7 @@ from wsgiref.handlers import format_date_time
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
-from service.web.request_cycle.contexts import CONTEXT
+from service.web.http.contexts import CONTEXT
 
 STATUS_LINES = {
     int(status): f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus

@@ -17,7 +17,6 @@ from service.database import MAX_BIGINT
 from service.errors import MalformedHeader, OriginNotAllowed
 
 ANY_ORIGIN = "*"
-CATALOGUE_POSITION = istr(POSITION)
 POSITIONS = re.compile("[0-9]{1,19}(?:[ \t]*,[ \t]*[0-9]{1,19})*")
 SEC_FETCH_SITE = istr("Sec-Fetch-Site")
 # Request headers that a page may set; browsers allow some others without asking.
@@ -81,7 +80,7 @@ def require_allowed_origin(sent: CIMultiDictProxy[str], origins: tuple[str, ...]
 
 def parse_position(sent: CIMultiDictProxy[str]) -> int:
     """Return the highest transaction that the client has seen; raises `MalformedHeader`."""
-    text = ",".join(sent.getall(CATALOGUE_POSITION))
+    text = ",".join(sent.getall(POSITION))
     if POSITIONS.fullmatch(text) and (highest := max(map(int, text.split(",")))) <= MAX_BIGINT:
         return highest
     what = f"{POSITION} must be a number from an earlier response, or several, separated by commas"

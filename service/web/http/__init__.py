@@ -1,0 +1,1 @@
+"""HTTP itself, for all resources: the context of a request, headers, conditions, compression."""
