@@ -5,18 +5,35 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from aiohttp import web
+from marshmallow import Schema
 
 from service.catalogue.changes import Change, ChangePage, Feed
 from service.catalogue.movie import movie_json
 from service.web.bodies import ClientGone
+from service.web.changes_cursors import decode_change, encode_change
 from service.web.http.compression import Content, LargeResponse
 from service.web.http.contexts import CONTEXT
-from service.web.movies.cursors import encode_change
-from service.web.movies.parameters import parse_changes_query
+from service.web.http.query_strings import QueryParameter, number_parameter, parse_query
 from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import JSON_TYPE, encode_json
 
+MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
 STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
+
+
+class ChangesQuery(Schema):
+    """The parameters of GET /v1/changes."""
+
+    after = QueryParameter(
+        "a cursor: next_cursor of the feed, or the header Changes-Cursor of a list",
+        decode_change,
+        type="string",
+        minLength=1,
+    )
+    wait = number_parameter(MAX_WAIT_S, 0, " of seconds")
+
+
+SCHEMA = ChangesQuery()
 
 
 @dataclass(frozen=True)
@@ -29,7 +46,8 @@ class Changes:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200 and the next changes; with `wait`, as soon as there is one."""
         context, loop = request[CONTEXT], asyncio.get_running_loop()
-        after, seconds = parse_changes_query(request)
+        query = parse_query(request.rel_url.raw_query_string, SCHEMA)
+        after, seconds = query.get("after"), query.get("wait", 0)
         end = loop.time() + seconds
         context.deadline += seconds
         page = await self.feed.fetch(after, context)

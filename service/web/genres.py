@@ -4,7 +4,7 @@ from aiohttp import web
 
 from service.catalogue.genres import GenreCounts
 from service.web.http.contexts import CONTEXT
-from service.web.movies.parameters import reject_query_string
+from service.web.http.query_strings import reject_query_string
 from service.web.responses import cacheable_response, encode_json, make_content
 
 

@@ -24,7 +24,7 @@ from service.catalogue.clearing import Clearing
 from service.database.migrations import session as migration_session
 from service.database.statements import Statements
 from service.web import changes as web_changes
-from service.web.movies.cursors import decode_change, encode_change
+from service.web.changes_cursors import decode_change, encode_change
 from service.web.request_cycle.cycle import CYCLE
 from service.web.responses import encode_json
 

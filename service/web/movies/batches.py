@@ -17,7 +17,7 @@ from service.web.access import AccessControl
 from service.web.bodies import BodyReader
 from service.web.http.contexts import CONTEXT
 from service.web.http.idempotency_keys import parse_key
-from service.web.movies.parameters import reject_query_string
+from service.web.http.query_strings import reject_query_string
 from service.web.responses import JSON_TYPE, json_response
 
 # A preference of the header Prefer (RFC 7240, 2 and 4.4); the first one counts.

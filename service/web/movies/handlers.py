@@ -16,7 +16,7 @@ from service.web.http.conditions import is_not_modified, not_modified_headers
 from service.web.http.contexts import CONTEXT
 from service.web.http.direct_response import DirectResponse
 from service.web.http.idempotency_keys import HEADER_NAME, parse_key
-from service.web.movies.parameters import reject_query_string
+from service.web.http.query_strings import reject_query_string
 from service.web.movies.preconditions import movie_headers, parse_preconditions
 from service.web.responses import movie_response
 

@@ -16,8 +16,8 @@ from service.catalogue.suggestions import Suggestions
 from service.config import Sharing
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.pool import Places
+from service.web.changes_cursors import CHANGES_CURSOR, encode_change
 from service.web.http.contexts import CONTEXT
-from service.web.movies.cursors import CHANGES_CURSOR, encode_change
 from service.web.movies.pages import EncodedPage, encode_page, make_link
 from service.web.movies.parameters import ListQuery, parse_list_query
 from service.web.movies.streams import choose_form, stream_movies

@@ -1,36 +1,33 @@
-"""Parses query strings as strictly as bodies: nothing unknown or empty, and only arrays repeated.
-
-Reports all failures at once. Values are percent-encoded UTF-8, with `+` or `%20` for a space
-(https://url.spec.whatwg.org/#application/x-www-form-urlencoded).
-"""
+"""The parameters of GET /v1/movies: filters, order and place of a list."""
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, cast
-from urllib.parse import parse_qsl
+from functools import lru_cache
+from typing import NamedTuple
 
 from aiohttp import web
 from marshmallow import Schema, ValidationError
-from marshmallow.fields import Field
 
-from service.catalogue.changes import Place as ChangePlace
 from service.catalogue.paging import EXACT_TOTAL, SORTS, Filter, Place, Range
-from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, quote
+from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.errors import Failure, WrongParameters
+from service.web.http.query_strings import (
+    DIGITS,
+    MAX_PARAMETER_BYTES,
+    QueryParameter,
+    list_parameters,
+    number_parameter,
+    parse_number,
+    parse_query,
+)
 from service.web.movies import cursors
 
 DEFAULT_PAGE_SIZE = 20
 MAX_PAGE_SIZE = 100
-MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
 MAX_RANGES = 10
 MAX_CACHED_QUERIES = 1024  # query strings of lists; parsing one takes 0.1 ms
-MAX_WAIT_S = 20  # for changes; less than the 30 s after which platforms give up
-DIGITS = "(0|[1-9][0-9]{0,9})"
-NUMBER = re.compile(DIGITS)
 RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
 IDS = re.compile(rf"[1-9][0-9]{{0,18}}(,[1-9][0-9]{{0,18}}){{0,{MAX_PAGE_SIZE - 1}}}")
 RANGES = re.compile(rf"{RANGE}(,{RANGE}){{0,{MAX_RANGES - 1}}}")
@@ -57,39 +54,6 @@ class ListQuery(NamedTuple):
         Not by number: after a deletion, page 2 begins one movie later, and that one is missed.
         """
         return self.filter == Filter() and not self.place.key and not self.page_number
-
-
-class QueryParameter(Field[Any]):
-    """A parameter whose text `parse` converts, or refuses with `ValueError` or `ValidationError`.
-
-    `expected` is what errors and the reference say; `schema` is its JSON Schema.
-    """
-
-    def __init__(self, expected: str, parse: Callable[[str], Any] = str, **schema: Any) -> None:
-        super().__init__(error_messages={"invalid": f"must be {expected}"})
-        self.expected = expected
-        self.schema = schema
-        self._parse = parse
-        self._max_bytes = schema.get("maxLength", MAX_PARAMETER_BYTES)
-
-    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - marshmallow's signature
-        # PostgreSQL does not store NUL.
-        if "\0" in value or not 0 < len(value.encode()) <= self._max_bytes:
-            raise self.make_error("invalid")
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            raise self.make_error("invalid") from error
-
-
-def _number(maximum: int, minimum: int = 1, unit: str = "") -> QueryParameter:
-    return QueryParameter(
-        f"a number{unit} from {minimum} to {maximum}",
-        partial(_parse_number, minimum=minimum, maximum=maximum),
-        type="integer",
-        minimum=minimum,
-        maximum=maximum,
-    )
 
 
 def _genres(which: str, example: str) -> QueryParameter:
@@ -128,12 +92,6 @@ def _times() -> QueryParameter:
     )
 
 
-def _parse_number(text: str, minimum: int = 0, maximum: int = MAX_INTEGER) -> int:
-    if not NUMBER.fullmatch(text) or not minimum <= int(text) <= maximum:
-        raise ValueError("not a number in the range")
-    return int(text)
-
-
 def _parse_ranges(text: str) -> Range:
     """Return the range from the first start to the last end; its parts, if there are several."""
     if not RANGES.fullmatch(text):
@@ -141,8 +99,8 @@ def _parse_ranges(text: str) -> Range:
     parts = list[tuple[int, int]]()
     for part in text.split(","):
         low_text, dots, high_text = part.partition("..")
-        low = _parse_number(low_text or "0")
-        high = _parse_number((high_text or str(MAX_INTEGER)) if dots else low_text)
+        low = parse_number(low_text or "0")
+        high = parse_number((high_text or str(MAX_INTEGER)) if dots else low_text)
         if low > high:
             raise ValidationError(f"must not start after its end, found {part}")
         parts.append((low, high))
@@ -217,8 +175,8 @@ class MoviesQuery(Schema):
         type="string",
         enum=[*SORTS],
     )
-    page_size = _number(MAX_PAGE_SIZE)
-    page = _number(MAX_INTEGER)
+    page_size = number_parameter(MAX_PAGE_SIZE)
+    page = number_parameter(MAX_INTEGER)
     cursor = QueryParameter(
         "a cursor from the metadata of a response with the same filters and sort",
         type="string",
@@ -227,22 +185,8 @@ class MoviesQuery(Schema):
     )
 
 
-class ChangesQuery(Schema):
-    """The parameters of GET /v1/changes."""
-
-    after = QueryParameter(
-        "a cursor: next_cursor of the feed, or the header Changes-Cursor of a list",
-        cursors.decode_change,
-        type="string",
-        minLength=1,
-    )
-    wait = _number(MAX_WAIT_S, 0, " of seconds")
-
-
-SCHEMA, CHANGES_SCHEMA = MoviesQuery(), ChangesQuery()
-PARAMETERS = cast("Mapping[str, QueryParameter]", SCHEMA.fields)
-CHANGES_PARAMETERS = cast("Mapping[str, QueryParameter]", CHANGES_SCHEMA.fields)
-NO_PARAMETERS = Schema()
+SCHEMA = MoviesQuery()
+PARAMETERS = list_parameters(SCHEMA)
 NO_PAGES = "must not be sent for NDJSON or CSV: a stream has all movies that match, and no pages"
 
 
@@ -253,7 +197,7 @@ def parse_list_query(request: web.Request, *, is_stream: bool = False) -> ListQu
 
 @lru_cache(MAX_CACHED_QUERIES)
 def _parse_list(query: str, is_stream: bool) -> ListQuery:  # noqa: FBT001 - of a cached function
-    values = _parse(query, SCHEMA)
+    values = parse_query(query, SCHEMA)
     if ids := values.pop("id", ()):
         if values:
             raise WrongParameters([Failure("id", f"must not be combined with {min(values)}")])
@@ -281,42 +225,3 @@ def _parse_list(query: str, is_stream: bool) -> ListQuery:  # noqa: FBT001 - of 
             detail = f"{what}; must be {PARAMETERS['cursor'].expected}"
             raise WrongParameters([Failure("cursor", detail)]) from error
     return ListQuery(filters, sort, place, page_size, page)
-
-
-def parse_changes_query(request: web.Request) -> tuple[ChangePlace | None, int]:
-    """Return the place after which the changes begin, and how many seconds to wait for one."""
-    values = _parse(request.rel_url.raw_query_string, CHANGES_SCHEMA)
-    return values.get("after"), values.get("wait", 0)
-
-
-def reject_query_string(request: web.Request) -> None:
-    """Raise `WrongParameters` if there is a query string, on paths without parameters."""
-    if query := request.rel_url.raw_query_string:
-        _parse(query, NO_PARAMETERS)
-
-
-def _parse(query: str, schema: Schema) -> dict[str, Any]:
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
-    except UnicodeDecodeError as error:
-        detail = "the query string is not percent-encoded UTF-8"
-        raise WrongParameters([Failure("", detail)]) from error
-    known = cast("Mapping[str, QueryParameter]", schema.fields)
-    texts, failures = dict[str, list[str]](), dict[str, str]()
-    for name, text in pairs:
-        texts.setdefault(name, []).append(text)
-    for name, given in texts.items():
-        if name not in known:
-            names = ", ".join(known) or "none here"
-            failures[name] = f"unknown parameter {quote(name)}; there are {names}"
-        elif len(given) > 1 and known[name].schema["type"] != "array":
-            failures[name] = f"must be given once, as {known[name].expected}"
-    joined = {name: ",".join(given) for name, given in texts.items() if name not in failures}
-    try:
-        values = schema.load(joined)
-    except ValidationError as error:
-        failures |= {name: errors[0] for name, errors in error.messages_dict.items()}
-    if failures:
-        in_order = [name for name in texts if name in failures]
-        raise WrongParameters([Failure(name, failures[name]) for name in in_order])
-    return dict(values)

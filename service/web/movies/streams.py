@@ -10,9 +10,9 @@ from service.catalogue.changes import Feed
 from service.catalogue.listing import Listing
 from service.catalogue.movie import OUTPUT_FORMS, Form, Movie, movie_json
 from service.web.bodies import ClientGone
+from service.web.changes_cursors import CHANGES_CURSOR, encode_change
 from service.web.http.compression import parse_qualities, prefers_gzip
 from service.web.http.contexts import CONTEXT
-from service.web.movies.cursors import CHANGES_CURSOR, encode_change
 from service.web.movies.parameters import parse_list_query
 
 READ_TIMEOUT_S = 10.0  # for a client to read what was sent

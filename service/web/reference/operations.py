@@ -12,8 +12,10 @@ from service.catalogue.batches import BATCH, MAX_MOVIES
 from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.catalogue.rules import MOVIE
 from service.database import MAX_BIGINT
+from service.web.changes import SCHEMA as CHANGES_SCHEMA
 from service.web.http.idempotency_keys import HEADER_NAME, KEY_PATTERN
-from service.web.movies.parameters import CHANGES_PARAMETERS, PARAMETERS, QueryParameter
+from service.web.http.query_strings import QueryParameter, list_parameters
+from service.web.movies.parameters import PARAMETERS
 from service.web.movies.streams import STREAMS
 from service.web.reference import schemas
 from service.web.reference.document import (
@@ -173,7 +175,7 @@ _OPERATIONS = (
         "To keep a copy of the catalogue, get all movies with `GET /v1/movies`, and begin with the"
         " header `Changes-Cursor` of the first page. Then send each `next_cursor` as `after`.",
         json_response("The changes.", schemas.ChangeList, changes=[_CHANGE]),
-        _describe_query(CHANGES_PARAMETERS),
+        _describe_query(list_parameters(CHANGES_SCHEMA)),
         problems=("cursor-expired",),
     ),
     Operation(

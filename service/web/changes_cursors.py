@@ -1,0 +1,25 @@
+"""Cursors of the feed of changes, which lists send, too."""
+
+import orjson
+
+from service.catalogue.changes import Place
+from service.database import MAX_BIGINT
+from service.web.http.seals import seal, unseal
+
+CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
+
+
+def encode_change(place: Place) -> str:
+    """Make the cursor of a place in the feed of changes."""
+    return seal(orjson.dumps([*place]))
+
+
+def decode_change(cursor: str) -> Place:
+    """Return the place in the feed; `ValueError` if the cursor is damaged, or of a list."""
+    content = orjson.loads(unseal(cursor))
+    if not isinstance(content, list) or [type(part) for part in content] != [str, int, int]:
+        raise ValueError("not a place")
+    place = Place._make(content)
+    if place.transaction < 0 or not 0 <= place.change <= MAX_BIGINT:
+        raise ValueError("out of range")
+    return place
