@@ -44,10 +44,12 @@ from service.web.movies.batches import Batches
 from service.web.movies.handlers import Movies
 from service.web.movies.lists import Lists
 from service.web.operators import MetricsPage, make_operations_routes
+from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
+from service.web.reference.operations import OPERATIONS
 from service.web.request_cycle.access_log import AccessLog
 from service.web.request_cycle.cycle import RequestCycle
-from service.web.request_cycle.runner import OPERATIONS, choose_max_connections
+from service.web.request_cycle.runner import OPERATIONS_APP, choose_max_connections
 from service.web.route import Route
 from service.web.routes import make_routes
 
@@ -136,8 +138,9 @@ def create_app(
         batches=Batches(catalogue, creates, bodies, access),
         changes=Changes(feed, cycle) if feed else None,
         genres=Genres(GenreCounts(lists, max_lag), server.cache_seconds),
-        reference=Reference(),
-        anonymous=access.anonymous,
+        reference=Reference(
+            lambda year: build_document(routes, OPERATIONS, access.anonymous, year)
+        ),
     )
     if token := config.operations.token:
         page = MetricsPage(metrics, token)
@@ -153,7 +156,7 @@ def create_app(
     app.cleanup_ctx.extend([clearing.run, limits.run, metrics.sample_regularly])
     metrics.describe_process(__version__, config.service.environment)
     metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
-    app[OPERATIONS] = _make_operations(config, access, make_operations_routes(health, metrics))
+    app[OPERATIONS_APP] = _make_operations(config, access, make_operations_routes(health, metrics))
     app[POOL] = pool
     app[RELOAD_QUERIES] = files.reload
     return app

@@ -10,9 +10,7 @@ from service.web.index import show_index
 from service.web.movies.batches import Batches
 from service.web.movies.handlers import Movies
 from service.web.movies.lists import Lists
-from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
-from service.web.reference.operations import OPERATIONS
 from service.web.route import Route
 
 # No leading zeros, so that a movie has one path; `\d` would match digits of other scripts.
@@ -32,32 +30,27 @@ def make_routes(  # noqa: PLR0913 - the handlers
     changes: Changes | None,
     genres: Genres,
     reference: Reference,
-    anonymous: Scope,
 ) -> list[Route]:
-    """Return every route; give `reference` the OpenAPI document of them.
-
-    `changes`: None if the feed is off.
-    """
-    table = [
-        (Route("GET", "/", partial(show_index), Scope.NONE), "show_root_index"),
-        (Route("GET", "/v1", show_index, Scope.NONE), "show_index"),
-        (Route("GET", "/v1/healthcheck", health.show, Scope.NONE), "show_health"),
-        (Route("GET", "/v1/healthcheck/ready", health.ready, Scope.NONE), "show_readiness"),
-        (Route("GET", "/v1/movies", lists.list, Scope.READ, LIST_UNITS), "list_movies"),
-        (Route("POST", "/v1/movies", movies.create, Scope.WRITE), "create_movie"),
-        (Route("POST", "/v1/movies/batch", batches.create, Scope.WRITE), "create_movies"),
-        (Route("GET", MOVIE_PATH, movies.show, Scope.READ), "show_movie"),
-        (Route("PATCH", MOVIE_PATH, movies.update, Scope.WRITE), "update_movie"),
-        (Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE), "replace_movie"),
-        (Route("DELETE", MOVIE_PATH, movies.delete, Scope.WRITE), "delete_movie"),
-        (Route("GET", "/v1/genres", genres.list, Scope.READ, GENRES_UNITS), "list_genres"),
-        (Route("GET", "/v1/openapi.json", reference.document, Scope.NONE), "show_document"),
-        (Route("GET", "/v1/docs", reference.page, Scope.NONE), "show_page"),
-        (Route("GET", "/v1/docs/{file}", reference.file, Scope.NONE), "show_file"),
+    """Return every route; `changes`: None if the feed is off."""
+    routes = [
+        Route("GET", "/", partial(show_index), Scope.NONE, "show_root_index"),
+        Route("GET", "/v1", show_index, Scope.NONE, "show_index"),
+        Route("GET", "/v1/healthcheck", health.show, Scope.NONE, "show_health"),
+        Route("GET", "/v1/healthcheck/ready", health.ready, Scope.NONE, "show_readiness"),
+        Route("GET", "/v1/movies", lists.list, Scope.READ, "list_movies", LIST_UNITS),
+        Route("POST", "/v1/movies", movies.create, Scope.WRITE, "create_movie"),
+        Route("POST", "/v1/movies/batch", batches.create, Scope.WRITE, "create_movies"),
+        Route("GET", MOVIE_PATH, movies.show, Scope.READ, "show_movie"),
+        Route("PATCH", MOVIE_PATH, movies.update, Scope.WRITE, "update_movie"),
+        Route("PUT", MOVIE_PATH, movies.replace, Scope.WRITE, "replace_movie"),
+        Route("DELETE", MOVIE_PATH, movies.delete, Scope.WRITE, "delete_movie"),
+        Route("GET", "/v1/genres", genres.list, Scope.READ, "list_genres", GENRES_UNITS),
+        Route("GET", "/v1/openapi.json", reference.document, Scope.NONE, "show_document"),
+        Route("GET", "/v1/docs", reference.page, Scope.NONE, "show_page"),
+        Route("GET", "/v1/docs/{file}", reference.file, Scope.NONE, "show_file"),
     ]
     if changes:
-        route = Route("GET", "/v1/changes", changes.list, Scope.READ, LIST_UNITS)
-        table.append((route, "list_changes"))
-    described = [(route.method, route.path, OPERATIONS[name], route.scope) for route, name in table]
-    reference.publish(build_document(described, anonymous))
-    return [route for route, _ in table]
+        routes.append(
+            Route("GET", "/v1/changes", changes.list, Scope.READ, "list_changes", LIST_UNITS)
+        )
+    return routes

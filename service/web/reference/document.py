@@ -1,4 +1,4 @@
-"""Builds the OpenAPI 3.1 document from the route table and the marshmallow schemas.
+"""Builds the OpenAPI 3.1 document from the routes and the marshmallow schemas.
 
 https://spec.openapis.org/oas/v3.1.0. Every route has an `Operation`. What all operations share is
 added here: the request id, the problems that any request can get, HEAD and OPTIONS. apispec turns
@@ -6,7 +6,7 @@ schemas and names of components into references.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from service.web.http.contexts import WELL_FORMED_ID
 from service.web.http.headers import POSITIONS
 from service.web.problems import BY_SLUG, CONTENT_TYPE, example_json
 from service.web.reference import schemas
+from service.web.route import Route
 
 Json = dict[str, Any]
 
@@ -52,15 +53,17 @@ TAGS = {  # in the order of the page
 
 
 class Operation(NamedTuple):
-    """The description of one route in the document; texts have code in backticks."""
+    """The description of one route in the document; texts have code in backticks.
 
-    name: str  # the operationId, unique: client generators name methods after it
+    What its route says is not repeated here: its name, path, method and scope.
+    """
+
     summary: str
     description: str
     response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
-    problems: tuple[str, ...] = ()  # slugs; only those that the other fields do not imply
+    problems: tuple[str, ...] = ()  # more slugs; body, parameters and route imply the others
     status: int = 200  # of `response`
     multi_status: Json | None = None  # the other successful response, 207
     tag: str = "Movies"  # of `TAGS`
@@ -157,16 +160,28 @@ POSITION = parameter(
     pattern=f"^({POSITIONS.pattern})$",
 )
 BODIES = ("MovieInput", "MoviePatch")  # of requests
+BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
+PARAMETER_PROBLEMS = {
+    "Idempotency-Key": (
+        "wrong-idempotency-key",
+        "idempotency-key-in-use",
+        "idempotency-key-reused",
+    ),
+    "If-Match": ("precondition-failed", "precondition-required"),
+    "If-None-Match": ("malformed-header",),
+}
 # Of every operation with a scope; `malformed-header`: there are two Authorization headers.
 SCOPE_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached", "wrong-parameters")
 HTTP_PROBLEMS = ("bad-request", "head-timeout", "expectation-failed", "head-too-large")
 COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
 
 
-def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous: Scope) -> Json:
-    """Return the document for a table of method, path (in aiohttp's form), operation and scope.
+def build_document(
+    routes: Iterable[Route], described: Mapping[str, Operation], anonymous: Scope, year: int
+) -> Json:
+    """Return the document of these routes, which are `described` by their names.
 
-    `anonymous`: the scope of requests without a token.
+    `anonymous`: the scope of requests without a token; `year`: the latest of a new movie.
     """
     spec = APISpec(
         title="The movie catalogue",
@@ -188,22 +203,24 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
     for name, header in HEADERS.items():
         spec.components.header(name, header)
     paths = set[str]()
-    for method, path, operation, scope in table:
-        operations = {method.lower(): _describe(operation, scope, anonymous)}
-        if method == "GET":
+    for route in filter(lambda route: route.name, routes):
+        operation, path = described[route.name], route.path
+        operations = {route.method.lower(): _describe(route, operation, anonymous)}
+        if route.method == "GET":
             head = operation._replace(
-                name=f"{operation.name}_head",
                 summary=f"{operation.summary} (headers only)",
                 description="As `GET`, without the body.",
             )
-            operations["head"] = _describe(head, scope, anonymous)
+            named = route._replace(name=f"{route.name}_head")
+            operations["head"] = _describe(named, head, anonymous)
             responses = operations["head"]["responses"]
             for status, each in responses.items():  # clients would parse the empty body
                 whole = _problem_response(each) if isinstance(each, str) else each
                 responses[status] = {key: it for key, it in whole.items() if key != "content"}
         if path not in paths:
             paths.add(path)
-            operations["options"] = _describe(_options(operation), Scope.NONE, anonymous)
+            named = route._replace(name=f"{route.name}_options", scope=Scope.NONE)
+            operations["options"] = _describe(named, _options(operation), anonymous)
         spec.path(re.sub(r"\{(\w+):[^/]*\}", r"{\1}", path), operations=operations)
     # Only those that an operation refers to.
     for group in sorted(set(re.findall("#/components/responses/([a-z.-]+)", str(spec.to_dict())))):
@@ -212,18 +229,24 @@ def build_document(table: Iterable[tuple[str, str, Operation, Scope]], anonymous
     for name, schema in document["components"]["schemas"].items():
         if name not in (*BODIES, "MovieBatch"):  # later versions may add fields to responses
             del schema["additionalProperties"]
+    for name in BODIES:  # not in responses: a client may read them next year
+        document["components"]["schemas"][name]["properties"]["year"]["maximum"] = year
     return document
 
 
-def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
-    responses: dict[int, Json | str] = {operation.status: operation.response}
+def _describe(route: Route, operation: Operation, anonymous: Scope) -> Json:
+    scope = route.scope
+    responses = {operation.status: operation.response}
     if operation.multi_status:
         responses[207] = operation.multi_status
-    problems = operation.problems
+    if scope > Scope.READ:
+        responses = {status: _add_position(each) for status, each in responses.items()}
+    problems = operation.problems + (BODY_PROBLEMS if operation.body else ())
+    for each in operation.parameters:
+        problems += PARAMETER_PROBLEMS.get(each["name"], ())
     security: list[Json] = []
     if IF_NONE_MATCH in operation.parameters:
         responses[304] = response("The response that the client has is current.", ("ETag",))
-        problems += ("malformed-header",)
     if any(each["in"] == "path" for each in operation.parameters):
         problems += ("not-found",)
     if scope:
@@ -234,25 +257,27 @@ def _describe(operation: Operation, scope: Scope, anonymous: Scope) -> Json:
     parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
     if scope > Scope.READ:  # every client may read
         problems += ("forbidden", "origin-not-allowed")
-        for each in filter(None, (operation.response, operation.multi_status)):
-            each["headers"]["Catalogue-Position"] = "Catalogue-Position"
     return {
         "tags": [operation.tag],
-        "operationId": operation.name,
+        "operationId": route.name,
         "summary": operation.summary,
         "description": operation.description,
         "parameters": [*parameters, REQUEST_ID["name"]],
         "security": security,
-        "responses": responses | _group_problems(problems + COMMON_PROBLEMS),
+        "responses": {**responses, **_group_problems(problems + COMMON_PROBLEMS)},
         **({"requestBody": operation.body} if operation.body else {}),
     }
+
+
+def _add_position(described: Json) -> Json:
+    name = "Catalogue-Position"
+    return described | {"headers": described["headers"] | {name: name}}
 
 
 def _options(other: Operation) -> Operation:
     """Describe OPTIONS: any id is accepted, because the movie is not looked up."""
     path = tuple({**p, "schema": STRING} for p in other.parameters if p["in"] == "path")
     return Operation(
-        name=f"{other.name}_options",
         summary="List the methods of this path",
         description="Does not use the database.",
         response=response("The methods, in `Allow`.", ("Allow",)),

@@ -7,16 +7,17 @@ styles.
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from aiohttp import web
 
+from service.web.http.compression import Content
 from service.web.problems import BY_SLUG, Problem, example_json
-from service.web.reference.document import BODIES
+from service.web.reference.document import Json
 from service.web.responses import cacheable_response, encode_json, make_content
 
 FOLDER = Path(__file__).parent / "page"
@@ -39,26 +40,23 @@ PAGE_HEADERS = {
 
 
 class Reference:
-    """The handlers of /v1/openapi.json and /v1/docs."""
+    """The handlers of /v1/openapi.json and /v1/docs.
 
-    def __init__(self) -> None:
+    `make_document`: returns the document in which this year is the latest of a new movie.
+    """
+
+    def __init__(self, make_document: Callable[[int], Json]) -> None:
         self._files = {name: (FOLDER / name).read_bytes() for name in FILES}
         self._page = _render_page()
-        self._document: Mapping[str, Any] = {}
-        self._encoded: dict[int, bytes] = {}  # by the year in it
-
-    def publish(self, document: Mapping[str, Any]) -> None:
-        """Serve this OpenAPI document."""
-        self._document = document
+        self.make_document = make_document
+        self._content = lru_cache(maxsize=1)(self._encode_document)  # of this year
 
     async def document(self, request: web.Request) -> web.StreamResponse:
-        """200 and the OpenAPI document, in which this year is the latest of a new movie."""
-        year = datetime.now(UTC).year
-        if year not in self._encoded:
-            for key in BODIES:  # not in responses: a client may read them next year
-                self._document["components"]["schemas"][key]["properties"]["year"]["maximum"] = year
-            self._encoded = {year: encode_json(self._document)}
-        return cacheable_response(request, make_content(self._encoded[year]))
+        """200 and the OpenAPI document."""
+        return cacheable_response(request, self._content(datetime.now(UTC).year))
+
+    def _encode_document(self, year: int) -> Content:
+        return make_content(encode_json(self.make_document(year)))
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """200 and the page."""

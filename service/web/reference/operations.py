@@ -1,4 +1,4 @@
-"""The `Operation` of each route, for the reference; `routes.py` joins it with the route.
+"""The `Operation` of each route, by the name of the route, for the reference.
 
 A new parameter or header of a request is added here, a new header of responses in `document.py`.
 """
@@ -91,10 +91,6 @@ PRECONDITIONS = (
     ),
 )
 
-BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
-KEY_PROBLEMS = ("wrong-idempotency-key", "idempotency-key-in-use", "idempotency-key-reused")
-PRECONDITION_PROBLEMS = ("malformed-header", "precondition-failed", "precondition-required")
-
 
 def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
     movie = schemas.make_example(schemas.Movie()) | changes
@@ -126,9 +122,8 @@ _LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
 _PAGE = json_response("The page, or the stream.", schemas.MovieList, _LIST_HEADERS)
 _PAGE["content"] |= {media_type: {"schema": STRING} for media_type in STREAMS}
 _CHANGE = schemas.make_example(schemas.Change()) | {"movie": schemas.make_example(schemas.Movie())}
-_OPERATIONS = (
-    Operation(
-        "list_movies",
+OPERATIONS: Mapping[str, Operation] = {
+    "list_movies": Operation(
         "Find movies",
         "Returns a page of the movies that match all filters. `title` finds words in any order"
         " and ignores case and accents. Ranges include both ends. With `created_at` or"
@@ -151,8 +146,7 @@ _OPERATIONS = (
         (*QUERY, IF_NONE_MATCH),
         problems=("upgrade-required",),
     ),
-    Operation(
-        "list_genres",
+    "list_genres": Operation(
         "List the genres",
         "Returns the genres with their numbers of movies, the most frequent first, at most"
         " 1,000; case and accents make no other genre. A process counts them on request and reuses"
@@ -166,8 +160,7 @@ _OPERATIONS = (
         ),
         (IF_NONE_MATCH,),
     ),
-    Operation(
-        "list_changes",
+    "list_changes": Operation(
         "Get the changes",
         "Returns up to 100 changes of movies after the cursor `after`, in an order that never"
         " misses one; without `after`, the oldest that are kept. With `wait`, the response comes as"
@@ -178,8 +171,7 @@ _OPERATIONS = (
         _describe_query(list_parameters(CHANGES_SCHEMA)),
         problems=("cursor-expired",),
     ),
-    Operation(
-        "create_movie",
+    "create_movie": Operation(
         "Add a movie",
         "Stores the movie with a new id and version 1; `Location` is its path. A `Content-Type`"
         " is not required. If you send an `Idempotency-Key`, you can repeat the request when a"
@@ -188,11 +180,9 @@ _OPERATIONS = (
         _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
         (IDEMPOTENCY_KEY,),
         WHOLE_MOVIE,
-        (*BODY_PROBLEMS, *KEY_PROBLEMS),
         status=201,
     ),
-    Operation(
-        "create_movies",
+    "create_movies": Operation(
         "Add several movies",
         f"Stores up to {MAX_MOVIES} movies in one step: all or, with an error, none. With `Prefer:"
         " handling=lenient`, each movie is created for itself: the response is a 207 with a result"
@@ -201,20 +191,17 @@ _OPERATIONS = (
         json_response("The new movies.", schemas.MovieBatchResponse, ("Idempotency-Replayed",)),
         (IDEMPOTENCY_KEY, PREFER),
         MOVIES,
-        (*BODY_PROBLEMS, *KEY_PROBLEMS),
         status=201,
         multi_status=json_response("The results.", schemas.BatchResults, ("Preference-Applied",)),
     ),
-    Operation(
-        "show_movie",
+    "show_movie": Operation(
         "Show a movie",
         "Returns the movie with every change that was acknowledged before this request arrived; if"
         " copies of the database serve reads, also send the `Catalogue-Position` of a change.",
         _movie_response("The movie.", *VALIDATORS),
         (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
     ),
-    Operation(
-        "update_movie",
+    "update_movie": Operation(
         "Change fields of a movie",
         "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once."
         " `null` is refused, because no field of a movie can be removed. A patch that changes"
@@ -228,74 +215,63 @@ _OPERATIONS = (
         ),
         (ID, *PRECONDITIONS),
         PATCH,
-        (*BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
     ),
-    Operation(
-        "replace_movie",
+    "replace_movie": Operation(
         "Replace a movie",
         "Replaces all fields of an existing movie. It does not create movies.",
         _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
         (ID, *PRECONDITIONS),
         WHOLE_MOVIE,
-        (*BODY_PROBLEMS, *PRECONDITION_PROBLEMS),
     ),
-    Operation(
-        "delete_movie",
+    "delete_movie": Operation(
         "Delete a movie",
         "Deletes the movie and returns it. Deleting it again is answered 404.",
         _movie_response("The deleted movie."),
         (ID, *PRECONDITIONS),
-        problems=("validation-failed", *PRECONDITION_PROBLEMS),
+        problems=("validation-failed",),
     ),
-    Operation(
-        "show_health",
+    "show_health": Operation(
         "Check that the process is alive",
         "For liveness probes. Does not use the database, so that a process is not restarted because"
         " its database is unreachable.",
         json_response("The process is alive.", schemas.Health),
         tag="Health",
     ),
-    Operation(
-        "show_readiness",
+    "show_readiness": Operation(
         "Check that the process can serve requests",
         "For readiness probes. 503 while the database is unreachable, migrations are missing, or"
         " the process is shutting down.",
         json_response("The process can serve requests.", schemas.Readiness),
         tag="Health",
     ),
-    *(
+    **dict.fromkeys(
+        ("show_index", "show_root_index"),
         Operation(
-            name,
             "Find the API and its reference",
             "Returns the paths of the movies, the reference page and the OpenAPI document.",
             json_response("The paths.", schemas.Index),
             tag="Reference",
-        )
-        for name in ("show_index", "show_root_index")
+        ),
     ),
-    Operation(
-        "show_document",
+    "show_document": Operation(
         "Get this API in OpenAPI 3.1",
         "For tools such as client generators, gateways and tests.",
         response("The document.", ("ETag",), {"application/json": {"schema": DOCUMENT}}),
         (IF_NONE_MATCH,),
         tag="Reference",
     ),
-    Operation(
-        "show_page",
+    "show_page": Operation(
         "Show the reference page",
         "Shows the document to people, with a form to send each request.",
         response("The page.", ("ETag",), {"text/html": {"schema": STRING}}),
         (IF_NONE_MATCH,),
         tag="Reference",
     ),
-    Operation(
-        "show_file",
+    "show_file": Operation(
         "Get a file of the reference page",
         "Its style sheet, script or icon.",
         response("The file.", ("ETag",), {key: {"schema": STRING} for key in FILE_TYPES}),
         (FILE, IF_NONE_MATCH),
         tag="Reference",
     ),
-)
-OPERATIONS: Mapping[str, Operation] = {operation.name: operation for operation in _OPERATIONS}
+}

@@ -28,7 +28,7 @@ LINGERING_S = 2.0  # for the rest of a body that was refused
 # that the connection ends.
 LAST_RESPONSE_S = 1.0
 DRAIN_CHECK_S = 0.02
-OPERATIONS = web.AppKey("operations", web.Application)
+OPERATIONS_APP = web.AppKey("operations", web.Application)
 
 
 class Runner(web.AppRunner):
@@ -52,7 +52,7 @@ class Runner(web.AppRunner):
     ) -> None:
         """Accept connections on these sockets."""
         if for_operators:
-            self._operations = Runner(self.app[OPERATIONS])
+            self._operations = Runner(self.app[OPERATIONS_APP])
             await self._operations.setup()
             await self._operations.listen(for_operators)
         for each in sockets:
