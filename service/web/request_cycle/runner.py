@@ -14,8 +14,9 @@ from aiohttp import web
 from service.config import Access, Config, Operations
 from service.config import Server as Settings
 from service.errors import OperatorError
-from service.web.request_cycle.connections import EndOfRequest, Server
+from service.web.request_cycle.connections import EndOfRequest
 from service.web.request_cycle.cycle import CYCLE
+from service.web.request_cycle.server import HttpServer
 
 log = structlog.get_logger()
 
@@ -62,7 +63,7 @@ class Runner(web.AppRunner):
             each.listen(BACKLOG)
 
     async def _make_server(self) -> web.Server:
-        server = Server(await super()._make_server(), self.app[CYCLE], **self._options)
+        server = HttpServer(await super()._make_server(), self.app[CYCLE], **self._options)
         self._check = asyncio.create_task(server.check_regularly())
         return server
 

@@ -7,6 +7,7 @@ import socket
 from contextlib import aclosing
 from functools import partial
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -529,10 +530,10 @@ async def test_a_client_that_reads_slowly_keeps_its_connection(
     response = await get(client)
     (connection,) = server(client).runner.server.connections
     monkeypatch.setattr(Connection, "check", Mock())  # it would find that nothing is unsent
-    connection.unsent_since = -1e9
+    connection.outbox.pause(-1e9)
 
     steps.go_on(1)
-    await until(lambda: connection.unsent_since is None)
+    await until(lambda: connection.outbox.since == inf)
     steps.go_on()
 
     assert read_titles(await response.text()) == [*"abcdef"]

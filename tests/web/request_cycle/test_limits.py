@@ -21,10 +21,11 @@ from wire import exchange
 from service.errors import OperatorError
 from service.web.http.compression import LargeResponse
 from service.web.http.direct_response import DirectResponse
-from service.web.request_cycle import connections
-from service.web.request_cycle.connections import Server
+from service.web.request_cycle import server as http_server
+from service.web.request_cycle import unsent
 from service.web.request_cycle.cycle import CYCLE
 from service.web.request_cycle.runner import choose_max_connections
+from service.web.request_cycle.server import HttpServer
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n"
 HEAD_END = b"\r\n\r\n"
@@ -36,7 +37,7 @@ Connect = Callable[..., Awaitable[Stream]]
 @pytest.fixture(autouse=True)
 def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections are checked more often than once a second."""
-    monkeypatch.setattr(connections, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(http_server, "CHECK_INTERVAL_S", 0.02)
 
 
 @pytest.fixture
@@ -55,11 +56,11 @@ async def connect() -> AsyncIterator[Connect]:
             await writer.wait_closed()
 
 
-def get_server(client: Client) -> Server:
+def get_server(client: Client) -> HttpServer:
     """Return the server of a client's service."""
     runner = client.server.runner
     assert runner
-    assert isinstance(runner.server, Server)
+    assert isinstance(runner.server, HttpServer)
     return runner.server
 
 
@@ -124,7 +125,7 @@ async def test_a_used_connection_may_be_idle(
     start: Start, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For keepalive_timeout, which is longer than the other limits."""
-    monkeypatch.setattr(connections, "SEND_TIMEOUT_S", 0.03)
+    monkeypatch.setattr(unsent, "SEND_TIMEOUT_S", 0.03)
     client = await start(server__head_timeout=0.1)
     stream = await connect(client)
     await request(stream)
@@ -297,7 +298,7 @@ async def test_a_response_that_is_not_read_ends(
     with_pages: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while, with a reset: the kernel keeps nothing of it. Others are not affected."""
-    monkeypatch.setattr(connections, "SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(unsent, "SEND_TIMEOUT_S", 0.2)
     client = await with_pages()
     unread = await request_without_reading(client)
 
@@ -313,17 +314,17 @@ async def test_a_response_that_is_not_read_ends(
 
 async def test_unsent_bytes_are_limited(with_pages: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also before the next check of all connections; the one that is unread for longest ends."""
-    monkeypatch.setattr(connections, "CHECK_INTERVAL_S", 60)
-    monkeypatch.setattr(connections, "MAX_UNSENT_BYTES_IN_ALL", 25_000_000)
+    monkeypatch.setattr(http_server, "CHECK_INTERVAL_S", 60)
+    monkeypatch.setattr(unsent, "MAX_UNSENT_BYTES_IN_ALL", 25_000_000)
     client = await with_pages()
     first = await connect_with_small_buffers(client)  # the oldest connection is not the first one
 
     unread = [await request_without_reading(client) for _ in range(3)]
     unread.append(await request_without_reading(client, first))
-    unsent = sum(each.unsent_bytes for each in get_server(client).connections)  # type: ignore[attr-defined]
+    unsent_bytes = sum(each.outbox.size for each in get_server(client).connections)  # type: ignore[attr-defined]
     counts = [await count_bytes(connection) for connection in unread]
 
-    assert unsent <= 25_000_000
+    assert unsent_bytes <= 25_000_000
     assert max(counts[:3]) < PAGE_BYTES
     assert counts[3] >= PAGE_BYTES
 
@@ -404,7 +405,7 @@ async def test_a_client_that_has_gone_is_forgotten(
         await until(lambda: connection.transport is None)
     await until(lambda: not app[CYCLE].in_flight)
 
-    assert list(service.idle) == []
+    assert list(service.shared.idle) == []
 
 
 async def test_an_idle_connection_that_has_closed_is_forgotten(
@@ -418,7 +419,7 @@ async def test_an_idle_connection_that_has_closed_is_forgotten(
     stream[1].close()
     await until(lambda: not service.connections)
 
-    assert list(service.idle) == []
+    assert list(service.shared.idle) == []
 
 
 @pytest.fixture
