@@ -137,11 +137,11 @@ class EndOfRequest(AbstractAccessLogger):
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Let the connection wait for the next head; `time`: seconds since the request began."""
-        connection = get_connection(request)
+        connection: Connection = request.protocol  # type: ignore[assignment] # of this server
         connection.is_busy = False
         connection.head_since = None
         connection.received = 0
-        connection.outbox.restart()
+        connection.outbox.since = None
         shared = connection.shared
         if connection.transport:  # otherwise its client has gone
             shared.idle[connection] = None

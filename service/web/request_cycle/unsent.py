@@ -20,33 +20,29 @@ class Outbox:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport  # aiohttp forgets it before all is sent
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        self._since: float | None = None  # by the loop's clock; None: all is sent
+        # When the client last read, by the loop's clock; None: all is sent.
+        self.since: float | None = None
 
     @property
     def size(self) -> int:
         """Bytes of responses that wait for the client to read."""
         return self._transport.get_write_buffer_size()
 
-    @property
-    def since(self) -> float:
-        """Since when the client has read nothing; infinite if all is sent."""
-        return inf if self._since is None else self._since
-
     def pause(self, now: float) -> None:
         """Count from now: the transport has much to send."""
-        self._since = now
+        self.since = now
 
     def restart(self) -> None:
         """Count anew: the client reads."""
-        self._since = None
+        self.since = None
 
     def check(self, now: float) -> None:
         """Reset the connection if its client has read nothing for `SEND_TIMEOUT_S`."""
         if not self.size:
-            self._since = None
-        elif self._since is None:
-            self._since = now
-        elif now - self._since > SEND_TIMEOUT_S:
+            self.since = None
+        elif self.since is None:
+            self.since = now
+        elif now - self.since > SEND_TIMEOUT_S:
             self.reset()
 
     def reset(self) -> None:
@@ -80,7 +76,8 @@ class Outboxes:
 
     def limit(self) -> None:
         """Reset connections if too many bytes are unsent in all, the longest unread first."""
-        unread = sorted((each for each in self._open if each.size), key=lambda each: each.since)
+        unread = [each for each in self._open if each.size]
+        unread.sort(key=lambda each: each.since or inf)
         self._bytes = sum(each.size for each in unread)
         for each in unread:
             if self._bytes <= MAX_UNSENT_BYTES_IN_ALL:
