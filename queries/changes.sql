@@ -97,12 +97,12 @@ from (
   limit 1
 ) as h;
 
--- name: clear_changes(keep_days, after_id, at_most)
--- \set keep_days 30 \set after_id 0 \set at_most 1000
+-- name: clear_changes(keep_days, after, after_id, at_most)
+-- \set keep_days 30 \set after '\'0\'' \set after_id 0 \set at_most 1000
 -- Deletes the at_most oldest changes, up to the first one that is not older than keep_days. Returns how many it deleted,
--- and the id of the last one: the next statement begins behind it (after_id), and with the transaction cleared_to.
--- Otherwise each statement would read the rows that the former ones have deleted, while a transaction that may still see
--- them keeps vacuum from removing them.
+-- and the last one: the next statement begins behind it (after, after_id). Otherwise each statement would read the rows
+-- that the former ones have deleted, while a transaction that may still see them keeps vacuum from removing them.
+-- If another process has cleared since, so that cleared_to is another transaction than `after`, it begins there.
 -- Changes that readers cannot see yet are kept: those above the horizon, and those of a restored dump whose
 -- transactions are in this server's future. So cleared_to never is.
 -- Another process that clears at the same time deletes nothing.
@@ -121,7 +121,9 @@ oldest as materialized (
   cross join lateral (
     select c.transaction, c.id, c.changed_at
     from movie_changes as c
-    where (c.transaction, c.id) > (f.cleared_to, :after_id::bigint)
+    where (c.transaction, c.id) > (
+        f.cleared_to, case when f.cleared_to = :after::xid8 then :after_id::bigint else 0 end
+      )
       and c.transaction < pg_snapshot_xmin(pg_current_snapshot())
     order by c.transaction, c.id
     limit :at_most
@@ -147,5 +149,8 @@ updated as (
   from feed as f
   where coalesce((select l.transaction from last as l), f.cleared_to) <> f.stored
 )
-select count(*)::integer as cleared, (select l.id from last as l) as last_id
+select
+  count(*)::integer as cleared,
+  (select l.transaction::text from last as l) as last_transaction,
+  (select l.id from last as l) as last_id
 from gone as g;

@@ -49,7 +49,8 @@ join new as n on n.id = c.id;
 -- The trigger zzz_movies_keep_version sets version and updated_at.
 -- Conditions are checked after the row is locked: the version is one of `versions` and none of
 -- `other_than`, and the movie has not changed since `unmodified_since` (to the second). If a condition does
--- not hold, the movie is not changed and `done` is false.
+-- not hold, the movie is not changed and `done` is false. It is null if they hold, but the movie was not changed:
+-- a trigger of yours has prevented it, which the service reports as a fault.
 with changes as materialized (
   select
     c.id, c.title, c.year, c.runtime, c.genres, c.versions, c.other_than, c.unmodified_since
@@ -65,6 +66,15 @@ free as materialized (
   where m.id in (select c.id from changes as c)
   for update skip locked
 ),
+checked as materialized (
+  select
+    f.id,
+    (c.versions is null or f.version = any (c.versions))
+    and (c.other_than is null or f.version <> all (c.other_than))
+    and (c.unmodified_since is null or date_trunc('second', f.updated_at) <= c.unmodified_since) as holds
+  from changes as c
+  join free as f on f.id = c.id
+),
 updated as (
   update movies as m
   set
@@ -73,19 +83,18 @@ updated as (
     runtime = coalesce(c.runtime, m.runtime),
     genres  = coalesce(c.genres, m.genres)
   from changes as c
-  join free as f on f.id = c.id
-  where m.id = f.id
-    and (c.versions is null or f.version = any (c.versions))
-    and (c.other_than is null or f.version <> all (c.other_than))
-    and (c.unmodified_since is null or date_trunc('second', f.updated_at) <= c.unmodified_since)
+  join checked as k on k.id = c.id
+  where m.id = k.id
+    and k.holds
   returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, f.id is null as locked, u.id is not null as done,
+  pg_current_xact_id()::text::bigint as transaction, k.id is null as locked,
+  case when u.id is not null then true when not k.holds then false end as done,
   m.id, u.title, u.year, u.runtime, u.genres, u.version, u.created_at, u.updated_at
 from changes as c
 join movies as m on m.id = c.id
-left join free as f on f.id = c.id
+left join checked as k on k.id = c.id
 left join updated as u on u.id = c.id;
 
 -- name: delete_movies(deletions)
@@ -103,20 +112,27 @@ free as materialized (
   where m.id in (select d.id from deletions as d)
   for update skip locked
 ),
+checked as materialized (
+  select
+    f.id,
+    (d.versions is null or f.version = any (d.versions))
+    and (d.other_than is null or f.version <> all (d.other_than))
+    and (d.unmodified_since is null or date_trunc('second', f.updated_at) <= d.unmodified_since) as holds
+  from deletions as d
+  join free as f on f.id = d.id
+),
 deleted as (
   delete from movies as m
-  using deletions as d
-  join free as f on f.id = d.id
-  where m.id = f.id
-    and (d.versions is null or f.version = any (d.versions))
-    and (d.other_than is null or f.version <> all (d.other_than))
-    and (d.unmodified_since is null or date_trunc('second', f.updated_at) <= d.unmodified_since)
+  using checked as k
+  where m.id = k.id
+    and k.holds
   returning m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, f.id is null as locked, x.id is not null as done,
+  pg_current_xact_id()::text::bigint as transaction, k.id is null as locked,
+  case when x.id is not null then true when not k.holds then false end as done,
   m.id, x.title, x.year, x.runtime, x.genres, x.version, x.created_at, x.updated_at
 from deletions as d
 join movies as m on m.id = d.id
-left join free as f on f.id = d.id
+left join checked as k on k.id = d.id
 left join deleted as x on x.id = d.id;

@@ -9,8 +9,18 @@ from schema_migrations as s;
 -- name: get_schema_faults()
 -- set: transaction_read_only = on
 -- Returns what the service needs and the schema lacks: triggers, indexes and constraints that were dropped, disabled or
--- left invalid, and triggers behind the one that must be the last. If you do without one on purpose, delete its name here.
-with needed as (
+-- left invalid, and triggers behind the one that must be the last. Also what would hide or change movies without a sign:
+-- row level security, rules, and a session that runs no triggers. Names are compared, not definitions. If you do without
+-- one on purpose, delete its name here.
+with tables as (
+  select c.oid, c.relname, c.relrowsecurity
+  from pg_class as c
+  where c.oid in (
+    'movies'::regclass, 'idempotency_keys'::regclass, 'clients'::regclass, 'movie_changes'::regclass,
+    'movie_feed'::regclass, 'title_words'::regclass
+  )
+),
+needed as (
   select n.kind, name
   from (
     values
@@ -31,7 +41,9 @@ with needed as (
         'movie_changes_pkey', 'movie_changes_kind_is_known', 'movie_feed_pkey', 'movie_feed_has_one_row',
         'title_words_pkey'
       ]),
-      ('not null of column', array['title', 'year', 'runtime', 'genres', 'version', 'created_at', 'updated_at'])
+      ('not null of column', array['title', 'year', 'runtime', 'genres', 'version', 'created_at', 'updated_at']),
+      ('default of column', array['version', 'created_at', 'updated_at']),
+      ('row of', array['movie_feed'])
   ) as n (kind, names)
   cross join unnest(n.names) as name
 ),
@@ -43,6 +55,7 @@ present as (
       when t.tgenabled not in ('O', 'A') and (t.tgname not like 'movies_record_%' or f.is_on) then 'disabled'
       when t.tgenabled in ('O', 'A') and t.tgname like 'movies_record_%' and not f.is_on
       then 'enabled, but the feed is off'
+      when t.tgqual is not null or t.tgattr <> '' then 'restricted to some changes'
       else ''
     end as fault
   from pg_trigger as t
@@ -52,15 +65,22 @@ present as (
   select 'index', c.relname, case when i.indisvalid then '' else 'invalid' end
   from pg_index as i
   join pg_class as c on c.oid = i.indexrelid
-  where pg_table_is_visible(c.oid)
+  join tables as t on t.oid = i.indrelid
   union all
   select 'constraint', c.conname, case when c.convalidated then '' else 'not valid' end
   from pg_constraint as c
-  where pg_table_is_visible(c.conrelid)
+  join tables as t on t.oid = c.conrelid
   union all
   select 'not null of column', a.attname, ''
   from pg_attribute as a
   where a.attrelid = 'movies'::regclass and a.attnotnull
+  union all
+  select 'default of column', a.attname, ''
+  from pg_attribute as a
+  where a.attrelid = 'movies'::regclass and a.atthasdef
+  union all
+  select 'row of', 'movie_feed', ''
+  from movie_feed
 )
 select concat_ws(' ', n.kind, n.name, 'is', coalesce(p.fault, 'missing')) as fault
 from needed as n
@@ -75,4 +95,16 @@ where t.tgrelid = 'movies'::regclass
   and t.tgname > 'zzz_movies_keep_version'
   and t.tgenabled in ('O', 'A')
   and t.tgtype & 19 = 19 -- for each row (1), before (2) an update (16)
+union all
+select format('row level security of %s is enabled', t.relname)
+from tables as t
+where t.relrowsecurity
+union all
+select format('rule %s of %s changes what statements do', r.rulename, t.relname)
+from pg_rewrite as r
+join tables as t on t.oid = r.ev_class
+union all
+select format('session_replication_role is %s, so that triggers do not run', r.setting)
+from current_setting('session_replication_role') as r (setting)
+where r.setting <> 'origin'
 order by fault;

@@ -264,7 +264,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         raise OperatorError(f"{path}: not TOML: {error}") from error
     values: dict[str, Any] = {}
     for section, keys in given.items():
-        if isinstance(keys, dict):
+        if isinstance(keys, dict) and (keys or section in SECTIONS):
             values |= {f"{section}.{key}": value for key, value in keys.items()}
         else:
             values[section] = keys

@@ -151,6 +151,11 @@ class Metrics:
             "How long an open transaction has held back changes from the feed; once a minute.",
             multiprocess_mode="livemostrecent",
         )
+        self.schema_faults = gauge(
+            "catalogue_schema_faults",
+            "What the schema lacks, such as a disabled trigger: `queries` names it; once a minute.",
+            multiprocess_mode="livemostrecent",
+        )
 
         # The processes.
         self.info = gauge(

@@ -149,7 +149,7 @@ async def follow(client: TestClient[Any, Any], movies: dict[int, int], cursor: s
 def set_for_database(execute: Execute, setting: str) -> None:
     """Change a default of the test's database for new connections."""
     ((name,),) = execute("select current_database()")
-    execute(f"alter database {name} set {setting}")
+    execute(f"begin read write; alter database {name} set {setting}; commit")
 
 
 @contextmanager

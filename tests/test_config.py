@@ -156,6 +156,7 @@ def test_an_overridden_key_may_be_missing_or_wrong(write: Write, line: str) -> N
         # Removed settings are not said to be others.
         ("max_idle = 5", "connect_timeout = 5", "[database] connect_timeout: unknown setting"),
         ("[service]", "port = 1\n[service]", "port: unknown setting"),
+        ("[service]", "[servic]\n[service]", "servic: unknown setting"),
         ("[tracing]\n", "[[tracing]]\n", "tracing: unknown setting"),
         ("port = 8000", "port = 80.5", "[server] port: must be a whole number"),
         (

@@ -54,7 +54,8 @@ FILES = {
     "create_batch_once": "idempotency.sql",
 }
 PATHS = {"POST": "/v1/movies", "BATCH": "/v1/movies/batch"}
-WHERE = "  where m.id = f.id\n    and"
+UPDATED = "join checked as k on k.id = c.id\n  where"
+DELETED = "using checked as k\n  where"
 MORE = "union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning"
 TOO_MANY = "movies, but at most 1 were requested"
 TOO_FEW = "it returned too few movies"
@@ -62,9 +63,9 @@ END = ";\n\n-- name: get_batch_response"  # of create_batch_once
 STRAY = "it returned an id or position that was not sent, or one twice"
 MISTAKES = [
     # A write that changes more movies than were sent.
-    ("PATCH", "update_movies", f"{WHERE} (c", "  where (c", TOO_MANY),
-    ("PUT", "update_movies", f"{WHERE} (c", "  where (c", TOO_MANY),
-    ("DELETE", "delete_movies", f"{WHERE} (d", "  where (d", TOO_MANY),
+    ("PATCH", "update_movies", f"{UPDATED} m.id = k.id", f"{UPDATED} true", TOO_MANY),
+    ("PUT", "update_movies", f"{UPDATED} m.id = k.id", f"{UPDATED} true", TOO_MANY),
+    ("DELETE", "delete_movies", f"{DELETED} m.id = k.id", f"{DELETED} true", TOO_MANY),
     ("POST", "create_movies", "new as n\n  returning", f"new as n {MORE}", TOO_MANY),
     ("POST", "create_movies_once", "new as n\n  returning", f"new as n {MORE}", TOO_MANY),
     # Other rows than were sent: clients would get the movies of others.

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support import Environment, Execute, add_movies, hold, until, wait_until
+from support import Environment, Execute, add_movies, hold, set_for_database, until, wait_until
 from test_process import (
     GUNICORN,
     SERVE,
@@ -27,6 +27,7 @@ from test_process import (
     serving,
 )
 
+from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files, verification
 from service.database.query import Query
@@ -195,10 +196,11 @@ async def test_of_two_reloads_the_later_one_wins(
     is_released = asyncio.Event()
     verified = []
 
-    async def verify(_: Config, found: Mapping[str, Query]) -> None:
+    async def verify(_: Config, found: Mapping[str, Query]) -> bool:
         if found["get_a"].sql.endswith("1"):
             await is_released.wait()
         verified.append(found["get_a"].sql[-1])
+        return True
 
     monkeypatch.setattr(verification, "verify_queries", verify)
     load = partial(query_files.load, checkout / "queries", {})
@@ -232,6 +234,30 @@ async def test_a_reload_that_a_lock_prevents_is_tried_again(
     assert refused["event"] == "queries not reloaded"
     assert "statement timeout; trying again" in refused["reason"]
     assert reloaded["event"] == "queries reloaded"
+
+
+async def test_a_reload_in_a_read_only_database_is_verified_once_it_is_writable(
+    settings: Callable[..., Config],
+    checkout: Path,
+    execute: Execute,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then it is unknown what its writes return: wrong ones give way to the former ones."""
+    monkeypatch.setattr(verification, "WRITABLE_RETRY_S", 0.01)
+    load = partial(query_files.load, checkout / "queries", EXPECTED)
+    files = QueryRegistry(settings(root=checkout), load)
+    files.load()
+    before = files.queries["create_movies"]
+    set_for_database(execute, "default_transaction_read_only = on")
+    file = checkout / "queries" / "movies.sql"
+    change(file, "c.title, c.year,", "c.title, c.year::text as year,")
+    with capture_logs() as logged:
+        files.reload()
+        await until(lambda: files.queries["create_movies"] != before)
+        set_for_database(execute, "default_transaction_read_only = off")
+        await until(lambda: files.queries["create_movies"] == before)
+
+    assert any("must return year as" in line.get("reason", "") for line in logged)
 
 
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:

@@ -150,17 +150,21 @@ class Feed:
 
     async def _ask_for_all(self) -> None:
         while self._waiting:
+            lowest = min(self._waiting.values(), key=itemgetter(1, 2))
             try:
-                page, _ = await self._read(min(self._waiting.values(), key=itemgetter(1, 2)))
+                page, _ = await self._read(lowest)
             except Exception as error:  # noqa: BLE001 - each request gets it
-                await self._return(error)
+                await self._return(error, lowest)
             else:
-                await self._return(page)
+                await self._return(page, lowest)
             await asyncio.sleep(POLL_S)
         self._asking = None
 
-    async def _return(self, found: ChangePage | Exception) -> None:
+    async def _return(self, found: ChangePage | Exception, lowest: Place) -> None:
         """Return to each request that waits the changes behind its place, if there are any.
+
+        The changes behind `lowest` were read: a request that came meanwhile with a place in front
+        of it waits for the next ones.
 
         Requests with the same changes get the same page, which is then encoded once: 1,000 copies
         could have 600 MB. Other requests have their turn in between.
@@ -169,7 +173,7 @@ class Feed:
         for number, (news, after) in enumerate(list(self._waiting.items())):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if news.done() or news not in self._waiting:
+            if news.done() or news not in self._waiting or after[1:] < lowest[1:]:
                 continue
             if isinstance(found, Exception):
                 news.set_exception(found)

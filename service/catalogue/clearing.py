@@ -1,6 +1,6 @@
 """Deletes what is kept only for some time: idempotency keys, and the changes of the feed.
 
-It also measures how many keys there are, and how far the feed is behind.
+It also measures how many keys there are, how far the feed is behind, and what the schema lacks.
 """
 
 import asyncio
@@ -8,16 +8,17 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from service.database.query import Expected
-from service.database.statements import Statements
+from service.database.statements import Row, Statements
 
+BEGINNING = {"after": "0", "after_id": 0}  # of the changes
 USED_BY = "clearing what has expired, once a minute"
 QUERIES: Mapping[str, Expected] = {
     "clear_idempotency_keys": Expected({"cleared": int}, [{"at_most": 0}], USED_BY, writes=True),
     "estimate_idempotency_keys": Expected({"keys": int}, [{}], "a metric, once a minute"),
     "measure_changes_delay": Expected({"seconds": float}, [{}], "a metric, once a minute"),
     "clear_changes": Expected(
-        {"cleared": int, "last_id": int},
-        [{"keep_days": 1, "after_id": 0, "at_most": 0}],
+        {"cleared": int, "last_transaction": str, "last_id": int},
+        [{"keep_days": 1, **BEGINNING, "at_most": 0}],
         USED_BY,
         writes=True,
     ),
@@ -37,17 +38,21 @@ class Clearing:
         self._statements = statements
         self._parameters: dict[str, dict[str, Any]] = {"clear_idempotency_keys": {}}
         metrics = statements.metrics
-        self._gauges = {"estimate_idempotency_keys": metrics.idempotency_keys}
+        self._gauges = {
+            "estimate_idempotency_keys": (metrics.idempotency_keys, _get_value),
+            "get_schema_faults": (metrics.schema_faults, len),
+        }
         if keep_days:
-            self._gauges["measure_changes_delay"] = metrics.changes_delay
-            self._parameters["clear_changes"] = {"keep_days": keep_days, "after_id": 0}
+            self._gauges["measure_changes_delay"] = (metrics.changes_delay, _get_value)
+            self._parameters["clear_changes"] = {"keep_days": keep_days, **BEGINNING}
 
     async def clear(self, query: str) -> int:
         """Delete up to `BATCH_ROWS` expired rows and return how many were deleted."""
         parameters = self._parameters[query]
         ((cleared, *last),) = await self._statements.fetch(query, at_most=BATCH_ROWS, **parameters)
         if last:  # the next statement goes on behind it, or begins anew
-            parameters["after_id"] = last[0] if cleared == BATCH_ROWS else 0
+            goes_on = cleared == BATCH_ROWS
+            parameters |= dict(zip(BEGINNING, last, strict=True)) if goes_on else BEGINNING
         return int(cleared)
 
     async def run(self, _: object) -> AsyncIterator[None]:
@@ -70,9 +75,16 @@ class Clearing:
                     self._statements.report(query, error)
 
     async def _measure(self) -> None:
-        for query, gauge in self._gauges.items() if self._statements.metrics.is_enabled else ():
+        if not self._statements.metrics.is_enabled:
+            return
+        for query, (gauge, measure) in self._gauges.items():
             try:
-                ((value,),) = await self._statements.fetch(query)
-                gauge.set(value)
+                gauge.set(measure(await self._statements.fetch(query)))
             except Exception as error:  # noqa: BLE001 - it is only a metric
                 self._statements.report(query, error)
+
+
+def _get_value(rows: list[Row]) -> float:
+    """Return the only value of the only row."""
+    ((value,),) = rows
+    return float(value)

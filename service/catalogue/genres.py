@@ -71,7 +71,7 @@ class GenreCounts:
             wait = max(0, self._started_at + MAX_WAIT_S - now) if is_usable else None
             await asyncio.wait([self._counting], timeout=wait)
         if self._counts is None or now >= self._usable_until:
-            raise self._error
+            raise self._error.with_traceback(None)  # each raise would add to the former one
         return self._counts
 
     async def _count(self, waiting: list[RequestContext]) -> None:

@@ -44,6 +44,7 @@ class NotChanged(Enum):
 
     CONDITION_FAILED = auto()
     LOCKED = auto()  # another session holds the row's lock; try again
+    PREVENTED = auto()  # by a trigger of a DBA
 
 
 CHANGED = {"transaction": int, "locked": bool, "done": bool, **TYPES}
@@ -120,7 +121,7 @@ class Catalogue:
         if condition is not ALWAYS:
             row |= condition._asdict()
         payload = orjson.dumps(row)
-        return await self._change("update_movies", movie_id, payload, condition, context)
+        return await self._change("update_movies", movie_id, payload, context)
 
     async def delete(
         self, movie_id: int, condition: Condition = ALWAYS, context: RequestContext | None = None
@@ -130,14 +131,13 @@ class Catalogue:
         Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
         """
         payload = orjson.dumps({"id": movie_id, **condition._asdict()})
-        return await self._change("delete_movies", movie_id, payload, condition, context)
+        return await self._change("delete_movies", movie_id, payload, context)
 
     async def _change(
         self,
         query: str,
         movie_id: int,
         payload: bytes,
-        condition: Condition,
         context: RequestContext | None,
     ) -> Movie:
         """Submit the row, and again while another session holds the movie's lock."""
@@ -154,9 +154,9 @@ class Catalogue:
             raise to_invalid(error) from error
         if result is None:
             raise MovieNotFound
+        if result is NotChanged.PREVENTED:
+            raise self._statements.report(query, "no change: did a trigger prevent it?")
         if isinstance(result, NotChanged):
-            if condition == ALWAYS:
-                raise self._statements.report(query, "no change: did a trigger prevent it?")
             raise PreconditionFailed
         return result
 
@@ -192,8 +192,13 @@ class Catalogue:
         self._statements.require_sent(name, ids, [row.key for row in rows])
         results: dict[int, Movie | NotChanged] = {}
         for _, is_locked, is_done, movie_id, *fields in fetched:
-            result = Movie(movie_id, *fields) if is_done else NotChanged.CONDITION_FAILED
-            results[movie_id] = NotChanged.LOCKED if is_locked else result
+            if is_locked:
+                results[movie_id] = NotChanged.LOCKED
+            elif is_done:
+                results[movie_id] = Movie(movie_id, *fields)
+            else:
+                failed = is_done is not None
+                results[movie_id] = NotChanged.CONDITION_FAILED if failed else NotChanged.PREVENTED
         return results
 
     async def _write(self, name: str, parameter: str, rows: Rows[Any]) -> list[Row]:

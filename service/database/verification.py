@@ -27,6 +27,7 @@ log = structlog.get_logger()
 
 DRIVER_TIMEOUT_S = 3
 RELOAD_RETRY_S = 1.0
+WRITABLE_RETRY_S = 5.0  # a verification takes up to 0.1 s
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
 
 QUERIES: Mapping[str, Expected] = {
@@ -273,7 +274,8 @@ class QueryRegistry:
         """Start to replace the queries by those that the files hold now.
 
         If one of them is wrong, the old queries stay; if they cannot be verified now, it is tried
-        again. Statements under way end as they began. A
+        again. In a read-only database, only reads are verified, and writes when it is writable: if
+        one is wrong, the old queries come back. Statements under way end as they began. A
         reload that is running is given up: it may have read other files.
         """
         if self._reloading:
@@ -281,26 +283,32 @@ class QueryRegistry:
         self._reloading = asyncio.create_task(self._reload())
 
     async def _reload(self) -> None:
+        known = dict(self.queries)
         try:
             found = self._load()
-            await self._verify_soon(found)
+            is_verified = await self._verify_soon(found)
+            self._replace(found)
+            while not is_verified:  # the writes: the database is read-only
+                await asyncio.sleep(WRITABLE_RETRY_S)
+                is_verified = await self._verify_soon(found)
         except OperatorError as error:
             log.warning("queries not reloaded", reason=str(error))
-            return
+            if self.queries != known:
+                self._replace(known)
+
+    def _replace(self, found: Mapping[str, Query]) -> None:
         changed = [name for name in found if found[name] != self.queries.get(name)]
         self.queries.clear()
         self.queries.update(found)
         log.info("queries reloaded", changed=changed)
 
-    async def _verify_soon(self, found: Mapping[str, Query]) -> None:
+    async def _verify_soon(self, found: Mapping[str, Query]) -> bool:
         """Verify the queries, again and again while a lock or an outage prevents that."""
         reason = ""
         while True:
             try:
-                await verify_queries(self._config, found)
+                return await verify_queries(self._config, found)
             except Unavailable as error:
                 if reason != (reason := str(error)):
                     log.warning("queries not reloaded", reason=f"{reason}; trying again")
                 await asyncio.sleep(RELOAD_RETRY_S)
-            else:
-                return

@@ -376,9 +376,14 @@ ACT = (
     " $$ begin return new; end $$; create trigger"
 )
 BEHIND = f"{ACT} zzzz before update on movies for each row execute function act()"
+ADD_TO_KEPT = "alter table kept add constraint movies_runtime_positive check (runtime > 0)"
 DROP = "alter table movies drop constraint movies_runtime_positive"
 OFF = "select switch_movie_feed(false)"
 LAST = "zzz_movies_keep_version"
+RESTRICT = (
+    f"drop trigger {LAST} on movies; create trigger {LAST} before update of title on movies"
+    " for each row execute function movies_keep_version()"
+)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +412,28 @@ LAST = "zzz_movies_keep_version"
             f"{DROP}, add constraint movies_runtime_positive check (runtime > 0) not valid",
             "constraint movies_runtime_positive is not valid",
         ),
+        (
+            f"{DROP}; create table kept (like movies including all); {ADD_TO_KEPT}",
+            "constraint movies_runtime_positive is missing",
+        ),
+        (
+            RESTRICT,
+            f"trigger {LAST} is restricted to some changes",
+        ),
         ("alter table movies alter year drop not null", "not null of column year is missing"),
+        (
+            "alter table movies alter version drop default",
+            "default of column version is missing",
+        ),
+        ("delete from movie_feed", "row of movie_feed is missing"),
+        (
+            "alter table movies enable row level security",
+            "row level security of movies is enabled",
+        ),
+        (
+            "create rule lose as on insert to movie_changes do instead nothing",
+            "rule lose of movie_changes changes what statements do",
+        ),
         (
             BEHIND,
             f"trigger zzzz runs behind {LAST}, so that its changes have no version: rename it",

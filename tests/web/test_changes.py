@@ -186,6 +186,25 @@ async def test_a_change_by_a_trigger_comes_behind_its_cause(
     assert brief(await read_all(client, len(wanted))) == wanted
 
 
+async def test_a_movie_that_is_created_again_exists_in_the_feed(
+    client: Client, execute: Execute
+) -> None:
+    """A trigger of another table deletes it, and creates it with the same id."""
+    execute(
+        "create table staging (id bigint);"
+        "create function take() returns trigger language plpgsql as $$ begin"
+        " delete from movies where id = new.id;"
+        " insert into movies (id, title, year, runtime, genres) overriding system value"
+        " values (new.id, 'again', 2000, 2, '{x}'); return new; end $$;"
+        "create trigger a after insert on staging for each row execute function take()"
+    )
+    add_movies(execute, "a")
+    execute("insert into staging values (1)")
+
+    kinds = [kind for kind, *_ in brief(await read_all(client, 3))]
+    assert kinds == ["created", "deleted", "created"]
+
+
 async def test_a_writer_needs_no_rights_on_the_feed(
     client: Client, execute: Execute, database: str
 ) -> None:
@@ -383,6 +402,34 @@ async def test_requests_that_wait_share_an_encoded_page(
     assert compress.call_count == 1
 
 
+async def test_a_wait_that_begins_during_a_poll_misses_nothing(
+    client: Client, execute: Execute, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if its place is in front of those that the poll reads for."""
+    earlier = decode_change(await find_end(client))
+    add_movies(execute, "a")
+    later = decode_change(await find_end(client))
+    add_movies(execute, "b")
+    fetch, has_read, may_return = statements.fetch, asyncio.Event(), asyncio.Event()
+
+    async def fetch_slowly(*names: Any, **given: Any) -> Any:
+        rows = await fetch(*names, **given)
+        has_read.set()
+        await may_return.wait()
+        return rows
+
+    monkeypatch.setattr(statements, "fetch", fetch_slowly)
+    feed = Feed(statements)
+    first = asyncio.create_task(feed.wait(later, 30))
+    await has_read.wait()
+    second = asyncio.create_task(feed.wait(earlier, 30))
+    await asyncio.sleep(0)
+    may_return.set()
+    pages = await asyncio.gather(first, second)
+
+    assert [[each.movie_id for each in page.changes] for page in pages if page] == [[2], [1, 2]]
+
+
 async def test_too_many_waiting_requests_are_refused(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,7 +621,7 @@ async def test_cleared_changes_are_not_read_again(
     query = statements.queries["clear_changes"]
 
     def count_pages(after_id: int) -> int:
-        parameters = {"keep_days": 7, "after_id": after_id, "at_most": 10}
+        parameters = {"keep_days": 7, "after": "3", "after_id": after_id, "at_most": 10}
         with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute(f"explain (analyze, buffers, format json) {query.sql}", parameters)
             (([plan],),) = cursor.fetchall()
@@ -590,6 +637,27 @@ async def test_cleared_changes_are_not_read_again(
     assert cleared == [5000, 5000, 5000, 10]
     assert pages < pages_of_all / 2
     assert keeper._parameters["clear_changes"]["after_id"] == 0  # noqa: SLF001
+
+
+async def test_processes_that_clear_in_turn_leave_nothing_behind(
+    execute: Execute, statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each remembers the last change that it deleted; the other one may have gone on meanwhile."""
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 3)
+    places = {10: (1, 2, 9), 11: range(4, 9), 12: (10, 11, 12)}
+    for transaction, ids in places.items():
+        execute(
+            "insert into movie_changes (transaction, id, movie_id, version, kind, changed_at)"
+            " overriding system value"
+            f" select '{transaction}', n, n, 1, 'created', now() - interval '1 year'"
+            f" from unnest(array{[*ids]}) as n"
+        )
+    keepers = [Clearing(statements, keep_days=7) for _ in range(2)]
+
+    cleared = [await keepers[number % 2].clear("clear_changes") for number in range(6)]
+
+    assert sum(cleared) == 11
+    assert execute("select transaction, id from movie_changes") == []
 
 
 async def test_a_change_that_is_kept_keeps_later_ones(

@@ -16,6 +16,13 @@ from service.errors import MalformedHeader
 # backtracking, a few blanks and commas would take days.
 TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\U0010ffff]*)"')
 TAGS = re.compile(rf"[ \t,]*+{TAG.pattern}(?:[ \t]*+,[ \t]*+(?:{TAG.pattern})?+)*+[ \t]*+")
+# One of the three forms of RFC 9110, 5.6.7, or with a number as zone: these are never ambiguous.
+HTTP_DATE = re.compile(
+    r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|[+-]\d{4})"
+    r"|[A-Z][a-z]+day, \d\d-[A-Z][a-z]{2}-\d\d \d\d:\d\d:\d\d GMT"
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}",
+    re.ASCII,
+)
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
@@ -84,6 +91,19 @@ def parse_tags(request: web.Request, name: str) -> list[Tag] | None:
     if not TAGS.fullmatch(value):
         raise MalformedHeader(f'{name} must be * or tags like "7-1", found {quote(value)}')
     return [Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)]
+
+
+def parse_required_date(request: web.Request, name: str) -> datetime:
+    """Return the date of a header that a change depends on (RFC 9110, 5.6.7).
+
+    Raises `MalformedHeader` where RFC 9110, 13.1.4, would ignore the header, and change the movie.
+    """
+    lines = request.headers.getall(name)
+    date = parse_date(lines[0]) if len(lines) == 1 and HTTP_DATE.fullmatch(lines[0]) else None
+    if not date:
+        found = quote(", ".join(lines))
+        raise MalformedHeader(f"{name} must be the Last-Modified of the movie, found {found}")
+    return date
 
 
 def parse_date(value: str | None) -> datetime | None:

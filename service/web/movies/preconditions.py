@@ -10,10 +10,9 @@ from aiohttp import hdrs, web
 
 from service.catalogue.movie import Movie
 from service.catalogue.movies import ALWAYS, Condition
-from service.catalogue.rules import quote
 from service.database import MAX_INTEGER
-from service.errors import MalformedHeader, PreconditionRequired
-from service.web.http.conditions import Tag, format_date, parse_date, parse_tags
+from service.errors import PreconditionRequired
+from service.web.http.conditions import Tag, format_date, parse_required_date, parse_tags
 
 MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
 
@@ -44,12 +43,9 @@ def parse_preconditions(
     ):
         return ALWAYS
     match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
-    # If-Match takes precedence (13.2.2). What is no date, 13.1.4 would ignore, and make the change.
-    value = headers.get(hdrs.IF_UNMODIFIED_SINCE) if match is None else None
-    since = parse_date(value) if value else None
-    if value is not None and not since:
-        what = "If-Unmodified-Since must be the Last-Modified of the movie"
-        raise MalformedHeader(f"{what}, found {quote(value)}")
+    since = None
+    if match is None and hdrs.IF_UNMODIFIED_SINCE in headers:  # If-Match takes precedence: 13.2.2
+        since = parse_required_date(request, "If-Unmodified-Since")
     versions = _select_versions(match, movie_id, strong=True) if match else None
     if none_match == []:
         versions = []  # `*`: the movie must not exist; if it does not, the response is 404 anyway
