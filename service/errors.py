@@ -195,3 +195,9 @@ class FileError(OperatorError):
 def locate(path: Path, line: int = 1) -> str:
     """Name a line of a file in a message: `queries/movies.sql:9`; 1 for the file itself."""
     return f"{path.parent.name}/{path.name}:{line}"
+
+
+def quote(text: str) -> str:
+    """Quote the client's text for a message: at most 100 characters, and valid UTF-8."""
+    shown = text if len(text) <= 100 else text[:100] + "…"  # noqa: PLR2004 - enough to recognize it
+    return '"' + shown.encode("utf-8", "backslashreplace").decode() + '"'

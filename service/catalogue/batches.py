@@ -4,10 +4,11 @@ import asyncio
 import time
 from typing import Any
 
-from marshmallow import Schema, ValidationError
+from marshmallow import ValidationError
 
-from service.catalogue.rules import MOVIE, JSONField, load_fields, type_name
+from service.catalogue.rules import MOVIE
 from service.errors import Failure, Invalid, Malformed
+from service.json_fields import JSONField, JSONObject, load_fields, type_name
 
 MAX_MOVIES = 100
 ITEMS = {"$ref": "#/components/schemas/MovieInput"}  # apispec's name of `MOVIE`
@@ -69,10 +70,18 @@ def _require_all(movies: list[Any]) -> list[dict[str, Any]]:
     return movies
 
 
-# Of loaded movies.
-BATCH, LENIENT_BATCH = (
-    Schema.from_dict(
-        {"movies": JSONField(list, "an array of movies", None, SHAPE, convert)}, name="MovieBatch"
-    )()
-    for convert in (_require_all, _check_number)
-)
+class MovieBatch(JSONObject):
+    """A batch of loaded movies, of which none is wrong."""
+
+    called = "a batch"
+    movies = JSONField(list, "an array of movies", None, SHAPE, _require_all)
+
+
+class LenientBatch(JSONObject):
+    """A batch of loaded movies and of the errors of others."""
+
+    called = "a batch"
+    movies = JSONField(list, "an array of movies", None, SHAPE, _check_number)
+
+
+BATCH, LENIENT_BATCH = MovieBatch(), LenientBatch()

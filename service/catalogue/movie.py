@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, get_type_hints
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import orjson
 
@@ -30,26 +31,22 @@ class Movie(NamedTuple):
         return len(self.title) * 10**10 - self.year
 
 
-FIELDS = ("title", "year", "runtime", "genres")  # clients send these; the others are read-only
-
 COLUMNS = Movie._fields
-TYPES: Mapping[str, Any] = get_type_hints(Movie)  # of the columns
+READ_ONLY = ("id", "version", "created_at", "updated_at")
+FIELDS = tuple(name for name in COLUMNS if name not in READ_ONLY)  # clients send these
+TYPES: Mapping[str, Any] = {  # of the columns; those of optional fields may be null
+    name: get_args(hint)[0] if isinstance(hint, UnionType) else hint
+    for name, hint in get_type_hints(Movie).items()
+}
 CSV_HEAD = ",".join(COLUMNS).encode() + b"\n"
 NEEDS_QUOTES = re.compile('[",\r\n]')
 
 
 def movie_json(movie: Movie) -> dict[str, Any]:
     """Return the movie as clients see it: runtime as `<number> mins`, times in UTC."""
-    return {
-        "id": movie.id,
-        "title": movie.title,
-        "year": movie.year,
-        "runtime": f"{movie.runtime} mins",
-        "genres": movie.genres,
-        "version": movie.version,
-        "created_at": movie.created_at,
-        "updated_at": movie.updated_at,
-    }
+    values: dict[str, Any] = dict(zip(COLUMNS, movie, strict=True))
+    values["runtime"] = f"{movie.runtime} mins"
+    return values
 
 
 class Form(NamedTuple):
@@ -90,6 +87,8 @@ def split_genres(text: str) -> list[str]:
 
 def _to_cell(value: Any) -> str:
     """Quote a cell; Python's csv module does not quote a lone CR before Python 3.13."""
+    if value is None:
+        return ""
     text = _join_genres(value) if isinstance(value, list) else str(value)
     return '"' + text.replace('"', '""') + '"' if NEEDS_QUOTES.search(text) else text
 

@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, BinaryIO, NamedTuple
 
-from marshmallow import Schema
 from marshmallow.validate import Range
 
-from service.catalogue.rules import MAX_DIGITS, MOVIE, JSONField, load_fields
+from service.catalogue.movie import READ_ONLY
+from service.catalogue.rules import MOVIE, MovieInput
 from service.catalogue.strict_json import MAX_BYTES
 from service.database import MAX_INTEGER
 from service.errors import CatalogueError
+from service.json_fields import MAX_DIGITS, JSONField, JSONObject, load_fields
 
 TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
 
@@ -53,7 +54,7 @@ def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `Malformed` or `Invalid`.
     """
-    return load_fields(MOVIE if READ_ONLY.keys().isdisjoint(row) else RECORD, row)
+    return load_fields(MOVIE if row.keys().isdisjoint(READ_ONLY) else RECORD, row)
 
 
 def _number(maximum: int) -> JSONField:
@@ -68,11 +69,23 @@ def _parse_time(text: str) -> datetime:
     raise ValueError('must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
 
 
-TIME = JSONField(str, 'a string like "2026-01-05T09:00:00Z"', None, {}, _parse_time)
-READ_ONLY = {
-    "id": _number(10**MAX_DIGITS - 1),  # higher ids are left for new movies
-    "version": _number(MAX_INTEGER),
-    "created_at": TIME,
-    "updated_at": TIME,
-}
-RECORD = Schema.from_dict({**READ_ONLY, **MOVIE.fields})()
+def _time() -> JSONField:
+    return JSONField(str, 'a string like "2026-01-05T09:00:00Z"', None, {}, _parse_time)
+
+
+class ReadOnlyFields(JSONObject):
+    """What an export writes beside the fields that clients send."""
+
+    id = _number(10**MAX_DIGITS - 1)  # higher ids are left for new movies
+    version = _number(MAX_INTEGER)
+    created_at = _time()
+    updated_at = _time()
+
+
+class Record(MovieInput, ReadOnlyFields):
+    """A movie as an export writes it."""
+
+    read_only = ()
+
+
+RECORD = Record()

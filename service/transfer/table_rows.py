@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from service.catalogue.movie import COLUMNS, FIELDS, split_genres
-from service.catalogue.rules import quote
+from service.catalogue.movie import COLUMNS, TYPES, split_genres
+from service.catalogue.rules import MOVIE
 from service.catalogue.strict_json import MAX_BYTES
-from service.errors import CatalogueError, Malformed
+from service.errors import CatalogueError, Malformed, quote
 from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 
+REQUIRED = [name for name, field in MOVIE.fields.items() if field.required]
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
 
@@ -77,7 +78,7 @@ def _read_table(
     names = {
         field: columns.get(field, field)
         for field in COLUMNS
-        if field in FIELDS or field in columns or field in header
+        if field in REQUIRED or field in columns or field in header
     }
     fields = [(field, _find_column(header, name)) for field, name in names.items() if name]
     conditions = [(_find_column(header, name), value) for name, value in where]
@@ -115,10 +116,6 @@ def _check_cells(cells: Sequence[str], number: int) -> None:
 def _parse_cell(field: str, text: str) -> Any:
     if field == "genres":
         return split_genres(text)
-    if field in ("year", "id", "version"):
-        if not INTEGER.fullmatch(text.strip()):
-            raise Malformed(f'"{field}" must be a whole number, found {quote(text)}')
-        return int(text)
     if field == "runtime":
         match = RUNTIME.fullmatch(text.strip())
         if not match:
@@ -126,4 +123,8 @@ def _parse_cell(field: str, text: str) -> Any:
                 f'"runtime" must be like "102 mins", "102 min" or "102", found {quote(text)}'
             )
         return f"{int(match[1])} mins"
+    if TYPES[field] is int:
+        if not INTEGER.fullmatch(text.strip()):
+            raise Malformed(f'"{field}" must be a whole number, found {quote(text)}')
+        return int(text)
     return text

@@ -7,9 +7,8 @@ from typing import Any
 
 from aiohttp import web
 
-from service.catalogue.rules import quote
 from service.catalogue.strict_json import MAX_BYTES, parse_object
-from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable
+from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable, quote
 from service.web.http.contexts import CONTEXT
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body

@@ -14,9 +14,10 @@ from aiohttp import web
 
 from service import errors
 from service.access.tokens import EXPECTED_HEADER
-from service.catalogue.rules import MOVIE, refuse_field
+from service.catalogue.rules import MOVIE
 from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.context import MAX_LOGGED_LENGTH
+from service.json_fields import refuse_field
 from service.web.http.contexts import CONTEXT
 from service.web.http.direct_response import DirectResponse
 from service.web.http.idempotency_keys import EXPECTED_KEY

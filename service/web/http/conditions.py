@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
-from service.catalogue.rules import quote
-from service.errors import MalformedHeader
+from service.errors import MalformedHeader, quote
 
 # RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). The quantifiers are possessive: with
 # backtracking, a few blanks and commas would take days.

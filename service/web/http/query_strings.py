@@ -14,9 +14,8 @@ from aiohttp import web
 from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
 
-from service.catalogue.rules import quote
 from service.database import MAX_INTEGER
-from service.errors import Failure, WrongParameters
+from service.errors import Failure, WrongParameters, quote
 
 MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"

@@ -11,7 +11,7 @@ from service.catalogue.batches import BATCH, LENIENT_BATCH, load_movies
 from service.catalogue.idempotency import BATCH_KEY, IdempotentCreates
 from service.catalogue.movie import movie_json
 from service.catalogue.movies import Catalogue
-from service.catalogue.rules import load_fields
+from service.json_fields import load_fields
 from service.web import problems
 from service.web.access import AccessControl
 from service.web.bodies import BodyReader

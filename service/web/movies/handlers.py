@@ -9,8 +9,9 @@ from aiohttp import web
 
 from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.movies import Catalogue
-from service.catalogue.rules import MOVIE, load_fields
+from service.catalogue.rules import MOVIE
 from service.database import MAX_BIGINT
+from service.json_fields import load_fields
 from service.web.bodies import BodyReader
 from service.web.http.conditions import is_not_modified, not_modified_headers
 from service.web.http.contexts import CONTEXT

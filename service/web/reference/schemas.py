@@ -3,6 +3,7 @@
 `responses.py` builds the responses without them; the tests compare the two.
 """
 
+from copy import copy
 from typing import Any
 
 from marshmallow import Schema
@@ -10,11 +11,11 @@ from marshmallow.fields import Field, Integer, List, Nested, String
 
 from service import __version__
 from service.catalogue.paging import EXACT_TOTAL
-from service.catalogue.rules import MOVIE
+from service.catalogue.rules import MOVIE, MovieInput
 from service.web import index
 from service.web.problems import REFERENCE
 
-MOVIE_PATCH = type(MOVIE)(partial=True)  # the body of PATCH
+MOVIE_PATCH = MovieInput(partial=True)  # the body of PATCH
 
 
 def make_example(schema: Schema) -> dict[str, Any]:
@@ -30,11 +31,12 @@ def _get_example(field: Field[Any]) -> Any:
     return field.metadata.get("examples", [None])[0]
 
 
-def _schema(name: str, *, optional: tuple[str, ...] = (), **fields: Field[Any]) -> type[Schema]:
+def _schema(title: str, optional: tuple[str, ...] = (), /, **fields: Field[Any]) -> type[Schema]:
     """Make a schema whose fields are always present, except those in `optional`."""
-    for field_name, field in fields.items():
-        field.required = field_name not in optional
-    return Schema.from_dict(fields, name=name)
+    copies = {name: copy(field) for name, field in fields.items()}
+    for name, field in copies.items():
+        field.required = name not in optional
+    return Schema.from_dict(copies, name=title)
 
 
 def _field(description: str, example: Any, **shape: Any) -> Field[Any]:
@@ -55,10 +57,7 @@ def _cursor(page: str) -> Field[Any]:
 Movie = _schema(
     "Movie",
     id=_field("read-only; never used again for another movie", 7, minimum=1, readOnly=True),
-    title=MOVIE.fields["title"],
-    year=MOVIE.fields["year"],
-    runtime=MOVIE.fields["runtime"],
-    genres=MOVIE.fields["genres"],
+    **MOVIE.fields,
     version=_field("read-only; increases by 1 with every change", 1, minimum=1, readOnly=True),
     created_at=_time("read-only; RFC 3339, in UTC", readOnly=True),
     updated_at=_time("read-only; the time of the last change", readOnly=True),
@@ -66,7 +65,7 @@ Movie = _schema(
 MovieResponse = _schema("MovieResponse", movie=Nested(Movie))
 PageMetadata = _schema(
     "PageMetadata",
-    optional=("current_page", "last_page", "suggestions", "missing_ids"),
+    ("current_page", "last_page", "suggestions", "missing_ids"),
     page_size=_field("the largest number of movies on a page", 20, minimum=1),
     total_records=_field("the number of movies that match", 1, minimum=0),
     total_is_estimate=_field(f"true if more than {EXACT_TOTAL:,}", example=False),
@@ -98,7 +97,7 @@ GenreMetadata = _schema(
 GenreList = _schema("GenreList", genres=List(Nested(Genre)), metadata=Nested(GenreMetadata))
 Change = _schema(
     "Change",
-    optional=("movie",),
+    ("movie",),
     kind=_field("what happened", "updated", enum=["created", "updated", "deleted"]),
     id=_field("the id of the movie", 7, minimum=1),
     version=_field("of the movie after the change; of a deleted one, its last", 2, minimum=1),
@@ -130,14 +129,14 @@ Index = _schema(
 )
 FieldError = _schema(
     "FieldError",
-    optional=("pointer", "parameter"),
+    ("pointer", "parameter"),
     pointer=_field("a JSON Pointer (RFC 6901) to the field; `#`: the whole body", "#/year"),
     parameter=_field("the query parameter, instead of a pointer", "year"),
     detail=_field("what is expected", "must not be in the future"),
 )
 Problem = _schema(
     "Problem",
-    optional=("errors",),
+    ("errors",),
     type=_field("a link to the description of the problem", f"{REFERENCE}#validation-failed"),
     title=_field("the kind of problem", "Validation failed"),
     status=_field("the HTTP status", 422, minimum=400, maximum=599),
@@ -151,7 +150,7 @@ Problem = _schema(
 MovieBatchResponse = _schema("MovieBatchResponse", movies=List(Nested(Movie)))
 BatchResult = _schema(
     "BatchResult",
-    optional=("movie", "problem", "replayed"),
+    ("movie", "problem", "replayed"),
     status=_field("what `POST /v1/movies` responds for this movie", 201),
     movie=Nested(Movie),
     problem=Nested(Problem),

@@ -16,10 +16,10 @@ from wire import exchange
 from service.access import counts
 from service.catalogue import batches
 from service.catalogue.movies import Catalogue
-from service.catalogue.rules import load_fields
 from service.database import MAX_BIGINT
 from service.database.migrations import runner as migrations
 from service.errors import Refusal, Unavailable
+from service.json_fields import load_fields
 
 BATCH = "/v1/movies/batch"
 LENIENT = {"Prefer": "handling=lenient"}
