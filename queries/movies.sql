@@ -42,22 +42,20 @@ join new as n on n.id = c.id;
 
 -- name: update_movies(changes)
 -- set: gin_pending_list_limit = 64kB
--- \set changes '\'[{"id": 1, "title": "Moana", "genres": ["animation", "adventure"], "versions": [1]}]\''
--- A field that is missing or null stays unchanged. Each id may occur once. An id that does not exist
--- returns no row. `locked`: another session holds the row's lock, so the movie was not changed, and the
--- service sends the change again. Waiting for the lock would delay all requests that share the statement.
--- The trigger zzz_movies_keep_version sets version and updated_at.
+-- \set changes '\'[{"id": 1, "fields": {"title": "Moana", "genres": ["animation", "adventure"]}, "versions": [1]}]\''
+-- A field that is missing stays unchanged, and null removes an optional one. Each id may occur once. An id
+-- that does not exist returns no row. `locked`: another session holds the row's lock, so the movie was not
+-- changed, and the service sends the change again. Waiting for the lock would delay all requests that share
+-- the statement. The trigger zzz_movies_keep_version sets version and updated_at.
 -- Conditions are checked after the row is locked: the version is one of `versions` and none of
 -- `other_than`, and the movie has not changed since `unmodified_since` (to the second). If a condition does
 -- not hold, the movie is not changed and `done` is false. It is null if they hold, but the movie was not changed:
 -- a trigger of yours has prevented it, which the service reports as a fault.
 with changes as materialized (
-  select
-    c.id, c.title, c.year, c.runtime, c.genres, c.versions, c.other_than, c.unmodified_since
+  select c.id, c.fields, c.versions, c.other_than, c.unmodified_since
   from jsonb_to_recordset(:changes)
     as c (
-      id bigint, title text, year integer, runtime integer, genres text[],
-      versions integer[], other_than integer[], unmodified_since timestamptz
+      id bigint, fields jsonb, versions integer[], other_than integer[], unmodified_since timestamptz
     )
 ),
 free as materialized (
@@ -77,11 +75,10 @@ checked as materialized (
 ),
 updated as (
   update movies as m
-  set
-    title   = coalesce(c.title, m.title),
-    year    = coalesce(c.year, m.year),
-    runtime = coalesce(c.runtime, m.runtime),
-    genres  = coalesce(c.genres, m.genres)
+  set (title, year, runtime, genres) = (
+    select n.title, n.year, n.runtime, n.genres
+    from jsonb_populate_record(m, c.fields) as n
+  )
   from changes as c
   join checked as k on k.id = c.id
   where m.id = k.id

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from service.__main__ import main
 from service.access.tokens import hash_token, make_token
+from service.catalogue.movie import FORM
 from service.metrics import Metric, Metrics
 
 Environment = dict[str, str]
@@ -103,6 +104,11 @@ def read_token_function() -> str:
     section = text.split("## Tokens")[1].split("\n## ")[0]
     (function,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     return str(function)
+
+
+def movie_tag(version: int = 1, movie_id: int = 1) -> str:
+    """Return the entity tag of a version of a movie."""
+    return f'"{movie_id}-{version}{FORM}"'
 
 
 def add_movies(execute: Execute, *titles: str, year: int = 2000) -> None:

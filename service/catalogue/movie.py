@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -38,6 +39,10 @@ TYPES: Mapping[str, Any] = {  # of the columns; those of optional fields may be 
     name: get_args(hint)[0] if isinstance(hint, UnionType) else hint
     for name, hint in get_type_hints(Movie).items()
 }
+FIRST_FORM = 0xEE72D14C
+# The form of responses, for entity tags: empty for the fields of the first release.
+_FORM = zlib.crc32(repr(TYPES).encode())
+FORM = "" if _FORM == FIRST_FORM else f"-{_FORM:x}"
 CSV_HEAD = ",".join(COLUMNS).encode() + b"\n"
 NEEDS_QUOTES = re.compile('[",\r\n]')
 

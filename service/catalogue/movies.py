@@ -117,7 +117,7 @@ class Catalogue:
 
         Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
         """
-        row = {"id": movie_id, **changes}
+        row = {"id": movie_id, "fields": changes}
         if condition is not ALWAYS:
             row |= condition._asdict()
         payload = orjson.dumps(row)

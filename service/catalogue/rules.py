@@ -139,3 +139,4 @@ class MovieInput(JSONObject):
 
 
 MOVIE = MovieInput()
+OPTIONAL = tuple(name for name, field in MOVIE.fields.items() if not field.required)

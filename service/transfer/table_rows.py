@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from service.catalogue.movie import COLUMNS, TYPES, split_genres
-from service.catalogue.rules import MOVIE
+from service.catalogue.movie import COLUMNS, FIELDS, TYPES, split_genres
+from service.catalogue.rules import OPTIONAL
 from service.catalogue.strict_json import MAX_BYTES
 from service.errors import CatalogueError, Malformed, quote
 from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 
-REQUIRED = [name for name, field in MOVIE.fields.items() if field.required]
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
 
@@ -78,7 +77,7 @@ def _read_table(
     names = {
         field: columns.get(field, field)
         for field in COLUMNS
-        if field in REQUIRED or field in columns or field in header
+        if (field in FIELDS and field not in OPTIONAL) or field in columns or field in header
     }
     fields = [(field, _find_column(header, name)) for field, name in names.items() if name]
     conditions = [(_find_column(header, name), value) for name, value in where]

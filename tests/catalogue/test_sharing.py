@@ -9,7 +9,7 @@ import pytest
 from conftest import MOANA, Client, Start
 from link import opened
 from structlog.testing import capture_logs
-from support import Execute, add_movies, count_deadlocks, set_for_database
+from support import Execute, add_movies, count_deadlocks, movie_tag, set_for_database
 
 from service.database import batching
 
@@ -185,7 +185,7 @@ async def test_a_change_waits_until_its_movie_is_free(  # noqa: PLR0913 - fixtur
     with closing(psycopg2.connect(database)) as dba:
         dba.cursor().execute(theirs)
         change = asyncio.create_task(
-            client.patch("/v1/movies/1", json={"year": 2017}, headers={"If-Match": '"1-1"'})
+            client.patch("/v1/movies/1", json={"year": 2017}, headers={"If-Match": movie_tag()})
         )
         async with asyncio.timeout(5):
             while not execute(  # noqa: ASYNC110 - the database has no event for it

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import MOANA, ROOT, Start
+from conftest import ROOT
 from import_file import import_file
 from support import Execute, add_movies, set_for_database
 
@@ -62,16 +62,6 @@ def export(database: str, tmp_path: Path) -> Export:
         return tmp_path / name
 
     return run
-
-
-async def test_a_movie_is_written_as_in_a_response(start: Start, export: Export) -> None:
-    """It has all eight fields, in the same order."""
-    client = await start()
-    movie = (await (await client.post("/v1/movies", json=MOANA)).json())["movie"]
-
-    line = json.dumps(movie, separators=(",", ":")) + "\n"
-    assert export("movies.ndjson").read_text() == line
-    assert json.loads(export("movies.json").read_text()) == [movie]
 
 
 def test_times_are_in_utc(export: Export, execute: Execute) -> None:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.movies import Catalogue
-from service.catalogue.rules import MOVIE
+from service.catalogue.rules import MOVIE, OPTIONAL
 from service.database import MAX_BIGINT
 from service.json_fields import load_fields
 from service.web.bodies import BodyReader
@@ -74,6 +74,8 @@ class Movies:
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
         movie_id = _parse_target(request)
         fields = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
+        if not partial:
+            fields = dict.fromkeys(OPTIONAL) | fields
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
         movie = await self.catalogue.update(movie_id, fields, condition, request[CONTEXT])
         headers = movie_headers(movie)

@@ -1,26 +1,26 @@
 """The entity tag of a movie, and the conditions that a change of it depends on (RFC 9110, 13).
 
-The tag is the movie's id and version. It stands for the bytes of the response: a change to the
-format of the response must also change the format of the tag.
+The tag is the movie's id and version, and the form of the response: it stands for the bytes of the
+response. Another name or type of a field gives another form.
 """
 
 import re
 
 from aiohttp import hdrs, web
 
-from service.catalogue.movie import Movie
+from service.catalogue.movie import FORM, Movie
 from service.catalogue.movies import ALWAYS, Condition
 from service.database import MAX_INTEGER
 from service.errors import PreconditionRequired
 from service.web.http.conditions import Tag, format_date, parse_required_date, parse_tags
 
-MOVIE_TAG = re.compile(r"([1-9][0-9]{0,18})-([1-9][0-9]{0,9})")
+MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
 
 
 def movie_headers(movie: Movie) -> dict[str, str]:
     """Return the headers of a response with this movie; caches must revalidate it."""
     return {
-        "ETag": f'"{movie.id}-{movie.version}"',
+        "ETag": f'"{movie.id}-{movie.version}{FORM}"',
         "Last-Modified": format_date(movie.updated_at),
         "Cache-Control": "no-cache",
     }

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, add_movies
+from support import Execute, add_movies, movie_tag
 
+TAG = movie_tag()  # of a new movie 1
+OTHERS_TAG = movie_tag(movie_id=2)
 WRITES = {
     "PATCH": {"title": "Vaiana"},
     "PUT": {**MOANA, "title": "Vaiana"},
@@ -52,8 +54,8 @@ async def test_a_trigger_that_drops_a_change_is_no_failed_condition(
         with capture_logs() as logged:
             plain = await write(client, method)
             starred = await write(client, method, If_Match="*")
-            held = await write(client, method, If_Match='"1-1"')
-            failed = await write(client, method, If_Match='"1-9"')
+            held = await write(client, method, If_Match=movie_tag(1))
+            failed = await write(client, method, If_Match=movie_tag(9))
 
         statuses = [each.status for each in (plain, starred, held, failed)]
         assert statuses == [500, 500, 500, 412]
@@ -69,11 +71,11 @@ async def test_a_movie_has_one_tag_however_it_is_asked_for(client: Client, tag: 
     again = await write(client, "PATCH")
     put = await client.put("/v1/movies/1", json=MOANA)
 
-    assert tag == got.headers["ETag"] == head.headers["ETag"] == '"1-1"'
-    assert patched.headers["ETag"] == again.headers["ETag"] == '"1-2"'
-    assert put.headers["ETag"] == '"1-3"'
+    assert tag == got.headers["ETag"] == head.headers["ETag"] == TAG
+    assert patched.headers["ETag"] == again.headers["ETag"] == movie_tag(2)
+    assert put.headers["ETag"] == movie_tag(3)
     assert put.headers["Content-Location"] == "/v1/movies/1"
-    deleted = await write(client, "DELETE", If_Match='"1-3"')
+    deleted = await write(client, "DELETE", If_Match=movie_tag(3))
     assert deleted.status == 200
     assert "ETag" not in deleted.headers
 
@@ -92,8 +94,14 @@ async def test_a_movie_says_when_it_changed_and_to_ask_again(
     assert response.headers["Cache-Control"] == "no-cache"
 
 
-NOT_MODIFIED = ('"1-1"', 'W/"1-1"', "*", '"x", "1-1"', ', "x" ,, W/"1-1" ,')
-MODIFIED = ('"1-2"', '"2-1"', '""', '"1-1,"')
+NOT_MODIFIED = (
+    TAG,
+    f"W/{TAG}",
+    "*",
+    f'"x", {TAG}',
+    f', "x" ,, W/{TAG} ,',
+)
+MODIFIED = (movie_tag(2), OTHERS_TAG, '""', '"1-1,"')
 MALFORMED = ("1-1", '"1-1', '"1-1" "1-2"', 'w/"1-1"', '*, "1-1"', "", ",", '"a" x')
 
 
@@ -108,7 +116,7 @@ async def test_if_none_match_omits_a_known_movie(client: Client, method: str) ->
         assert response.status == status, field
         if status == 304:
             assert await response.read() == b""
-            assert response.headers["ETag"] == '"1-1"'
+            assert response.headers["ETag"] == TAG
             assert response.headers["Cache-Control"] == "no-cache"
             assert "Content-Type" not in response.headers
 
@@ -151,15 +159,15 @@ async def test_a_true_condition_lets_a_write_pass(
 ) -> None:
     """If-Match has the movie's tag, or If-None-Match has not."""
     for name, field in (
-        *(("If-Match", field) for field in ('"1-1"', "*", '"x", "1-1"', '"1-7","1-1"')),
-        *(("If-None-Match", field) for field in ('"1-2"', '"2-1", "x"')),
+        *(("If-Match", field) for field in (TAG, "*", f'"x", {TAG}', f"{movie_tag(7)},{TAG}")),
+        *(("If-None-Match", field) for field in (movie_tag(2), f'{OTHERS_TAG}, "x"')),
     ):
         execute("truncate movies restart identity")
         add_movies(execute, "Moana")
         assert (await write(client, method, **{name: field})).status == 200, (name, field)
 
 
-TOO_LARGE = '"1-99999999999999"'
+TOO_LARGE = movie_tag(99999999999999)
 
 
 @pytest.mark.parametrize("method", WRITES)
@@ -167,9 +175,9 @@ TOO_LARGE = '"1-99999999999999"'
 async def test_a_false_condition_stops_a_write(client: Client, method: str) -> None:
     """412, and nothing has happened; a weak tag never matches in If-Match, but in If-None-Match."""
     for name, field in (
-        *(("If-Match", field) for field in ('"1-2"', 'W/"1-1"', '"2-1"', '""')),
-        *(("If-Match", field) for field in ('"1-01"', '"1-1-1"', TOO_LARGE)),
-        *(("If-None-Match", field) for field in ('"1-1"', 'W/"1-1"', "*")),
+        *(("If-Match", field) for field in (movie_tag(2), f"W/{TAG}", OTHERS_TAG)),
+        *(("If-Match", field) for field in ('""', '"1-01"', '"1-1-1"', TOO_LARGE)),
+        *(("If-None-Match", field) for field in (TAG, f"W/{TAG}", "*")),
     ):
         response = await write(client, method, **{name: field})
         assert response.status == 412, (name, field)
@@ -187,7 +195,7 @@ async def test_a_malformed_condition_is_refused(client: Client, method: str) -> 
             response = await write(client, method, **{name: field})
             assert response.status == 400, (name, field)
             assert (await response.json())["type"] == "/v1/docs#malformed-header"
-    assert (await client.get("/v1/movies/1")).headers["ETag"] == '"1-1"'
+    assert (await client.get("/v1/movies/1")).headers["ETag"] == TAG
 
 
 @pytest.mark.parametrize("method", WRITES)
@@ -198,7 +206,7 @@ async def test_if_unmodified_since(client: Client, method: str) -> None:
     before = "Sat, 01 Jan 2000 00:00:00 GMT"
 
     assert (await write(client, method, If_Unmodified_Since=before)).status == 412
-    for match in ('"1-1"', "*") if method != "DELETE" else ():
+    for match in (TAG, "*") if method != "DELETE" else ():
         both = {"If-Unmodified-Since": before, "If-Match": match}
         assert (await write(client, method, **both)).status == 200, match
     changed = (await client.get("/v1/movies/1")).headers["Last-Modified"]
@@ -219,9 +227,9 @@ async def test_if_unmodified_since_without_a_date_is_refused(client: Client, met
         problem = await response.json()
         assert (response.status, problem["type"]) == (400, "/v1/docs#malformed-header"), field
         assert "If-Unmodified-Since must be the Last-Modified of the movie" in problem["detail"]
-    assert (await client.get("/v1/movies/1")).headers["ETag"] == '"1-1"'
+    assert (await client.get("/v1/movies/1")).headers["ETag"] == TAG
 
-    both = {"If-Unmodified-Since": "2001-01-01T00:00:00Z", "If-Match": '"1-1"'}
+    both = {"If-Unmodified-Since": "2001-01-01T00:00:00Z", "If-Match": TAG}
     assert (await write(client, method, **both)).status == 200
 
 
@@ -235,7 +243,7 @@ async def test_a_missing_movie_is_404_before_a_condition(client: Client) -> None
 @pytest.mark.usefixtures("tag")
 async def test_an_invalid_body_is_reported_before_a_condition(client: Client) -> None:
     """A request that fails without the condition fails in the same way with it."""
-    headers = {"If-Match": '"1-7"'}
+    headers = {"If-Match": movie_tag(7)}
 
     for body, status in (({"year": "x"}, 400), ({"year": 3000}, 422)):
         response = await client.patch("/v1/movies/1", json=body, headers=headers)
@@ -254,7 +262,7 @@ async def test_of_fifty_writers_with_one_tag_one_wins(start: Start, method: str)
                 method,
                 "/v1/movies/1",
                 json={**MOANA, "title": f"By {number}"},
-                headers={"If-Match": '"1-1"'},
+                headers={"If-Match": TAG},
             )
             for number in range(50)
         )
@@ -275,7 +283,7 @@ async def test_a_deployment_may_require_if_match(start: Start, method: str) -> N
 
     without = await write(client, method)
     other = await write(client, method, If_None_Match='"x"')
-    held = await write(client, method, If_Match='"1-1"')
+    held = await write(client, method, If_Match=TAG)
 
     assert (without.status, other.status, held.status) == (428, 428, 200)
     assert (await without.json())["type"] == "/v1/docs#precondition-required"
@@ -300,10 +308,12 @@ async def test_any_version_that_a_movie_can_have_matches(client: Client, execute
     execute("alter table movies disable trigger all")
     for version in (999_999_999, 1_000_000_000, 2_147_483_646):
         execute("update movies set version = %s", version)
-        larger = '"1-2147483648", "1-9999999999"'
+        larger = f"{movie_tag(2147483648)}, {movie_tag(9999999999)}"
         assert (await write(client, "PATCH", If_Match=larger)).status == 412
-        assert (await write(client, "PATCH", If_Match=f'"1-{version}", {larger}')).status == 200
-        assert (await write(client, "PATCH", If_None_Match=f'"1-{version}"')).status == 412
+        assert (
+            await write(client, "PATCH", If_Match=f"{movie_tag(version)}, {larger}")
+        ).status == 200
+        assert (await write(client, "PATCH", If_None_Match=movie_tag(version))).status == 412
 
 
 @pytest.mark.usefixtures("tag")

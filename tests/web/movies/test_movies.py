@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import AWAY, MOANA, Client, Start
-from support import Execute, set_for_database
+from support import Execute, movie_tag, set_for_database
 
 CASABLANCA = {
     "title": "Casablanca",
@@ -57,21 +57,6 @@ async def test_responses_are_pretty_printed_json(client: Client) -> None:
     assert text.endswith("\n  }\n}\n")
 
 
-@pytest.mark.parametrize("field", list(MOANA))
-async def test_patch_changes_only_the_sent_fields(client: Client, field: str) -> None:
-    """PATCH of one field keeps the others and raises the version."""
-    movie = await create(client)
-
-    response = await client.patch(f"/v1/movies/{movie['id']}", json={field: CASABLANCA[field]})
-    changed = (await response.json())["movie"]
-
-    assert response.status == 200
-    expected = {**movie, field: CASABLANCA[field], "version": 2}
-    assert changed == {**expected, "updated_at": changed["updated_at"]}
-    assert changed["updated_at"] > movie["updated_at"]
-    assert await (await client.get(f"/v1/movies/{movie['id']}")).json() == {"movie": changed}
-
-
 @pytest.mark.parametrize("patch", [{}, {"year": 2016}, MOANA])
 async def test_patch_that_changes_nothing_keeps_the_version(
     client: Client, patch: dict[str, Any]
@@ -83,18 +68,6 @@ async def test_patch_that_changes_nothing_keeps_the_version(
 
     assert response.status == 200
     assert await response.json() == {"movie": movie}
-
-
-async def test_patch_refuses_null(client: Client) -> None:
-    """In a merge patch null would remove a field, and all fields are required."""
-    movie = await create(client)
-
-    response = await client.patch(f"/v1/movies/{movie['id']}", json={"year": None})
-
-    assert response.status == 422
-    assert (await response.json())["errors"] == [
-        {"pointer": "#/year", "detail": "must not be null"}
-    ]
 
 
 async def test_patches_of_different_fields_at_once_are_all_kept(client: Client) -> None:
@@ -312,5 +285,5 @@ async def test_a_query_string_is_refused(client: Client) -> None:
         response = await client.request(method, path, json=None if method == "GET" else MOANA)
         assert response.status == 422, method
 
-    assert (await client.get("/v1/movies/1")).headers["ETag"] == '"1-1"'
+    assert (await client.get("/v1/movies/1")).headers["ETag"] == movie_tag()
     assert (await client.get("/v1/movies/2")).status == 404
