@@ -65,7 +65,7 @@ class OpenFiles:
 def require_utf8(session: Session) -> None:
     """Raise `OperatorError` unless the database is in UTF8.
 
-    In SQL_ASCII, searches would silently miss movies; other encodings lack characters.
+    In SQL_ASCII, searches would silently miss rows; other encodings lack characters.
     """
     encoding = session.info.parameter_status("server_encoding")
     if encoding not in ("UTF8", None):  # None: a proxy does not say

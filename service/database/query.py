@@ -117,13 +117,13 @@ def parse_seconds(value: str) -> float | None:
     return int(match[1]) * units[match[2]] if match else None
 
 
-def limit_affected(movies: int) -> str:
-    """Return SQL that makes PostgreSQL refuse a statement that changes more movies.
+def limit_affected(rows: int) -> str:
+    """Return SQL that makes PostgreSQL refuse a statement that changes more rows.
 
     The trigger is in migrations/*limit_affected_movies.sql. Not by `set local`: before version 16,
     pg_stat_statements would list it once for each number.
     """
-    return f"select set_config('catalogue.max_affected', '{movies}', true); "
+    return f"select set_config('catalogue.max_affected', '{rows}', true); "
 
 
 class Execution(NamedTuple):

@@ -81,7 +81,7 @@ class Statements:
 
         If its connection breaks, a read is run once more on a new one; so is a write that
         `is_repeatable`. For other writes it is unknown whether they were executed.
-        `max_affected`: a statement that changes more movies is refused. If this is more than 1 and
+        `max_affected`: a statement that changes more rows is refused. If this is more than 1 and
         requests share the statement, it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
         `waiting`: the requests that wait for it, for logs and traces; they get its transaction.

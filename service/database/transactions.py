@@ -50,7 +50,7 @@ class Transaction:
         self._running: Future[list[Row]]
 
     def start(self, name: str, *, max_affected: int | None = None, **parameters: Any) -> None:
-        """Send the query; a statement that changes more than `max_affected` movies is refused."""
+        """Send the query; a statement that changes more than `max_affected` rows is refused."""
         query = self._queries[name]
         limit = "" if max_affected is None else limit_affected(max_affected)
         sql = query.build_preamble(query.timeout or 0) + limit + query.sql

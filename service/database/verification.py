@@ -156,7 +156,7 @@ async def _verify_plans(cursor: aiopg.Cursor, query: Query) -> None:
 async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected) -> None:
     """Run the query and compare the columns that it returns; it finds and changes nothing."""
     if expected.writes:
-        # The limit refuses a write that changes movies whatever its parameters are.
+        # The limit refuses a write that changes rows whatever its parameters are.
         await cursor.execute(limit_affected(0) + query.sql, expected.samples[0])
     else:
         # A cursor, of which no row is fetched: a read may find many.
