@@ -40,9 +40,9 @@ select
 from created as c
 join new as n on n.id = c.id;
 
--- name: update_movies(changes)
+-- name: update_movies(updates)
 -- set: gin_pending_list_limit = 64kB
--- \set changes '\'[{"id": 1, "fields": {"title": "Moana", "genres": ["animation", "adventure"]}, "versions": [1]}]\''
+-- \set updates '\'[{"id": 1, "fields": {"title": "Moana", "genres": ["animation", "adventure"]}, "versions": [1]}]\''
 -- A field that is missing stays unchanged, and null removes an optional one. Each id may occur once. An id
 -- that does not exist returns no row. `locked`: another session holds the row's lock, so the movie was not
 -- changed, and the service sends the change again. Waiting for the lock would delay all requests that share
@@ -53,7 +53,7 @@ join new as n on n.id = c.id;
 -- a trigger of yours has prevented it, which the service reports as a fault.
 with changes as materialized (
   select c.id, c.fields, c.versions, c.other_than, c.unmodified_since
-  from jsonb_to_recordset(:changes)
+  from jsonb_to_recordset(:updates)
     as c (
       id bigint, fields jsonb, versions integer[], other_than integer[], unmodified_since timestamptz
     )

@@ -56,7 +56,7 @@ QUERIES: Mapping[str, Expected] = {
         "POST a movie",
         writes=True,
     ),
-    "update_movies": Expected(CHANGED, [{"changes": "[]"}], "PATCH and PUT a movie", writes=True),
+    "update_movies": Expected(CHANGED, [{"updates": "[]"}], "PATCH and PUT a movie", writes=True),
     "delete_movies": Expected(CHANGED, [{"deletions": "[]"}], "DELETE a movie", writes=True),
 }
 
@@ -80,7 +80,7 @@ class Catalogue:
         rows = statements.metrics.shared_statement_rows.labels
         self._gets = Batcher(self._get, sharing, idempotent=True, rows_metric=rows("get_movies"))
         self._creates = Batcher(self._create, sharing, rows_metric=rows("create_movies"))
-        update = partial(self._change_several, "update_movies", "changes")
+        update = partial(self._change_several, "update_movies", "updates")
         delete = partial(self._change_several, "delete_movies", "deletions")
         self._updates = Batcher(update, sharing, exclusive=True, rows_metric=rows("update_movies"))
         self._deletes = Batcher(delete, sharing, exclusive=True, rows_metric=rows("delete_movies"))
