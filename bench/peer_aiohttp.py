@@ -6,13 +6,21 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from service.catalogue.movie import Movie, movie_json
 from service.web.responses import json_response
 
 CREATED_AT = datetime(2026, 1, 5, 12, 0, 0, 123456, UTC)
 TITLE = "The Return of Number 54321"
-MOVIE = Movie(54321, TITLE, 1942, 102, ["drama", "war"], 1, CREATED_AT, CREATED_AT)
-BODY = json_response({"movie": movie_json(MOVIE)}).body
+MOVIE = {
+    "id": 54321,
+    "title": TITLE,
+    "year": 1942,
+    "runtime": "102 mins",
+    "genres": ["drama", "war"],
+    "version": 1,
+    "created_at": CREATED_AT,
+    "updated_at": CREATED_AT,
+}
+BODY = json_response({"movie": MOVIE}).body
 
 
 async def get_movie(_: web.Request) -> web.Response:
