@@ -16,6 +16,7 @@ from wire import exchange
 from service.access import counts
 from service.catalogue import batches
 from service.catalogue.movies import Catalogue
+from service.catalogue.rules import MIN_YEAR
 from service.database import MAX_BIGINT
 from service.database.migrations import runner as migrations
 from service.errors import Refusal, Unavailable
@@ -24,7 +25,7 @@ from service.json_fields import load_fields
 BATCH = "/v1/movies/batch"
 LENIENT = {"Prefer": "handling=lenient"}
 BAD_YEAR = {**MOANA, "year": 1800}
-TOO_EARLY = "must be 1888 or later"
+TOO_EARLY = f"must be {MIN_YEAR} or later"
 
 
 def name(*titles: str) -> list[dict[str, Any]]:

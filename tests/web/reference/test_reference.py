@@ -275,21 +275,18 @@ async def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
 
 
 async def test_the_body_of_a_movie_is_strict(document: dict[str, Any]) -> None:
-    """It has exact JSON types, only the four fields, and the limits of the rules."""
+    """It has exact JSON types, and only the fields that clients send; `rules.py` has its limits."""
     validator = Draft202012Validator({**document, "$ref": "#/components/schemas/MovieInput"})
 
     assert validator.is_valid(MOANA)
     faults: tuple[dict[str, Any], ...] = (
         {"year": "2016"},
-        {"year": 1887},
         {"title": ""},
-        {"title": "x" * 501},
         {"runtime": 107},
         {"runtime": "107"},
         {"runtime": "0 mins"},
         {"genres": []},
         {"genres": ["a", "a"]},
-        {"genres": ["a", "b", "c", "d", "e", "f"]},
         {"version": 1},
     )
     for broken in faults:
