@@ -46,8 +46,8 @@ class Query:
     path: Path
     line: int  # of its name
     settings: Mapping[str, str]
-    lines: tuple[int, ...]  # of the file, of each line of `sql` that is not blank
-    sql: str
+    sql_line: int  # of the file, where `sql` begins
+    sql: str = ""
     parameters: tuple[str, ...] = ()
     function: Any = field(default=None, compare=False)
     expected: Expected | None = field(default=None, compare=False)
@@ -135,26 +135,28 @@ class Execution(NamedTuple):
 
 
 class AiopgAdapter(PyFormatAdapter):
-    """Runs aiosql's queries with aiopg; `comments`: by the name of the query.
+    """Runs a query of aiosql with aiopg.
 
+    `comment` names the query; `literals`: what belongs in place of each number in quotes.
     For aiosql it is a synchronous adapter, whose `select` returns a coroutine: with an asynchronous
     one, each row would pass through two generators.
     """
 
-    def __init__(self, comments: Mapping[str, str]) -> None:
+    def __init__(self, comment: str, literals: Sequence[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._comments = comments
+        self._comment = comment
+        self._literals = literals
 
     def process_sql(self, query_name: str, op_type: Any, sql: str) -> str:
-        """Return the SQL for the driver: placeholders, doubled percent signs, and a comment.
+        """Return the SQL for the driver: with placeholders, literals, and the comment.
 
         The comment is behind the first word: PostgreSQL 18 cuts off comments in front of a
         statement in pg_stat_statements. The last semicolon is for psql.
         """
-        escaped = sql.rstrip("; \n").replace("%", "%%")
-        processed: str = super().process_sql(query_name, op_type, escaped)  # type: ignore[no-untyped-call]
-        comment = self._comments[query_name]
-        return re.sub(r"^\w*", lambda word: f"{word[0]} {comment}", processed, count=1)
+        processed: str = super().process_sql(query_name, op_type, sql.rstrip("; \n"))  # type: ignore[no-untyped-call]
+        first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # behind hints
+        processed = first_word.sub(lambda word: f"{word[0]} {self._comment}", processed, count=1)
+        return re.sub(r"'(\d+)'", lambda number: self._literals[int(number[1])], processed)
 
     async def select(  # type: ignore[override] # see above
         self,

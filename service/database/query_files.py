@@ -1,13 +1,14 @@
-"""queries/*.sql, which DBAs edit: aiosql loads the files, and their text is checked here.
+"""queries/*.sql, which DBAs edit: checks their text, and loads it with aiosql.
 
-aiosql takes misspelt names and settings for comments, and reads some texts otherwise than
-PostgreSQL does. `load` refuses these; `verification.py` lets PostgreSQL check the rest.
+aiosql takes misspelt names and settings for comments, so `load` refuses these. aiosql gets the
+SQL without comments, and a number in quotes in place of each literal; `AiopgAdapter` puts the
+literals back. So aiosql sees a colon only where PostgreSQL and psql see a parameter.
+`verification.py` lets PostgreSQL check the rest.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 
 import aiosql
@@ -17,21 +18,28 @@ from service.database.query import TIMEOUT_SETTING, AiopgAdapter, Expected, Quer
 from service.errors import FileError, OperatorError
 
 # https://www.postgresql.org/docs/current/sql-syntax-lexical.html
-BLANK = re.compile(r"(?:\s+|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+# Block comments nest; those that begin with + are hints for pg_hint_plan, and stay in the SQL.
+COMMENT = r"--[^\n]* | /\*(?!\+)(?:/\*.*?\*/|(?!/\*|\*/).)*\*/"
+BLANK = re.compile(rf"(?:\s+|{COMMENT})*", re.DOTALL | re.VERBOSE)
 TOKEN = re.compile(
-    r"""(?P<comment>^[ \t]*--[^\n]* | /\*.*?\*/)
-      | (?P<trailing>--[^\n]* | [ \t]+$)
-      | (?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$
-      | \b[eE]'(?:\\.|''|[^'\\])*' | '(?:''|[^'])*' | "(?:""|[^"])*"
-      | (?<![:\w]):(?P<parameter>[a-zA-Z_]\w*)
+    rf"""(?P<blank>{COMMENT}|[\v\f])
+      | (?P<literal>
+          /\*\+.*?\*/
+        | (?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$
+        | \b[eE]'(?:\\.|''|[^'\\])*' | '(?:''|[^'])*' | "(?:""|[^"])*"
+        | ::+ | :(?![a-zA-Z_])
+        | [\x1c-\x1e\x85\u2028\u2029]  # lines end there for aiosql
+        )
+      | (?P<open>/\*|'|"|(?<!\w)\$[a-zA-Z_]*\$)
       | (?P<end>;)""",
-    re.VERBOSE | re.DOTALL | re.MULTILINE,
+    re.VERBOSE | re.DOTALL,
 )
-ANY_NAME = re.compile(r"--\s*name\s*:")  # wherever it is, a query begins there for aiosql
+ANY_NAME = re.compile(r"^\s*--\s*name\s*:", re.MULTILINE)
 NAME = re.compile(
     r"^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$", re.MULTILINE
 )
 EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
+EXPECTED_SETTING = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
 ANY_SETTING = re.compile(r"(?i)\s*--\s*set.*[:=]")
 SETTING = re.compile(r"\s*-- *set *: *([a-z_][a-z0-9_.]*) *= *(?:'([^']*)'|([\w.+/-]+))\s*;?\s*")
 # What the service relies on for each statement.
@@ -40,22 +48,20 @@ FIXED_SETTINGS = {
     *("standard_conforming_strings", "role", "session_authorization", "session_replication_role"),
     *("synchronous_commit", "transaction_isolation", "client_min_messages"),
 }
-MISREAD = (
-    "aiosql reads this otherwise than PostgreSQL: write comments on lines of their own,"
-    r" '...' in place of $$...$$, '' in place of \', and [1: 2] in place of [1:2]"
-)
 
 
 def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
     """Load every query of the folder; `OperatorError` if one is not as the service expects."""
     queries: dict[str, Query] = {}
     for path in sorted(folder.glob("[!.]*.sql")):  # hidden files are editors' locks
-        read = _read_queries(path)
-        for query in read:
+        text = read_sql_file(path).replace("\r\n", "\n").replace("\r", "\n")
+        names = _find_names(path, text)
+        ends = [*(name.start() for name in names[1:]), len(text)]
+        for name, end in zip(names, ends, strict=True):
+            query = _load_query(path, name, end)
             if known := queries.get(query.name):
                 raise query.make_error(f"{query.name} is already in {known.location}")
-            queries[query.name] = query
-        queries |= _load_queries(path, read, expected)
+            queries[query.name] = replace(query, expected=expected.get(query.name))
     _compare(folder, queries, expected)
     return queries
 
@@ -76,89 +82,72 @@ def read_sql_file(path: Path) -> str:
     return text
 
 
-def _read_queries(path: Path) -> list[Query]:
-    """Return the queries as PostgreSQL would read them, but for their parameters."""
-    text = read_sql_file(path).replace("\r\n", "\n").replace("\r", "\n")
+def _find_names(path: Path, text: str) -> list[re.Match[str]]:
+    """Return the lines that name the queries."""
     names = []
-    for found in ANY_NAME.finditer(text):
-        if not (name := NAME.match(text, found.start())):
-            line = _get_line(text, found.start())
-            raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
-        names.append(name)
-    starts = [*(name.start() for name in names), len(text)]
-    if (first := _skip_blank(text)) < starts[0]:
+    for token in TOKEN.finditer(text):
+        line, is_name = _get_line(text, token.start()), ANY_NAME.search(token[0])
+        if token["open"] or (token["literal"] and is_name):
+            raise FileError(path, line, "unterminated quote or comment")
+        if is_name and token[0].startswith("--"):
+            if not (name := NAME.match(text, token.start())):
+                raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
+            names.append(name)
+    if (first := _skip_blank(text)) < (names[0].start() if names else len(text)):
         line = _get_line(text, first)
         raise FileError(path, line, f"expected {EXPECTED_NAME} before any SQL")
-    return [_read_query(path, name, end) for name, end in zip(names, starts[1:], strict=True)]
+    return names
 
 
-def _read_query(path: Path, name: re.Match[str], end: int) -> Query:
-    """Read the query whose text is between its name and `end`."""
-    first_line, text = _get_line(name.string, name.start()), name.string[name.end() : end]
-    start = _skip_blank(text)
-    settings: dict[str, str] = {}
-    for token in TOKEN.finditer(text):
+def _read_settings(path: Path, text: str, start: int, end: int) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a query, from the comments between its name and its SQL."""
+    for comment in TOKEN.finditer(text, start, end):
         problem = ""
-        match = SETTING.fullmatch(token[0])
-        if ANY_SETTING.match(token[0]) and bool(match) != (token.start() < start):
-            problem = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
-        elif match:
-            setting, value = match[1], match[2] or match[3] or ""
-            settings[setting] = value
-            if setting in FIXED_SETTINGS or setting.startswith("catalogue."):
-                problem = f"{setting} cannot be set here: the service relies on it"
-            elif setting == TIMEOUT_SETTING and parse_seconds(value) is None:
+        if match := SETTING.fullmatch(comment[0]):
+            name, value = match[1], match[2] or match[3] or ""
+            if name in FIXED_SETTINGS or name.startswith("catalogue."):
+                problem = f"{name} cannot be set here: the service relies on it"
+            elif name == TIMEOUT_SETTING and parse_seconds(value) is None:
                 problem = "expected a time like 500ms, 5s or 1min"
-        elif token["end"] and _skip_blank(text, token.end()) < len(text):
-            problem = f"more SQL after this semicolon: expected a line {EXPECTED_NAME} before it"
+            yield name, value
+        elif ANY_SETTING.match(comment[0]):
+            problem = EXPECTED_SETTING
         if problem:
-            raise FileError(path, first_line + _get_line(text, token.start()) - 1, problem)
-    sql = TOKEN.sub(_write_token, text.replace("%", "%%")).rstrip("; \n")
-    lines = [n for n, line in enumerate(sql.split("\n"), first_line) if line.strip()]
-    return Query(name[1], path, first_line, settings, (*lines,), sql)
+            raise FileError(path, _get_line(text, comment.start()), problem)
 
 
-def _write_token(token: re.Match[str]) -> str:
-    """Return it as the driver should get it."""
-    if token["comment"]:
-        return "\n" * token[0].count("\n")
-    if token["trailing"]:
-        return token[0].rstrip()
-    return f"%({token['parameter']})s" if token["parameter"] else token[0]
+def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
+    """Load the query whose text is between its name and `end`."""
+    text, start = name.string, _skip_blank(name.string, name.end(), end)
+    settings = dict(_read_settings(path, text, name.end(), start))
+    for token in TOKEN.finditer(text, start, end):
+        if ANY_SETTING.match(token[0]):
+            raise FileError(path, _get_line(text, token.start()), EXPECTED_SETTING)
+        if token["end"] and _skip_blank(text, token.end(), end) < end:
+            problem = f"more SQL after this semicolon: expected a line {EXPECTED_NAME} before it"
+            raise FileError(path, _get_line(text, token.start()), problem)
+    query = Query(name[1], path, _get_line(text, name.start()), settings, _get_line(text, start))
+    literals: list[str] = []
 
+    def reduce(token: re.Match[str]) -> str:
+        """Return what aiosql gets in place of the token."""
+        if token["blank"]:
+            return "\n" * token[0].count("\n") or " "
+        if token["literal"]:
+            literals.append(token[0])
+            return f"'{len(literals) - 1}'"
+        return token[0]
 
-def _load_queries(
-    path: Path, read: Sequence[Query], expected: Mapping[str, Expected]
-) -> dict[str, Query]:
-    """Load the queries of a file; refuse what aiosql reads otherwise than we did."""
-    comments = {query.name: query.comment for query in read}
+    sql = TOKEN.sub(reduce, text[start:end].replace("%", "%%"))
     try:
-        # Each file by itself: in a folder, aiosql also reads hidden files.
-        loaded = aiosql.from_path(
-            path, AiopgAdapter, args=[comments], attribute=None, encoding="utf-8-sig"
+        loaded = aiosql.from_str(
+            f"{name[0]}\n{sql}", AiopgAdapter, args=[query.comment, literals], attribute=None
         )
     except (SQLLoadException, SQLParseException) as error:
-        named = [query.line for query in read if re.search(rf"\b{query.name}\b", str(error))]
-        raise FileError(path, named[0], str(error).partition(" at ")[0]) from error
-    queries = {}
-    for query in read:
-        function = getattr(loaded, query.name)
-        sql = function.sql.replace(f" {query.comment}", "", 1)
-        for line, ours, sent in zip_longest(query.lines, _list_lines(query.sql), _list_lines(sql)):
-            if ours != sent:
-                raise FileError(path, line or query.line, MISREAD)
-        queries[query.name] = replace(
-            query,
-            parameters=(*function.parameters,),
-            sql=function.sql,
-            function=function,
-            expected=expected.get(query.name),
-        )
-    return queries
-
-
-def _list_lines(sql: str) -> list[str]:
-    return [line.lstrip() for line in sql.split("\n") if line.strip()]
+        raise query.make_error(str(error).partition(" at ")[0]) from error
+    function = getattr(loaded, query.name)
+    parameters = (*function.parameters,)
+    return replace(query, parameters=parameters, sql=function.sql, function=function)
 
 
 def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, Expected]) -> None:
@@ -175,9 +164,9 @@ def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, 
             raise found.make_error(f"{name} must have a time limit: requests wait for it")
 
 
-def _skip_blank(text: str, start: int = 0) -> int:
+def _skip_blank(text: str, start: int = 0, end: int | None = None) -> int:
     """Return where the next SQL begins, behind blanks and comments."""
-    blank = BLANK.match(text, start)
+    blank = BLANK.match(text, start, len(text) if end is None else end)
     return blank.end() if blank else start
 
 

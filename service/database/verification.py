@@ -181,8 +181,8 @@ def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int
     """Return the line in the file that PostgreSQL points at; without a place, of the name."""
     if not (position := int(error.diag.statement_position or 0)):
         return query.line
-    sent = cursor.raw.query.decode()[:position].split("\n")
-    return query.lines[len([line for line in sent if line.strip()]) - 1]
+    sent: str = cursor.raw.query.decode()
+    return query.sql_line + sent.count("\n", 0, position)
 
 
 def explain_query(

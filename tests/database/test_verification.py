@@ -178,17 +178,6 @@ where id = any (:ids)
             "insert into movies (title,\n  yaer)\nvalues ('a', 1)\nreturning id;",
             '3: column "yaer" of relation "movies" does not exist',
         ),
-        # A quote or comment that is not closed.
-        *(
-            (f"select id,\n  {text}\n;", f'3: unterminated {kind} at or near "{text}"')
-            for text, kind in (
-                *(
-                    ("'a", "quoted string"),
-                    ("/* a", "/* comment"),
-                    ("$$ a", "dollar-quoted string"),
-                ),
-            )
-        ),
         # A misspelt name line after a query without a semicolon.
         ("select 1\n-- nmae: get_b()\nselect 2;", '4: syntax error at or near "2"'),
         # Settings.
