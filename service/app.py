@@ -26,7 +26,7 @@ from service.config import Config, Operations
 from service.database import query_files, verification
 from service.database import replicas as replication
 from service.database.pool import Places, Pool
-from service.database.query import Expected, Query, suppress_timeout_reports
+from service.database.query import Expected, Query
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Statements
 from service.database.urls import check_tls
@@ -188,7 +188,6 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
     until that changes. With `refuse_mistakes`, a query that does not fit the schema prevents the
     start.
     """
-    suppress_timeout_reports(asyncio.get_running_loop())
     retry = None
     try:
         async with pool.connection():

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiopg
 import psycopg2
+from psycopg2.errors import QueryCanceled
 
 from service import __version__
 from service.config import Database
@@ -75,6 +76,29 @@ def require_utf8(session: Session) -> None:
         )
 
 
+class Connection(aiopg.Connection):
+    """Raises `QueryCanceled` if PostgreSQL cancels a statement, for example at its timeout.
+
+    aiopg would raise `CancelledError`, as if the task were cancelled, and report it to the loop.
+    """
+
+    async def _poll(self, waiter: asyncio.Future[None], timeout: float) -> None:  # noqa: ASYNC109 - aiopg's
+        """Wait for PostgreSQL's response, in place of aiopg's method."""
+        self._ready(self._weakref)
+        try:
+            await asyncio.wait_for(waiter, timeout)
+        except (asyncio.CancelledError, TimeoutError):
+            self.close()
+            raise
+        except QueryCanceled:
+            # Both at once: the task must end.
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise asyncio.CancelledError from None
+            raise
+        finally:
+            self._waiter = None
+
+
 class Connector:
     """Opens connections of aiopg; begins with the address that it reached last.
 
@@ -104,8 +128,9 @@ class Connector:
         for address in sorted(addresses, key=lambda address: address != self._last):
             try:
                 # aiopg would send queries to support these types.
-                connection: aiopg.Connection = await aiopg.connect(
-                    timeout=timeout,
+                connection: aiopg.Connection = await Connection(
+                    None,
+                    timeout,
                     enable_json=False,
                     enable_hstore=False,
                     enable_uuid=False,

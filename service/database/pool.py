@@ -277,10 +277,7 @@ class Pool:
                 began = loop.time()
                 try:
                     connection = await self._open_connection()
-                # A timeout of PostgreSQL is a `CancelledError` of aiopg.
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised for the waiters
-                    if self._is_closing:
-                        return
+                except Exception as error:  # noqa: BLE001 - raised for the waiters
                     # If connections are open, wait for one of them: PostgreSQL may just be full.
                     if all(connection.closed for connection in self._opened):
                         self._begin_outage(error)

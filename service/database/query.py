@@ -1,8 +1,8 @@
 """A named query: its SQL and settings, what the service expects of it, and how aiopg runs it."""
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import aiopg
 import psycopg2
 from aiosql.adapters.pyformat import PyFormatAdapter
-from psycopg2.errors import QueryCanceled
 
 from service.errors import FileError, locate
 
@@ -168,39 +167,14 @@ class AiopgAdapter(PyFormatAdapter):
     ) -> list[tuple[Any, ...]]:
         """Run it and return its rows."""
         connection, execution = conn
-        try:
-            async with connection.cursor(timeout=execution.driver_timeout) as cursor:
-                await cursor.execute(execution.preamble + (execution.statement or sql), parameters)
-                rows: list[tuple[Any, ...]] = await cursor.fetchall()
-                return rows
-        except asyncio.CancelledError as error:
-            # So aiopg reports that PostgreSQL has cancelled the statement, for example at its
-            # timeout. It would look like a cancelled request, which gets no response.
-            if isinstance(error.__context__, QueryCanceled):
-                raise error.__context__ from None
-            raise
+        async with connection.cursor(timeout=execution.driver_timeout) as cursor:
+            await cursor.execute(execution.preamble + (execution.statement or sql), parameters)
+            rows: list[tuple[Any, ...]] = await cursor.fetchall()
+            return rows
 
 
 async def ping(connection: aiopg.Connection) -> None:
     """Send an empty statement; `connection.closed` if the server does not respond in 2 s."""
-    try:
+    with suppress(TimeoutError, psycopg2.Error):
         async with connection.cursor() as cursor:
             await cursor.execute("select")
-    except (asyncio.CancelledError, TimeoutError, psycopg2.Error) as error:
-        if isinstance(error, asyncio.CancelledError) and not isinstance(
-            error.__context__, QueryCanceled
-        ):
-            raise
-
-
-def suppress_timeout_reports(loop: asyncio.AbstractEventLoop) -> None:
-    """Stop the loop from reporting statement timeouts.
-
-    aiopg reports each as an error with a traceback and without the query; `Statements` logs them.
-    """
-
-    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), QueryCanceled):
-            loop.default_exception_handler(context)
-
-    loop.set_exception_handler(report)

@@ -19,7 +19,7 @@ from service.config import Config, Database
 from service.database.connections import Connector, application_name, open_session, require_utf8
 from service.database.driver_errors import describe_error, translate_error
 from service.database.migrations.files import list_versions
-from service.database.query import Expected, Query, limit_affected, suppress_timeout_reports
+from service.database.query import Expected, Query, limit_affected
 from service.database.statements import Statements
 from service.errors import OperatorError, Refusal, Unavailable
 
@@ -125,17 +125,13 @@ async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_writable: bool
         await _verify_plans(cursor, query)
         if expected and (is_writable or not expected.writes):
             await _verify_columns(cursor, query, expected)
-    except (asyncio.CancelledError, psycopg2.Error) as error:
-        # A timeout of PostgreSQL is a `CancelledError` of aiopg.
-        cause = error.__context__ if isinstance(error, asyncio.CancelledError) else error
-        if not isinstance(cause, psycopg2.Error):
-            raise
-        if isinstance(unavailable := translate_error(query, cause), Unavailable):
+    except psycopg2.Error as error:
+        if isinstance(unavailable := translate_error(query, error), Unavailable):
             raise unavailable from error
-        is_denied = isinstance(cause, postgres.InsufficientPrivilege)
+        is_denied = isinstance(error, postgres.InsufficientPrivilege)
         if not (is_denied and expected and expected.by_command):
-            line = _find_line(cause, query, cursor)
-            raise query.make_error(describe_error(cause), line) from error
+            line = _find_line(error, query, cursor)
+            raise query.make_error(describe_error(error), line) from error
     finally:
         if not cursor.connection.closed:
             await cursor.execute("rollback")
@@ -213,7 +209,6 @@ async def verify_queries(
 
     Raises `Unavailable` also if there is no database.
     """
-    suppress_timeout_reports(asyncio.get_running_loop())
     versions = list_versions(config.migrations)
     try:
         with closing(await Connector(config.database).connect()) as connection:

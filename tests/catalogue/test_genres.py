@@ -15,7 +15,6 @@ from service.catalogue.genres import GenreCounts
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
-from service.database.query import suppress_timeout_reports
 from service.database.statements import Statements
 from service.errors import StatementFailed, Unavailable
 
@@ -29,8 +28,6 @@ RENAME = "alter table {} rename to {}"
 async def genres(settings: Callable[..., Config]) -> AsyncIterator[GenreCounts]:
     """Return the genre counts of a process."""
     config = settings()
-    suppress_timeout_reports(asyncio.get_running_loop())
-
     pool = Pool(config.database, approve)
     loaded = query_files.load(config.root / "queries", EXPECTED)
     yield GenreCounts(Statements(pool, loaded, config.database.statement_timeout))

@@ -1,6 +1,5 @@
 """Tests the statements that a page of movies needs, and timeouts of the walk."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from service.catalogue.paging import SORTS, Filter, Page, Place, Range, SortKey
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
-from service.database.query import suppress_timeout_reports
 from service.database.statements import Row, Statements
 from service.errors import Contended, Unavailable, WrongParameters
 
@@ -51,8 +49,6 @@ class Recorded(Statements):
 async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]:
     """Statements on the test's database."""
     config = settings()
-    suppress_timeout_reports(asyncio.get_running_loop())
-
     pool = Pool(config.database, approve)
     loaded = query_files.load(config.root / "queries", EXPECTED)
     statements = Recorded(pool, loaded, config.database.statement_timeout)

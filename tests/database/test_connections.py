@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import select
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ import aiopg
 import psycopg2
 import pytest
 from link import Link, opened
+from psycopg2.errors import QueryCanceled
 from support import Execute, until
 
 from service.config import Config
@@ -158,3 +160,33 @@ async def test_a_server_that_falls_silent_does_not_fail_what_has_ended(
     await ping(connection)
 
     assert connection.closed
+
+
+async def test_a_statement_that_postgresql_cancels_is_an_ordinary_error(
+    make_connector: MakeConnector, database: str
+) -> None:
+    """Aiopg would cancel the task, and the loop would report it."""
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with await make_connector(database).connect() as connection, connection.cursor() as each:
+        with pytest.raises(QueryCanceled):
+            await each.execute("set local statement_timeout = 1; select pg_sleep(60)")
+
+        assert not connection.closed
+    assert failures == []
+
+
+async def test_a_task_that_is_cancelled_during_a_statement_ends(
+    make_connector: MakeConnector, database: str, execute: Execute
+) -> None:
+    """Also if PostgreSQL cancels the statement at the same moment."""
+    async with await make_connector(database).connect() as connection, connection.cursor() as each:
+        task = asyncio.create_task(each.execute("select pg_sleep(60)"))
+        await asyncio.sleep(0)
+        execute("select pg_cancel_backend(%s)", connection.raw.info.backend_pid)
+        select.select([connection.raw], [], [])  # the loop has not seen the response yet
+        connection._ready(connection._weakref)  # noqa: SLF001 - the loop, seeing it
+        task.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await task
