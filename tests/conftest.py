@@ -7,12 +7,17 @@ With TEST_DATABASE_URL, the databases are made on that server instead. It
 must be on this machine, trust its clients, allow 200 connections, and its user be a superuser:
 
     TEST_DATABASE_URL=postgresql://postgres@127.0.0.1:5433/postgres make test
+
+A run ends whatever a test does. pytest-timeout interrupts Python, but no call of libpq; a watchdog
+ends a process that hangs in one, and pytest-xdist reports the test and starts another process. The
+first process of the run stops the servers that such a process has left, and removes their folders.
 """
 
+import faulthandler
 import itertools
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -25,7 +30,7 @@ import structlog
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
 from pytest_aiohttp import AiohttpClient
-from support import FAST, approve, make_folder
+from support import FAST, RUN_FOLDER, SESSION_OPTIONS, approve, make_folder, stop_servers
 
 from service import config
 from service.app import EXPECTED, create_app
@@ -38,6 +43,9 @@ from service.web.request_cycle.runner import Runner
 
 ROOT = Path(__file__).parent.parent
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"  # nobody listens there
+HANG_S = 330  # longer than pytest-timeout waits
+HANG_AT_END_S = 120  # of a test that has failed, for example as it took too long
+WATCHDOG_OUTPUT = pytest.StashKey[int]()
 MOANA = {"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}
 
 Client = TestClient[web.Request, None]
@@ -49,6 +57,42 @@ class Start(Protocol):
     def __call__(self, **settings: Any) -> Awaitable[Client]:
         """Return its client."""
         ...
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep stderr for the watchdog; the first process makes the folder for all servers."""
+    config.stash[WATCHDOG_OUTPUT] = os.dup(2)  # while a test runs, 2 is a file
+    if RUN_FOLDER not in os.environ:  # workers of pytest-xdist inherit it
+        folder = make_folder()
+        folder.chmod(0o755)  # open to the servers' account
+        os.environ[RUN_FOLDER] = str(folder)
+        config.add_cleanup(lambda: stop_servers(folder))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Turn the watchdog off between two tests."""
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End the process if a test hangs: pytest-timeout could not interrupt it."""
+    watch(item, HANG_S)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Watch the end, too: pytest has turned off all timeouts of a test that has failed."""
+    watch(item, HANG_AT_END_S)
+
+
+def watch(item: pytest.Item, limit_s: float) -> None:
+    """Print all stacks and end the process after this time."""
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[WATCHDOG_OUTPUT])
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +121,7 @@ def maintain(server_url: str) -> Callable[[str], None]:
     """Run SQL about databases."""
 
     def run(sql: str) -> None:
-        with closing(psycopg2.connect(server_url)) as connection:
+        with closing(psycopg2.connect(server_url, options=SESSION_OPTIONS)) as connection:
             connection.autocommit = True
             connection.cursor().execute(sql)
 
@@ -192,14 +236,11 @@ def execute(database: str) -> Callable[..., list[tuple[Any, ...]]]:
     """Run SQL in the test's database, as a DBA would, and return its rows."""
 
     def run(sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        connection = psycopg2.connect(database)
-        connection.autocommit = True
-        try:
+        with closing(psycopg2.connect(database, options=SESSION_OPTIONS)) as connection:
+            connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute(sql, parameters or None)
                 return cursor.fetchall() if cursor.description else []
-        finally:
-            connection.close()
 
     return run
 

@@ -6,12 +6,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,9 @@ SERVICE = [sys.executable, "-m", "service"]
 
 WAIT_S = 90.0  # waits take milliseconds, but seconds on a loaded machine
 POLL_S = 0.01
+# A server may hang because of a test; this interrupts also `drop database`.
+SESSION_OPTIONS = "-c statement_timeout=100s"
+RUN_FOLDER = "TEST_RUN_FOLDER"  # a variable: the folder of all servers of this run
 FAST = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off"  # options of a server
 SERVER_BYTES = 512 * 1024 * 1024  # a server's folder may need so much
 
@@ -191,7 +195,18 @@ def make_folder() -> Path:
     """Make a new folder that the server's account can reach, in memory if there is room."""
     memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private
     has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= SERVER_BYTES
-    return Path(tempfile.mkdtemp(prefix="movie-catalogue-", dir=memory if has_room else None))
+    parent = os.environ.get(RUN_FOLDER, memory if has_room else None)
+    return Path(tempfile.mkdtemp(prefix="movie-catalogue-", dir=parent))
+
+
+def stop_servers(folder: Path) -> None:
+    """Stop the PostgreSQL servers below a folder that ended processes have left; remove it."""
+    for file in folder.glob("**/postmaster.pid"):
+        with suppress(ProcessLookupError):
+            os.kill(int(file.read_text().split()[0]), signal.SIGQUIT)  # kills its backends, too
+        with suppress(AssertionError):
+            wait_until(lambda: not file.exists())  # noqa: B023
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def add_client(

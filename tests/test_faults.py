@@ -5,8 +5,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg2
@@ -190,12 +190,25 @@ async def test_a_network_that_loses_everything(start: Start, database: str) -> N
     assert during == {503}
 
 
+@contextmanager
+def stopped_backends(execute: Execute) -> Iterator[int]:
+    """Stop all backends of the service; yield how many. In the end, those that remain go on."""
+    pids = [pid for (pid,) in execute(BACKENDS)]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield len(pids)
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGCONT)
+
+
 async def test_a_server_that_stops_for_a_while(start: Start, execute: Execute) -> None:
     """Every backend stops, as on a machine that hangs: new connections serve within 10 s."""
     client = await start()
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     await assert_whole(client, 10)
-    backends = execute(BACKENDS)
 
     async def is_served() -> bool:
         statuses = [
@@ -205,16 +218,11 @@ async def test_a_server_that_stops_for_a_while(start: Start, execute: Execute) -
         ]
         return statuses == [200, 200, 201]
 
-    for (pid,) in backends:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped_backends(execute):
         async with asyncio.timeout(10):
             await until(is_served)
             await until(lambda: pool_of(client).size == pool_of(client).idle)
         await assert_whole(client, 10)
-    finally:
-        for (pid,) in backends:
-            os.kill(pid, signal.SIGCONT)
 
 
 async def test_a_server_that_stops_while_clients_only_create(
@@ -223,17 +231,11 @@ async def test_a_server_that_stops_while_clients_only_create(
     """One silent create is enough to replace all connections that were idle."""
     client = await start()
     await assert_whole(client, 10)
-    backends = execute(BACKENDS)
-    for (pid,) in backends:
-        os.kill(pid, signal.SIGSTOP)
 
-    try:
+    with stopped_backends(execute) as count:
         statuses = [(await client.post("/v1/movies", json=MOANA)).status for _ in range(3)]
-    finally:
-        for (pid,) in backends:
-            os.kill(pid, signal.SIGCONT)
 
-    assert len(backends) == 5  # max_idle
+    assert count == 5  # max_idle
     assert statuses == [503, 201, 201]
 
 
