@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -63,25 +62,6 @@ async def _count(statuses: Counter[str], connection: Connection, *request: Any) 
         status = "no response"
     statuses[status] += 1
     return status
-
-
-def send_bodies(url: str, request: bytes, number: int) -> Counter[str]:
-    """Send the requests; read responses in between, so that the service can send more."""
-    client = open_socket(url)
-    for _ in range(number):
-        try:
-            client.sendall(request)
-            client.settimeout(0)
-            with suppress(BlockingIOError):
-                while client.recv(65_536):
-                    pass
-                raise ConnectionResetError
-            client.settimeout(30)
-        except OSError:
-            client.close()
-            client = open_socket(url)
-    client.close()
-    return Counter(sent=number)
 
 
 def open_socket(url: str, receive_bytes: int | None = None) -> socket.socket:

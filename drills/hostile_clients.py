@@ -1,7 +1,6 @@
 """Clients that use too many resources; other clients must not notice."""
 
 import asyncio
-from contextlib import suppress
 
 from drills import crowds
 from drills.client import Connection
@@ -28,7 +27,6 @@ COSTLY = (
     "/v1/movies?title=re*+nu*+of*&year=1900..2010&genres=war&sort=year&page_size=100",
     "/v1/movies?title=re*+nu*+th*+gr*&genres=war&sort=-title&page_size=100",
 )
-HEAD_TIMEOUT_S = 15.0
 UNREAD_TIMEOUT_S = 30.0
 
 
@@ -71,24 +69,6 @@ async def unread_pages(lab: Lab, checks: Checks) -> None:
     checks.require(not left, f"{left} of 50 left after {loop.time() - began:.0f} s")
     for client in crowd:
         client.close()
-    await service.stop()
-
-
-@drill(
-    "One client sends 200 bodies of 1 MB, `[{},{},...`, one after the other without waiting for"
-    " responses (it connects again when the service ends its connection).",
-    "Reads of others take at most 0.3 s.",
-)
-async def large_bodies(lab: Lab, checks: Checks) -> None:
-    """Many large bodies: they are parsed in the event loop."""
-    service = await lab.serve(lab.postgres.url(lab.database()))
-    body = b"[" + b"{}," * 349_000 + b"{}]"
-    head = f"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    async with Load(service.url, readers=2, writers=0, pause_s=0.01).running() as load:
-        await crowds.run_in_process(crowds.send_bodies, service.url, head + body, 200)
-    checks.require_statuses("reads", load.sent, OK)
-    slowest = max(sent.seconds for sent in load.sent)
-    checks.require(slowest <= 0.3, f"p95 {find_p95_ms(load.sent):.0f} ms")
     await service.stop()
 
 
@@ -146,38 +126,6 @@ async def one_hot_movie(lab: Lab, checks: Checks) -> None:
     checks.require(is_right, f"PATCHes: {_describe(patches)}")
     checks.require_statuses("others", load.sent)
     checks.audit(load, lab.postgres, database)
-    await service.stop()
-
-
-@drill(
-    "50 silent connections, and 50 that send a byte of a head each second.",
-    "Others are served meanwhile, on old and new connections; after head_timeout (15 s) the silent"
-    " and slow connections are closed.",
-)
-async def slow_heads(lab: Lab, checks: Checks) -> None:
-    """Clients connect and never send a request."""
-    service = await lab.serve(lab.postgres.url(lab.database()))
-    loop = asyncio.get_running_loop()
-    async with Load(service.url, readers=10, writers=0, pause_s=0.02).running() as load:
-        began = loop.time()
-        slow = [crowds.open_socket(service.url) for _ in range(100)]
-        head = b"GET /v1/movies/1 HTTP/1.1\r\nHost: abcdefgh\r\n"
-        # `load` keeps its connections.
-        while (left := count_connections(service.port) - load.readers) > 0:
-            turn = int(loop.time() - began)
-            if turn > HEAD_TIMEOUT_S + 5:
-                break
-            for client in slow[:50]:
-                with suppress(OSError):
-                    client.send(head[turn : turn + 1])
-            await _check_health(load, service)
-            await asyncio.sleep(1)
-        took = loop.time() - began
-    checks.require(left <= 0, f"{max(left, 0)} of 100 connections left after {took:.0f} s")
-    checks.require(took >= HEAD_TIMEOUT_S, "and not before")
-    checks.require_statuses("others", load.sent, OK)
-    for client in slow:
-        client.close()
     await service.stop()
 
 

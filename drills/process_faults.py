@@ -124,32 +124,3 @@ async def _create_slowly(service: Service) -> str:
     finally:
         writer.close()
     return line.decode().strip() or "no response"
-
-
-@drill(
-    "The reader of stdout stalls, then goes away; stdout is a full disk (/dev/full). `serve` and"
-    " gunicorn, each for 3 s under load.",
-    "All requests are answered 200, within 1 s; exit status 0.",
-)
-async def stalled_log(lab: Lab, checks: Checks) -> None:
-    """Nobody reads the log; no request may wait for that."""
-    url = lab.postgres.url(lab.database())
-    for workers in (None, 1):
-        for fault in ("stalled", "closed", "full disk"):
-            reading, writing = os.pipe()
-            output = os.open("/dev/full", os.O_WRONLY) if fault == "full disk" else os.dup(writing)
-            service = await lab.serve(url, workers=workers, output=output)
-            os.close(output)
-            os.close(writing)
-            if fault == "closed":
-                os.close(reading)
-            async with Load(service.url, readers=16, writers=0).running() as load:
-                await asyncio.sleep(3)
-            name = f"{'gunicorn' if workers else 'serve'}, {fault}"
-            slowest = max(sent.seconds for sent in load.sent)
-            is_right = slowest <= 1 and not list_problems(load.sent, OK)
-            checks.require(is_right, f"{name}: {summarize(load.sent)}")
-            status = await service.stop()
-            checks.require(status == 0, f"exit status {status}")
-            if fault != "closed":
-                os.close(reading)
