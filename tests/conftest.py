@@ -16,8 +16,9 @@ first process of the run stops the servers that such a process has left, and rem
 import faulthandler
 import itertools
 import os
+import pickle
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -33,12 +34,15 @@ from pytest_aiohttp import AiohttpClient
 from support import FAST, RUN_FOLDER, SESSION_OPTIONS, approve, make_folder, stop_servers
 
 from service import config
-from service.app import EXPECTED, create_app
+from service.app import EXPECTED, POOL, create_app
 from service.config import Config
 from service.database import embedded, query_files
 from service.database.migrations import runner as migrations
 from service.database.pool import Pool
+from service.database.query import Expected, Query
 from service.database.statements import Statements
+from service.database.verification import is_writable
+from service.web.reference import document
 from service.web.request_cycle.runner import Runner
 
 ROOT = Path(__file__).parent.parent
@@ -52,7 +56,11 @@ Client = TestClient[web.Request, None]
 
 
 class Start(Protocol):
-    """Starts a service with these settings; `section__key=value` each."""
+    """Starts a service with these settings; `section__key=value` each.
+
+    It takes the test's database for verified, which saves 90 ms, unless the test has another
+    database, other files, or the mark `verifies`.
+    """
 
     def __call__(self, **settings: Any) -> Awaitable[Client]:
         """Return its client."""
@@ -100,6 +108,32 @@ def unconfigured_logs() -> Iterator[None]:
     """Leave the logs as an import does: `capture_logs` configures them."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_once() -> Iterator[None]:
+    """Load the queries of the checkout once, and make each OpenAPI document once.
+
+    No test changes these files, and a thousand services would take 0.2 s each.
+    """
+    made: dict[str, bytes] = {}
+    load, build = query_files.load, document.build_document
+    queries = load(ROOT / "queries", EXPECTED)
+
+    def load_once(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
+        is_known = folder == ROOT / "queries" and expected is EXPECTED
+        return {**queries} if is_known else load(folder, expected)
+
+    def build_once(*given: Any) -> Any:
+        key = repr(given)
+        if key not in made:
+            made[key] = pickle.dumps(build(*given))
+        return pickle.loads(made[key])  # noqa: S301 - our own
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query_files, "load", load_once)
+        patch.setattr("service.web.routes.build_document", build_once)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -206,21 +240,27 @@ def settings(database: str) -> Callable[..., Config]:
 class Service(BaseTestServer):
     """The service as production runs it, on a free port."""
 
-    def __init__(self, settings: Config) -> None:
+    def __init__(self, settings: Config, *, verify: bool = True) -> None:
         super().__init__()
         self.settings = settings
         self.app = create_app(settings)
+        if not verify:
+            self.app[POOL]._verify = is_writable  # noqa: SLF001 - production verifies
 
     async def _make_runner(self, **_: Any) -> Runner:
         return Runner(self.app)
 
 
 @pytest.fixture
-def start(aiohttp_client: AiohttpClient, settings: Callable[..., Config]) -> Start:
+def start(
+    aiohttp_client: AiohttpClient, settings: Callable[..., Config], request: pytest.FixtureRequest
+) -> Start:
     """Start a service and return a client of it."""
+    is_marked = request.node.get_closest_marker("verifies") is not None
 
     async def begin(**changes: Any) -> Client:
-        return await aiohttp_client(Service(settings(**changes)))
+        is_other = not changes.keys().isdisjoint(("database", "database__url", "root"))
+        return await aiohttp_client(Service(settings(**changes), verify=is_marked or is_other))
 
     return begin
 
@@ -251,6 +291,18 @@ def environment(database: str) -> dict[str, str]:
     kept = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     return environment | {"DATABASE_URL": database}
+
+
+@pytest.fixture
+def checkout() -> Iterator[Path]:
+    """Copy the files that the service reads to a new folder."""
+    folder = make_folder()
+    shutil.copy(ROOT / "config.toml", folder)
+    for name in ("queries", "migrations"):
+        shutil.copytree(ROOT / name, folder / name)
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg2
+from aiohttp import web
 from aiohttp.test_utils import TestClient
 from click.testing import CliRunner
 
@@ -95,6 +96,12 @@ class StoppedClock:
     def time(self) -> float:
         """Return the time, as `time.time` does."""
         return self.now
+
+
+def get_app(client: TestClient[Any, Any]) -> web.Application:
+    """Return the application of a client's service."""
+    app: web.Application = client.server.app  # type: ignore[attr-defined] # conftest's Service
+    return app
 
 
 async def approve(_: object) -> bool:

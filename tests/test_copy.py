@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psycopg2
 from conftest import ROOT
+from processes import free_port, get
 from servers import kill_postgres
 from support import SERVICE, Environment, wait_until
-from test_process import free_port, get
 
 from service.database import embedded
 from service.database.migrations import runner as migrations

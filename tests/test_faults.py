@@ -14,7 +14,7 @@ import pytest
 from conftest import MOANA, ROOT, Client, Start
 from link import opened
 from servers import kill_postgres
-from support import Execute, hold, set_for_database, until
+from support import Execute, get_app, hold, set_for_database, until
 
 from service.app import POOL
 from service.database import embedded
@@ -29,7 +29,7 @@ BACKENDS = (
 
 def pool_of(client: Client) -> Pool:
     """Return the pool of a service under test."""
-    return client.server.app[POOL]  # type: ignore[attr-defined, no-any-return] # conftest's Service
+    return get_app(client)[POOL]
 
 
 async def assert_whole(client: Client, max_open: int) -> None:

@@ -8,11 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
 from conftest import AWAY, MOANA, ROOT, Client, Start
 from link import opened
-from prometheus_client.parser import text_string_to_metric_families
-from support import Execute, add_movies, hold, list_metrics, until
+from metric_values import TOKEN, parse, read_series
+from support import Execute, add_movies, get_app, hold, list_metrics, until
 from wire import exchange
 
 from service import __version__
@@ -24,41 +23,13 @@ from service.metrics import Metrics
 from service.web import health
 from service.web.request_cycle.cycle import CYCLE
 
-TOKEN = "0123456789abcdef"
-
-
-def get_app(client: Client) -> web.Application:
-    """Return the application of a client's service."""
-    app: web.Application = client.server.app  # type: ignore[attr-defined] # conftest's Service
-    return app
-
-
-def read(metrics: Metrics) -> dict[str, float]:
-    """Return the value of each series, named without the prefix, as `name{label=value,...}`."""
-    metrics.sample()
-    return parse(metrics.render().decode())
-
-
-def parse(text: str) -> dict[str, float]:
-    """Return the value of each series of Prometheus' text format, as `read` does."""
-    return {
-        re.sub(
-            r"\{\}$",
-            "",
-            f"{sample.name.removeprefix('catalogue_')}"
-            f"{{{','.join(f'{name}={value}' for name, value in sorted(sample.labels.items()))}}}",
-        ): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
 
 def read_responses(metrics: Metrics) -> dict[str, float]:
     """Return the number of responses by their labels."""
     name = "request_duration_seconds_count"
     return {
         series.removeprefix(name): value
-        for series, value in read(metrics).items()
+        for series, value in read_series(metrics).items()
         if series.startswith(name)
     }
 
@@ -101,14 +72,14 @@ async def test_each_statement_is_counted(start: Start, execute: Execute) -> None
     names = ("duration_seconds_count", "rows_total", "failures_total")
 
     await asyncio.gather(*(client.get(f"/v1/movies/{number}") for number in range(1, 6)))
-    before = [read(metrics)[f"statement_{name}{{query=get_movies}}"] for name in names]
+    before = [read_series(metrics)[f"statement_{name}{{query=get_movies}}"] for name in names]
     execute("alter table movies rename to films")
     await client.get("/v1/movies/1")
-    after = [read(metrics)[f"statement_{name}{{query=get_movies}}"] for name in names]
+    after = [read_series(metrics)[f"statement_{name}{{query=get_movies}}"] for name in names]
 
     assert (1 <= before[0] <= 5, *before[1:]) == (True, 4, 0)
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 0, 1]
-    assert read(metrics)["shared_statement_rows_sum{query=get_movies}"] == 5 + 1
+    assert read_series(metrics)["shared_statement_rows_sum{query=get_movies}"] == 5 + 1
 
 
 Act = Callable[[Client, Execute], Awaitable[object]]
@@ -191,12 +162,12 @@ async def test_each_503_is_counted_with_its_reason(
     """The responses 503 are as many as the refusals, of which one reason is the expected one."""
     client = await start(operations__token=TOKEN, **changes)
     metrics = get_app(client)[CYCLE].metrics
-    assert read(metrics)[f"refusals_total{{reason={refusal}}}"] == 0
+    assert read_series(metrics)[f"refusals_total{{reason={refusal}}}"] == 0
 
     await act(client, execute)
 
-    await until(lambda: read(metrics)[f"refusals_total{{reason={refusal}}}"] >= 1)
-    after = read(metrics)
+    await until(lambda: read_series(metrics)[f"refusals_total{{reason={refusal}}}"] >= 1)
+    after = read_series(metrics)
     refused = sum(value for name, value in after.items() if name.startswith("refusals_total"))
     counted = [name for name in after if re.match(r"request_duration_seconds_count.*=503}", name)]
     assert refused == sum(after[name] for name in counted)
@@ -208,7 +179,7 @@ async def test_each_429_is_counted(start: Start) -> None:
     responses = await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(40)))
     refused = [response.status for response in responses].count(429)
 
-    after = read(get_app(client)[CYCLE].metrics)
+    after = read_series(get_app(client)[CYCLE].metrics)
 
     assert refused > 0
     assert after["limited_total{limit=rate}"] == refused
@@ -220,18 +191,19 @@ async def test_the_pool_and_requests_in_flight(start: Start) -> None:
     metrics = get_app(client)[CYCLE].metrics
     await until(
         lambda: (
-            "statement_duration_seconds_count{query=estimate_idempotency_keys}" in read(metrics)
-            and read(metrics)["pool_connections{state=idle}"] == 1
+            "statement_duration_seconds_count{query=estimate_idempotency_keys}"
+            in read_series(metrics)
+            and read_series(metrics)["pool_connections{state=idle}"] == 1
         )
     )
-    idle = read(metrics)
+    idle = read_series(metrics)
 
     async with lock_movies(client):
         waiting = [
             asyncio.create_task(client.get(f"/v1/movies{path}")) for path in ("/1", "?year=1")
         ]
-        await until(lambda: read(metrics)["pool_waiting"] == 1)
-        busy = read(metrics)
+        await until(lambda: read_series(metrics)["pool_waiting"] == 1)
+        busy = read_series(metrics)
     await asyncio.gather(*waiting)
 
     states = ("open", "idle", "in_use", "closing")
@@ -240,8 +212,8 @@ async def test_the_pool_and_requests_in_flight(start: Start) -> None:
     assert (idle["requests_in_flight"], busy["requests_in_flight"]) == (0, 2)
     assert (idle["pool_waiting"], idle["pool_max_open_connections"]) == (0, 1)
     # The read waits for a connection, the list also for a place.
-    assert read(metrics)["pool_wait_seconds_count"] - idle["pool_wait_seconds_count"] == 3
-    assert read(metrics)["pool_wait_seconds_sum"] > idle["pool_wait_seconds_sum"]
+    assert read_series(metrics)["pool_wait_seconds_count"] - idle["pool_wait_seconds_count"] == 3
+    assert read_series(metrics)["pool_wait_seconds_sum"] > idle["pool_wait_seconds_sum"]
 
 
 async def test_readiness_is_measured_while_nobody_asks(
@@ -253,11 +225,11 @@ async def test_readiness_is_measured_while_nobody_asks(
         client = await start(operations__token=TOKEN, database__url=link.url)
         metrics = get_app(client)[CYCLE].metrics
 
-        await until(lambda: read(metrics)["ready"] == 1)
+        await until(lambda: read_series(metrics)["ready"] == 1)
         await link.cut()
-        await until(lambda: read(metrics)["ready"] == 0)
+        await until(lambda: read_series(metrics)["ready"] == 0)
         await link.open()
-        await until(lambda: read(metrics)["ready"] == 1)
+        await until(lambda: read_series(metrics)["ready"] == 1)
 
 
 async def test_the_wait_for_a_share_of_the_pool(start: Start) -> None:
@@ -266,14 +238,14 @@ async def test_the_wait_for_a_share_of_the_pool(start: Start) -> None:
         operations__token=TOKEN, database__max_open=2, database__acquire_timeout=0.2
     )
     metrics = get_app(client)[CYCLE].metrics
-    before = read(metrics)["pool_wait_seconds_sum"]
+    before = read_series(metrics)["pool_wait_seconds_sum"]
 
     async with lock_movies(client):
         lists = [asyncio.create_task(client.get(f"/v1/movies?year={year}")) for year in (1, 2)]
         await asyncio.wait(lists, return_when=asyncio.FIRST_COMPLETED)
 
     assert sorted([(await response).status for response in lists]) == [200, 503]
-    assert read(metrics)["pool_wait_seconds_sum"] - before >= 0.2
+    assert read_series(metrics)["pool_wait_seconds_sum"] - before >= 0.2
 
 
 async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
@@ -285,17 +257,17 @@ async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
 
     client = await start(operations__token=TOKEN)
 
-    await until(lambda: read(get_app(client)[CYCLE].metrics)["idempotency_keys"] == 7)
+    await until(lambda: read_series(get_app(client)[CYCLE].metrics)["idempotency_keys"] == 7)
 
 
 async def test_the_process(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version, memory, files, and log lines that were dropped."""
     client = await start(operations__token=TOKEN, service__environment="staging")
     metrics = get_app(client)[CYCLE].metrics
-    before = read(metrics)
+    before = read_series(metrics)
     monkeypatch.setattr(get_writer(), "dropped_in_all", get_writer().dropped_in_all + 3)
 
-    after = read(metrics)
+    after = read_series(metrics)
 
     assert after[f"info{{environment=staging,version={__version__}}}"] == 1
     assert after["processes"] == 1
@@ -312,7 +284,7 @@ async def test_a_blocked_event_loop_is_measured(start: Start) -> None:
     metrics = get_app(client)[CYCLE].metrics
 
     def count_late() -> float:
-        series = read(metrics)
+        series = read_series(metrics)
         late = "event_loop_lag_seconds_bucket{le=0.5}"
         return series["event_loop_lag_seconds_count"] - series[late]
 

@@ -15,25 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
-from support import Environment, Execute, add_movies, hold, set_for_database, until, wait_until
-from test_process import (
+from processes import (
     GUNICORN,
     SERVE,
-    checkout,
     find_processes,
     find_workers,
     get,
     serving,
 )
+from structlog.testing import capture_logs
+from support import Environment, Execute, add_movies, hold, set_for_database, until, wait_until
 
 from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files, verification
 from service.database.query import Query
 from service.database.verification import QueryRegistry
-
-__all__ = ["checkout"]  # a fixture
 
 COMMANDS = [
     pytest.param(SERVE, {}, id="serve"),

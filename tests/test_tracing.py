@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from processes import GUNICORN, SERVE, get, serving
 from support import WAIT_S, Environment, Execute, until, wait_until
-from test_process import GUNICORN, SERVE, get, serving
 
 import service
 from service.config import Config, Tracing

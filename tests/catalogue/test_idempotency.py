@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 import pytest
 from conftest import MOANA, ROOT, Client, Start
+from processes import SERVE, serving
 from structlog.testing import capture_logs
 from support import (
     Environment,
@@ -23,7 +24,6 @@ from support import (
     until,
     wait_until,
 )
-from test_process import SERVE, serving
 
 from service.app import EXPECTED
 from service.catalogue import clearing, idempotency

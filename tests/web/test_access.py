@@ -8,7 +8,7 @@ import pytest
 from conftest import MOANA, Client, Start
 from multidict import CIMultiDict
 from structlog.testing import capture_logs
-from support import Execute, add_client, add_movies, bearer
+from support import Execute, add_client, add_movies, bearer, get_app
 from wire import exchange, send
 
 from service.access.tokens import make_token
@@ -108,7 +108,7 @@ def make_headers(execute: Execute) -> dict[str, list[list[str]]]:
 
 async def test_every_route_is_in_the_table(client: Client) -> None:
     """A new route needs a row, which says who may use it."""
-    router = client.server.app.router  # type: ignore[attr-defined] # conftest's Service
+    router = get_app(client).router
 
     assert set(ROUTES) == {
         (route.method, route.resource.canonical) for route in router.routes() if route.resource

@@ -15,8 +15,8 @@ from conftest import MOANA, Client, Start
 from hypothesis import HealthCheck, given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
-from support import Environment, Execute, add_movies, hold, run_here, until
-from test_metrics import TOKEN, get_app, read
+from metric_values import TOKEN, read_series
+from support import Environment, Execute, add_movies, get_app, hold, run_here, until
 
 from service.catalogue import changes, clearing
 from service.catalogue.changes import Feed
@@ -282,9 +282,9 @@ async def test_the_feed_says_how_far_it_is_behind(
         behind = read_clock()
         add_movies(execute, "b")
         held = [await read_as_of(), await read_as_of()]
-        await until(lambda: read(metrics)["changes_delay_seconds"] > 0)
+        await until(lambda: read_series(metrics)["changes_delay_seconds"] > 0)
         run("rollback")
-    await until(lambda: read(metrics)["changes_delay_seconds"] == 0)
+    await until(lambda: read_series(metrics)["changes_delay_seconds"] == 0)
     await read_all(client, 2)
 
     assert held[0] == held[1]

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from conftest import AWAY, Client, Start
 from multidict import CIMultiDict
+from support import get_app
 
 from service.app import MAX_OPERATORS_CONNECTIONS
 from service.web.request_cycle.cycle import CYCLE
@@ -110,7 +111,7 @@ async def test_until_the_end_of_draining(start: Start) -> None:
     """While the last requests run, the process is alive and not ready; then the port is closed."""
     client = await start(operations__port=1)
     base = await open_port(client)
-    cycle = client.server.app[CYCLE]  # type: ignore[attr-defined] # conftest's Service
+    cycle = get_app(client)[CYCLE]
     body = b"{}"
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(

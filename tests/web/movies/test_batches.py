@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 import pytest
 from conftest import MOANA, ROOT, Client, Start
+from processes import SERVE, serving
 from structlog.testing import capture_logs
 from support import Execute, StoppedClock, add_client, add_movies, bearer, hold, until
-from test_process import SERVE, serving
 from wire import exchange
 
 from service.access import counts

@@ -15,8 +15,8 @@ import pytest
 from aiohttp import ClientPayloadError, ClientSession
 from aiohttp.test_utils import make_mocked_request
 from conftest import AWAY, MOANA, Client, Start
-from support import WAIT_S, Environment, Execute, add_movies, hold, run_here, until
-from test_metrics import TOKEN, read
+from metric_values import TOKEN, read_series
+from support import WAIT_S, Environment, Execute, add_movies, get_app, hold, run_here, until
 from wire import exchange
 
 from service.app import POOL
@@ -77,13 +77,13 @@ def server(client: Client) -> Any:
 
 def pool(client: Client) -> Pool:
     """Return the pool of the client's service."""
-    found: Pool = server(client).app[POOL]
+    found: Pool = get_app(client)[POOL]
     return found
 
 
 def in_flight(client: Client) -> int:
     """Return how many requests of the service have no response yet."""
-    return int(server(client).app[CYCLE].in_flight)
+    return int(get_app(client)[CYCLE].in_flight)
 
 
 async def is_at_rest(client: Client) -> bool:
@@ -504,10 +504,10 @@ async def test_a_client_that_goes_while_it_waits_for_its_place_runs_no_query(
     client = await start(
         operations__token=TOKEN, server__max_streams=1, database__acquire_timeout=WAIT_S
     )
-    metrics = server(client).app[CYCLE].metrics
+    metrics = get_app(client)[CYCLE].metrics
     running = await get(client)
     waiting = await request_without_reading(client)
-    await until(lambda: read(metrics)["pool_waiting"] == 1)
+    await until(lambda: read_series(metrics)["pool_waiting"] == 1)
 
     waiting.close()
     connections = server(client).runner.server.connections
@@ -579,7 +579,7 @@ async def test_a_stop_finishes_streams(client: Client, execute: Execute, steps: 
     response = await get(client)
 
     stop = asyncio.create_task(server(client).runner.cleanup())
-    await until(lambda: server(client).app[CYCLE].is_draining)
+    await until(lambda: get_app(client)[CYCLE].is_draining)
     steps.go_on()
     text = await response.text()
     await stop

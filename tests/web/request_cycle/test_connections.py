@@ -5,6 +5,7 @@ import socket
 
 import pytest
 from conftest import MOANA, Client, Start
+from support import get_app
 from wire import Answer, send
 
 from service.web.request_cycle.cycle import CYCLE
@@ -62,7 +63,7 @@ async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None
 async def test_a_connection_that_will_end_says_so(client: Client) -> None:
     """While the process drains, and if the rest of a body is not read (RFC 9112, 9.6)."""
     unfinished = await send(client, GET + b"Content-Length: 6\r\n\r\nabc")
-    client.server.app[CYCLE].is_draining = True  # type: ignore[attr-defined] # conftest's Service
+    get_app(client)[CYCLE].is_draining = True
     draining = await send(client, GET + b"\r\n")
 
     for answer in (unfinished, draining):

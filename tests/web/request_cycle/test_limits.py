@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from conftest import MOANA, Client, Service, Start
 from pytest_aiohttp import AiohttpClient
-from support import until
+from support import get_app, until
 from wire import exchange
 
 from service.errors import OperatorError
@@ -394,7 +394,7 @@ async def test_a_client_that_has_gone_is_forgotten(
     client: Client, connect: Connect, database: str
 ) -> None:
     """Its connection is not among the idle ones when its request ends."""
-    app, service = client.server.app, get_server(client)  # type: ignore[attr-defined] # conftest's Service
+    app, service = get_app(client), get_server(client)
     with closing(psycopg2.connect(database)) as session:
         session.cursor().execute("lock table movies")
         _, writer = await connect(client)
@@ -467,7 +467,7 @@ async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
     runner = client.server.runner
     assert runner
     stopping = asyncio.create_task(runner.cleanup())
-    await until(lambda: client.server.app[CYCLE].is_draining)  # type: ignore[attr-defined] # conftest's Service
+    await until(lambda: get_app(client)[CYCLE].is_draining)
 
     head = await request(first)
     rest = await read_to_the_end(second)
