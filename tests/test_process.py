@@ -33,6 +33,7 @@ from support import (
     Environment,
     Execute,
     add_movies,
+    run_here,
     wait_until,
     with_user,
 )
@@ -316,28 +317,19 @@ def test_metrics_of_two_workers_of_which_one_was_killed(
     assert (is_counted_there, folder.exists()) == (True, False)
 
 
-def test_a_wrong_setting_stops_the_start(environment: Environment) -> None:
-    """One line names the variable, and the process ends."""
-    status, _, err = run(SERVE, environment, CATALOGUE_DATABASE_MAX_OPEN="many")
-
-    assert status == 1
-    assert err == "Error: CATALOGUE_DATABASE_MAX_OPEN: must be a whole number\n"
-
-
 @pytest.mark.parametrize(
-    ("command", "name", "value", "reason"),
+    ("name", "value", "reason"),
     [
-        (GUNICORN, "CATALOGUE_DATABASE_MAX_OPEN", "many", ": must be a whole number"),
-        (WEB, "DATABASE_URL", "", " is not set: expected postgresql://user:password@host/name"),
-        (WEB, "WEB_CONCURRENCY", "two", ": must be a whole number"),  # gunicorn reads it, too
+        ("DATABASE_URL", "", " is not set: expected postgresql://user:password@host/name"),
+        ("WEB_CONCURRENCY", "two", ": must be a whole number"),  # gunicorn reads it, too
     ],
-    ids=["gunicorn", "no database", "web"],
+    ids=["no database", "web"],
 )
 def test_a_wrong_setting_stops_gunicorn(
-    environment: Environment, command: list[str], name: str, value: str, reason: str
+    environment: Environment, name: str, value: str, reason: str
 ) -> None:
     """One line of the log names the variable; the embedded database is for development only."""
-    status, out, err = run(command, environment, **{name: value})
+    status, out, err = run(WEB, environment, **{name: value})
 
     assert (status, err) == (1, "")
     line = json.loads(out)
@@ -385,24 +377,22 @@ def test_all_wrong_settings_are_reported_in_one_start(
     ]
 
 
-@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
 def test_a_config_toml_in_another_folder_needs_only_what_differs(
-    environment: Environment, checkout: Path, command: list[str]
+    environment: Environment, checkout: Path
 ) -> None:
     """Queries and migrations are those of the service, unless the folder has its own."""
     (checkout / "config.toml").write_text('[service]\nenvironment = "elsewhere"\n')
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
-    migrate = [sys.executable, "-m", "service", "migrate", "status"]
 
-    own = run(QUERIES, environment)[1]
+    own = run_here(environment, "queries")[1]
     shutil.rmtree(checkout / "queries")
-    mixed = run(QUERIES, environment)[1]
+    mixed = run_here(environment, "queries")[1]
     (checkout / "migrations" / "20990101000000_add_nothing.sql").write_text("-- migrate:up\n")
-    own_status = run(migrate, environment)[1]
+    own_status = run_here(environment, "migrate", "status")[1]
     shutil.rmtree(checkout / "migrations")
-    status = run(migrate, environment)[1]
+    status = run_here(environment, "migrate", "status")[1]
     with (
-        serving(command, environment) as (base, _),
+        serving(SERVE, environment) as (base, _),
         urllib.request.urlopen(f"{base}/v1/healthcheck", timeout=5) as response,  # noqa: S310 - ours
     ):
         system = json.load(response)["system_info"]
@@ -475,16 +465,13 @@ def test_writes_without_a_token_over_a_network_are_warned_of(
     assert all("0.0.0.0" in reason for reason in exposed)  # noqa: S104
 
 
-QUERIES = [sys.executable, "-m", "service", "queries"]
-
-
 def test_queries_names_the_mistake(environment: Environment, checkout: Path) -> None:
     """One line has file and line; the exit status is 1."""
     file = checkout / "queries" / "movies.sql"
     file.write_text(file.read_text().replace("m.title", "m.titel", 1))
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
 
-    status, _, err = run([*QUERIES, "check"], environment)
+    status, _, err = run_here(environment, "queries", "check")
 
     assert status == 1
     assert re.fullmatch(r"Error: queries/movies\.sql:\d+: column m\.titel does not exist\n", err)
@@ -492,9 +479,9 @@ def test_queries_names_the_mistake(environment: Environment, checkout: Path) -> 
 
 def test_queries_explain_shows_a_plan(environment: Environment) -> None:
     """The query has the parameters and settings that the service sends."""
-    command = [*QUERIES, "explain", "walk_movies", "--param", "title=moana", "--param", "size=5"]
+    words = ("queries", "explain", "walk_movies", "--param", "title=moana", "--param", "size=5")
 
-    status, out, _ = run(command, environment)
+    status, out, _ = run_here(environment, *words)
 
     assert status == 0
     assert out.startswith("Limit ")
@@ -504,9 +491,9 @@ def test_queries_explain_shows_a_plan(environment: Environment) -> None:
 def test_queries_explain_rolls_back(environment: Environment, execute: Execute) -> None:
     """`--analyze` runs the statement and rolls it back."""
     add_movies(execute, "Moana")
-    deletion = [*QUERIES, "explain", "delete_movies", "--analyze", "--param"]
+    deletion = ("queries", "explain", "delete_movies", "--analyze", "--param")
 
-    status, out, _ = run([*deletion, 'deletions=[{"id": 1}]'], environment)
+    status, out, _ = run_here(environment, *deletion, 'deletions=[{"id": 1}]')
 
     assert status == 0
     assert re.search(r"Delete on movies.*\(actual .*rows=1", out)
@@ -525,7 +512,7 @@ def test_queries_explain_refuses_what_it_cannot_explain(
     environment: Environment, arguments: list[str], message: str
 ) -> None:
     """The reason is one line."""
-    status, _, err = run([*QUERIES, "explain", *arguments], environment)
+    status, _, err = run_here(environment, "queries", "explain", *arguments)
 
     assert status in (1, 2)
     assert message in err
@@ -535,13 +522,12 @@ def test_queries_explain_refuses_what_it_cannot_explain(
 def test_migrate_and_its_commands(environment: Environment, checkout: Path) -> None:
     """The default is the newest migration; status, down, new and sql work."""
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
-    migrate = [sys.executable, "-m", "service", "migrate"]
 
-    down = run([*migrate, "down"], environment)
-    pending = run([*migrate, "status"], environment)
-    new = run([*migrate, "new", "add_nothing"], environment)
-    up = run(migrate, environment)
-    sql = run([*migrate, "sql"], environment)
+    down = run_here(environment, "migrate", "down")
+    pending = run_here(environment, "migrate", "status")
+    new = run_here(environment, "migrate", "new", "add_nothing")
+    up = run_here(environment, "migrate")
+    sql = run_here(environment, "migrate", "sql")
 
     assert [status for status, *_ in (down, pending, new, up, sql)] == [0] * 5
     assert "pending" in pending[1]

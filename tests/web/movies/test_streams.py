@@ -549,11 +549,13 @@ async def test_few_streams_run_at_once(
     client = await start(
         server__max_streams=limits[0],
         database__max_open=limits[1],
-        database__acquire_timeout=0.2,
+        database__acquire_timeout=WAIT_S,
     )
     running = [await get(client) for _ in range(at_once)]
 
+    pool(client).acquire_timeout = 0.1
     refused = await get(client)
+    pool(client).acquire_timeout = WAIT_S
     page = await client.get("/v1/movies")
     steps.go_on()
     texts = [await response.text() for response in running]
