@@ -221,10 +221,14 @@ def database(brief_database: Callable[[str], str], template: str) -> str:
 
 @pytest.fixture
 def settings(database: str) -> Callable[..., Config]:
-    """The settings of config.toml with a database of the test's own; `section__key=value` each."""
+    """The settings of config.toml with a database of the test's own; `section__key=value` each.
+
+    A connection may take longer than the usual 2 s: on a loaded machine it does.
+    """
+    environ = {"DATABASE_URL": database, "CATALOGUE_DATABASE_ACQUIRE_TIMEOUT": "6"}
 
     def change(**changes: Any) -> Config:
-        result = config.load(ROOT / "config.toml", {"DATABASE_URL": database})
+        result = config.load(ROOT / "config.toml", environ)
         for name, value in changes.items():
             section, _, key = name.partition("__")
             if not key:

@@ -205,16 +205,6 @@ def test_the_level_holds_for_the_access_line(run: Run, form: str) -> None:
     assert run(ACCESS, level="warning", form=form) == ""
 
 
-def test_a_failed_health_check_is_not_hidden(run: Run) -> None:
-    """Platforms send many: those that succeed are lines of level debug."""
-    failed = ACCESS.replace("/v1/movies/{id}", "/v1/healthcheck/ready")
-    succeeded = failed.replace("status=503", "status=200")
-
-    assert [line["level"] for line in events(run(failed, level="info"))] == ["info"]
-    assert run(succeeded, level="info") == ""
-    assert [line["level"] for line in events(run(succeeded, level="debug"))] == ["debug"]
-
-
 def test_the_access_line_is_the_one_of_structlog(run: Run) -> None:
     """It has the same keys in the same order, although it does not pass through structlog."""
     (line,) = events(run(ACCESS))

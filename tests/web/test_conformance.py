@@ -53,7 +53,7 @@ async def test_every_response_is_as_documented(
         f"--config-file={config}",
         "run",
         str(client.make_url("/v1/openapi.json")),
-        "--max-examples=20",
+        "--max-examples=8",
         "--generation-deterministic",
         "--no-color",
         f"--header=Authorization: Bearer {token}",

@@ -66,11 +66,3 @@ async def test_any_other_page_changes_nothing(page: Page, elsewhere: str, client
     await page.evaluate(f"fetch('{url}', {{method: 'POST', mode: 'no-cors', body: '{body}'}})")
 
     assert (await (await client.get("/v1/movies")).json())["movies"] == []
-
-
-async def test_any_other_page_sees_nothing(page: Page, elsewhere: str, start: Start) -> None:
-    """The page cannot even see that the service exists."""
-    client = await start(server__cors_origins=("https://pages.example",))
-
-    with pytest.raises(AssertionError, match="Failed to fetch"):
-        await ask(page, elsewhere, client)

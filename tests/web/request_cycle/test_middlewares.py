@@ -30,14 +30,16 @@ def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
 async def test_a_failing_handler_is_a_500_and_logged(
     failing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The response has no details; the log has the traceback and the same request id."""
+    """The response has no details; the log has the traceback, and the same request and trace."""
 
     async def handler(_: web.Request) -> web.Response:
         raise RuntimeError("the secret of the inside")
 
     client = await failing(handler)
 
-    response = await client.get("/handler")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    response = await client.get("/handler", headers=headers)
     text = await response.text()
     problem = json.loads(text)
 
@@ -47,6 +49,7 @@ async def test_a_failing_handler_is_a_500_and_logged(
     out = capsys.readouterr().out
     assert "RuntimeError: the secret of the inside" in out
     assert out.count(f"request_id={problem['request_id']}") == 2  # the failure, the access line
+    assert out.count(f"trace_id={trace}") == 2
 
 
 async def test_a_problem_names_the_path_without_the_query(client: Client) -> None:

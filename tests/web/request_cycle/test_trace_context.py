@@ -1,14 +1,8 @@
 """Tests the trace of a request in the log: `traceparent` of W3C's Trace Context."""
 
-from collections.abc import Callable
-
 import pytest
-from aiohttp import web
-from conftest import Client, Service
+from conftest import Client
 from multidict import CIMultiDict
-from pytest_aiohttp import AiohttpClient
-
-from service.config import Config
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -60,19 +54,3 @@ async def test_the_access_line_has_the_trace(client: Client, capsys: Capture) ->
             logged = await log_request(client, capsys, *headers)
             assert "status=200" in logged
             assert "trace_id" not in logged, headers
-
-
-async def test_the_line_of_a_failure_has_the_trace(
-    aiohttp_client: AiohttpClient, settings: Callable[..., Config], capsys: Capture
-) -> None:
-    """The line of the failure and the access line both have the trace id."""
-
-    async def handler(_: web.Request) -> web.Response:
-        raise RuntimeError
-
-    service = Service(settings())
-    service.app.router.add_get("/handler", handler)
-    client: Client = await aiohttp_client(service)
-    await client.get("/handler", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
-
-    assert capsys.readouterr().out.count(f"trace_id={TRACE}") == 2
