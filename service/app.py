@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from service.database import replicas as replication
 from service.database.pool import Places, Pool
 from service.database.query import Expected, Query
 from service.database.replicas import Reads, Replicas
-from service.database.statements import Statements
+from service.database.statements import Share, Statements
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
@@ -82,6 +82,49 @@ def load_queries(config: Config) -> dict[str, Query]:
     return query_files.load(config.queries, EXPECTED)
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Makes statements: on the primary, or for reads on a replica where one is fresh enough."""
+
+    config: Config
+    files: QueryRegistry
+    pool: Pool
+    replicas: Replicas | None
+
+    async def require_migrations(self) -> None:
+        """Raise `Unavailable` unless all migrations have been applied."""
+        timeout = self.config.database.statement_timeout
+        await self.files.require_migrations(Statements(self.pool, self.files.queries, timeout))
+
+    def make_statements(self, share: Share | None = None) -> Statements:
+        """Make statements on the primary; `share`: of the pool's connections, for reads."""
+        return self._make(Statements, share)
+
+    def make_reads(
+        self, share: Share | None = None, *, expects_timeouts: bool = False
+    ) -> Statements:
+        """Make statements for reads; with `expects_timeouts`, these are no failures."""
+        kind = partial(Reads, replicas=self.replicas) if self.replicas else Statements
+        return self._make(kind, share, expects_timeouts=expects_timeouts)
+
+    def _make(
+        self,
+        kind: Callable[..., Statements],
+        share: Share | None,
+        *,
+        expects_timeouts: bool = False,
+    ) -> Statements:
+        return kind(
+            self.pool,
+            self.files.queries,
+            self.config.database.statement_timeout,
+            self.config.log.slow_statement,
+            share,
+            expects_timeouts=expects_timeouts,
+            require_migrations=self.require_migrations,
+        )
+
+
 def create_app(
     config: Config, *, refuse_mistakes: bool = True, metrics_folder: Path | None = None
 ) -> web.Application:
@@ -97,37 +140,57 @@ def create_app(
     for url in (config.database.url, *config.database.replica_urls):
         check_tls(replace(config.database, url=url))
     tracing = Tracing(config)
-    pool = Pool(config.database, files.verify, metrics, config.server.max_streams)
-    metrics.add_sampler(pool.sample)
-    timeout, slow = config.database.statement_timeout, config.log.slow_statement
-    make = partial(Statements, pool, files.queries, timeout, slow)
-    require_migrations = partial(files.require_migrations, make())
-    make = partial(make, require_migrations=require_migrations)
-    statements, replicas = make(), None
-    make_reads: Callable[..., Statements] = make
+    server = replace(config.server, max_connections=choose_max_connections(config))
+    pool = Pool(config.database, files.verify, metrics, server.max_streams)
+    replicas = None
     if config.database.replica_urls:
-        replicas = Replicas(config.database, files.queries, pool, config.server.max_streams)
-        make_reads = partial(Reads, *make.args, **make.keywords, replicas=replicas)
-    lists, streams = make_reads("lists"), make_reads("streams")
-    max_lag = config.database.max_replica_lag if replicas else 0
-    creates = IdempotentCreates(statements, config.sharing)
+        replicas = Replicas(config.database, files.queries, pool, server.max_streams)
+    sources = Sources(config, files, pool, replicas)
+    statements = sources.make_statements()
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
-    server = replace(config.server, max_connections=choose_max_connections(config))
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
-    health = Health(config.service.environment, require_migrations, cycle)
-    movie_lists = Listing(lists, streams)
-    feed = Feed(make("lists"), replicas) if config.changes.keep_days else None
-    catalogue = Catalogue(statements, config.sharing, make_reads())
+    health = Health(config.service.environment, sources.require_migrations, cycle)
+    routes = _make_routes(config, sources, access, health, cycle)
+    if token := config.operations.token:
+        page = MetricsPage(metrics, token)
+        routes.append(Route("GET", "/metrics", page.show_with_token, Scope.NONE))
+    app = cycle.make_application(routes)
+    app.cleanup_ctx.extend([tracing.run, partial(_run_pool, pool, refuse_mistakes=refuse_mistakes)])
+    if metrics.is_enabled:
+        app.cleanup_ctx.append(health.run)
+    if replicas:
+        app.cleanup_ctx.append(replicas.run)
+    clearing = Clearing(statements, config.changes.keep_days)
+    app.cleanup_ctx.extend([clearing.run, limits.run, metrics.sample_regularly])
+    metrics.describe_process(__version__, config.service.environment)
+    metrics.add_sampler(pool.sample)
+    metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
+    app[OPERATIONS_APP] = _make_operations(config, access, make_operations_routes(health, metrics))
+    app[POOL] = pool
+    app[RELOAD_QUERIES] = files.reload
+    return app
+
+
+def _make_routes(
+    config: Config, sources: Sources, access: AccessControl, health: Health, cycle: RequestCycle
+) -> list[Route]:
+    """Make the catalogue, and the handlers on top of it."""
+    statements, server, pool = sources.make_statements(), config.server, sources.pool
+    lists, brief = sources.make_reads("lists"), sources.make_reads("lists", expects_timeouts=True)
+    catalogue = Catalogue(statements, config.sharing, sources.make_reads())
+    creates = IdempotentCreates(statements, config.sharing)
+    feed = None
+    if config.changes.keep_days:
+        feed = Feed(sources.make_statements("lists"), sources.replicas)
     bodies = BodyReader(server.body_timeout)
-    brief = make_reads("lists", expects_timeouts=True)
-    suggestions = Suggestions(brief, Listing(brief))
+    max_lag = config.database.max_replica_lag if sources.replicas else 0
     routes = make_routes(
         health=health,
         lists=Lists(
             catalogue,
-            movie_lists,
-            suggestions,
+            Listing(lists, sources.make_reads("streams")),
+            Suggestions(brief, Listing(brief)),
             feed,
             config.sharing,
             Places(pool, pool.max_lists * (1 + len(config.database.replica_urls))),
@@ -142,24 +205,7 @@ def create_app(
             lambda year: build_document(routes, OPERATIONS, access.anonymous, year)
         ),
     )
-    if token := config.operations.token:
-        page = MetricsPage(metrics, token)
-        routes.append(Route("GET", "/metrics", page.show_with_token, Scope.NONE))
-    app = cycle.make_application(routes)
-    run_pool = partial(_run_pool, pool, refuse_mistakes=refuse_mistakes)
-    app.cleanup_ctx.extend([tracing.run, run_pool])
-    if metrics.is_enabled:
-        app.cleanup_ctx.append(health.run)
-    if replicas:
-        app.cleanup_ctx.append(replicas.run)
-    clearing = Clearing(statements, config.changes.keep_days)
-    app.cleanup_ctx.extend([clearing.run, limits.run, metrics.sample_regularly])
-    metrics.describe_process(__version__, config.service.environment)
-    metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
-    app[OPERATIONS_APP] = _make_operations(config, access, make_operations_routes(health, metrics))
-    app[POOL] = pool
-    app[RELOAD_QUERIES] = files.reload
-    return app
+    return routes
 
 
 def _make_operations(config: Config, access: AccessControl, routes: list[Route]) -> web.Application:

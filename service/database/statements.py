@@ -22,6 +22,7 @@ from service.database.query import Execution, Query, limit_affected, ping
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
+Share = Literal["lists", "streams"]  # of the pool's connections
 RowLists = AsyncGenerator[list[Row]]
 
 SHARED_LOCK_TIMEOUT_MS = 250  # of a shared write; its rows are then sent alone
@@ -57,7 +58,7 @@ class Statements:
     queries: Mapping[str, Query]
     timeout: float
     slow: float = 0
-    share: Literal["lists", "streams"] | None = None
+    share: Share | None = None
     repeats_reads: bool = True
     expects_timeouts: bool = False
     require_migrations: Callable[[], Awaitable[None]] | None = field(default=None, kw_only=True)
