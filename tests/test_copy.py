@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psycopg2
@@ -115,12 +116,50 @@ def read_catalogue(base: str) -> list[object]:
         return movies
 
 
+def read_program() -> str:
+    """Return the program of docs/clients.md."""
+    text = (ROOT / "docs/clients.md").read_text().split("## Changes")[1].split("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return str(program)
+
+
+class CutOff(BaseHTTPRequestHandler):
+    """Sends a list that lacks its last movie, and ends as if it were whole."""
+
+    def do_GET(self) -> None:
+        """200, and one of two movies."""
+        self.send_response(200)
+        self.send_header("Total-Records", "2")
+        self.send_header("Changes-Cursor", "x")
+        self.end_headers()
+        self.wfile.write(b'{"id": 1}\n')
+
+
+def test_a_copy_is_not_made_of_a_list_that_lacks_movies(
+    tmp_path: Path, environment: Environment
+) -> None:
+    """The program counts them: not every proxy tells its client that a list broke off."""
+    with HTTPServer(("127.0.0.1", 0), CutOff) as server, ExitStack() as stack:
+        threading.Thread(target=server.serve_forever).start()
+        stack.callback(server.shutdown)
+        copied = environment | {"API": f"http://127.0.0.1:{server.server_port}"}
+        command = [sys.executable, "-u", "-c", read_program()]
+        copy = stack.enter_context(
+            subprocess.Popen(command, cwd=tmp_path, env=copied, stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(copy.kill)
+
+        said = copy.stdout.readline()  # type: ignore[union-attr] # it is a pipe
+
+    assert said == "the list broke off after 1 movies\n"
+    assert read_copy(tmp_path) == []
+
+
 def test_a_copy_is_exact_after_kills(
     folder: Path, tmp_path: Path, environment: Environment
 ) -> None:
     """Of the service, of PostgreSQL and of the program, while transactions stay open for long."""
-    text = (ROOT / "docs/clients.md").read_text().split("## Changes")[1].split("\n## ")[0]
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program = read_program()
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:

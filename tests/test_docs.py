@@ -18,6 +18,7 @@ from support import Execute, add_client, read_token_function
 from service import __version__, config
 from service.app import EXPECTED, create_app
 from service.catalogue import rules
+from service.catalogue.movie import OUTPUT_FORMS
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.statements import DEFAULTS
@@ -282,6 +283,16 @@ def test_clients_read_the_limits_of_the_rules() -> None:
     assert f"; {rules.MIN_YEAR} to the current year" in rule["year"]
     assert f"array of 1 to {rules.MAX_GENRES} different" in rule["genres"]
     assert f" at most {rules.MAX_GENRE_BYTES} bytes of UTF-8" in rule["genres"]
+
+
+def test_clients_read_which_cells_of_a_csv_are_formulas() -> None:
+    """A spreadsheet takes them for some; they are sent as they are."""
+    text = (ROOT / "docs/clients.md").read_text()
+    (listed,) = re.findall(r"\*\*A cell of a CSV may begin with (.*?)\*\*", text)
+    encode = OUTPUT_FORMS["csv"].encode
+
+    assert re.findall("`(.)`", listed) == [*"=+-@"]
+    assert [encode({"title": each}) for each in "=+-@"] == [b"=\n", b"+\n", b"-\n", b"@\n"]
 
 
 def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:

@@ -224,6 +224,7 @@ async def test_a_reload_that_a_lock_prevents_is_tried_again(
         with hold(database, "lock table movies") as other:
             files.reload()
             await until(lambda: logged)
+            assert not files.queries  # none that was not verified
             other.rollback()
         await until(lambda: "get_movies" in files.queries)
 

@@ -339,13 +339,19 @@ async def test_a_stream_shows_one_snapshot_in_lists_of_rows(
 async def test_the_total_is_that_of_the_snapshot(
     start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch, query: str, total: str
 ) -> None:
-    """Whatever others commit after the count, so a client sees that nothing is missing."""
+    """Whatever others commit around the count, so a client sees that nothing is missing."""
     client = await start(changes__keep_days=0)
     add_movies(execute, *"abc")
-    run = Statements._run  # noqa: SLF001 - between the count and the first movies
+    run = Statements._run  # noqa: SLF001 - between the cursor, the count and the first movies
 
-    async def run_and_add(*given: Any) -> Any:
-        rows = await run(*given)
+    async def run_and_add(statements: Any, query: Any, step: Any, *given: Any) -> Any:
+        declare, is_first, count = step.statement.rpartition("; select ")
+        if is_first:
+            begin = step._replace(statement=f"{declare}; select")
+            await run(statements, query, begin, *given)
+            add_movies(execute, "b")
+            step = step._replace(preamble="", statement=f"select {count}")
+        rows = await run(statements, query, step, *given)
         add_movies(execute, "b")
         return rows
 
