@@ -16,7 +16,6 @@ first process of the run stops the servers that such a process has left, and rem
 import faulthandler
 import itertools
 import os
-import pickle
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
@@ -42,7 +41,6 @@ from service.database.pool import Pool
 from service.database.query import Expected, Query
 from service.database.statements import Statements
 from service.database.verification import is_writable
-from service.web.reference import document
 from service.web.request_cycle.runner import Runner
 
 ROOT = Path(__file__).parent.parent
@@ -112,27 +110,16 @@ def unconfigured_logs() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def made_once() -> Iterator[None]:
-    """Load the queries of the checkout once, and make each OpenAPI document once.
-
-    No test changes these files, and a thousand services would take 0.2 s each.
-    """
-    made: dict[str, bytes] = {}
-    load, build = query_files.load, document.build_document
+    """Load the queries of the checkout once: no test changes these files."""
+    load = query_files.load
     queries = load(ROOT / "queries", EXPECTED)
 
     def load_once(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
         is_known = folder == ROOT / "queries" and expected is EXPECTED
         return {**queries} if is_known else load(folder, expected)
 
-    def build_once(*given: Any) -> Any:
-        key = repr(given)
-        if key not in made:
-            made[key] = pickle.dumps(build(*given))
-        return pickle.loads(made[key])  # noqa: S301 - our own
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query_files, "load", load_once)
-        patch.setattr("service.web.routes.build_document", build_once)
         yield
 
 
