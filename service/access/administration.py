@@ -42,7 +42,7 @@ def add_client(
     transaction: Transaction, name: str, scopes: Sequence[Scope], expires_at: datetime | None
 ) -> tuple[int, str]:
     """Add a client; return its id and its token. `OperatorError` if the name is taken."""
-    ((client_id,),) = transaction.run("reserve_client_ids", number=1)
+    ((client_id,),) = transaction.run("reserve_client_ids", {"number": 1})
     token = make_token(client_id)
     client = {
         "id": client_id,
@@ -51,7 +51,7 @@ def add_client(
         "scopes": [scope.name.lower() for scope in scopes],
         "expires_at": expires_at,
     }
-    if not transaction.run("add_clients", clients=orjson.dumps([client]).decode()):
+    if not transaction.run("add_clients", {"clients": orjson.dumps([client]).decode()}):
         raise OperatorError(f'the name "{name}" is taken: choose another one; see {USED_BY} list')
     return client_id, token
 
@@ -62,7 +62,7 @@ def rotate_token(transaction: Transaction, name: str, former_token_until: dateti
     `OperatorError` if the client was revoked or has expired, or if a grace is requested while an
     earlier grace lasts: the token of the earlier one would stop before its time.
     """
-    rows = transaction.run("lock_client", client_name=name)
+    rows = transaction.run("lock_client", {"client_name": name})
     if not rows:
         raise _make_unknown_error(name)
     ((client_id, refused_since, works_until),) = rows
@@ -79,16 +79,18 @@ def rotate_token(transaction: Transaction, name: str, former_token_until: dateti
     token = make_token(client_id)
     transaction.run(
         "rotate_client",
-        id=client_id,
-        token_hash=hash_token(token),
-        former_token_until=former_token_until,
+        {
+            "id": client_id,
+            "token_hash": hash_token(token),
+            "former_token_until": former_token_until,
+        },
     )
     return token
 
 
 def revoke_client(transaction: Transaction, name: str) -> None:
     """Refuse all tokens of a client; `OperatorError` if no client has this name."""
-    if not transaction.run("revoke_client", client_name=name):
+    if not transaction.run("revoke_client", {"client_name": name}):
         raise _make_unknown_error(name)
 
 

@@ -145,7 +145,7 @@ class Clients:
         ids = {row.key for row in rows}
         try:
             fetched = await self._fetch(
-                "get_clients", waiting=list_contexts(rows), ids=_to_array(ids)
+                "get_clients", {"ids": _to_array(ids)}, waiting=list_contexts(rows)
             )
             self._statements.require_sent("get_clients", [row[0] for row in fetched], ids)
         except (Contended, StatementFailed) as error:
@@ -157,7 +157,7 @@ class Clients:
     async def _mark_used(self, rows: Rows[None]) -> dict[int, None]:
         """Store the day of use."""
         try:
-            await self._fetch("mark_clients_used", ids=_to_array({row.key for row in rows}))
+            await self._fetch("mark_clients_used", {"ids": _to_array({row.key for row in rows})})
         except CatalogueError:  # `Statements` has logged it
             self._mark_after = self._clock() + MARK_RETRY_S
         return {}

@@ -191,10 +191,12 @@ class Feed:
         """Return changes, and whether some behind the place may be missing."""
         rows = await self._statements.fetch(
             "get_changes",
+            {
+                "after": str(after.transaction) if after else None,
+                "after_id": after.change if after else None,
+                "size": PAGE_CHANGES,
+            },
             waiting=waiting,
-            after=str(after.transaction) if after else None,
-            after_id=after.change if after else None,
-            size=PAGE_CHANGES,
         )
         if not rows:
             raise Unavailable("the feed is off in the database: run migrate", Refusal.NOT_READY)

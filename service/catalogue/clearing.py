@@ -49,7 +49,9 @@ class Clearing:
     async def clear(self, query: str) -> int:
         """Delete up to `BATCH_ROWS` expired rows and return how many were deleted."""
         parameters = self._parameters[query]
-        ((cleared, *last),) = await self._statements.fetch(query, at_most=BATCH_ROWS, **parameters)
+        ((cleared, *last),) = await self._statements.fetch(
+            query, {"at_most": BATCH_ROWS, **parameters}
+        )
         if last:  # the next statement goes on behind it, or begins anew
             goes_on = cleared == BATCH_ROWS
             parameters |= dict(zip(BEGINNING, last, strict=True)) if goes_on else BEGINNING

@@ -83,10 +83,10 @@ class IdempotentCreates:
     async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response]:
         fetched = await self._fetch(
             query,
+            {"requests": "[" + b",".join([row.payload for row in rows]).decode() + "]"},
             is_repeatable=True,  # if the first attempt was committed, the keys are used
             max_affected=len(rows),
             waiting=list_contexts(rows),
-            requests="[" + b",".join([row.payload for row in rows]).decode() + "]",
         )
         self._statements.require_sent(query, [row[1] for row in fetched], [row.key for row in rows])
         return {
@@ -141,7 +141,7 @@ class IdempotentCreates:
     async def _run_batch(
         self, context: RequestContext, query: str, *, max_affected: int, **parameters: Any
     ) -> Response | None:
-        rows = await self._fetch(query, max_affected=max_affected, waiting=[context], **parameters)
+        rows = await self._fetch(query, parameters, max_affected=max_affected, waiting=[context])
         # The key may have been used with another batch, of more or fewer movies.
         number = len(rows) if query == "get_batch_response" else max_affected
         self._statements.require_sent(query, [row[1] for row in rows], range(number))

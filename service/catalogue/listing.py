@@ -119,7 +119,7 @@ class Listing:
     def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
         """Yield the rows of all movies that match, as `Statements.stream` does."""
         parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
-        return self._streams.stream("walk_movies", context, **parameters)
+        return self._streams.stream("walk_movies", context, parameters)
 
     async def has_match(self, wanted: Filter, context: RequestContext, seconds: float) -> bool:
         """Whether a movie matches; `Contended` if it takes longer than `seconds`."""
@@ -134,7 +134,7 @@ class Listing:
     ) -> int:
         """Return the number of matches, or an estimate if there are more than `most`."""
         parameters = {**wanted.parameters(), "most": most}
-        rows = await self._fetch("count_movies", timeout=timeout, waiting=waiting, **parameters)
+        rows = await self._fetch("count_movies", parameters, timeout=timeout, waiting=waiting)
         ((total, self._movies),) = rows
         return int(total)
 
@@ -159,17 +159,16 @@ class Listing:
             try:
                 return await self._fetch(
                     "walk_movies",
+                    {**started, **place_parameters(order, Place(place.skip, key), size)},
                     timeout=None if may_sort else self._statements.timeout,
                     waiting=waiting,
-                    **started,
-                    **place_parameters(order, Place(place.skip, key), size),
                 )
             except Contended:
                 if not may_sort:
                     raise
         # With all filters: it finds every match before it looks at the place.
         at = place_parameters(order, place, size)
-        return await self._fetch("sort_movies", waiting=waiting, **filters, **at)
+        return await self._fetch("sort_movies", {**filters, **at}, waiting=waiting)
 
 
 def is_sort_cheaper(matches: int, movies: int, rows: int) -> bool:

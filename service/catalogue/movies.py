@@ -170,7 +170,7 @@ class Catalogue:
         try:
             # An array literal; the server parses it faster than `array[...]`.
             text = "{" + ",".join(map(str, ids)) + "}"
-            fetched = await self._reads.fetch("get_movies", waiting=waiting, ids=text)
+            fetched = await self._reads.fetch("get_movies", {"ids": text}, waiting=waiting)
         except Contended as error:
             # A read waits only for a lock on the whole table, so do not retry rows one by one.
             raise Unavailable(str(error), error.refusal) from error
@@ -204,8 +204,8 @@ class Catalogue:
     async def _write(self, name: str, parameter: str, rows: Rows[Any]) -> list[Row]:
         """Run a write that is shared by the requests of these rows."""
         payloads = b",".join([row.payload for row in rows]).decode()
-        sent: dict[str, Any] = {parameter: f"[{payloads}]"}
-        return await self._fetch(name, max_affected=len(rows), waiting=list_contexts(rows), **sent)
+        sent = {parameter: f"[{payloads}]"}
+        return await self._fetch(name, sent, max_affected=len(rows), waiting=list_contexts(rows))
 
 
 def to_invalid(broken: RuleBroken, field: str = "") -> Invalid:

@@ -45,9 +45,11 @@ class Suggestions:
         """Return up to three titles, with which the filter finds movies; none if it takes long."""
         waiting, found, end = [context], list[str](), time.monotonic() + MAX_S
         try:
-            words = await self._fetch("correct_words", waiting=waiting, title=wanted.title)
+            words = await self._fetch("correct_words", {"title": wanted.title}, waiting=waiting)
             searches = combine(words)
-            rows = await self._fetch("keep_searches_that_find", waiting=waiting, searches=searches)
+            rows = await self._fetch(
+                "keep_searches_that_find", {"searches": searches}, waiting=waiting
+            )
             for (title,) in rows:
                 corrected, left = replace(wanted, title=title), end - time.monotonic()
                 if corrected == Filter(title) or (
@@ -88,6 +90,6 @@ def combine(words: Sequence[Row]) -> list[str]:
 def refresh_words(url: str, queries: Mapping[str, Query]) -> int:
     """Collect the words of all titles anew; return their number. Raises `OperatorError`."""
     with transactions.begin(url, queries) as transaction:
-        ((words,),) = transaction.run("refresh_words", run=True)
+        ((words,),) = transaction.run("refresh_words", {"run": True})
         transaction.commit()
     return int(words)

@@ -16,6 +16,9 @@ from service.errors import FileError, locate
 
 TIMEOUT_SETTING = "statement_timeout"
 
+Parameters = Mapping[str, object]  # of a query, by name
+NO_PARAMETERS: Parameters = {}
+
 
 class Expected(NamedTuple):
     """What the service relies on in a query.
@@ -26,7 +29,7 @@ class Expected(NamedTuple):
     """
 
     columns: Mapping[str, Any]
-    samples: Sequence[Mapping[str, Any]]
+    samples: Sequence[Parameters]
     used_by: str
     writes: bool = False
     by_command: bool = False
@@ -52,7 +55,7 @@ class Query:
     expected: Expected | None = field(default=None, compare=False)
 
     async def run(
-        self, connection: aiopg.Connection, execution: "Execution", parameters: Mapping[str, Any]
+        self, connection: aiopg.Connection, execution: "Execution", parameters: Parameters
     ) -> list[tuple[Any, ...]]:
         """Run it and return its rows; `connection.notices` then has the warnings of a write."""
         if not self.is_read_only:

@@ -23,7 +23,7 @@ from service.context import RequestContext
 from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.database.pool import Pool
-from service.database.query import Execution, Expected, Query
+from service.database.query import NO_PARAMETERS, Execution, Expected, Parameters, Query
 from service.database.statements import DEFAULTS, Row, RowLists, Statements
 from service.database.urls import name_server
 from service.errors import CatalogueError, Contended, StatementFailed, Unavailable
@@ -284,21 +284,27 @@ class Reads(Statements):
         self._on_replicas = {each: Statements(each.pool, *settings) for each in self.replicas.all}
 
     async def fetch(
-        self, name: str, *, waiting: Sequence[RequestContext] = (), **given: Any
+        self,
+        name: str,
+        parameters: Parameters = NO_PARAMETERS,
+        *,
+        waiting: Sequence[RequestContext] = (),
+        **options: Any,
     ) -> list[Row]:
         """Run the query as `Statements.fetch` does; if a replica fails, on the primary."""
         if replica := self.replicas.choose(waiting):
             try:
-                return await self._on_replicas[replica].fetch(name, waiting=waiting, **given)
+                statements = self._on_replicas[replica]
+                return await statements.fetch(name, parameters, waiting=waiting, **options)
             except (StatementFailed, Unavailable) as error:
                 replica.leave_out(error)
-        return await super().fetch(name, waiting=waiting, **given)
+        return await super().fetch(name, parameters, waiting=waiting, **options)
 
-    async def stream(self, name: str, context: RequestContext, **parameters: Any) -> RowLists:
+    async def stream(self, name: str, context: RequestContext, parameters: Parameters) -> RowLists:
         """Yield all rows as `Statements.stream` does; if a replica fails first, on the primary."""
-        chunks, first = super().stream(name, context, **parameters), list[Row]()
+        chunks, first = super().stream(name, context, parameters), list[Row]()
         if replica := self.replicas.choose([context]):
-            on_replica = self._on_replicas[replica].stream(name, context, **parameters)
+            on_replica = self._on_replicas[replica].stream(name, context, parameters)
             try:
                 first = await anext(on_replica, [])
                 chunks = on_replica

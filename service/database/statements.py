@@ -18,7 +18,14 @@ import structlog
 from service.context import TOTAL_RECORDS, RequestContext, report_shown
 from service.database.driver_errors import CONTENDED, OUTDATED, describe_error, translate_error
 from service.database.pool import Pool
-from service.database.query import Execution, Query, limit_affected, ping
+from service.database.query import (
+    NO_PARAMETERS,
+    Execution,
+    Parameters,
+    Query,
+    limit_affected,
+    ping,
+)
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 Row = tuple[Any, ...]
@@ -68,15 +75,15 @@ class Statements:
         self.metrics = self.pool.metrics
         self._reads = getattr(self.pool, self.share) if self.share else None
 
-    async def fetch(
+    async def fetch(  # noqa: PLR0913 - the options of a statement
         self,
         name: str,
+        parameters: Parameters = NO_PARAMETERS,
         *,
         is_repeatable: bool = False,
         max_affected: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
         waiting: Sequence[RequestContext] = (),
-        **parameters: Any,
     ) -> list[Row]:
         """Run the query `name` and return its rows.
 
@@ -116,7 +123,7 @@ class Statements:
             report_shown(waiting, rows[0][0])
         return rows
 
-    async def stream(self, name: str, context: RequestContext, **parameters: Any) -> RowLists:
+    async def stream(self, name: str, context: RequestContext, parameters: Parameters) -> RowLists:
         """Yield all rows of a read from one snapshot; raises as `fetch` does.
 
         Their number is counted first, and becomes a header of the response: 1 to 9 % of the time.
@@ -184,7 +191,7 @@ class Statements:
         self,
         query: Query,
         execution: Execution,
-        parameters: dict[str, Any],
+        parameters: Parameters,
         waiting: Sequence[RequestContext],
         held: aiopg.Connection | None = None,
     ) -> list[Row]:

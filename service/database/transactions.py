@@ -6,14 +6,13 @@ A thread runs the statements, because libpq ignores Ctrl-C until PostgreSQL resp
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import psycopg2
 from psycopg2 import errors as postgres
 
 from service.database.connections import Session, application_name, open_session
 from service.database.driver_errors import describe_error, translate_error
-from service.database.query import Query, limit_affected
+from service.database.query import NO_PARAMETERS, Parameters, Query, limit_affected
 from service.database.statements import Row
 from service.errors import OperatorError, RuleBroken
 
@@ -49,7 +48,13 @@ class Transaction:
         self._thread = thread
         self._running: Future[list[Row]]
 
-    def start(self, name: str, *, max_affected: int | None = None, **parameters: Any) -> None:
+    def start(
+        self,
+        name: str,
+        parameters: Parameters = NO_PARAMETERS,
+        *,
+        max_affected: int | None = None,
+    ) -> None:
         """Send the query; a statement that changes more than `max_affected` rows is refused."""
         query = self._queries[name]
         limit = "" if max_affected is None else limit_affected(max_affected)
@@ -60,16 +65,16 @@ class Transaction:
         """Wait for the rows of the query that was started."""
         return self._running.result()
 
-    def run(self, name: str, **parameters: Any) -> list[Row]:
+    def run(self, name: str, parameters: Parameters = NO_PARAMETERS) -> list[Row]:
         """Start a query and finish it."""
-        self.start(name, **parameters)
+        self.start(name, parameters)
         return self.finish()
 
     def execute(self, sql: str) -> None:
         """Run a statement that begins, ends or divides the transaction."""
         self._thread.submit(self._fetch, sql).result()
 
-    def _fetch(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+    def _fetch(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
         self._cursor.execute(sql, parameters)
         return self._cursor.fetchall() if self._cursor.description else []
 
@@ -77,7 +82,7 @@ class Transaction:
         """Send the query with these rows, each a JSON object, as its only parameter."""
         (parameter,) = self._queries[name].parameters
         self.execute("savepoint insert_rows")
-        self.start(name, max_affected=len(rows), **{parameter: f"[{','.join(rows)}]"})
+        self.start(name, {parameter: f"[{','.join(rows)}]"}, max_affected=len(rows))
 
     def finish_insert(self, name: str, rows: Sequence[str]) -> list[tuple[int, str]]:
         """Wait until the rows are inserted; return position and reason of each that is refused.

@@ -84,7 +84,7 @@ class Chunk:
     def start_insert(self, transaction: Transaction) -> None:
         """Send the movies."""
         if self.highest_id:
-            transaction.run("reserve_movie_ids", highest=self.highest_id)
+            transaction.run("reserve_movie_ids", {"highest": self.highest_id})
         transaction.start_insert("import_movies", self.movies)
 
     def finish_insert(self, transaction: Transaction) -> None:

@@ -13,6 +13,7 @@ from service.catalogue.paging import SORTS, Filter, Page, Place, Range, SortKey
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
+from service.database.query import NO_PARAMETERS, Parameters
 from service.database.statements import Row, Statements
 from service.errors import Contended, Unavailable, WrongParameters
 
@@ -27,19 +28,21 @@ class Recorded(Statements):
     """Statements that record their names; some of them time out."""
 
     sent: list[str]
-    parameters: dict[str, Any]
+    parameters: Parameters
     slow_query = ""
     after_count: Callable[[], object] = staticmethod(lambda: None)
 
-    async def fetch(self, name: str, **options: Any) -> list[Row]:
+    async def fetch(
+        self, name: str, parameters: Parameters = NO_PARAMETERS, **options: Any
+    ) -> list[Row]:
         """Run the statement, or let it time out."""
         self.sent.append(name)
-        self.parameters = options
+        self.parameters = parameters
         if name == self.slow_query:
             if options["timeout"] is None:  # the query's own
                 raise Contended("canceling statement due to statement timeout")
             assert options["timeout"] == self.timeout
-        rows = await super().fetch(name, **options)
+        rows = await super().fetch(name, parameters, **options)
         if name == "count_movies":
             self.after_count()
         return rows

@@ -92,9 +92,9 @@ async def test_a_statement_has_at_most_32_keys(
     fetch = statements.fetch
     keys = []
 
-    async def fetch_and_count(name: str, **arguments: Any) -> Any:
-        keys.append(len(orjson.loads(arguments["requests"])))
-        return await fetch(name, **arguments)
+    async def fetch_and_count(name: str, parameters: dict[str, str], **options: Any) -> Any:
+        keys.append(len(orjson.loads(parameters["requests"])))
+        return await fetch(name, parameters, **options)
 
     monkeypatch.setattr(statements, "fetch", fetch_and_count)
     idempotent_creates = IdempotentCreates(statements, sharing)

@@ -194,7 +194,7 @@ def locked(database: str) -> Iterator[None]:
 async def test_a_value_comes_back_as_it_was_passed(service: Service, value: Any) -> None:
     """A parameter is never parsed as SQL, and the text around it is not changed."""
     row: Row
-    (row,) = await service.fetch("echo", x=value, y=1)
+    (row,) = await service.fetch("echo", {"x": value, "y": 1})
 
     assert row == (value, 1, "100%", "%s", "%(x)s", 3, ":x", "it's", "1", " ")
 
@@ -209,7 +209,7 @@ async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeSe
     task = asyncio.current_task()
 
     with pytest.raises(Contended, match=r"^sleep: canceling statement due to statement timeout"):
-        await service.fetch("sleep", seconds=60)  # in this task
+        await service.fetch("sleep", {"seconds": 60})  # in this task
 
     assert task
     assert task.cancelling() == 0
@@ -222,7 +222,7 @@ async def test_a_timeout_at_the_end_of_a_statement_cancels_no_other(service: Ser
     number, late = 50_000, 0
     for _ in range(300):
         try:
-            await service.fetch("count_up_to", number=number, timeout=0.015)
+            await service.fetch("count_up_to", {"number": number}, timeout=0.015)
             number = number * 101 // 100
         except Contended:
             number = number * 98 // 100
@@ -245,7 +245,7 @@ async def test_the_timeout_of_the_call_or_file_overrides_the_service(
         await service.fetch("get_timeout"),
     ]
     with pytest.raises(Contended):
-        await asyncio.wait_for(service.fetch("sleep", timeout=0.1, seconds=60), PROMPTLY_S)
+        await asyncio.wait_for(service.fetch("sleep", {"seconds": 60}, timeout=0.1), PROMPTLY_S)
 
     assert timeouts == [[("9s",)], [("7s",)], [("8s",)], [("3s",)]]
 
@@ -261,7 +261,7 @@ async def test_a_server_that_went_silent_is_given_up(
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(Unavailable, match="PostgreSQL does not respond"):
-            await asyncio.wait_for(service.fetch("sleep", seconds=0), PROMPTLY_S)
+            await asyncio.wait_for(service.fetch("sleep", {"seconds": 0}), PROMPTLY_S)
         counts = service.pool.size, service.pool.idle
         other = await service.backend()
     finally:
@@ -309,7 +309,7 @@ async def test_a_broken_rule_has_its_constraints_name(
     execute(change or "select")
 
     with pytest.raises(RuleBroken) as caught:
-        await service.fetch("add_movie", title=movie[0], year=movie[1])
+        await service.fetch("add_movie", {"title": movie[0], "year": movie[1]})
 
     assert caught.value.rule == rule
     assert titles(execute) == ["Moana 2"]
@@ -341,7 +341,7 @@ async def test_a_write_that_is_repeatable_is_retried_once(
     service: Service, execute: Execute, terminate: Callable[[], int]
 ) -> None:
     """If the second connection breaks, too, it is `Unavailable`, as a read would be."""
-    user = asyncio.create_task(service.fetch("sleep", is_repeatable=True, seconds=2))
+    user = asyncio.create_task(service.fetch("sleep", {"seconds": 2}, is_repeatable=True))
     first = await until_running(execute, "pg_sleep(2)")
     terminate()
     second = await until_running(execute, "pg_sleep(2)")
@@ -378,14 +378,14 @@ async def test_a_write_that_breaks_midway_is_not_tried_again(
     """It may have been executed. Idle connections are closed, so the next write works."""
     async with service.pool.connection(), service.pool.connection(), service.pool.connection():
         pass
-    user = asyncio.create_task(service.fetch("add_movie_slowly", title="Lost"))
+    user = asyncio.create_task(service.fetch("add_movie_slowly", {"title": "Lost"}))
     await until_running(execute, "pg_sleep(60)")
 
     terminate()
     with pytest.raises(Unavailable):
         await asyncio.wait_for(user, PROMPTLY_S)
     left = service.pool.size
-    await service.fetch("add_movie", title="Moana", year=2016)
+    await service.fetch("add_movie", {"title": "Moana", "year": 2016})
 
     assert left == 0
     assert titles(execute) == ["Moana"]
@@ -406,8 +406,8 @@ async def test_a_database_that_is_read_only_no_more_takes_the_next_write(
         execute(f"set transaction read write; alter database {name} reset all")
 
         with pytest.raises(Unavailable, match="read-only"):
-            await service.fetch("add_movie", title="Lost", year=2016)
-    await service.fetch("add_movie", title="Moana", year=2016)
+            await service.fetch("add_movie", {"title": "Lost", "year": 2016})
+    await service.fetch("add_movie", {"title": "Moana", "year": 2016})
 
     assert used.closed
     assert titles(execute) == ["Moana"]
@@ -425,7 +425,7 @@ async def test_a_database_that_stays_read_only_costs_few_connects(
 
     for _ in range(20):
         with pytest.raises(Unavailable, match="read-only"):
-            await service.fetch("add_movie", title="Lost", year=2016)
+            await service.fetch("add_movie", {"title": "Lost", "year": 2016})
         backends.add(await service.backend())
 
     assert len(backends) <= 1 + (loop.time() - began) / pool.RETRY_S
@@ -453,12 +453,12 @@ async def test_a_type_that_changes_fails_one_write_of_each_connection(
         "create trigger raise_year before update on movies"
         " for each row execute function raise_year()"
     )
-    await service.fetch("change_years", year=2001)
+    await service.fetch("change_years", {"year": 2001})
     execute("alter table movies alter column year type bigint")
 
     with pytest.raises(StatementFailed, match="does not match that when preparing the plan"):
-        await service.fetch("change_years", year=2002)
-    changed = await service.fetch("change_years", year=2003)
+        await service.fetch("change_years", {"year": 2002})
+    changed = await service.fetch("change_years", {"year": 2003})
 
     assert changed == [(2003,)]
 
@@ -472,7 +472,7 @@ async def test_a_lock_that_is_not_granted_in_time_is_contended(
         set_for_database(execute, "lock_timeout = '20ms'")
     add_movies(execute, "Moana")
 
-    renaming = service.fetch("rename_movies", max_affected=movies, title="x")
+    renaming = service.fetch("rename_movies", {"title": "x"}, max_affected=movies)
     with locked(database), pytest.raises(Contended, match="lock timeout"):
         await asyncio.wait_for(renaming, PROMPTLY_S)
 
@@ -496,7 +496,7 @@ async def test_a_statement_has_the_settings_of_its_file(service: Service) -> Non
 
 async def test_a_statement_may_have_no_timeout(service: Service) -> None:
     """Neither the server nor the driver ends it: the driver waits 1 s beyond any other timeout."""
-    assert await service.fetch("sleep", seconds=1.1, timeout=0) == [(1,)]
+    assert await service.fetch("sleep", {"seconds": 1.1}, timeout=0) == [(1,)]
 
 
 async def test_a_read_cannot_write(service: Service, execute: Execute) -> None:
@@ -526,12 +526,12 @@ async def test_a_write_changes_no_more_than_was_requested(
     with pytest.raises(
         StatementFailed, match="update changed 3 movies, but at most 2 were requested"
     ):
-        await service.fetch("rename_movies", max_affected=2, title="x")
+        await service.fetch("rename_movies", {"title": "x"}, max_affected=2)
     assert titles(execute) == ["Moana 1", "Moana 2", "Moana 3"]
     assert await service.is_whole()
-    await service.fetch("rename_movies", max_affected=3, title="y")
+    await service.fetch("rename_movies", {"title": "y"}, max_affected=3)
     assert titles(execute) == ["y"] * 3
-    await service.fetch("rename_movies", title="z")
+    await service.fetch("rename_movies", {"title": "z"})
     assert titles(execute) == ["z"] * 3
 
 
@@ -590,11 +590,11 @@ async def test_a_failed_statement_is_logged_once(
     with pytest.raises(StatementFailed):
         await service.fetch("divide", is_repeatable=True)
     with pytest.raises(Contended):
-        await service.fetch("sleep", timeout=0.05, seconds=60)
+        await service.fetch("sleep", {"seconds": 60}, timeout=0.05)
     with pytest.raises(RuleBroken):  # has no name, so the response says only that it was refused
-        await service.fetch("add_movie", title="Moana", year=2**40)
+        await service.fetch("add_movie", {"title": "Moana", "year": 2**40})
     with pytest.raises(RuleBroken):  # is a mistake of the client; the response has the name
-        await service.fetch("add_movie", title="Moana", year=1700)
+        await service.fetch("add_movie", {"title": "Moana", "year": 1700})
 
     divide, sleep, add = logged
     line = QUERIES[: QUERIES.index("-- name: divide()")].count("\n") + 1
@@ -621,7 +621,7 @@ async def test_a_slow_statement_is_logged(
     assert settings().log.slow_statement == 0.5
 
     await service.fetch("get_titles")
-    await service.fetch("sleep", seconds=0.51)
+    await service.fetch("sleep", {"seconds": 0.51})
 
     (entry,) = [entry for entry in logged if entry["event"] == "slow statement"]
     assert entry["query"] == "sleep"
@@ -650,8 +650,8 @@ async def test_a_write_with_a_warning_is_not_acknowledged(
     )
 
     with pytest.raises(Unavailable, match="odd year"):
-        await service.fetch("add_movie", title="Moana", year=2001)
-    await service.fetch("add_movie", title="Moana 2", year=2024)
+        await service.fetch("add_movie", {"title": "Moana", "year": 2001})
+    await service.fetch("add_movie", {"title": "Moana 2", "year": 2024})
 
     ((event, query, reason),) = [(e["event"], e["query"], e["reason"]) for e in logged]
     assert (event, query) == ("statement lost", "add_movie")
@@ -672,12 +672,12 @@ async def test_a_write_is_acknowledged_after_other_warnings(
     async with service.pool.connection() as connection:
         connection.raw.poll()
         warnings = str(connection.notices)
-    await service.fetch("add_movie", title="Moana", year=2016)
+    await service.fetch("add_movie", {"title": "Moana", "year": 2016})
     with pytest.raises(RuleBroken):
-        await service.fetch("add_movie", title="Refused", year=2001)
-    await service.fetch("add_movie", title="Moana", year=2016)
+        await service.fetch("add_movie", {"title": "Refused", "year": 2001})
+    await service.fetch("add_movie", {"title": "Moana", "year": 2016})
     await service.fetch("warn")
-    await service.fetch("add_movie", title="Moana", year=2016)
+    await service.fetch("add_movie", {"title": "Moana", "year": 2016})
 
     assert 'invalid value for parameter "default_tablespace"' in warnings
     assert titles(execute) == ["Moana"] * 3
@@ -689,6 +689,6 @@ async def test_a_deadlock_is_contended(service: Service, execute: Execute, code:
     add_trigger(execute, f"raise {code};")
 
     with pytest.raises(Contended, match=code):
-        await service.fetch("add_movie", title="Moana", year=2016)
+        await service.fetch("add_movie", {"title": "Moana", "year": 2016})
 
     assert await service.is_whole()

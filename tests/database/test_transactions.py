@@ -65,7 +65,7 @@ def insert(transaction: Transaction, years: list[int]) -> list[tuple[int, str]]:
 
 def years(transaction: Transaction) -> list[int]:
     """Return the years of the movies that the transaction sees."""
-    return [row[2] for row in transaction.run("export_movies", after_id=0, size=1000)]
+    return [row[2] for row in transaction.run("export_movies", {"after_id": 0, "size": 1000})]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_reserved_ids_are_passed_by_the_sequence(
     if before:
         execute("select setval('movies_id_seq', %s)", before)
 
-    transaction.run("reserve_movie_ids", highest=highest)
+    transaction.run("reserve_movie_ids", {"highest": highest})
 
     last_id = "select case when is_called then last_value else 0 end from movies_id_seq"
     assert execute(last_id) == [(max(before, highest),)]
@@ -256,7 +256,7 @@ def test_reserving_never_moves_the_sequence_back(
     """It reads the sequence again under the lock, because another import may have moved it."""
     lock = "select pg_advisory_xact_lock(hashtextextended('reserve_movie_ids', 0))"
     with hold(database, lock) as other:
-        transaction.start("reserve_movie_ids", highest=3_000_000)
+        transaction.start("reserve_movie_ids", {"highest": 3_000_000})
         waiting = "select 1 from pg_locks where locktype = 'advisory' and not granted"
         wait_until(lambda: execute(waiting))
         other.cursor().execute("select setval('movies_id_seq', 5000000)")
@@ -283,7 +283,7 @@ def test_ids_are_reserved_while_writers_draw_ids(
     def reserve(step: int) -> None:
         with begin() as transaction:
             for highest in range(step, 100 * step, step):
-                transaction.run("reserve_movie_ids", highest=highest)
+                transaction.run("reserve_movie_ids", {"highest": highest})
 
     threads = [
         threading.Thread(target=draw),
