@@ -105,16 +105,16 @@ class IdempotentCreates:
         or if another release has stored its response in an unknown form, and `Invalid` if the
         database refuses the movie; the key then stays unused.
         """
-        key, fingerprint = _identify(key, fields, context)
+        own_key, fingerprint = _identify(key, fields, context)
         position = next(self._positions)
         payload = orjson.dumps(
-            {"position": position, "key": key, "fingerprint": fingerprint, **fields}
+            {"position": position, "key": own_key, "fingerprint": fingerprint, **fields}
         )
         create = partial(self._creates.submit, position, payload, context)
         get = partial(self._responses.submit, position, payload, context)
         try:
             (movie,), is_replayed = await self._create_once(
-                "create_movies_once", key, fingerprint, create, get
+                "create_movies_once", own_key, fingerprint, create, get
             )
         except RuleBroken as error:
             raise to_invalid(error) from error
@@ -124,28 +124,37 @@ class IdempotentCreates:
         self, key: str | None, movies: Sequence[Mapping[str, Any]], context: RequestContext
     ) -> tuple[list[Movie], bool]:
         """Create all movies of a batch in one statement, or none; otherwise as `create`."""
-        rows = orjson.dumps([{"position": n, **fields} for n, fields in enumerate(movies)])
-        run = partial(self._run_batch, context, max_affected=len(movies), movies=rows.decode())
+        payload = orjson.dumps([{"position": n, **fields} for n, fields in enumerate(movies)])
+        number, sent = len(movies), {"movies": payload.decode()}
         try:
             if key is None:
-                if not (created := await run("create_movies")):
+                created = await self._run_batch("create_movies", sent, number, context)
+                if not created:
                     raise self._statements.report("create_movies", "it returned no movie")
                 return created.movies, False
-            key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
-            run = partial(run, is_repeatable=True, key=key, fingerprint=fingerprint)
-            create, get = partial(run, "create_batch_once"), partial(run, "get_batch_response")
-            return await self._create_once("create_batch_once", key, fingerprint, create, get)
+            own_key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
+            keyed = {"key": own_key, "fingerprint": fingerprint, **sent}
+            create = partial(self._run_batch, "create_batch_once", keyed, number, context)
+            get = partial(self._run_batch, "get_batch_response", {"key": own_key}, number, context)
+            return await self._create_once("create_batch_once", own_key, fingerprint, create, get)
         except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
             raise to_invalid(error, "movies") from error
 
     async def _run_batch(
-        self, context: RequestContext, query: str, *, max_affected: int, **parameters: Any
+        self, query: str, parameters: Mapping[str, str], number: int, context: RequestContext
     ) -> Response | None:
-        rows = await self._fetch(query, parameters, max_affected=max_affected, waiting=[context])
+        """Run a query for so many movies; if a first attempt was committed, its key is used."""
+        rows = await self._fetch(
+            query,
+            parameters,
+            is_repeatable="key" in parameters,
+            max_affected=number,
+            waiting=[context],
+        )
         # The key may have been used with another batch, of more or fewer movies.
-        number = len(rows) if query == "get_batch_response" else max_affected
-        self._statements.require_sent(query, [row[1] for row in rows], range(number))
-        if 0 < len(rows) < number:
+        expected = len(rows) if query == "get_batch_response" else number
+        self._statements.require_sent(query, [row[1] for row in rows], range(expected))
+        if 0 < len(rows) < expected:
             raise self._statements.report(query, "it returned too few movies")
         movies = [Movie._make(row[-len(TYPES) :]) for row in sorted(rows, key=itemgetter(1))]
         return Response(rows[0][2], movies) if rows else None
