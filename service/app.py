@@ -25,7 +25,7 @@ from service.catalogue.suggestions import Suggestions
 from service.config import Config, Operations
 from service.database import query_files, verification
 from service.database import replicas as replication
-from service.database.pool import Places, Pool
+from service.database.pool import Pool, Slots
 from service.database.query import Expected, Query
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Share, Statements
@@ -193,7 +193,7 @@ def _make_routes(
             Suggestions(brief, Listing(brief)),
             feed,
             config.sharing,
-            Places(pool, pool.max_lists * (1 + len(config.database.replica_urls))),
+            Slots(pool, pool.max_lists * (1 + len(config.database.replica_urls))),
             server.max_streams > 0,
             server.cache_seconds,
         ),

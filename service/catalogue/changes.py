@@ -47,7 +47,7 @@ MAX_WAITING = 1000  # requests; further ones are refused
 AT_ONCE = 10  # requests that are answered before others have their turn
 
 
-class Place(NamedTuple):
+class FeedPlace(NamedTuple):
     """A place in a feed: behind the change with this id in a transaction."""
 
     feed: str
@@ -55,20 +55,20 @@ class Place(NamedTuple):
     change: int
 
 
-END = Place("", 2**64 - 1, 0)  # behind every change
+END = FeedPlace("", 2**64 - 1, 0)  # behind every change
 
 
 class FeedEnd(NamedTuple):
     """The end of the feed, and a transaction that a list must show to begin there."""
 
-    place: Place | None  # None if the feed is off
+    place: FeedPlace | None  # None if the feed is off
     must_show: int
 
 
 class Change(NamedTuple):
     """A change of a movie; `movie` is the movie as it is now, None if it is gone."""
 
-    place: Place  # behind it
+    place: FeedPlace  # behind it
     kind: str  # created, updated or deleted
     movie_id: int
     version: int  # after the change, or the last one
@@ -81,7 +81,7 @@ class ChangePage:
     """Some changes in their order, and the place where the feed goes on."""
 
     changes: Sequence[Change]
-    next: Place
+    next: FeedPlace
     as_of: datetime  # every change that was committed before is in the feed
 
 
@@ -93,12 +93,12 @@ class Feed:
         self._replicas = replicas
         if replicas:
             replicas.read_mark = self._find_end
-        self._end: Place | None = None  # as of `_end_read_at`, by the loop's clock
+        self._end: FeedPlace | None = None  # as of `_end_read_at`, by the loop's clock
         self._end_read_at = -inf
-        self._waiting: dict[asyncio.Future[ChangePage], Place] = {}
+        self._waiting: dict[asyncio.Future[ChangePage], FeedPlace] = {}
         self._asking: asyncio.Task[None] | None = None
 
-    async def fetch(self, after: Place | None, context: RequestContext) -> ChangePage:
+    async def fetch(self, after: FeedPlace | None, context: RequestContext) -> ChangePage:
         """Return the next changes behind the place, or the oldest ones that are kept.
 
         `context`: of the request, for logs. Raises `CursorExpired` if the place is of another feed,
@@ -116,13 +116,13 @@ class Feed:
         list may be read on a replica: then it is a place that all of them are behind.
         """
         if self._replicas and (mark := self._replicas.get_mark()):
-            return FeedEnd(cast("Place", mark), must_show=0)
+            return FeedEnd(cast("FeedPlace", mark), must_show=0)
         now = asyncio.get_running_loop().time()
         if now >= self._end_read_at + END_S:
             self._end, self._end_read_at = await self._find_end([context]), now
         return FeedEnd(self._end, self._end.transaction - 1 if self._end else 0)
 
-    async def _find_end(self, waiting: Sequence[RequestContext] = ()) -> Place | None:
+    async def _find_end(self, waiting: Sequence[RequestContext] = ()) -> FeedPlace | None:
         """Return the place behind all changes that can be read now; None if the feed is off."""
         try:
             page, _ = await self._read(END, waiting)
@@ -132,7 +132,7 @@ class Feed:
             raise
         return page.next
 
-    async def wait(self, after: Place, seconds: float) -> ChangePage | None:
+    async def wait(self, after: FeedPlace, seconds: float) -> ChangePage | None:
         """Wait until there are changes behind the place; None if there are none in so many seconds.
 
         One statement, `POLL_S` after the last one, asks for all requests that wait.
@@ -160,7 +160,7 @@ class Feed:
             await asyncio.sleep(POLL_S)
         self._asking = None
 
-    async def _return(self, found: ChangePage | Exception, lowest: Place) -> None:
+    async def _return(self, found: ChangePage | Exception, lowest: FeedPlace) -> None:
         """Return to each request that waits the changes behind its place, if there are any.
 
         The changes behind `lowest` were read: a request that came meanwhile with a place in front
@@ -186,7 +186,7 @@ class Feed:
                     news.set_result(pages.setdefault(start, page))
 
     async def _read(
-        self, after: Place | None, waiting: Sequence[RequestContext] = ()
+        self, after: FeedPlace | None, waiting: Sequence[RequestContext] = ()
     ) -> tuple[ChangePage, bool]:
         """Return changes, and whether some behind the place may be missing."""
         rows = await self._statements.fetch(
@@ -205,11 +205,11 @@ class Feed:
         for _, _, _, _, _, transaction, number, *fields in rows:
             if number is None:  # the only row: there are no changes
                 break
-            place = Place(feed, int(transaction), number)
+            place = FeedPlace(feed, int(transaction), number)
             movie = Movie._make(fields[4:]) if fields[4] is not None else None
             changes.append(Change._make([place, *fields[:4], movie]))
         if is_last:
-            place = Place(feed, int(end), 0)
+            place = FeedPlace(feed, int(end), 0)
         elif changes:  # not its end: the query may have returned fewer than it was asked for
             place = changes[-1].place
         else:

@@ -326,7 +326,7 @@ class Pool:
                 waiter.set_exception(refusal)
 
 
-class Places(asyncio.Semaphore):
+class Slots(asyncio.Semaphore):
     """Limits how many tasks run at once that send several statements, such as lists.
 
     Waits for a place count as waits for the pool. Raises `Unavailable` if none becomes free within

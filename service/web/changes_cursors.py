@@ -2,24 +2,24 @@
 
 import orjson
 
-from service.catalogue.changes import Place
+from service.catalogue.changes import FeedPlace
 from service.database import MAX_BIGINT
 from service.web.http.seals import seal, unseal
 
 CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
 
 
-def encode_change(place: Place) -> str:
+def encode_change(place: FeedPlace) -> str:
     """Make the cursor of a place in the feed of changes."""
     return seal(orjson.dumps([*place]))
 
 
-def decode_change(cursor: str) -> Place:
+def decode_change(cursor: str) -> FeedPlace:
     """Return the place in the feed; `ValueError` if the cursor is damaged, or of a list."""
     content = orjson.loads(unseal(cursor))
     if not isinstance(content, list) or [type(part) for part in content] != [str, int, int]:
         raise ValueError("not a place")
-    place = Place._make(content)
+    place = FeedPlace._make(content)
     if place.transaction < 0 or not 0 <= place.change <= MAX_BIGINT:
         raise ValueError("out of range")
     return place

@@ -10,7 +10,7 @@ from support import until
 from service.config import Database, Sharing
 from service.database import batching
 from service.database.batching import SLOW_S, Batcher, Rows
-from service.database.pool import Places, Pool
+from service.database.pool import Pool, Slots
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ def make_pool(acquire_timeout: float) -> Pool:
 
 async def test_rows_join_a_statement_until_it_has_its_place(statements: Statements) -> None:
     """Also those that arrive after it was to start; each batcher waits for its turn."""
-    places = Places(make_pool(60), 1)
+    places = Slots(make_pool(60), 1)
     first = Batcher(statements.run, SETTINGS, places=places)
     (running,) = await hold(first, statements)
     second = Batcher(statements.run, SETTINGS, places=places, takes_all=True)
@@ -454,7 +454,7 @@ async def test_rows_join_a_statement_until_it_has_its_place(statements: Statemen
 
 async def test_without_a_place_in_time_rows_are_refused(statements: Statements) -> None:
     """Only those that have waited for so long: later ones get the next place."""
-    places = Places(make_pool(0.1), 1)
+    places = Slots(make_pool(0.1), 1)
     first, second = (Batcher(statements.run, SETTINGS, places=places) for _ in range(2))
     (running,) = await hold(first, statements)
     (early,) = send_all(second, 1)

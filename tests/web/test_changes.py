@@ -569,7 +569,7 @@ async def test_a_cursor_of_a_list_is_refused(client: Client, execute: Execute) -
 async def test_a_forged_cursor_is_no_fault(client: Client, place: tuple[int, int]) -> None:
     """Whatever numbers are in it."""
     try:
-        cursor = encode_change(changes.Place("x", *place))
+        cursor = encode_change(changes.FeedPlace("x", *place))
     except TypeError:  # more than 64 bits
         return
     response = await client.get(PATH, params={"after": cursor})

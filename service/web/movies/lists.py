@@ -15,7 +15,7 @@ from service.catalogue.paging import Filter, Page
 from service.catalogue.suggestions import Suggestions
 from service.config import Sharing
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
-from service.database.pool import Places
+from service.database.pool import Slots
 from service.web.changes_cursors import CHANGES_CURSOR, encode_change
 from service.web.http.contexts import CONTEXT
 from service.web.movies.pages import EncodedPage, encode_page, make_link
@@ -39,7 +39,7 @@ class Lists:
     suggestions: Suggestions
     feed: Feed | None
     sharing: Sharing
-    places: Places
+    slots: Slots
     has_streams: bool
     cache_seconds: int
     _batchers: Batchers = field(default_factory=WeakValueDictionary, init=False)
@@ -59,7 +59,7 @@ class Lists:
                 partial(self._fetch, query),
                 self.sharing,
                 max_rows=MAX_WAITING,
-                places=self.places,
+                places=self.slots,
                 takes_all=True,
             )
             if self.sharing.enabled:
