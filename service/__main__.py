@@ -18,22 +18,19 @@ import click
 
 from service import config as settings
 from service import logs
-from service.app import RELOAD_QUERIES, create_app, load_queries
 from service.catalogue.movie import OUTPUT_FORMS
 from service.catalogue.suggestions import refresh_words
 from service.client_commands import clients, report
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
 from service.database.migrations import files as migration_files
-from service.database.urls import hide_password
 from service.database.verification import explain_query, verify_queries
 from service.errors import OperatorError, Unavailable
-from service.log_writer import get_writer
+from service.expected import load_queries
 from service.transfer import formats
 from service.transfer.exporting import export_movies
 from service.transfer.files import open_source
 from service.transfer.importing import import_rows
-from service.web.request_cycle.runner import Runner, bind, warn_if_anyone_can_write
 
 
 class Commands(click.Group):
@@ -78,12 +75,13 @@ main.add_command(clients)
 @click.pass_obj
 def serve(config: Config, *, migrate: bool) -> None:
     """Serve the API in one process."""
+    from service import serving  # noqa: PLC0415 - the other commands need no HTTP, which takes 0.3 s to load
+
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the queries are loaded
     with with_database(config) as ready:
         if migrate:
             _upgrade(ready)
-        asyncio.run(_serve(ready))
-    _print("stopped")
+        serving.run(ready)
 
 
 @main.command("web")
@@ -101,52 +99,6 @@ def web_(ctx: click.Context) -> None:
     program = str(Path(sys.executable).with_name("gunicorn"))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until gunicorn handles it
     os.execve(program, [program, "service.worker:make_worker"], environ)  # noqa: S606 - no shell
-
-
-async def _serve(config: Config) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    on_terminal = os.isatty(0)
-
-    def hang_up() -> None:
-        """Reload the queries, or stop if the terminal was closed, which also sends SIGHUP."""
-        if on_terminal and not os.isatty(0):
-            stop.set()
-        else:
-            app[RELOAD_QUERIES]()
-
-    # Set before the files are read, so that no change is missed; runs when `app` exists.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
-    app = create_app(config)
-    runner = Runner(app)
-    await runner.setup()
-    try:
-        sockets = bind(config.server, "HOST and PORT")
-        for_operators = []
-        if config.operations.port:
-            for_operators = bind(config.operations, "[operations] host and port")
-        await runner.listen(sockets, for_operators)
-        warn_if_anyone_can_write(config.access, runner.addresses)
-        _print_banner(config, runner)
-        await stop.wait()
-    finally:
-        await runner.cleanup()
-
-
-def _print_banner(config: Config, runner: Runner) -> None:
-    host, port = runner.addresses[0][:2]
-    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    movie = '{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
-    _print(f"listening on {base}")
-    _print(f"database: {hide_password(config.database.url)}")
-    _print(f"reference: {base}/v1/docs")
-    _print(f"try: curl -i -d '{movie}' {base}/v1/movies")
-
-
-def _print(line: str) -> None:
-    """Print a line to stderr, which may be a pipe that nobody reads."""
-    get_writer("stderr").write(f"{line}\n")
 
 
 @main.group(invoke_without_command=True)

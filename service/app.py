@@ -1,7 +1,7 @@
 """The composition root: production and tests put the parts together here, and nowhere else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,10 +11,8 @@ import structlog
 from aiohttp import web
 
 from service import __version__
-from service.access import administration, clients
 from service.access.clients import Clients, Scope
 from service.access.limits import Limits
-from service.catalogue import changes, clearing, genres, idempotency, listing, movies, suggestions
 from service.catalogue.changes import Feed
 from service.catalogue.clearing import Clearing
 from service.catalogue.genres import GenreCounts
@@ -23,18 +21,15 @@ from service.catalogue.listing import Listing
 from service.catalogue.movies import Catalogue
 from service.catalogue.suggestions import Suggestions
 from service.config import Config, Operations
-from service.database import query_files, verification
-from service.database import replicas as replication
 from service.database.pool import Pool, Slots
-from service.database.query import Expected, Query
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Share, Statements
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
+from service.expected import load_queries
 from service.metrics import Metrics
 from service.tracing import Tracing
-from service.transfer import exporting, importing
 from service.web.access import AccessControl
 from service.web.bodies import BodyReader
 from service.web.changes import Changes
@@ -60,26 +55,6 @@ CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 POOL = web.AppKey("pool", Pool)
 RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
-EXPECTED: Mapping[str, Expected] = {
-    **administration.QUERIES,
-    **changes.QUERIES,
-    **clearing.QUERIES,
-    **clients.QUERIES,
-    **exporting.QUERIES,
-    **genres.QUERIES,
-    **idempotency.QUERIES,
-    **importing.QUERIES,
-    **listing.QUERIES,
-    **movies.QUERIES,
-    **replication.QUERIES,
-    **suggestions.QUERIES,
-    **verification.QUERIES,
-}
-
-
-def load_queries(config: Config) -> dict[str, Query]:
-    """Load queries/*.sql and compare it with what the service expects."""
-    return query_files.load(config.queries, EXPECTED)
 
 
 @dataclass(frozen=True)

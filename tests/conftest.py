@@ -33,7 +33,7 @@ from pytest_aiohttp import AiohttpClient
 from support import FAST, RUN_FOLDER, SESSION_OPTIONS, approve, make_folder, stop_servers
 
 from service import config
-from service.app import EXPECTED, POOL, create_app
+from service.app import POOL, create_app
 from service.config import Config
 from service.database import embedded, query_files
 from service.database.migrations import runner as migrations
@@ -41,6 +41,7 @@ from service.database.pool import Pool
 from service.database.query import Expected, Query
 from service.database.statements import Statements
 from service.database.verification import is_writable
+from service.expected import EXPECTED
 from service.web.request_cycle.runner import Runner
 
 ROOT = Path(__file__).parent.parent

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from conftest import ROOT
 
-from service.app import EXPECTED
 from service.database import query_files
+from service.expected import EXPECTED
 from service.transfer import formats
 from service.transfer.files import open_source
 from service.transfer.importing import ImportResult, import_rows

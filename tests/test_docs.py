@@ -16,12 +16,13 @@ from psycopg2.extensions import adapt
 from support import Execute, add_client, read_token_function
 
 from service import __version__, config
-from service.app import EXPECTED, create_app
+from service.app import create_app
 from service.catalogue import rules
 from service.catalogue.movie import OUTPUT_FORMS
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.statements import DEFAULTS
+from service.expected import EXPECTED
 from service.web.movies.parameters import PARAMETERS
 from service.web.problems import BY_SLUG
 

@@ -15,10 +15,10 @@ from conftest import ROOT, Client
 from import_file import import_file
 from support import Execute
 
-from service.app import EXPECTED
 from service.catalogue.movie import COLUMNS, FIELDS, READ_ONLY, TYPES
 from service.catalogue.rules import MOVIE, OPTIONAL
 from service.database import query_files
+from service.expected import EXPECTED
 from service.transfer import exporting
 
 ONE: dict[str, Any] = {

@@ -26,11 +26,11 @@ from processes import (
 from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, hold, set_for_database, until, wait_until
 
-from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files, verification
 from service.database.query import Query
 from service.database.verification import QueryRegistry
+from service.expected import EXPECTED
 
 COMMANDS = [
     pytest.param(SERVE, {}, id="serve"),

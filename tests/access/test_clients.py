@@ -25,12 +25,12 @@ from service.access.clients import (
     Scope,
 )
 from service.access.tokens import make_token, parse_token
-from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.errors import Unauthorized, Unavailable
+from service.expected import EXPECTED
 
 ALMOST_S = 0.001  # before a cached client is looked up again
 

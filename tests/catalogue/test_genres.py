@@ -9,7 +9,6 @@ import pytest
 from structlog.testing import capture_logs
 from support import Execute, approve, hold, until
 
-from service.app import EXPECTED
 from service.catalogue import genres as genres_module
 from service.catalogue.genres import GenreCounts
 from service.config import Config
@@ -17,6 +16,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.errors import StatementFailed, Unavailable
+from service.expected import EXPECTED
 
 MOVIES = "insert into movies (title, year, runtime, genres) "
 ONE = MOVIES + "values ('Moana', 2016, 107, '{animation}')"

@@ -25,7 +25,6 @@ from support import (
     wait_until,
 )
 
-from service.app import EXPECTED
 from service.catalogue import clearing, idempotency
 from service.catalogue.clearing import Clearing
 from service.catalogue.idempotency import IdempotentCreates
@@ -33,6 +32,7 @@ from service.config import Config
 from service.database import query_files
 from service.database.migrations import runner as migrations
 from service.database.statements import Statements
+from service.expected import EXPECTED
 
 MIGRATIONS = ROOT / "migrations"
 OTHER = {**MOANA, "title": "Another"}

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from support import Execute, approve, hold
 
-from service.app import EXPECTED
 from service.catalogue import listing, paging
 from service.catalogue.listing import Listing
 from service.catalogue.paging import SORTS, Filter, Page, Place, Range, SortKey
@@ -16,6 +15,7 @@ from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters
 from service.database.statements import Row, Statements
 from service.errors import Contended, Unavailable, WrongParameters
+from service.expected import EXPECTED
 
 EVERYTHING = Filter()
 HALF = Filter(year=Range(2000, 2000))

@@ -13,7 +13,6 @@ import pytest
 from conftest import MOANA, ROOT
 from support import Execute, approve, set_for_database, until
 
-from service.app import EXPECTED
 from service.catalogue.idempotency import IdempotentCreates
 from service.catalogue.movie import Movie
 from service.catalogue.movies import Catalogue, Condition
@@ -22,6 +21,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.errors import MovieNotFound, PreconditionFailed
+from service.expected import EXPECTED
 
 FIELDS = {**MOANA, "runtime": 107}
 WAITING = "select 1 from pg_stat_activity where wait_event = 'advisory'"

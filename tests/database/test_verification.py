@@ -16,7 +16,6 @@ import pytest
 from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, hold, run_command, set_for_database, with_user
 
-from service.app import EXPECTED
 from service.config import Config
 from service.database import connections, query_files
 from service.database.connections import Connector
@@ -25,6 +24,7 @@ from service.database.migrations import runner as migrations
 from service.database.query import Expected
 from service.database.verification import explain_query, verify_database, verify_queries
 from service.errors import Contended, OperatorError, Unavailable
+from service.expected import EXPECTED
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")

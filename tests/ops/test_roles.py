@@ -13,13 +13,13 @@ from conftest import MOANA, ROOT, Start
 from psycopg2.extensions import parse_dsn
 from support import Environment, add_client, bearer, run_command, until, with_user
 
-from service.app import EXPECTED
 from service.catalogue import clearing
 from service.catalogue.suggestions import refresh_words
 from service.database.embedded import find_programs
 from service.database.migrations import runner as migrations
 from service.database.migrations.files import list_versions
 from service.database.query_files import load as load_queries
+from service.expected import EXPECTED
 
 # What everybody's tables and functions say about their owners and rights.
 RIGHTS = """

@@ -11,10 +11,10 @@ from conftest import ROOT
 from import_file import import_file
 from support import Execute, add_movies, set_for_database
 
-from service.app import EXPECTED
 from service.catalogue.movie import COLUMNS, OUTPUT_FORMS
 from service.database import query_files, transactions
 from service.errors import OperatorError
+from service.expected import EXPECTED
 from service.transfer import exporting, formats
 from service.transfer.exporting import read_chunks
 

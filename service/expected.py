@@ -1,0 +1,32 @@
+"""Every query that the service expects in queries/*.sql."""
+
+from collections.abc import Mapping
+
+from service.access import administration, clients
+from service.catalogue import changes, clearing, genres, idempotency, listing, movies, suggestions
+from service.config import Config
+from service.database import query_files, verification
+from service.database import replicas as replication
+from service.database.query import Expected, Query
+from service.transfer import exporting, importing
+
+EXPECTED: Mapping[str, Expected] = {
+    **administration.QUERIES,
+    **changes.QUERIES,
+    **clearing.QUERIES,
+    **clients.QUERIES,
+    **exporting.QUERIES,
+    **genres.QUERIES,
+    **idempotency.QUERIES,
+    **importing.QUERIES,
+    **listing.QUERIES,
+    **movies.QUERIES,
+    **replication.QUERIES,
+    **suggestions.QUERIES,
+    **verification.QUERIES,
+}
+
+
+def load_queries(config: Config) -> dict[str, Query]:
+    """Load queries/*.sql and compare it with what the service expects."""
+    return query_files.load(config.queries, EXPECTED)

@@ -1,0 +1,63 @@
+"""Serves the API in one process until a signal ends it: `python -m service serve`."""
+
+import asyncio
+import os
+import signal
+
+from service.app import RELOAD_QUERIES, create_app
+from service.config import Config
+from service.database.urls import hide_password
+from service.log_writer import get_writer
+from service.web.request_cycle.runner import Runner, bind, warn_if_anyone_can_write
+
+
+def run(config: Config) -> None:
+    """Serve until SIGINT or SIGTERM; raises `OperatorError` if it cannot start."""
+    asyncio.run(_serve(config))
+    _print("stopped")
+
+
+async def _serve(config: Config) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    on_terminal = os.isatty(0)
+
+    def hang_up() -> None:
+        """Reload the queries, or stop if the terminal was closed, which also sends SIGHUP."""
+        if on_terminal and not os.isatty(0):
+            stop.set()
+        else:
+            app[RELOAD_QUERIES]()
+
+    # Set before the files are read, so that no change is missed; runs when `app` exists.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
+    app = create_app(config)
+    runner = Runner(app)
+    await runner.setup()
+    try:
+        sockets = bind(config.server, "HOST and PORT")
+        for_operators = []
+        if config.operations.port:
+            for_operators = bind(config.operations, "[operations] host and port")
+        await runner.listen(sockets, for_operators)
+        warn_if_anyone_can_write(config.access, runner.addresses)
+        _print_banner(config, runner)
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+
+
+def _print_banner(config: Config, runner: Runner) -> None:
+    host, port = runner.addresses[0][:2]
+    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    movie = '{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
+    _print(f"listening on {base}")
+    _print(f"database: {hide_password(config.database.url)}")
+    _print(f"reference: {base}/v1/docs")
+    _print(f"try: curl -i -d '{movie}' {base}/v1/movies")
+
+
+def _print(line: str) -> None:
+    """Print a line to stderr, which may be a pipe that nobody reads."""
+    get_writer("stderr").write(f"{line}\n")
