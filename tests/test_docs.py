@@ -18,7 +18,7 @@ from support import Execute, add_client, read_token_function
 from service import __version__, config
 from service.app import create_app
 from service.catalogue import rules
-from service.catalogue.movie import OUTPUT_FORMS
+from service.catalogue.movie import COLUMNS, OUTPUT_FORMS
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.statements import DEFAULTS
@@ -308,6 +308,13 @@ def test_dbas_read_what_is_sent(settings: Callable[..., Config]) -> None:
 
     assert shown
     assert shown[1].split() == (sent % {"ids": ids}).split()
+
+
+def test_dbas_read_all_columns_of_a_movie() -> None:
+    """Each example of docs/dbas.md that selects movies has the columns that the queries have."""
+    lists = re.findall(r"m\.id, .*m\.updated_at", (ROOT / "docs/dbas.md").read_text())
+
+    assert set(lists) == {", ".join(f"m.{name}" for name in COLUMNS)}
 
 
 def test_the_index_lists_every_decision() -> None:
