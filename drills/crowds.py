@@ -41,20 +41,6 @@ def request_lists(url: str, clients: int, seconds: float, paths: tuple[str, ...]
     return statuses
 
 
-def change_at_once(url: str, clients: int, path: str, change: object) -> Counter[str]:
-    """Send a PATCH from each client, all at once; return the number of responses by status."""
-    statuses: Counter[str] = Counter()
-
-    async def run_all() -> None:
-        connections = [Connection(url) for _ in range(clients)]
-        await asyncio.gather(
-            *(_count(statuses, connection, "PATCH", path, change) for connection in connections)
-        )
-
-    asyncio.run(run_all())
-    return statuses
-
-
 async def _count(statuses: Counter[str], connection: Connection, *request: Any) -> str:
     try:
         status = str((await connection.request(*request)).status)

@@ -15,11 +15,6 @@ from drills.proxies import start_haproxy
 
 DATABASE = "catalogue"
 MOVIES = 1000
-TERMINATE = """
-select pg_terminate_backend(pid)
-from pg_stat_activity
-where datname = %s and application_name like 'movie-catalogue%%'
-"""
 AWAY_S = 30.0
 RECOVERED_S = 10.0  # after new connections succeed
 HAPROXY_TCP = """
@@ -117,8 +112,3 @@ async def frozen_primary(lab: Lab, checks: Checks) -> None:
     await service.stop()
     primary.kill()
     standby.kill()
-
-
-def terminate_backends(lab: Lab, database: str) -> int:
-    """End the service's sessions; return their number."""
-    return len(lab.postgres.execute("postgres", TERMINATE, database))

@@ -1,10 +1,6 @@
-"""Processes die or stop, or nobody reads their log."""
+"""Processes stop."""
 
 import asyncio
-import os
-import shutil
-import signal
-from functools import partial
 
 from drills.lab import Checks, Lab, drill
 from drills.load import (
@@ -15,59 +11,10 @@ from drills.load import (
     Load,
     list_problems,
     summarize,
-    wait_until,
 )
-from drills.service import ROOT, Service
+from drills.service import Service
 
 STOPS = 20
-BROKEN_QUERY = "\n-- name: broken(\nselect from nothing;\n"
-
-
-@drill(
-    "Two workers under gunicorn. kill -9 one of them while a query file is broken, then while"
-    " PostgreSQL is stopped; each time the cause ends after 5 s.",
-    "The service stays: the other worker serves, requests get an answer, and both workers serve"
-    " within 15 s of the end of the cause.",
-)
-async def killed_worker(lab: Lab, checks: Checks) -> None:
-    """A new worker starts while something is wrong."""
-    checkout = lab.new_folder("checkout")
-    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-    service = await lab.serve(lab.postgres.url(lab.database()), workers=2, folder=checkout)
-    query_file = checkout / "queries" / "movies.sql"
-    right = query_file.read_text()
-    for cause in ("broken query file", "database away"):
-        victim = service.workers[0]
-        load = Load(service.url, readers=16, writers=0, pause_s=0.02)
-        async with load.running():
-            if cause == "database away":
-                lab.postgres.stop()
-            else:
-                query_file.write_text(right + BROKEN_QUERY)
-            os.kill(victim, signal.SIGKILL)
-            killed = asyncio.get_running_loop().time()
-            await asyncio.sleep(5)
-        checks.require(service.is_running, f"{cause}: the master runs: {service.is_running}")
-        reads = load.select("read", since=killed)
-        checks.require_statuses("reads", reads, OK, 503, NO_RESPONSE)
-        good = sum(sent.status == OK for sent in reads)
-        checks.require(good > 0 or cause == "database away", f"{good:,} by the other worker")
-        # The connections of the killed worker break; none after them.
-        unanswered = sum(sent.status == NO_RESPONSE for sent in reads)
-        checks.require(unanswered <= load.readers, f"{unanswered} without a response")
-        query_file.write_text(right)
-        if cause == "database away":
-            lab.postgres.start()
-        delay = await wait_until(partial(service.has_replaced, victim), 15)
-        async with Load(service.url, readers=40, writers=0, pause_s=0.02).running() as load:
-            delay += await wait_until(partial(_succeeds, load), 15)
-        checks.require(delay <= 15, f"both workers serve after {delay:.1f} s")
-    status = await service.stop()
-    checks.require(status == 0, f"exit status {status}")
-
-
-def _succeeds(load: Load) -> bool:
-    return len(load.sent) > 1000 and not list_problems(load.sent[-400:], OK)
 
 
 @drill(

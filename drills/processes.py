@@ -13,7 +13,6 @@ from typing import IO
 
 PROC = Path("/proc")
 STOP_TIMEOUT_S = 15.0
-ESTABLISHED = "01"  # in /proc/net/tcp
 
 Process = subprocess.Popen[bytes]
 
@@ -111,20 +110,3 @@ def list_children(pid: int) -> list[int]:
     """Return the processes that `pid` has started."""
     text = (PROC / str(pid) / "task" / str(pid) / "children").read_text()
     return [int(word) for word in text.split()]
-
-
-def count_files(pid: int) -> int:
-    """Return the number of open file descriptors."""
-    return len(list((PROC / str(pid) / "fd").iterdir()))
-
-
-def count_connections(port: int) -> int:
-    """Return the number of connections to a port of loopback that its process has not closed."""
-    rows = [line.split() for line in (PROC / "net" / "tcp").read_text().splitlines()[1:]]
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
-
-
-def read_memory_mb(pid: int) -> float:
-    """Return the resident memory of a process (VmRSS)."""
-    pages = int((PROC / str(pid) / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
