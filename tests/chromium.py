@@ -34,7 +34,7 @@ class Page:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
-    async def send(self, method: str, **parameters: Any) -> dict[str, Any]:
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a command to the browser and return its response."""
         number = next(self._numbers)
         answer = asyncio.get_running_loop().create_future()
@@ -47,7 +47,7 @@ class Page:
 
     async def evaluate(self, script: str) -> Any:
         """Return the value of an expression, awaited if it is a promise."""
-        result = await self.send(
+        result = await self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
         assert "exceptionDetails" not in result, result["exceptionDetails"]
@@ -62,7 +62,7 @@ class Page:
 
     async def show(self, url: str, *, width: int, height: int, scheme: str = "light") -> None:
         """Load a page in a window of this size and wait until it is rendered."""
-        await self.send(
+        await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
@@ -70,8 +70,8 @@ class Page:
             mobile=False,  # or the browser widens the page for wide content
         )
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        await self.send("Emulation.setEmulatedMedia", features=features)
-        await self.send("Page.navigate", url=url)
+        await self.call("Emulation.setEmulatedMedia", features=features)
+        await self.call("Page.navigate", url=url)
         await self.until("document.readyState === 'complete'")
 
     async def read(self) -> None:
@@ -120,13 +120,13 @@ async def opened(address: str) -> AsyncIterator[Page]:
     ):
         page = Page(socket)
         reading = asyncio.create_task(page.read())
-        context = await page.send("Target.createBrowserContext", disposeOnDetach=True)
-        target = await page.send("Target.createTarget", url="about:blank", **context)
-        attached = await page.send(
+        context = await page.call("Target.createBrowserContext", disposeOnDetach=True)
+        target = await page.call("Target.createTarget", url="about:blank", **context)
+        attached = await page.call(
             "Target.attachToTarget", targetId=target["targetId"], flatten=True
         )
         page.session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
-            await page.send(f"{domain}.enable")
+            await page.call(f"{domain}.enable")
         yield page
         reading.cancel()

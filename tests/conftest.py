@@ -16,6 +16,8 @@ first process of the run stops the servers that such a process has left, and rem
 import faulthandler
 import itertools
 import os
+import random
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
@@ -100,6 +102,14 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 def watch(item: pytest.Item, limit_s: float) -> None:
     """Print all stacks and end the process after this time."""
     faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[WATCHDOG_OUTPUT])
+
+
+@pytest.fixture(autouse=True)
+def seeded_random() -> None:
+    """Let a failed test show its seed; the variable TEST_SEED runs it once more with that."""
+    seed = os.environ.get("TEST_SEED") or secrets.token_hex(4)
+    random.seed(seed)
+    print(f"TEST_SEED={seed}")  # noqa: T201 - pytest shows it for a failed test
 
 
 @pytest.fixture(autouse=True)

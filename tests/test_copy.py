@@ -41,7 +41,10 @@ class Writers:
         self.url = url
         self.commits = 0
         self.must_stop = threading.Event()
-        self.threads = [threading.Thread(target=self.work, args=(n,)) for n in range(WRITERS)]
+        self.threads = [
+            threading.Thread(target=self.work, args=(n, random.random()))  # noqa: S311 - no secret
+            for n in range(WRITERS)
+        ]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -53,9 +56,9 @@ class Writers:
         for thread in self.threads:
             thread.join()
 
-    def work(self, number: int) -> None:
+    def work(self, number: int, seed: float) -> None:
         """Run transactions; the first thread's are long, and hold no lock that others wait for."""
-        choose = random.Random()  # noqa: S311 - no secret
+        choose = random.Random(seed)  # noqa: S311 - no secret
         statements = STATEMENTS[:1] if number == 0 else STATEMENTS
         while not self.must_stop.is_set():
             with suppress(psycopg2.Error), closing(psycopg2.connect(self.url)) as connection:

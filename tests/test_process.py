@@ -145,8 +145,11 @@ def test_not_ready_while_it_drains(environment: Environment) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("is_closed", [False, True], ids=["stalled", "closed"])
-@pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
+@pytest.mark.parametrize(
+    ("command", "is_closed"),
+    [(SERVE, False), (GUNICORN, True)],
+    ids=["serve, stalled", "gunicorn, closed"],
+)
 def test_a_log_that_nobody_reads(
     environment: Environment, command: list[str], *, is_closed: bool
 ) -> None:

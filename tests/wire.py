@@ -14,7 +14,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-async def send(client: Client, sent: bytes) -> Answer:
+async def send_raw(client: Client, sent: bytes) -> Answer:
     """Send these bytes on a new connection and return the response."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(sent)
@@ -29,7 +29,7 @@ async def send(client: Client, sent: bytes) -> Answer:
 
 async def exchange(client: Client, sent: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send these bytes on a new connection; return status, headers and body of the response."""
-    status_line, pairs, body = await send(client, sent)
+    status_line, pairs, body = await send_raw(client, sent)
     headers: dict[str, str] = {}
     for name, value in pairs:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value

@@ -191,12 +191,14 @@ async def test_a_flood_of_unknown_tokens_costs_few_statements_and_locks_nobody_o
     flood = [make_token(id_) for _ in range(2000)]
     senders = asyncio.Semaphore(64)
 
-    async def send(wrong: str) -> str:
+    async def try_token(wrong: str) -> str:
         async with senders:
             return await process.verdict(wrong)
 
     with capture_logs() as logged:
-        verdicts = await asyncio.gather(*map(send, flood), *map(process.verdict, [token] * 100))
+        verdicts = await asyncio.gather(
+            *map(try_token, flood), *map(process.verdict, [token] * 100)
+        )
 
     assert verdicts == [UNKNOWN] * 2000 + ["valid"] * 100
     assert lookups(logged) < 200

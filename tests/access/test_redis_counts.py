@@ -68,14 +68,14 @@ class Server:
         assert self._process
         self._process.send_signal(number)
 
-    async def send(self, *command: str) -> None:
+    async def ask(self, *command: str) -> None:
         """Run a command, as an operator would."""
         async with RedisClient.from_url(self.url) as client:
             await client.execute_command(*command)  # type: ignore[no-untyped-call]
 
     async def _responds(self) -> bool:
         try:
-            await self.send("PING")
+            await self.ask("PING")
         except (OSError, RedisError):
             return False
         return True

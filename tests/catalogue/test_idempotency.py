@@ -56,7 +56,7 @@ class Got(NamedTuple):
     body: bytes
 
 
-async def send(
+async def create_once(
     client: Client | aiohttp.ClientSession,
     key: str,
     movie: dict[str, Any] = MOANA,
@@ -109,13 +109,13 @@ async def test_a_repeat_gets_the_first_response(
     set_for_database(execute, "timezone = 'Asia/Kolkata'")
     client, other = await start(), await start()
 
-    first = await send(client, "a", movie, replayed=False)
-    again = [await send(each, "a", movie, replayed=True) for each in (client, other)]
+    first = await create_once(client, "a", movie, replayed=False)
+    again = [await create_once(each, "a", movie, replayed=True) for each in (client, other)]
     assert first.location
     await client.patch(first.location, json={"title": "Vaiana"})
-    after_patch = await send(other, "a", movie, replayed=True)
+    after_patch = await create_once(other, "a", movie, replayed=True)
     await client.delete(first.location)
-    after_delete = await send(other, "a", movie, replayed=True)
+    after_delete = await create_once(other, "a", movie, replayed=True)
 
     assert first.status == 201
     assert {*again, after_patch, after_delete} == {first}
@@ -132,13 +132,13 @@ async def test_a_repeat_of_what_a_trigger_made_of_the_movie(
         " new.title := upper(new.title); new.version := 7; return new;",
     )
 
-    first = await send(client, "a")
-    dropped = [(await send(client, "b", {**MOANA, "year": 2000})).status for _ in range(2)]
+    first = await create_once(client, "a")
+    dropped = [(await create_once(client, "b", {**MOANA, "year": 2000})).status for _ in range(2)]
 
     assert b'"MOANA"' in first.body
-    assert await send(client, "a", replayed=True) == first
+    assert await create_once(client, "a", replayed=True) == first
     assert dropped == [500, 500]
-    assert (await send(client, "b", replayed=False)).status == 201
+    assert (await create_once(client, "b", replayed=False)).status == 201
 
 
 COPY = """
@@ -159,21 +159,21 @@ async def test_a_repeat_of_what_the_release_before_stored(
     client: Client, execute: Execute, written: str
 ) -> None:
     """It stores no response, but the movie's id and time, or a copy of the movie."""
-    first = await send(client, "a")
+    first = await create_once(client, "a")
     execute(written + "delete from movies")
 
-    assert await send(client, "a", replayed=True) == first
-    assert problem(await send(client, "a", OTHER)) == (422, "idempotency-key-reused")
+    assert await create_once(client, "a", replayed=True) == first
+    assert problem(await create_once(client, "a", OTHER)) == (422, "idempotency-key-reused")
 
 
 async def test_a_key_that_the_release_before_used_again(client: Client, execute: Execute) -> None:
     """It leaves the response of the expired key as it was; its own movie counts."""
-    await send(client, "a")
+    await create_once(client, "a")
     execute("delete from movies")
-    second = await send(client, "b")
+    second = await create_once(client, "b")
     execute("delete from idempotency_keys where key = 'b';" + REFER)
 
-    assert await send(client, "a", replayed=True) == second
+    assert await create_once(client, "a", replayed=True) == second
 
 
 @pytest.mark.parametrize("stored", ["null", '{"movies": []}', "[]", '[{"movie": 1}]', "7"])
@@ -182,13 +182,15 @@ async def test_a_key_that_a_newer_release_stored_in_another_form(
 ) -> None:
     """The 409 says so, also for a batch; requests that share the statement are not concerned."""
     batch = {"movies": [MOANA]}
-    await send(client, "a")
+    await create_once(client, "a")
     await client.post("/v1/movies/batch", json=batch, headers={"Idempotency-Key": "a"})
-    await send(client, "b")
+    await create_once(client, "b")
     execute("update idempotency_keys set response = %s where key <> 'b'", stored)
 
     got, other, neighbour = await asyncio.gather(
-        send(client, "a"), send(client, "a", OTHER), send(client, "b", replayed=True)
+        create_once(client, "a"),
+        create_once(client, "a", OTHER),
+        create_once(client, "b", replayed=True),
     )
     response = await client.post("/v1/movies/batch", json=batch, headers={"Idempotency-Key": "a"})
     batch_problem = await response.json()
@@ -219,7 +221,7 @@ async def test_only_the_same_key_and_fields_are_a_repeat(  # noqa: PLR0913 - the
     client: Client, execute: Execute, key: str | None, movie: str, status: int, *, is_replayed: bool
 ) -> None:
     """Spaces, escapes and the order of fields do not matter. After a 422, the key is as before."""
-    first = await send(client, "a")
+    first = await create_once(client, "a")
     headers = {"Idempotency-Key": key} if key else {}
 
     response = await client.post("/v1/movies", data=movie, headers=headers)
@@ -227,13 +229,13 @@ async def test_only_the_same_key_and_fields_are_a_repeat(  # noqa: PLR0913 - the
     assert response.status == status
     assert ("Idempotency-Replayed" in response.headers) == is_replayed
     assert (await response.read() == first.body) == is_replayed
-    assert await send(client, "a", replayed=True) == first
+    assert await create_once(client, "a", replayed=True) == first
     assert movies(execute) == (2 if status == 201 and not is_replayed else 1)
 
 
 async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> None:
     """Other methods ignore the header, even an invalid one."""
-    path = (await send(client, "a")).location
+    path = (await create_once(client, "a")).location
     assert path
     for key in ("a", ""):
         headers = {"Idempotency-Key": key}
@@ -246,12 +248,12 @@ async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> N
 async def test_an_unused_key_can_be_used(client: Client, execute: Execute) -> None:
     """After a 400 or a 422, and after a DBA has deleted it with its response."""
     for wrong, status in (({"titel": "x"}, 400), ({**MOANA, "year": 1800}, 422)):
-        assert (await send(client, "a", wrong)).status == status
-    assert (await send(client, "a", replayed=False)).status == 201
+        assert (await create_once(client, "a", wrong)).status == status
+    assert (await create_once(client, "a", replayed=False)).status == 201
 
     execute("delete from idempotency_keys where key = 'a'")
 
-    assert (await send(client, "a", replayed=False)).status == 201
+    assert (await create_once(client, "a", replayed=False)).status == 201
     assert movies(execute) == 2
 
 
@@ -274,7 +276,10 @@ async def test_the_same_keys_on_two_processes_at_once(
             for turn in range(1, 4):
                 random.shuffle(sent)
                 got = await asyncio.gather(
-                    *(send((first, second)[n], key, {**MOANA, "title": key}) for n, key in sent)
+                    *(
+                        create_once((first, second)[n], key, {**MOANA, "title": key})
+                        for n, key in sent
+                    )
                 )
                 assert {each.status for each in got} <= {201, 409}
                 created: dict[str, set[Got]] = {key: set() for key in keys}
@@ -293,7 +298,7 @@ async def test_requests_with_keys_share_statements(start: Start) -> None:
 
     for _ in range(2):
         with capture_logs() as logged:
-            got = await asyncio.gather(*(send(client, str(number)) for number in range(200)))
+            got = await asyncio.gather(*(create_once(client, str(number)) for number in range(200)))
 
         assert {each.status for each in got} == {201}
         assert 0 < len([line for line in logged if "query" in line]) < 100
@@ -307,13 +312,13 @@ async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
     years = [1999 if number % 10 == 0 else 2000 for number in range(40)]
 
     got = await asyncio.gather(
-        *(send(client, str(n), {**MOANA, "year": year}) for n, year in enumerate(years))
+        *(create_once(client, str(n), {**MOANA, "year": year}) for n, year in enumerate(years))
     )
 
     assert [each.status for each in got] == [422 if year == 1999 else 201 for year in years]
     assert execute("select count(*) from idempotency_keys") == [(36,)]
     execute("alter table movies drop constraint movies_year_no_1999")
-    assert (await send(client, "0", {**MOANA, "year": 1999}, replayed=False)).status == 201
+    assert (await create_once(client, "0", {**MOANA, "year": 1999}, replayed=False)).status == 201
 
 
 # A repeat during the first request.
@@ -333,9 +338,9 @@ async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 
     clients = [await start(), await start()]
     add_trigger(execute, f"perform {WAIT}; return new;")
     with hold(database, f"select {WAIT}"):
-        first = asyncio.create_task(send(clients[0], "a"))
+        first = asyncio.create_task(create_once(clients[0], "a"))
         await until_found(execute, WAITS)
-        repeats = [asyncio.create_task(send(client, "a")) for client in clients]
+        repeats = [asyncio.create_task(create_once(client, "a")) for client in clients]
         await asyncio.wait(repeats, timeout=None if status == 409 else 0.3)
         assert not first.done()
         assert [repeat.done() for repeat in repeats] == 2 * [status == 409]
@@ -348,7 +353,7 @@ async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 
         assert {each.retry_after for each in others} == {"1"}
     else:
         assert {*others} == {created}
-    assert await send(clients[1], "a", replayed=True) == created
+    assert await create_once(clients[1], "a", replayed=True) == created
     assert movies(execute) == 1
 
 
@@ -357,9 +362,9 @@ async def test_a_repeat_while_the_first_waits_for_the_table(
 ) -> None:
     """The repeat does not wait for the table: 409 soon, and later 201 for the first request."""
     with hold(database, "lock table movies in share mode"):
-        first = asyncio.create_task(send(client, "a"))
+        first = asyncio.create_task(create_once(client, "a"))
         await until_found(execute, WAITS_FOR_TABLE)
-        got = await asyncio.gather(*(send(client, "a") for _ in range(20)))
+        got = await asyncio.gather(*(create_once(client, "a") for _ in range(20)))
 
     assert {problem(each) for each in got} == {(409, "idempotency-key-in-use")}
     assert (await first).status == 201
@@ -370,7 +375,9 @@ async def test_a_key_in_use_holds_up_nobody_else(client: Client, database: str) 
     """A session holds a key and does not end: other requests of the shared statement succeed."""
     with hold(database, "select pg_advisory_xact_lock(hashtextextended('a', 0))"):
         async with asyncio.timeout(20):
-            got = await asyncio.gather(*(send(client, key) for key in ("x", "a", "y", "a", "z")))
+            got = await asyncio.gather(
+                *(create_once(client, key) for key in ("x", "a", "y", "a", "z"))
+            )
 
     assert [each.status for each in got] == [201, 409, 201, 409, 201]
 
@@ -382,7 +389,7 @@ async def test_a_key_that_another_session_gets_first(
 ) -> None:
     """After its commit, the first response is sent, and no movie created. A rollback frees it."""
     if is_old:
-        await send(client, "a")
+        await create_once(client, "a")
         execute(EXPIRE)
     before = movies(execute)
     insert = (
@@ -391,7 +398,7 @@ async def test_a_key_that_another_session_gets_first(
         " do update set fingerprint = 'x', expires_at = excluded.expires_at"
     )
     with hold(database, insert) as other:
-        waits = asyncio.create_task(send(client, "a"))
+        waits = asyncio.create_task(create_once(client, "a"))
         await until_found(execute, WAITS_FOR_ROW)
         getattr(other, end)()
         got = await waits
@@ -414,7 +421,7 @@ async def test_a_service_killed_between_the_commit_and_the_response(
     with serving(SERVE, environment) as (base, process):
         async with aiohttp.ClientSession(base) as client:
             with hold(database, f"select {WAIT}"):
-                lost = asyncio.create_task(send(client, "a"))
+                lost = asyncio.create_task(create_once(client, "a"))
                 await until_found(execute, WAITS)
                 os.kill(process.pid, signal.SIGSTOP)  # it will not read the statement's result
             await asyncio.to_thread(wait_until, lambda: movies(execute) == 1)
@@ -424,7 +431,7 @@ async def test_a_service_killed_between_the_commit_and_the_response(
 
     with serving(SERVE, environment) as (base, _):
         async with aiohttp.ClientSession(base) as client:
-            again = await send(client, "a", replayed=True)
+            again = await create_once(client, "a", replayed=True)
             assert again.location
             kept = await (await client.get(again.location)).read()
 
@@ -436,10 +443,10 @@ async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: st
     """The statement that timed out stored nothing: the same key creates the movie."""
     client = await start(database__statement_timeout=0.3)
     with hold(database, "lock table movies in share mode"):
-        got = await asyncio.gather(*(send(client, str(number)) for number in range(5)))
+        got = await asyncio.gather(*(create_once(client, str(number)) for number in range(5)))
 
     assert {each.status for each in got} == {503}
-    assert (await send(client, "0", replayed=False)).status == 201
+    assert (await create_once(client, "0", replayed=False)).status == 201
     assert movies(execute) == 1
 
 
@@ -447,13 +454,13 @@ async def test_a_create_after_migrate_down_is_503(
     client: Client, execute: Execute, database: str
 ) -> None:
     """The log names query and file; when the migrations are back, the same key creates a movie."""
-    assert (await send(client, "a")).status == 201
+    assert (await create_once(client, "a")).status == 201
     with capture_logs() as logged:
         while execute("select 1 from pg_attribute where attname = 'response'"):
             await asyncio.to_thread(migrations.downgrade, database, MIGRATIONS, lambda _: None)
-        got = await asyncio.gather(*(send(client, str(number)) for number in range(5)))
+        got = await asyncio.gather(*(create_once(client, str(number)) for number in range(5)))
     await asyncio.to_thread(migrations.upgrade, database, MIGRATIONS, lambda _: None)
-    again = await send(client, "0", replayed=False)
+    again = await create_once(client, "0", replayed=False)
 
     assert {problem(each) for each in got} == {(503, "unavailable")}
     assert {each.retry_after for each in got} == {"1"}

@@ -9,7 +9,7 @@ from conftest import MOANA, Client, Start
 from multidict import CIMultiDict
 from structlog.testing import capture_logs
 from support import Execute, add_client, add_movies, bearer, get_app
-from wire import exchange, send
+from wire import exchange, send_raw
 
 from service.access.tokens import make_token
 from service.web.index import show_index
@@ -211,7 +211,7 @@ async def test_hostile_headers_are_refused_and_not_repeated(start: Start, mode: 
 
     for value in HOSTILE:
         with capture_logs() as logged:
-            answer = await send(client, head % value)
+            answer = await send_raw(client, head % value)
         assert 400 <= int(answer.status_line.split()[1]) < 500, value
         assert logged
         assert "secret" not in f"{answer} {logged}"
@@ -221,7 +221,7 @@ async def test_a_url_that_cannot_be_read_is_not_repeated(client: Client) -> None
     """It may have a password or a token, as the query string of any URL, which is not logged."""
     for url in ("http://a:secret@[", "http://a:99999/?access_token=secret"):
         with capture_logs() as logged:
-            answer = await send(client, f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = await send_raw(client, f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert answer.status_line.split()[1] == "400"
         assert [line["event"] for line in logged] == ["request"]
         assert "secret" not in f"{answer} {logged}"

@@ -480,7 +480,7 @@ near_movies = st.dictionaries(st.sampled_from([*GOOD, "id", "x"]), json_values |
     lambda value: json.dumps(value).encode()
 )
 many = bounded(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

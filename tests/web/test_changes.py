@@ -543,16 +543,13 @@ WRONG = ["after=x", "after=CItQaVsiM2Yy", "after=%00", "after=é", "after="]
 WRONG += ["wait=21", "wait=-1", "wait=1.5", "wait=", "x=1"]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [*(f"after={text}" for text in WRONG), "wait=21", "wait=-1", "wait=1.5", "wait=", "x=1"],
-)
-async def test_wrong_parameters_are_refused(client: Client, query: str) -> None:
+async def test_wrong_parameters_are_refused(client: Client) -> None:
     """With the parameter, and what is expected."""
-    response = await client.get(f"{PATH}?{query}")
+    for query in WRONG:
+        response = await client.get(f"{PATH}?{query}")
 
-    (error,) = (await response.json())["errors"]
-    assert (response.status, error["parameter"]) == (422, query.partition("=")[0])
+        (error,) = (await response.json())["errors"]
+        assert (response.status, error["parameter"]) == (422, query.partition("=")[0]), query
 
 
 async def test_a_cursor_of_a_list_is_refused(client: Client, execute: Execute) -> None:
@@ -565,16 +562,13 @@ async def test_a_cursor_of_a_list_is_refused(client: Client, execute: Execute) -
     assert response.status == 422
 
 
-@pytest.mark.parametrize("place", [(2**64 - 1, 0), (2**64, 0), (5, 2**63), (-1, 0), (0, 2**63 - 1)])
-async def test_a_forged_cursor_is_no_fault(client: Client, place: tuple[int, int]) -> None:
+async def test_a_forged_cursor_is_no_fault(client: Client) -> None:
     """Whatever numbers are in it."""
-    try:
+    for place in ((2**64 - 1, 0), (5, 2**63 - 1), (-1, 0), (0, 2**63 - 1)):
         cursor = encode_change(changes.FeedPlace("x", *place))
-    except TypeError:  # more than 64 bits
-        return
-    response = await client.get(PATH, params={"after": cursor})
+        response = await client.get(PATH, params={"after": cursor})
 
-    assert response.status in (410, 422)
+        assert response.status in (410, 422), place
 
 
 async def expired(client: Client, cursor: str) -> bool:
@@ -625,6 +619,7 @@ async def test_cleared_changes_are_not_read_again(
         with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute(f"explain (analyze, buffers, format json) {query.sql}", parameters)
             (([plan],),) = cursor.fetchall()
+            connection.rollback()  # closing would not wait until the lock is free
             connection.rollback()  # now: the next statement skips a feed that is still locked
         return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
 

@@ -11,7 +11,7 @@ from conftest import AWAY, MOANA, Client, Start
 from httplint import HttpRequestLinter, HttpResponseLinter
 from httplint.note import Note, levels
 from support import Execute, add_client
-from wire import send
+from wire import send_raw
 
 PAGE = "https://pages.example"
 HOST = "catalogue.example"
@@ -35,7 +35,7 @@ async def find_faults(
     lines = [f"Host: {HOST}", "User-Agent: tests", f"Content-Length: {len(body)}", *lines]
     head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""])
     started = time.time()
-    answer = await send(client, head.encode() + body)
+    answer = await send_raw(client, head.encode() + body)
 
     request = HttpRequestLinter(start_time=started)
     request.process_request_topline(method.encode(), f"https://{HOST}{path}".encode(), b"1.1")

@@ -1,6 +1,7 @@
 """Tests GET /v1/movies: filters, sort, cursors, page numbers, metadata and links."""
 
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import pytest
@@ -196,32 +197,30 @@ async def walk(
     return pages
 
 
-RELEVANCE = [8, 7, 1, 5, 3, 2, 6, 4]
+async def walk_there_and_back(client: Client, **query: Any) -> list[int]:
+    """Return the ids on the way to the end of a list; the way back must have the same pages."""
+    there = await walk(client, await listed(client, **query), "next_cursor", **query)
+    back = await walk(client, there[-1], "previous_cursor", **query)
+    assert [ids(page) for page in reversed(back)] == [ids(page) for page in there]
+    assert {len(page["movies"]) for page in there[:-1]} <= {query["page_size"]}
+    return [number for page in there for number in ids(page)]
 
 
-@pytest.mark.parametrize(
-    ("sort", "order"),
-    [
-        ("relevance", RELEVANCE),
-        ("id", [1, 2, 3, 4, 5, 6, 7, 8]),
-        ("title", [8, 1, 2, 3, 7, 4, 6, 5]),
-        ("year", [2, 8, 5, 3, 1, 6, 7, 4]),
-        ("runtime", [5, 2, 7, 6, 1, 4, 3, 8]),
-    ],
-)
+ORDERS = {
+    "relevance": [8, 7, 1, 5, 3, 2, 6, 4],
+    "id": [1, 2, 3, 4, 5, 6, 7, 8],
+    "title": [8, 1, 2, 3, 7, 4, 6, 5],
+    "year": [2, 8, 5, 3, 1, 6, 7, 4],
+    "runtime": [5, 2, 7, 6, 1, 4, 3, 8],
+}
+ORDERS |= {f"-{sort}": found[::-1] for sort, found in ORDERS.items() if sort != "relevance"}
+
+
 @pytest.mark.usefixtures("catalogue", "exact_total")
-async def test_cursors_walk_there_and_back(client: Client, sort: str, order: list[int]) -> None:
+async def test_cursors_walk_there_and_back(client: Client) -> None:
     """`next` leads to the end of the order, `previous` back."""
-    orders = ((sort, order), (f"-{sort}", order[::-1]))
-    for name, expected in orders[: 1 if sort == "relevance" else 2]:
-        for size in (1, 3, 8, 20):
-            query = {"sort": name, "page_size": size}
-            there = await walk(client, await listed(client, **query), "next_cursor", **query)
-            back = await walk(client, there[-1], "previous_cursor", **query)
-
-            assert [number for page in there for number in ids(page)] == expected
-            assert [ids(page) for page in reversed(back)] == [ids(page) for page in there]
-            assert {len(ids(page)) for page in there[:-1]} <= {size}
+    for (sort, order), size in product(ORDERS.items(), (1, 3, 8, 20)):
+        assert await walk_there_and_back(client, sort=sort, page_size=size) == order
 
 
 @pytest.fixture
@@ -238,36 +237,23 @@ def timed(execute: Execute) -> None:
 TIMES = "2026-01-05T09:00:00.000001Z..2026-01-05T09:00:00.000001Z"
 
 
-@pytest.mark.parametrize(
-    ("query", "order"),
-    [
-        ({"sort": "created_at"}, [1, 2, 3, 4, 5, 6]),
-        ({"sort": "-created_at"}, [6, 5, 4, 3, 2, 1]),
-        ({"sort": "updated_at"}, [2, 4, 6, 1, 3, 5]),
-        ({"sort": "-updated_at"}, [5, 3, 1, 6, 4, 2]),
-        ({"sort": "created_at", "created_at": TIMES}, [3, 4]),
-        ({"sort": "-created_at", "created_at": "2026-01-05T09:00:00.000001Z.."}, [6, 5, 4, 3]),
-        ({"sort": "updated_at", "created_at": "..2026-01-05T09:00:00.000001Z"}, [2, 4, 1, 3]),
-        ({"sort": "-updated_at", "updated_at": "..2026-01-05T08:59:59Z"}, [6, 4, 2]),
-    ],
-)
-@pytest.mark.usefixtures("timed", "exact_total")
-async def test_times_are_walked_there_and_back(
-    client: Client, query: dict[str, str], order: list[int]
-) -> None:
-    """Also from one to another movie of the same time; ties are in the order of ids."""
-    for size in (1, 2, 5):
-        there = await walk(
-            client,
-            await listed(client, page_size=size, **query),
-            "next_cursor",
-            page_size=size,
-            **query,
-        )
-        back = await walk(client, there[-1], "previous_cursor", page_size=size, **query)
+ORDERS_OF_TIMES: list[tuple[dict[str, str], list[int]]] = [
+    ({"sort": "created_at"}, [1, 2, 3, 4, 5, 6]),
+    ({"sort": "-created_at"}, [6, 5, 4, 3, 2, 1]),
+    ({"sort": "updated_at"}, [2, 4, 6, 1, 3, 5]),
+    ({"sort": "-updated_at"}, [5, 3, 1, 6, 4, 2]),
+    ({"sort": "created_at", "created_at": TIMES}, [3, 4]),
+    ({"sort": "-created_at", "created_at": "2026-01-05T09:00:00.000001Z.."}, [6, 5, 4, 3]),
+    ({"sort": "updated_at", "created_at": "..2026-01-05T09:00:00.000001Z"}, [2, 4, 1, 3]),
+    ({"sort": "-updated_at", "updated_at": "..2026-01-05T08:59:59Z"}, [6, 4, 2]),
+]
 
-        assert [number for page in there for number in ids(page)] == order
-        assert [ids(page) for page in reversed(back)] == [ids(page) for page in there]
+
+@pytest.mark.usefixtures("timed", "exact_total")
+async def test_times_are_walked_there_and_back(client: Client) -> None:
+    """Also from one to another movie of the same time; ties are in the order of ids."""
+    for (query, order), size in product(ORDERS_OF_TIMES, (1, 2, 5)):
+        assert await walk_there_and_back(client, page_size=size, **query) == order
 
 
 FOUND_BY_TIMES = {
@@ -329,12 +315,7 @@ async def test_a_search_is_sorted_by_relevance(client: Client, execute: Execute)
     order = [7, 8, 5, 6, 3, 4, 1, 2]
 
     for query in ({"title": "x"}, {"title": "x", "sort": "relevance"}, {"sort": "relevance"}):
-        pages = [await listed(client, page_size=3, **query)]
-        pages = await walk(client, pages[0], "next_cursor", page_size=3, **query)
-        back = await walk(client, pages[-1], "previous_cursor", page_size=3, **query)
-
-        assert [number for page in pages for number in ids(page)] == order
-        assert [ids(page) for page in reversed(back)] == [ids(page) for page in pages]
+        assert await walk_there_and_back(client, page_size=3, **query) == order
     assert ids(await listed(client, title="x", sort="id")) == sorted(order)
     assert ids(await listed(client)) == sorted(order)
 
@@ -348,10 +329,7 @@ async def test_a_walk_continues_within_the_first_year_of_a_range(
 
     for sort, order in (("year", [*range(1, 9)]), ("-year", [*range(8, 0, -1)])):
         for year in ("2000", "2000..", "..2000"):
-            query = {"sort": sort, "year": year, "page_size": 3}
-            pages = await walk(client, await listed(client, **query), "next_cursor", **query)
-
-            assert [number for page in pages for number in ids(page)] == order
+            assert await walk_there_and_back(client, sort=sort, year=year, page_size=3) == order
 
 
 @pytest.mark.parametrize("sort", ["id", "-id", "year", "-year", "created_at", "-updated_at"])
@@ -410,24 +388,6 @@ async def test_a_cursor_holds_for_its_filter_and_sort_alone(client: Client) -> N
         [(parameter, detail)] = await refused(client, f"sort=year&cursor={damaged}")
         assert parameter == "cursor"
         assert detail.startswith("is damaged; must be a cursor from the metadata of a response")
-
-
-@pytest.mark.usefixtures("catalogue")
-async def test_pages_by_number(client: Client) -> None:
-    """page=2 starts after the first page_size movies; one past the end is empty.
-
-    They have cursors, too.
-    """
-    query = {"page_size": 3, "sort": "-year"}
-    pages = [await listed(client, page=page, **query) for page in (2, 3, 4)]
-    _, third = await walk(client, pages[0], "next_cursor", **query)
-    _, first = await walk(client, pages[0], "previous_cursor", **query)
-
-    assert [ids(page) for page in pages] == [[1, 3, 5], [8, 2], []]
-    assert [page["metadata"]["current_page"] for page in pages] == [2, 3, 4]
-    assert [page["metadata"]["last_page"] for page in pages] == [3, 3, 3]
-    assert pages[2]["metadata"]["total_records"] == 8
-    assert (ids(first), ids(third)) == ([4, 7, 6], [8, 2])
 
 
 @pytest.mark.usefixtures("catalogue")

@@ -20,7 +20,7 @@ async def show(
     page: Page, client: Client, fragment: str = "", *, width: int = 1440, scheme: str = "light"
 ) -> None:
     """Load the reference and wait until the document is rendered."""
-    await page.send("Page.navigate", url="about:blank")
+    await page.call("Page.navigate", url="about:blank")
     url = str(client.make_url("/v1/docs")) + fragment
     await page.show(url, width=width, height=900, scheme=scheme)
     await page.until("document.documentElement.dataset.rendered")
@@ -34,7 +34,7 @@ async def read(page: Page, selector: str, attribute: str = "innerText") -> str:
 async def fill(page: Page, selector: str, text: str) -> None:
     """Enter a text as the keyboard would, in place of what is there."""
     await page.evaluate(f"document.querySelector({selector!r}).select()")
-    await page.send("Input.insertText", text=text)
+    await page.call("Input.insertText", text=text)
 
 
 async def send_form(page: Page, operation: str) -> str:
@@ -230,7 +230,7 @@ async def test_each_landmark_has_one_name(page: Page, client: Client) -> None:
     """A list of landmarks says where each leads."""
     await show(page, client)
 
-    tree = await page.send("Accessibility.getFullAXTree")
+    tree = await page.call("Accessibility.getFullAXTree")
 
     kinds = {"banner", "form", "main", "navigation", "region", "search"}
     landmarks = [
@@ -245,7 +245,7 @@ async def test_each_landmark_has_one_name(page: Page, client: Client) -> None:
 async def test_print_uses_the_whole_width(page: Page, client: Client) -> None:
     """Without the contents and the forms."""
     await show(page, client)
-    await page.send("Emulation.setEmulatedMedia", media="print")
+    await page.call("Emulation.setEmulatedMedia", media="print")
 
     widths = await page.evaluate(
         "['main', '.operation .about', '.problem', '#description p'].map((each) =>"
@@ -313,7 +313,7 @@ async def test_the_keyboard_is_enough(page: Page, client: Client) -> None:
 async def press(page: Page, key: str, code: int, **text: str) -> None:
     """Press and release a key."""
     for kind in ("keyDown", "keyUp"):
-        await page.send(
+        await page.call(
             "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text
         )
 
@@ -322,7 +322,7 @@ async def test_every_control_has_a_name(page: Page, client: Client) -> None:
     """A screen reader can read every link, button and field."""
     await show(page, client)
 
-    tree = await page.send("Accessibility.getFullAXTree")
+    tree = await page.call("Accessibility.getFullAXTree")
 
     usable = {"link", "button", "textbox", "combobox", "DisclosureTriangle"}
     found = [node for node in tree["nodes"] if node.get("role", {}).get("value") in usable]

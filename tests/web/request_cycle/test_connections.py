@@ -6,7 +6,7 @@ import socket
 import pytest
 from conftest import MOANA, Client, Start
 from support import get_app
-from wire import Answer, send
+from wire import Answer, send_raw
 
 from service.web.request_cycle.cycle import CYCLE
 
@@ -30,7 +30,7 @@ def said(answer: Answer) -> set[tuple[str, str]]:
 async def test_everyone_gets_the_same_headers(client: Client) -> None:
     """Each header is there once, with the same value, and there is a date."""
     for path, status in ((b"/1", "200 OK"), (b"/9", "404 Not Found")):
-        usual = await send(client, GET.replace(b"/1 ", path + b" ") + b"\r\n")
+        usual = await send_raw(client, GET.replace(b"/1 ", path + b" ") + b"\r\n")
         for asked in (
             GET + b"Connection: close\r\n",
             GET.replace(b"1.1", b"1.0"),
@@ -38,7 +38,7 @@ async def test_everyone_gets_the_same_headers(client: Client) -> None:
             GET.replace(b"GET", b"HEAD"),
             GET.replace(b"GET", b"HEAD") + b"Connection: close\r\n",
         ):
-            other = await send(client, asked.replace(b"/1 ", path + b" ") + b"\r\n")
+            other = await send_raw(client, asked.replace(b"/1 ", path + b" ") + b"\r\n")
 
             assert other.status_line == usual.status_line == f"HTTP/1.1 {status}"
             assert said(other) == said(usual)
@@ -51,9 +51,9 @@ async def test_everyone_gets_the_same_headers(client: Client) -> None:
 
 async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None:
     """Otherwise it stays open (RFC 9112, 9.3), unless the client speaks HTTP/1.0."""
-    closing = await send(client, GET + b"Connection: close\r\n\r\n")
-    old = await send(client, GET.replace(b"1.1", b"1.0") + b"Connection: keep-alive\r\n\r\n")
-    going_on = await send(client, GET + b"\r\n")
+    closing = await send_raw(client, GET + b"Connection: close\r\n\r\n")
+    old = await send_raw(client, GET.replace(b"1.1", b"1.0") + b"Connection: keep-alive\r\n\r\n")
+    going_on = await send_raw(client, GET + b"\r\n")
 
     assert ("Connection", "close") in closing.headers
     assert ("Connection", "close") in old.headers
@@ -62,9 +62,9 @@ async def test_a_connection_ends_when_the_client_says_so(client: Client) -> None
 
 async def test_a_connection_that_will_end_says_so(client: Client) -> None:
     """While the process drains, and if the rest of a body is not read (RFC 9112, 9.6)."""
-    unfinished = await send(client, GET + b"Content-Length: 6\r\n\r\nabc")
+    unfinished = await send_raw(client, GET + b"Content-Length: 6\r\n\r\nabc")
     get_app(client)[CYCLE].is_draining = True
-    draining = await send(client, GET + b"\r\n")
+    draining = await send_raw(client, GET + b"\r\n")
 
     for answer in (unfinished, draining):
         assert answer.status_line == "HTTP/1.1 200 OK"
@@ -86,11 +86,11 @@ async def test_writes_get_the_same_responses(client: Client, method: str) -> Non
         len(body),
     )
 
-    usual = await send(client, head + b"\r\n" + body)
+    usual = await send_raw(client, head + b"\r\n" + body)
     if method == "DELETE":
         await client.post("/v1/movies", json=MOANA)
         head = head.replace(b"/1 ", b"/2 ")
-    closing = await send(client, head + b"Connection: close\r\n\r\n" + body)
+    closing = await send_raw(client, head + b"Connection: close\r\n\r\n" + body)
 
     assert {name for name, _ in said(closing)} == {name for name, _ in said(usual)}
     assert closing.status_line == usual.status_line
@@ -138,6 +138,6 @@ async def test_an_id_is_digits(client: Client) -> None:
         ("/v1/movies/9999999999999999999", 404),
         ("/v1//movies/1", 404),
     ):
-        answer = await send(client, f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        answer = await send_raw(client, f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
 
         assert int(answer.status_line.split()[1]) == status, path

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web_protocol
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 from conftest import MOANA, Client, Start
-from wire import exchange, send
+from wire import exchange, send_raw
 from yarl import URL
 
 HEAD_END = "\r\n\r\n"
@@ -256,7 +256,7 @@ async def test_the_access_line_has_the_bytes_of_a_kept_connection(
     """A kept connection counts its bytes as any other connection does."""
     sent = b"GET /v1 HTTP/1.1\r\nHost: a\r\n\r\n"
 
-    status_line, headers, body = await send(client, sent)
+    status_line, headers, body = await send_raw(client, sent)
 
     head = "\r\n".join([status_line, *(f"{name}: {value}" for name, value in headers)])
     assert f"bytes={len(head) + len(HEAD_END) + len(body)} " in capsys.readouterr().out
