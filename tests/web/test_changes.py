@@ -343,13 +343,13 @@ def watch_polls(monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event | None = No
     sent: Counter[str] = Counter()
     fetch = Statements.fetch
 
-    async def spy(self: Statements, name: str, **parameters: Any) -> Any:
+    async def spy(self: Statements, name: str, *given: Any, **options: Any) -> Any:
         if name == "get_changes":
-            kind = "request" if parameters["waiting"] else "poll"
+            kind = "request" if options["waiting"] else "poll"
             sent[kind] += 1
             if kind == "poll" and gate:
                 await gate.wait()
-        return await fetch(self, name, **parameters)
+        return await fetch(self, name, *given, **options)
 
     monkeypatch.setattr(Statements, "fetch", spy)
     return sent
