@@ -110,7 +110,7 @@ class Connector:
         self._last: Server = {}
         aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
-    async def connect(self) -> aiopg.Connection:
+    async def connect(self) -> Connection:
         """Open a connection; each address may take `POOL_CONNECT_TIMEOUT_S`.
 
         Raises `OperatorError` for a wrong URL, otherwise psycopg2.Error.
@@ -128,7 +128,7 @@ class Connector:
         for address in sorted(addresses, key=lambda address: address != self._last):
             try:
                 # aiopg would send queries to support these types.
-                connection: aiopg.Connection = await Connection(
+                connection = Connection(
                     None,
                     timeout,
                     enable_json=False,
@@ -136,6 +136,7 @@ class Connector:
                     enable_uuid=False,
                     **{**given, **address, "client_encoding": "UTF8"},
                 )
+                await connection
             except TimeoutError:
                 server = address.get("hostaddr") or address.get("host") or "the default socket"
                 failures.append(f'connection to server at "{server}" failed: timeout expired')

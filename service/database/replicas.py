@@ -1,8 +1,7 @@
-"""Reads on replicas: standbys of the primary that are fresh enough ([database] replica_urls).
+"""Asks the primary and its standbys where they are, and sends reads to those that are fresh enough.
 
 Each server is asked every `POLL_S` where it is (queries/replication.sql), so that a read chooses a
-replica without a question of its own. docs/decisions/0019-read-from-replicas.md says what each
-condition prevents.
+replica without a question of its own; `freshness.py` decides which may serve it.
 """
 
 import asyncio
@@ -10,9 +9,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from math import inf, nan
+from math import nan
 from random import randrange
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg2
 import structlog
@@ -20,8 +19,18 @@ from psycopg2.extensions import TransactionRollbackError
 
 from service.config import Database
 from service.context import RequestContext
-from service.database.connections import Connector
+from service.database.connections import Connection, Connector
 from service.database.driver_errors import describe_error
+from service.database.freshness import (
+    Answer,
+    Identity,
+    Progress,
+    Sample,
+    State,
+    advance,
+    may_serve,
+    measure_age,
+)
 from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Execution, Expected, Parameters, Query
 from service.database.statements import DEFAULTS, Row, RowLists, Statements
@@ -43,14 +52,6 @@ IS_PRIMARY, NO_STANDBY = "it is the primary", "it is not a standby"
 log = structlog.get_logger()
 
 
-class Sample(NamedTuple):
-    """The primary at a moment: a replica that has replayed `lsn` shows what was committed then."""
-
-    taken_at: float  # by the loop's clock, before the primary was asked
-    lsn: int
-    mark: Any  # what `Replicas.read_mark` had returned before
-
-
 class Server:
     """A server that is asked on a connection of its own; `name`: its host and port."""
 
@@ -58,13 +59,14 @@ class Server:
         self.name = name_server(settings.url)
         self.failure: str | None = "it was not asked yet"  # why it is unknown where it is
         self._connector = Connector(settings)
-        self._connection: Any = None  # of aiopg
+        self._connection: Connection | None = None
         self._queries = queries
 
     @property
     def answers(self) -> bool:
         """Whether it answered, and has not ended the connection since, as at a stop or a crash."""
-        return self.failure is None and not self._connection.closed
+        is_open = self._connection is not None and not self._connection.closed
+        return self.failure is None and is_open
 
     async def ask(self, name: str) -> Row | None:
         """Return the row that says where it is; None, and `failure`, if there is none."""
@@ -95,7 +97,7 @@ class Primary(Server):
     def __init__(self, settings: Database, queries: Mapping[str, Query], pool: Pool) -> None:
         super().__init__(settings, queries)
         self._pool = pool
-        self.identity: tuple[Any, ...] = ()  # its database and timeline
+        self.identity: Identity | None = None
         kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
         self.samples: deque[Sample] = deque(maxlen=round(kept))
 
@@ -104,12 +106,12 @@ class Primary(Server):
         """Whether nobody here reaches it; a poll may also fail because the server is full."""
         return not self.answers and not self._pool.is_connected
 
-    async def update(self, mark: Any) -> None:
+    async def update(self, mark: object) -> None:
         """Ask, and keep a sample; drop those of a former primary."""
         now = asyncio.get_running_loop().time()
         if row := await self.ask("get_primary_state"):
-            identity, lsn = row[:2], row[2]
-            if identity != self.identity:
+            database, timeline, lsn = row
+            if (identity := (database, timeline)) != self.identity:
                 self.samples.clear()
             self.identity = identity
             self.samples.append(Sample(now, lsn, mark))
@@ -125,30 +127,32 @@ class Replica(Server):
         self.pool = pool
         self._max_lag = settings.max_replica_lag
         self._primary = primary
-        self._follows: tuple[Any, ...] = ()  # the identity of the primary, at the last answer
-        self._floor = 0
-        # It shows every commit of a lower transaction; 0: no reads until its next answer.
-        self._horizon = 0
-        self._caught: Sample | None = None  # the newest sample that it has replayed
+        self._progress = Progress()
+
+    @property
+    def state(self) -> State:
+        """What is known of it and of the primary now."""
+        primary = self._primary
+        return State(
+            progress=self._progress,
+            answers=self.answers,
+            primary=primary.identity,
+            newest=primary.samples[-1] if primary.samples else None,
+            primary_answers=primary.answers,
+            primary_is_away=primary.is_away,
+        )
 
     async def update(self) -> None:
         """Ask, and compare it with the samples of the primary."""
-        if not (row := await self.ask("get_replica_state")):
-            if self.failure == NO_STANDBY:  # `replica_urls` may list all servers of a cluster
-                state = await self.ask("get_primary_state") or ()
-                self.failure = IS_PRIMARY if state[:2] == self._primary.identity else NO_STANDBY
-            return
-        database, timeline, lsn, received, self._horizon = row
-        if database != self._primary.identity[0]:
-            self.failure = "it is not a standby of this primary, or has another database"
-        if self._follows != self._primary.identity:
-            # After a failover, it may have received WAL that the new primary never had: until it
-            # gets beyond this place, it may be on the former timeline.
-            self._floor = 0 if timeline == self._primary.identity[1] else received
-            self._follows = self._primary.identity
-        newest_first = reversed(self._primary.samples)
-        caught = next((sample for sample in newest_first if sample.lsn <= lsn), None)
-        self._caught = caught if caught and caught.lsn > self._floor else None
+        primary = self._primary
+        if row := await self.ask("get_replica_state"):
+            answer = Answer(*row)
+            if primary.identity is None or answer.database != primary.identity[0]:
+                self.failure = "it is not a standby of this primary, or has another database"
+            self._progress = advance(self._progress, answer, primary.identity, primary.samples)
+        elif self.failure == NO_STANDBY:  # `replica_urls` may list all servers of a cluster
+            state = await self.ask("get_primary_state") or ()
+            self.failure = IS_PRIMARY if state[:2] == primary.identity else NO_STANDBY
 
     def leave_out(self, error: StatementFailed | Unavailable) -> None:
         """Serve no reads until its next answer, as one has failed.
@@ -159,7 +163,7 @@ class Replica(Server):
         is_cancelled = isinstance(error.__cause__, TransactionRollbackError)
         if isinstance(error, Contended) and not is_cancelled and self.shows(0):
             raise error
-        self._horizon = 0
+        self._progress = self._progress._replace(horizon=0)
 
     def explain(self) -> str:
         """Say why it serves no reads."""
@@ -171,20 +175,12 @@ class Replica(Server):
 
     def measure_age(self) -> float:
         """Return how old its data may be, in seconds; infinite if that is unknown."""
-        if self._caught and self.answers and self._follows == self._primary.identity:
-            return asyncio.get_running_loop().time() - self._caught.taken_at
-        return inf
+        return measure_age(self.state, asyncio.get_running_loop().time())
 
     def shows(self, position: int) -> bool:
-        """Whether it shows the transaction `position` (0: any), and its data is young enough.
-
-        If the primary is away, its last sample is enough, too, but neither is for a position: the
-        next primary may use the numbers of lost transactions again.
-        """
-        age, primary = self.measure_age(), self._primary
-        if age == inf or position >= self._horizon or (position and not primary.answers):
-            return False
-        return age <= self._max_lag or (primary.is_away and self._caught is primary.samples[-1])
+        """Whether it shows the transaction `position` (0: any), and its data is young enough."""
+        now = asyncio.get_running_loop().time()
+        return may_serve(self.state, position, now, self._max_lag)
 
 
 class Replicas:
@@ -194,8 +190,8 @@ class Replicas:
         self, settings: Database, queries: Mapping[str, Query], pool: Pool, max_streams: int
     ) -> None:
         # Reads on the primary what goes with each sample.
-        self.read_mark: Callable[[], Awaitable[Any]] | None = None
-        self._mark: Any = None
+        self.read_mark: Callable[[], Awaitable[object]] | None = None
+        self._mark: object = None
         self._pool = pool
         self._primary = Primary(settings, queries, pool)
         self.all = [
@@ -220,7 +216,7 @@ class Replicas:
         self._pool.metrics.reads.labels(chosen.name if chosen else "primary").inc()
         return chosen
 
-    def get_mark(self) -> Any:
+    def get_mark(self) -> object:
         """Return a mark that is older than what every replica shows; None: there is none.
 
         The samples reach back further than `max_replica_lag`.

@@ -1,0 +1,82 @@
+"""Decides whether a replica may serve a read, from its answers and from samples of the primary.
+
+Nothing here asks or changes anything. docs/decisions/0019-read-from-replicas.md says what each
+condition prevents.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+Identity = tuple[str, str]  # the database of a primary, with its cluster, and its timeline
+
+
+class Sample(NamedTuple):
+    """The primary at a moment: a replica that has replayed `lsn` shows what was committed then."""
+
+    taken_at: float  # by the loop's clock, before the primary was asked
+    lsn: int
+    mark: object = None  # what `Replicas.read_mark` had returned before
+
+
+class Answer(NamedTuple):
+    """A row of `get_replica_state`."""
+
+    database: str
+    timeline: str
+    lsn: int  # replayed
+    received: int
+    horizon: int  # it shows every commit of a lower transaction
+
+
+class Progress(NamedTuple):
+    """What the answers of a replica have shown."""
+
+    follows: Identity | None = None  # the primary at the last answer
+    floor: int = 0  # it serves no reads before it has replayed WAL beyond this
+    caught: Sample | None = None  # the newest sample that it has replayed beyond `floor`
+    horizon: int = 0  # 0: no reads until its next answer
+
+
+class State(NamedTuple):
+    """A replica and the primary as they are known at a moment."""
+
+    progress: Progress
+    answers: bool  # the replica, on a connection that has been open since
+    primary: Identity | None
+    newest: Sample | None  # of the primary
+    primary_answers: bool
+    primary_is_away: bool  # nobody here reaches it
+
+
+def advance(
+    before: Progress, answer: Answer, primary: Identity | None, samples: Sequence[Sample]
+) -> Progress:
+    """Return the progress after an answer; `samples`: of this primary, the oldest first."""
+    floor = before.floor
+    if before.follows != primary:
+        # After a failover, it may have received WAL that the new primary never had: until it gets
+        # beyond this place, it may be on the former timeline.
+        is_on_timeline = primary is not None and answer.timeline == primary[1]
+        floor = 0 if is_on_timeline else answer.received
+    caught = next((sample for sample in reversed(samples) if sample.lsn <= answer.lsn), None)
+    is_beyond = caught is not None and caught.lsn > floor
+    return Progress(primary, floor, caught if is_beyond else None, answer.horizon)
+
+
+def measure_age(state: State, now: float) -> float:
+    """Return how old the replica's data may be, in seconds; infinite if that is unknown."""
+    caught, follows = state.progress.caught, state.progress.follows
+    return now - caught.taken_at if caught and state.answers and follows == state.primary else inf
+
+
+def may_serve(state: State, position: int, now: float, max_lag: float) -> bool:
+    """Whether it shows the transaction `position` (0: any), and its data is young enough.
+
+    If the primary is away, its last sample is enough, too, but neither is for a position: the next
+    primary may use the numbers of lost transactions again.
+    """
+    age, progress = measure_age(state, now), state.progress
+    if age == inf or position >= progress.horizon or (position and not state.primary_answers):
+        return False
+    return age <= max_lag or (state.primary_is_away and progress.caught is state.newest)
