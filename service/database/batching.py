@@ -48,6 +48,24 @@ Run = Callable[[Rows[Result]], Awaitable[Mapping[int, Result]]]
 Outcome = Mapping[int, Result] | Exception
 
 
+def count_rows(sizes: Sequence[int], last_rows: int, max_rows: int, *, takes_all: bool) -> int:
+    """Return how many of the waiting rows, first in, first out, the next statement takes.
+
+    `sizes`: of their payloads, in bytes; `last_rows`: of the last statement, whose clients will
+    soon send their next requests. A statement takes half of both together: the database works on
+    one half while clients get the other half. With `takes_all`, it takes all that wait, but for
+    `HALVED_ROWS`.
+    """
+    half = (len(sizes) + last_rows + 1) // 2
+    most = len(sizes) if takes_all and len(sizes) not in HALVED_ROWS else half
+    total = 0
+    for number, size in enumerate(sizes[: min(most, max_rows)]):
+        total += size
+        if number and total > MAX_BYTES:
+            return number
+    return min(most, max_rows, len(sizes))
+
+
 def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
     """Return the contexts of the requests that wait for these rows."""
     return [row.context for row in rows if row.context]
@@ -60,8 +78,7 @@ class Batcher(Generic[Result]):
     result gives None. `exclusive`: a key may be in one running statement only, once.
     `idempotent`: a row may be executed twice. `rows_metric`: of the rows of each shared statement.
     `places`: a statement runs in one of them, and rows may join it until it has its place.
-    `takes_all`: all rows have the same result, so a statement takes all that wait, but for
-    `HALVED_ROWS`.
+    `takes_all`: all rows have the same result (`count_rows`).
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -144,13 +161,13 @@ class Batcher(Generic[Result]):
         statement: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment] # in one
         rows: list[SharedRow[Result]] = []
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
-        slow_timer, first = None, len(self._next)
+        first = len(self._next)
         try:
             async with self._places:
                 rows = self._take_rows()
-                if self._slow_s:
+                if self._slow_s:  # has no effect if the statement has ended
                     loop = asyncio.get_running_loop()
-                    slow_timer = loop.call_later(self._slow_s, self._start_beside, statement)
+                    loop.call_later(self._slow_s, self._start_beside, statement)
                 else:
                     self._start_beside(statement)
                 if rows:
@@ -160,8 +177,6 @@ class Batcher(Generic[Result]):
         except Unavailable as error:  # no place became free: later rows go on waiting
             rows, outcome = [self._next.popleft() for _ in range(first)], error
         finally:
-            if slow_timer:
-                slow_timer.cancel()
             if self._exclusive:
                 self._free_keys(rows)
             self._running.discard(statement)
@@ -171,25 +186,13 @@ class Batcher(Generic[Result]):
             _return_to_requests(rows, outcome)
 
     def _take_rows(self) -> list[SharedRow[Result]]:
-        """Take all rows, or half of the known ones, in their order, within the limits.
-
-        Known rows are the waiting ones and those of the last statement, whose clients will soon
-        send their next requests. The database works on one half while clients get the other half.
-        """
-        rows: list[SharedRow[Result]] = []
-        size = 0
-        half = (len(self._next) + self._last_rows + 1) // 2
-        takes_all = self._takes_all and len(self._next) not in HALVED_ROWS
-        most = self._max_rows if takes_all else min(half, self._max_rows)
-        while self._next and len(rows) < most:
-            size += len(self._next[0].payload)
-            if rows and size > MAX_BYTES:
-                break
-            row = self._next.popleft()
-            if not row.result.done():
-                rows.append(row)
-            elif self._exclusive:  # its request was cancelled
-                self._free_keys([row])
+        """Take rows for a statement, and drop those whose requests were cancelled."""
+        sizes = [len(row.payload) for row in self._next]
+        number = count_rows(sizes, self._last_rows, self._max_rows, takes_all=self._takes_all)
+        taken = [self._next.popleft() for _ in sizes[:number]]
+        rows = [row for row in taken if not row.result.done()]
+        if self._exclusive and len(rows) < number:
+            self._free_keys([row for row in taken if row.result.done()])
         self._last_rows = len(rows)
         return rows
 

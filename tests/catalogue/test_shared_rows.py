@@ -104,20 +104,6 @@ async def test_a_statement_has_at_most_32_keys(
     assert (max(keys), sum(keys)) == (32, 100)
 
 
-async def test_of_many_deletes_of_a_movie_one_succeeds(
-    make: Make, sharing: Sharing, execute: Execute
-) -> None:
-    """No two share a statement, which would return the movie twice."""
-    execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")
-    catalogue = Catalogue(make(), sharing)
-
-    outcomes = await asyncio.gather(
-        *(catalogue.delete(1) for _ in range(4)), return_exceptions=True
-    )
-
-    assert [type(outcome) for outcome in outcomes] == [Movie, *[MovieNotFound] * 3]
-
-
 @pytest.mark.parametrize("method", ["update", "delete"])
 @pytest.mark.parametrize(
     ("theirs", "condition", "error"),

@@ -11,8 +11,6 @@ from link import opened
 from structlog.testing import capture_logs
 from support import Execute, add_movies, count_deadlocks, movie_tag, set_for_database
 
-from service.database import batching
-
 
 async def test_creates_at_once_get_their_own_movies(client: Client) -> None:
     """300 creates that share statements: each gets the movie that it sent, with its own id."""
@@ -261,23 +259,3 @@ async def test_requests_share_statements(start: Start) -> None:
         await asyncio.gather(*(client.get(path) for _ in range(200)))
 
     assert 0 < len([line for line in logged if line.get("query") == "get_movies"]) < 100
-
-
-async def test_overload_is_refused_early(
-    start: Start, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If too many requests wait, the next one gets 503 at once, without a timeout."""
-    monkeypatch.setattr(batching, "MAX_WAITING", 5)
-    client = await start()
-    with closing(psycopg2.connect(database)) as dba, dba.cursor() as cursor:
-        cursor.execute("lock table movies in access exclusive mode")
-        waiting = [asyncio.create_task(client.get("/v1/movies/1")) for _ in range(6)]
-        done, _ = await asyncio.wait(
-            [asyncio.create_task(client.get("/v1/movies/1")) for _ in range(20)],
-            timeout=1,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-
-    assert {task.result().status for task in done} == {503}
-    for task in waiting:
-        await task

@@ -9,7 +9,7 @@ from support import until
 
 from service.config import Database, Sharing
 from service.database import batching
-from service.database.batching import SLOW_S, Batcher, Rows
+from service.database.batching import MAX_BYTES, SLOW_S, Batcher, Rows, count_rows
 from service.database.pool import Pool, Slots
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
@@ -85,6 +85,35 @@ async def hold(
 # What a statement carries.
 
 
+@pytest.mark.parametrize(
+    ("sizes", "last_rows", "takes_all", "expected"),
+    [
+        # Half of the rows that wait and of those that were sent last; at least one.
+        ([1], 0, False, 1),
+        ([1] * 3, 0, False, 2),
+        ([1] * 4, 4, False, 4),
+        ([1] * 5, 3, False, 4),
+        ([1] * 2, 20, False, 2),
+        ([], 9, False, 0),
+        # Up to 10 rows, here.
+        ([1] * 30, 0, False, 10),
+        # Up to `MAX_BYTES`, or one row that has more.
+        ([MAX_BYTES - 1, 1, 1], 3, False, 2),
+        ([MAX_BYTES, 1], 2, False, 1),
+        ([MAX_BYTES + 1, 1], 2, False, 1),
+        # All rows with one result, unless there are 17 to 128.
+        ([1] * 9, 0, True, 9),
+        ([1] * 11, 0, True, 10),
+        ([1] * 17, 0, True, 9),
+    ],
+)
+def test_a_statement_takes_some_of_the_rows_that_wait(
+    sizes: list[int], last_rows: int, expected: int, *, takes_all: bool
+) -> None:
+    """`sizes` are those of the waiting rows."""
+    assert count_rows(sizes, last_rows, 10, takes_all=takes_all) == expected
+
+
 async def test_each_request_gets_its_own_result(statements: Statements) -> None:
     """Results are returned by key; a key without a result gives None."""
     batcher = Batcher(statements.run, SETTINGS)
@@ -120,46 +149,6 @@ async def test_requests_that_wait_share_the_next_statement(statements: Statement
     await asyncio.gather(*first, *rest)
 
     assert statements.sent == [[1], [2, 3]]
-
-
-async def test_clients_split_into_two_halves(statements: Statements) -> None:
-    """Clients that repeat requests soon form two alternating batches of the same size."""
-    batcher = Batcher(statements.run, SETTINGS)
-
-    async def client(key: int, requests: int) -> None:
-        for _ in range(requests):
-            await batcher.submit(key)
-
-    await asyncio.gather(*(client(key, 20) for key in range(8)))
-
-    assert {len(keys) for keys in statements.sent[5:-5]} == {4}
-
-
-async def test_rows_of_a_statement_are_limited(statements: Statements) -> None:
-    """A statement has at most max_rows rows; the others are sent with the next, in order."""
-    batcher = Batcher(statements.run, SETTINGS, max_rows=10)
-
-    await asyncio.gather(*send_all(batcher, *range(40)))
-
-    assert max(len(keys) for keys in statements.sent) == 10
-    assert [*chain(*statements.sent)] == list(range(40))
-
-
-async def test_bytes_of_a_statement_are_limited(
-    statements: Statements, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A statement has at most MAX_BYTES, but always at least one row."""
-    monkeypatch.setattr(batching, "MAX_BYTES", 100)
-    batcher = Batcher(statements.run, SETTINGS)
-    first = await hold(batcher, statements)
-    sizes = (60, 40, 1, 500, 1, 1)
-
-    rest = [asyncio.create_task(send(batcher, key, b"x" * sizes[key])) for key in range(6)]
-    await asyncio.sleep(0)
-    statements.may_end.set()
-    await asyncio.gather(*first, *rest)
-
-    assert statements.sent[1:] == [[0, 1], [2], [3], [4, 5]]
 
 
 async def test_without_sharing_each_request_has_a_statement(statements: Statements) -> None:
@@ -200,6 +189,32 @@ async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> No
     assert third.done()
     assert not stuck.done()
     stuck.cancel()
+
+
+async def test_the_timer_of_a_statement_that_has_ended_starts_none(
+    statements: Statements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement that runs by then is not slow yet."""
+    timers: list[tuple[Callable[..., None], object]] = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda _, *timer: timers.append(timer))
+    batcher = Batcher(statements.run, SETTINGS)
+    await send(batcher, 1)
+    statements.may_end.clear()
+    requests = send_all(batcher, 2)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    requests += send_all(batcher, 3)
+    await asyncio.sleep(0)
+
+    ended, statement = timers[0]
+    ended(statement)
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+    assert statements.sent == [[1], [2]]
+    statements.may_end.set()
+    await asyncio.gather(*requests)
 
 
 async def test_running_statements_are_limited(statements: Statements) -> None:
