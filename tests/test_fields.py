@@ -148,9 +148,11 @@ async def test_null_removes_an_optional_field_only(client: Client, field: str) -
 
 async def test_a_put_changes_all_fields(client: Client) -> None:
     """Also optional ones that it does not have."""
-    await send(client, "POST", MOVIES, ONE)
+    created = (await send(client, "POST", MOVIES, ONE))["movie"]
+    changed = (await send(client, "PUT", "/v1/movies/1", OTHER))["movie"]
 
-    assert values((await send(client, "PUT", "/v1/movies/1", OTHER))["movie"]) == OTHER
+    assert values(changed) == OTHER
+    assert (changed["version"], changed["created_at"]) == (2, created["created_at"])
     without = await send(client, "PUT", "/v1/movies/1", REQUIRED)
     assert values(without["movie"]) == REQUIRED | NOTHING
 

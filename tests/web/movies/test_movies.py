@@ -87,19 +87,6 @@ async def test_patches_of_different_fields_at_once_are_all_kept(client: Client) 
     assert kept["version"] == 5
 
 
-async def test_put_replaces_all_fields(client: Client) -> None:
-    """PUT returns 200 and the movie with all fields replaced."""
-    movie = await create(client)
-
-    response = await client.put(f"/v1/movies/{movie['id']}", json=CASABLANCA)
-    changed = (await response.json())["movie"]
-
-    assert response.status == 200
-    assert CASABLANCA.items() <= changed.items()
-    assert (changed["id"], changed["version"]) == (movie["id"], 2)
-    assert changed["created_at"] == movie["created_at"]
-
-
 async def test_put_needs_all_fields(client: Client) -> None:
     """PUT without a field is a 422 and changes nothing."""
     movie = await create(client)
