@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from service.database.query import Expected
-from service.database.statements import Row, Statements
+from service.database.query import Expected, Row
+from service.database.statements import Statements
 
 BEGINNING = {"after": "0", "after_id": 0}  # of the changes
 USED_BY = "clearing what has expired, once a minute"

@@ -19,8 +19,8 @@ from service.catalogue.paging import (
     SortKey,
 )
 from service.context import RequestContext
-from service.database.query import Expected
-from service.database.statements import Row, RowLists, Statements
+from service.database.query import Expected, Row
+from service.database.statements import RowLists, Statements
 from service.errors import Contended, Failure, WrongParameters
 
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s

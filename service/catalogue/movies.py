@@ -15,8 +15,8 @@ from service.catalogue.movie import FIELDS, TYPES, Movie
 from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import Batcher, Rows, list_contexts
-from service.database.query import Expected
-from service.database.statements import Row, Statements
+from service.database.query import Expected, Row
+from service.database.statements import Statements
 from service.errors import (
     Contended,
     Failure,

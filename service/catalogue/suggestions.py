@@ -10,8 +10,8 @@ from service.catalogue.listing import Listing
 from service.catalogue.paging import Filter
 from service.context import RequestContext
 from service.database import transactions
-from service.database.query import Expected, Query
-from service.database.statements import Row, Statements
+from service.database.query import Expected, Query, Row
+from service.database.statements import Statements
 from service.errors import Unavailable
 
 MAX_SUGGESTIONS = 3

@@ -116,7 +116,7 @@ class Connector:
         Raises `OperatorError` for a wrong URL, otherwise psycopg2.Error.
         """
         timeout = POOL_CONNECT_TIMEOUT_S
-        given = (
+        given: dict[str, Any] = (
             KEEPALIVES | {"application_name": application_name()} | parse_url(self._settings.url)
         )
         try:

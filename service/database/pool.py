@@ -157,7 +157,7 @@ class Pool:
         self._is_closing = True
         if self._reaper:
             self._reaper.cancel()
-        self._refuse(Unavailable("the service is stopping", Refusal.STOPPING))
+        self._fail_waiters(Unavailable("the service is stopping", Refusal.STOPPING))
         self.close_idle()
         for connection in [*self._opened]:
             if connection.closed:  # given up
@@ -315,9 +315,9 @@ class Pool:
         refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
         unavailable.__cause__ = error
-        self._refuse(unavailable)
+        self._fail_waiters(unavailable)
 
-    def _refuse(self, refusal: Unavailable) -> None:
+    def _fail_waiters(self, refusal: Unavailable) -> None:
         """Raise this for all waiters, and for later ones while `_refusal` is set."""
         self._refusal = refusal
         while self._waiters:

@@ -1,7 +1,7 @@
 """A named query: its SQL and settings, what the service expects of it, and how aiopg runs it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import aiopg
 import psycopg2
 from aiosql.adapters.pyformat import PyFormatAdapter
+from aiosql.types import QueryFn, SQLOperationType
 
 from service.errors import FileError, locate
 
 TIMEOUT_SETTING = "statement_timeout"
 
+Row = tuple[Any, ...]
 Parameters = Mapping[str, object]  # of a query, by name
 NO_PARAMETERS: Parameters = {}
 
@@ -28,7 +30,7 @@ class Expected(NamedTuple):
     `by_command`: only a command uses it; a login that serves requests may lack its privileges.
     """
 
-    columns: Mapping[str, Any]
+    columns: Mapping[str, Hashable]
     samples: Sequence[Parameters]
     used_by: str
     writes: bool = False
@@ -49,21 +51,21 @@ class Query:
     line: int  # of its name
     settings: Mapping[str, str]
     sql_line: int  # of the file, where `sql` begins
-    sql: str = ""
-    parameters: tuple[str, ...] = ()
-    function: Any = field(default=None, compare=False)
+    sql: str
+    parameters: Sequence[str]
+    function: QueryFn = field(compare=False)
     expected: Expected | None = field(default=None, compare=False)
 
     async def run(
         self, connection: aiopg.Connection, execution: "Execution", parameters: Parameters
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[Row]:
         """Run it and return its rows; `connection.notices` then has the warnings of a write."""
         if not self.is_read_only:
             # Each poll makes psycopg2 list the notices that have arrived. The earlier ones are of
             # the connect, of reads and of failed statements.
             connection.raw.poll()
             connection.notices.clear()
-        rows: list[tuple[Any, ...]] = await self.function((connection, execution), **parameters)
+        rows: list[Row] = await self.function((connection, execution), **parameters)
         if not self.is_read_only:
             connection.raw.poll()
         return rows
@@ -100,7 +102,7 @@ class Query:
     @cached_property
     def comment(self) -> str:
         """The comment that names it in the views and logs of PostgreSQL."""
-        return f"/* {self.name} {self.location} */"
+        return make_comment(self.name, self.path, self.line)
 
     @cached_property
     def _settings(self) -> str:
@@ -110,6 +112,11 @@ class Query:
     def make_error(self, what: str, line: int | None = None) -> FileError:
         """Return an error that names the file, and this line or that of the query's name."""
         return FileError(self.path, line or self.line, what)
+
+
+def make_comment(name: str, path: Path, line: int) -> str:
+    """Return the comment that names a query in the views and logs of PostgreSQL."""
+    return f"/* {name} {locate(path, line)} */"
 
 
 def parse_seconds(value: str) -> float | None:
@@ -149,7 +156,7 @@ class AiopgAdapter(PyFormatAdapter):
         self._comment = comment
         self._literals = literals
 
-    def process_sql(self, query_name: str, op_type: Any, sql: str) -> str:
+    def process_sql(self, query_name: str, op_type: SQLOperationType, sql: str) -> str:
         """Return the SQL for the driver: with placeholders, literals, and the comment.
 
         The comment is behind the first word: PostgreSQL 18 cuts off comments in front of a
@@ -165,14 +172,14 @@ class AiopgAdapter(PyFormatAdapter):
         conn: tuple[aiopg.Connection, Execution],
         query_name: str,  # noqa: ARG002 - aiosql's protocol
         sql: str,
-        parameters: Any,
-        record_class: Any = None,  # noqa: ARG002 - aiosql's protocol
-    ) -> list[tuple[Any, ...]]:
+        parameters: Parameters,
+        record_class: object = None,  # noqa: ARG002 - aiosql's protocol
+    ) -> list[Row]:
         """Run it and return its rows."""
         connection, execution = conn
         async with connection.cursor(timeout=execution.driver_timeout) as cursor:
             await cursor.execute(execution.preamble + (execution.statement or sql), parameters)
-            rows: list[tuple[Any, ...]] = await cursor.fetchall()
+            rows: list[Row] = await cursor.fetchall()
             return rows
 
 

@@ -14,7 +14,14 @@ from pathlib import Path
 import aiosql
 from aiosql.utils import SQLLoadException, SQLParseException
 
-from service.database.query import TIMEOUT_SETTING, AiopgAdapter, Expected, Query, parse_seconds
+from service.database.query import (
+    TIMEOUT_SETTING,
+    AiopgAdapter,
+    Expected,
+    Query,
+    make_comment,
+    parse_seconds,
+)
 from service.errors import FileError, OperatorError
 
 # https://www.postgresql.org/docs/current/sql-syntax-lexical.html
@@ -126,7 +133,8 @@ def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
         if token["end"] and _skip_blank(text, token.end(), end) < end:
             problem = f"more SQL after this semicolon: expected a line {EXPECTED_NAME} before it"
             raise FileError(path, _get_line(text, token.start()), problem)
-    query = Query(name[1], path, _get_line(text, name.start()), settings, _get_line(text, start))
+    line, sql_line = _get_line(text, name.start()), _get_line(text, start)
+    comment = make_comment(name[1], path, line)
     literals: list[str] = []
 
     def reduce(token: re.Match[str]) -> str:
@@ -141,13 +149,13 @@ def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
     sql = TOKEN.sub(reduce, text[start:end].replace("%", "%%"))
     try:
         loaded = aiosql.from_str(
-            f"{name[0]}\n{sql}", AiopgAdapter, args=[query.comment, literals], attribute=None
+            f"{name[0]}\n{sql}", AiopgAdapter, args=[comment, literals], attribute=None
         )
     except (SQLLoadException, SQLParseException) as error:
-        raise query.make_error(str(error).partition(" at ")[0]) from error
-    function = getattr(loaded, query.name)
+        raise FileError(path, line, str(error).partition(" at ")[0]) from error
+    function = getattr(loaded, name[1])
     parameters = (*function.parameters,)
-    return replace(query, parameters=parameters, sql=function.sql, function=function)
+    return Query(name[1], path, line, settings, sql_line, function.sql, parameters, function)
 
 
 def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, Expected]) -> None:

@@ -19,21 +19,13 @@ from psycopg2.extensions import TransactionRollbackError
 
 from service.config import Database
 from service.context import RequestContext
+from service.database import freshness
 from service.database.connections import Connection, Connector
 from service.database.driver_errors import describe_error
-from service.database.freshness import (
-    Answer,
-    Identity,
-    Progress,
-    Sample,
-    State,
-    advance,
-    may_serve,
-    measure_age,
-)
+from service.database.freshness import Answer, Identity, Progress, Sample, State
 from service.database.pool import Pool
-from service.database.query import NO_PARAMETERS, Execution, Expected, Parameters, Query
-from service.database.statements import DEFAULTS, Row, RowLists, Statements
+from service.database.query import NO_PARAMETERS, Execution, Expected, Parameters, Query, Row
+from service.database.statements import DEFAULTS, RowLists, Statements
 from service.database.urls import name_server
 from service.errors import CatalogueError, Contended, StatementFailed, Unavailable
 
@@ -149,7 +141,9 @@ class Replica(Server):
             answer = Answer(*row)
             if primary.identity is None or answer.database != primary.identity[0]:
                 self.failure = "it is not a standby of this primary, or has another database"
-            self._progress = advance(self._progress, answer, primary.identity, primary.samples)
+            self._progress = freshness.advance(
+                self._progress, answer, primary.identity, primary.samples
+            )
         elif self.failure == NO_STANDBY:  # `replica_urls` may list all servers of a cluster
             state = await self.ask("get_primary_state") or ()
             self.failure = IS_PRIMARY if state[:2] == primary.identity else NO_STANDBY
@@ -175,12 +169,12 @@ class Replica(Server):
 
     def measure_age(self) -> float:
         """Return how old its data may be, in seconds; infinite if that is unknown."""
-        return measure_age(self.state, asyncio.get_running_loop().time())
+        return freshness.measure_age(self.state, asyncio.get_running_loop().time())
 
     def shows(self, position: int) -> bool:
         """Whether it shows the transaction `position` (0: any), and its data is young enough."""
         now = asyncio.get_running_loop().time()
-        return may_serve(self.state, position, now, self._max_lag)
+        return freshness.may_serve(self.state, position, now, self._max_lag)
 
 
 class Replicas:

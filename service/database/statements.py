@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Literal
+from typing import Literal
 
 import aiopg
 import psycopg2
@@ -23,12 +23,12 @@ from service.database.query import (
     Execution,
     Parameters,
     Query,
+    Row,
     limit_affected,
     ping,
 )
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
-Row = tuple[Any, ...]
 Share = Literal["lists", "streams"]  # of the pool's connections
 RowLists = AsyncGenerator[list[Row]]
 
@@ -112,11 +112,11 @@ class Statements:
                 raise
             except psycopg2.Error as error:  # the connection broke
                 if not is_repeatable and not (query.is_read_only and self.repeats_reads):
-                    raise self._lose(query, describe_error(error)) from error
+                    raise self._to_unavailable(query, describe_error(error)) from error
                 try:
                     rows = await self._run(query, execution, parameters, waiting)
                 except psycopg2.Error as again:
-                    raise self._lose(query, describe_error(again)) from again
+                    raise self._to_unavailable(query, describe_error(again)) from again
             if report_rows:
                 report_rows(len(rows))
         if rows and query.returns_transaction:
@@ -148,7 +148,7 @@ class Statements:
                     while rows := await self._run(query, step, parameters, [context], connection):
                         yield rows
                 except psycopg2.Error as error:  # the connection broke
-                    raise self._lose(query, describe_error(error)) from error
+                    raise self._to_unavailable(query, describe_error(error)) from error
                 finally:
                     with suppress(psycopg2.Error, TimeoutError):  # the pool then discards it
                         async with connection.cursor(timeout=SILENCE_MAX_S) as cursor:
@@ -207,20 +207,20 @@ class Statements:
                     self.pool.distrust()
                 else:  # it may only wait for a lost synchronous standby
                     await self.pool.probe()
-                raise self._lose(query, "PostgreSQL does not respond") from error
+                raise self._to_unavailable(query, "PostgreSQL does not respond") from error
             except psycopg2.Error as error:
                 if connection.closed or isinstance(error, OUTDATED):
                     self.pool.distrust()
                 if connection.closed:
                     raise
-                raise self._refuse(query, error, started, waiting) from error
+                raise self._to_error(query, error, started, waiting) from error
             finally:
                 seconds = monotonic() - started
                 metrics.duration.observe(seconds)
             # PostgreSQL warns if somebody has cancelled the wait of a commit for the standby: the
             # write may not be there.
             if connection.notices and not query.is_read_only:
-                raise self._lose(query, " ".join(connection.notices))
+                raise self._to_unavailable(query, " ".join(connection.notices))
             # Let a late timeout cancel an empty statement, not the next one, of another request.
             if seconds > execution.driver_timeout - SILENCE_MAX_S:
                 await ping(connection)
@@ -229,17 +229,17 @@ class Statements:
             log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))
         return rows
 
-    def _lose(self, query: Query, reason: str) -> Unavailable:
-        """Log why it is unknown whether a statement was executed, and return the error."""
+    def _to_unavailable(self, query: Query, reason: str) -> Unavailable:
+        """Log why it is unknown whether a statement was executed; return that as an error."""
         reason = " ".join(reason.split())
         self.metrics.get_statement(query.name).failures.inc()
         log.warning("statement lost", query=query.name, file=query.location, reason=reason)
         return Unavailable(f"{query.name}: {reason}", Refusal.STATEMENT_LOST)
 
-    def _refuse(
+    def _to_error(
         self, query: Query, error: psycopg2.Error, started: float, waiting: Sequence[RequestContext]
     ) -> CatalogueError:
-        """Log why PostgreSQL refused a statement, unless a named rule did, and translate it."""
+        """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
         translated, reason = translate_error(query, error), describe_error(error)
         if self.expects_timeouts and isinstance(error, CONTENDED):
             return translated
@@ -252,7 +252,7 @@ class Statements:
         return translated
 
 
-def _describe(query: Query, started: float, waiting: Sequence[RequestContext]) -> dict[str, Any]:
+def _describe(query: Query, started: float, waiting: Sequence[RequestContext]) -> dict[str, object]:
     """Return the fields of a line about a statement in the log."""
     clients = list(dict.fromkeys(context.client for context in waiting))[:MAX_LOGGED_CLIENTS]
     return {

@@ -12,8 +12,7 @@ from psycopg2 import errors as postgres
 
 from service.database.connections import Session, application_name, open_session
 from service.database.driver_errors import describe_error, translate_error
-from service.database.query import NO_PARAMETERS, Parameters, Query, limit_affected
-from service.database.statements import Row
+from service.database.query import NO_PARAMETERS, Parameters, Query, Row, limit_affected
 from service.errors import OperatorError, RuleBroken
 
 CANCEL_AFTER_S = 0.1

@@ -8,7 +8,6 @@ import ipaddress
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any
 
 import psycopg2
 import structlog
@@ -22,10 +21,10 @@ Server = Mapping[str, str]  # libpq's parameters that name one server, or one ad
 log = structlog.get_logger()
 
 
-def parse_url(url: str) -> dict[str, Any]:
+def parse_url(url: str) -> dict[str, str]:
     """Return what the URL says, by libpq's names; `OperatorError` if it cannot be read."""
     try:
-        given: dict[str, Any] = parse_dsn(url)
+        given: dict[str, str] = parse_dsn(url)
     except psycopg2.ProgrammingError:
         given = {"host": "@"}  # refused below
     # Part of a password that is not escaped ends up as the host, the port or the database's name,
@@ -51,7 +50,7 @@ def name_server(url: str) -> str:
     return f"{given['host']}:{given['port']}"
 
 
-def list_servers(given: Mapping[str, Any]) -> list[Server]:
+def list_servers(given: Mapping[str, object]) -> list[Server]:
     """List the servers of a parsed URL, or of libpq's environment, in the order to be tried.
 
     https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-MULTIPLE-HOSTS
@@ -67,7 +66,7 @@ def list_servers(given: Mapping[str, Any]) -> list[Server]:
     return [{name: values[index] for name, values in lists.items()} for index in range(number)]
 
 
-def list_addresses(given: Mapping[str, Any]) -> list[Server]:
+def list_addresses(given: Mapping[str, object]) -> list[Server]:
     """List the servers of a parsed URL, each once for each of its addresses; may block.
 
     With `host` and `hostaddr`, libpq looks nothing up, and TLS still checks the name. A name that
@@ -120,6 +119,6 @@ def is_local(server: Server) -> bool:
         return False
 
 
-def _find_parameter(given: Mapping[str, Any], name: str) -> str:
+def _find_parameter(given: Mapping[str, object], name: str) -> str:
     variable = f"PG{name.replace('_', '').upper()}"
     return str(given.get(name, os.environ.get(variable, "")))

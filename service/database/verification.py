@@ -5,10 +5,10 @@ A process verifies them before its first request and before a reload (`QueryRegi
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import aiopg
 import psycopg2
@@ -36,7 +36,7 @@ QUERIES: Mapping[str, Expected] = {
 }
 
 # The types of PostgreSQL whose values psycopg2 returns as these.
-TYPES: Mapping[Any, Sequence[str]] = {
+TYPES: Mapping[Hashable, Sequence[str]] = {
     int: ("bigint", "integer", "smallint"),
     str: ("text", "character varying"),
     bool: ("boolean",),

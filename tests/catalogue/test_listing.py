@@ -12,8 +12,8 @@ from service.catalogue.paging import SORTS, Filter, Page, Place, Range, SortKey
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
-from service.database.query import NO_PARAMETERS, Parameters
-from service.database.statements import Row, Statements
+from service.database.query import NO_PARAMETERS, Parameters, Row
+from service.database.statements import Statements
 from service.errors import Contended, Unavailable, WrongParameters
 from service.expected import EXPECTED
 

@@ -16,8 +16,8 @@ from support import Execute, add_movies, approve, set_for_database
 from service.config import Config
 from service.database import pool, query_files
 from service.database.pool import Pool
-from service.database.query import Query
-from service.database.statements import Row, Statements
+from service.database.query import Query, Row
+from service.database.statements import Statements
 from service.errors import Contended, RuleBroken, StatementFailed, Unavailable
 
 ROOT = Path(__file__).parents[2]

@@ -6,12 +6,13 @@ The ledger is the table `schema_migrations`. dbmate writes it, too, but only the
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from psycopg2 import errors as postgres
 
 from service.database.connections import Session
 from service.database.migrations.files import Migration, Report
+from service.database.query import Row
 from service.errors import OperatorError, locate
 
 # dbmate creates the table with `version` only and inserts nothing else, so `applied_at` has a
@@ -113,7 +114,7 @@ def explain_nothing_to_do(migrations: list[Migration], ledger: Ledger) -> str:
     return f"nothing to do: the database is ahead, at {max(ledger)}; the newest file is {newest}"
 
 
-def _fetch(session: Session, sql: str) -> list[tuple[Any, ...]] | None:
+def _fetch(session: Session, sql: str) -> list[Row] | None:
     """Return the rows of a query; None if its table is missing."""
     try:
         with session.cursor() as cursor:
