@@ -75,27 +75,18 @@ class Sources:
         """Make statements on the primary; `share`: of the pool's connections, for reads."""
         return self._make(Statements, share)
 
-    def make_reads(
-        self, share: Share | None = None, *, expects_timeouts: bool = False
-    ) -> Statements:
-        """Make statements for reads; with `expects_timeouts`, these are no failures."""
+    def make_reads(self, share: Share | None = None) -> Statements:
+        """Make statements for reads."""
         kind = partial(Reads, replicas=self.replicas) if self.replicas else Statements
-        return self._make(kind, share, expects_timeouts=expects_timeouts)
+        return self._make(kind, share)
 
-    def _make(
-        self,
-        kind: Callable[..., Statements],
-        share: Share | None,
-        *,
-        expects_timeouts: bool = False,
-    ) -> Statements:
+    def _make(self, kind: Callable[..., Statements], share: Share | None) -> Statements:
         return kind(
             self.pool,
             self.files.queries,
             self.config.database.statement_timeout,
             self.config.log.slow_statement,
             share,
-            expects_timeouts=expects_timeouts,
             require_migrations=self.require_migrations,
         )
 
@@ -152,7 +143,8 @@ def _make_routes(
 ) -> list[Route]:
     """Make the catalogue, and the handlers on top of it."""
     statements, server, pool = sources.make_statements(), config.server, sources.pool
-    lists, brief = sources.make_reads("lists"), sources.make_reads("lists", expects_timeouts=True)
+    lists = sources.make_reads("lists")
+    listing = Listing(lists, sources.make_reads("streams"))
     catalogue = Catalogue(statements, config.sharing, sources.make_reads())
     creates = IdempotentCreates(statements, config.sharing)
     feed = None
@@ -164,8 +156,8 @@ def _make_routes(
         health=health,
         lists=Lists(
             catalogue,
-            Listing(lists, sources.make_reads("streams")),
-            Suggestions(brief, Listing(brief)),
+            listing,
+            Suggestions(lists, listing),
             feed,
             config.sharing,
             Slots(pool, pool.max_lists * (1 + len(config.database.replica_urls))),

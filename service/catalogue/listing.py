@@ -134,7 +134,13 @@ class Listing:
     ) -> int:
         """Return the number of matches, or an estimate if there are more than `most`."""
         parameters = {**wanted.parameters(), "most": most}
-        rows = await self._fetch("count_movies", parameters, timeout=timeout, waiting=waiting)
+        rows = await self._fetch(
+            "count_movies",
+            parameters,
+            timeout=timeout,
+            expects_timeout=timeout is not None,
+            waiting=waiting,
+        )
         ((total, self._movies),) = rows
         return int(total)
 
@@ -161,6 +167,7 @@ class Listing:
                     "walk_movies",
                     {**started, **place_parameters(order, Place(place.skip, key), size)},
                     timeout=None if may_sort else self._statements.timeout,
+                    expects_timeout=may_sort,
                     waiting=waiting,
                 )
             except Contended:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -38,7 +39,7 @@ class Suggestions:
     """Suggests searches."""
 
     def __init__(self, statements: Statements, listing: Listing) -> None:
-        self._fetch = statements.fetch
+        self._fetch = partial(statements.fetch, expects_timeout=True)
         self._listing = listing
 
     async def find(self, wanted: Filter, context: RequestContext) -> list[str]:
@@ -46,10 +47,8 @@ class Suggestions:
         waiting, found, end = [context], list[str](), time.monotonic() + MAX_S
         try:
             words = await self._fetch("correct_words", {"title": wanted.title}, waiting=waiting)
-            searches = combine(words)
-            rows = await self._fetch(
-                "keep_searches_that_find", {"searches": searches}, waiting=waiting
-            )
+            searches = {"searches": combine(words)}
+            rows = await self._fetch("keep_searches_that_find", searches, waiting=waiting)
             for (title,) in rows:
                 corrected, left = replace(wanted, title=title), end - time.monotonic()
                 if corrected == Filter(title) or (

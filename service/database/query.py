@@ -141,6 +141,7 @@ class Execution(NamedTuple):
     preamble: str
     driver_timeout: float
     statement: str | None = None  # in place of the query's
+    expects_timeout: bool = False  # a timeout is no failure
 
 
 class AiopgAdapter(PyFormatAdapter):

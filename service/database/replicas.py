@@ -270,7 +270,7 @@ class Reads(Statements):
     def __post_init__(self) -> None:
         """Make the statements of each replica; what fails there is repeated on the primary."""
         super().__post_init__()
-        settings = self.queries, self.timeout, self.slow, self.share, False, self.expects_timeouts
+        settings = self.queries, self.timeout, self.slow, self.share, False
         self._on_replicas = {each: Statements(each.pool, *settings) for each in self.replicas.all}
 
     async def fetch(

@@ -53,8 +53,8 @@ class Statements:
 
     `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
     that takes longer is logged (0: none); `share`: of the pool, for reads. Without `repeats_reads`,
-    a read whose connection broke is not repeated. `expects_timeouts`: these are no failures.
-    `require_migrations` raises `Unavailable` while a migration is missing.
+    a read whose connection broke is not repeated. `require_migrations` raises `Unavailable` while a
+    migration is missing.
 
     Settings go in front of each statement, in the same message: `set local` holds for this implicit
     transaction alone (docs/decisions/0011-send-sql-as-written.md).
@@ -67,7 +67,6 @@ class Statements:
     slow: float = 0
     share: Share | None = None
     repeats_reads: bool = True
-    expects_timeouts: bool = False
     require_migrations: Callable[[], Awaitable[None]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -83,6 +82,7 @@ class Statements:
         is_repeatable: bool = False,
         max_affected: int | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
+        expects_timeout: bool = False,
         waiting: Sequence[RequestContext] = (),
     ) -> list[Row]:
         """Run the query `name` and return its rows.
@@ -91,12 +91,15 @@ class Statements:
         `is_repeatable`. For other writes it is unknown whether they were executed.
         `max_affected`: a statement that changes more rows is refused. If this is more than 1 and
         requests share the statement, it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
-        `timeout`: in seconds, in place of the query's own and of `statement_timeout`.
+        `timeout`: in seconds, in place of the query's own and of `statement_timeout`; with
+        `expects_timeout`, it is neither logged nor counted as a failure.
         `waiting`: the requests that wait for it, for logs and traces; they get its transaction.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]
         execution = self._prepare(query, max_affected, timeout, is_shared=len(waiting) != 1)
+        if expects_timeout:
+            execution = execution._replace(expects_timeout=True)
         spans = [context.span for context in waiting if context.span]
         with (
             spans[0].trace_statement(name, [*dict.fromkeys(spans)])
@@ -213,7 +216,7 @@ class Statements:
                     self.pool.distrust()
                 if connection.closed:
                     raise
-                raise self._to_error(query, error, started, waiting) from error
+                raise self._to_error(query, execution, error, started, waiting) from error
             finally:
                 seconds = monotonic() - started
                 metrics.duration.observe(seconds)
@@ -237,11 +240,16 @@ class Statements:
         return Unavailable(f"{query.name}: {reason}", Refusal.STATEMENT_LOST)
 
     def _to_error(
-        self, query: Query, error: psycopg2.Error, started: float, waiting: Sequence[RequestContext]
+        self,
+        query: Query,
+        execution: Execution,
+        error: psycopg2.Error,
+        started: float,
+        waiting: Sequence[RequestContext],
     ) -> CatalogueError:
         """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
         translated, reason = translate_error(query, error), describe_error(error)
-        if self.expects_timeouts and isinstance(error, CONTENDED):
+        if execution.expects_timeout and isinstance(error, CONTENDED):
             return translated
         if not isinstance(translated, RuleBroken):
             self.metrics.get_statement(query.name).failures.inc()
