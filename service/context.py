@@ -30,7 +30,7 @@ class Span(Protocol):
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
-    """One object for each request. Each part has one writer, which is named here."""
+    """One object for each request; the comments name what sets each part."""
 
     # `Contexts.make`, before anything else:
     id: str
@@ -39,20 +39,20 @@ class RequestContext:
     # Of its response, also if that is an error. `report_shown` and `Statements.stream` add to them.
     headers: dict[str, str]
     is_last: bool = False  # its connection ends with the response
-    trace_id: str | None = None
+    trace_id: str | None = None  # that of the client, or of its span
     span: Span | None = None  # if the request is traced
-    # `Server`, from the head:
+    # `HttpServer`, from the head:
     expects_continue: bool = False  # the client waits for `100 Continue` before it sends the body
     refused_status: int | None = None  # if the head is too large, or has an unknown `Expect`
     # `RequestCycle.respond`:
-    deadline: float = 0.0  # by the loop's clock; a handler that needs more time raises it
-    route: str | None = None  # its path in the table of routes; streams have their own
+    deadline: float = 0.0  # by the loop's clock; streams and waits for changes raise it
+    route: str | None = None  # its path in the table of routes; `stream_movies` sets its own
     must_show: int = 0  # a transaction that its reads must show; `require` raises it
     # `AccessControl.require`:
     client_id: int | None = None  # if it has a valid token
     # `stream_movies`:
     has_left: Callable[[], bool] | None = None  # whether the client of a stream has gone
-    # `problems.describe`, and streams that break off:
+    # `problems.describe`, and `stream_movies` for a stream that breaks off:
     refusal: Refusal | None = None  # why the response is a 503
     reason: str | None = None  # of a 5xx, for the log
     # `Connection.handle_error`:

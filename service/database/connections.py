@@ -17,7 +17,7 @@ from psycopg2.errors import QueryCanceled
 from service import __version__
 from service.config import Database
 from service.database.driver_errors import describe_error
-from service.database.urls import Server, list_addresses, parse_url
+from service.database.urls import Address, list_addresses, parse_url
 from service.errors import OperatorError
 
 Session = psycopg2.extensions.connection
@@ -107,7 +107,7 @@ class Connector:
 
     def __init__(self, settings: Database) -> None:
         self._settings = settings
-        self._last: Server = {}
+        self._last: Address = {}
         aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
     async def connect(self) -> Connection:

@@ -44,7 +44,7 @@ IS_PRIMARY, NO_STANDBY = "it is the primary", "it is not a standby"
 log = structlog.get_logger()
 
 
-class Server:
+class PolledServer:
     """A server that is asked on a connection of its own; `name`: its host and port."""
 
     def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
@@ -83,7 +83,7 @@ class Server:
             self._connection.close()
 
 
-class Primary(Server):
+class Primary(PolledServer):
     """The primary, and its last samples."""
 
     def __init__(self, settings: Database, queries: Mapping[str, Query], pool: Pool) -> None:
@@ -109,7 +109,7 @@ class Primary(Server):
             self.samples.append(Sample(now, lsn, mark))
 
 
-class Replica(Server):
+class Replica(PolledServer):
     """A standby of the primary, where it is, and the pool of its connections."""
 
     def __init__(

@@ -16,7 +16,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from service.config import Database
 from service.errors import OperatorError
 
-Server = Mapping[str, str]  # libpq's parameters that name one server, or one address of it
+Address = Mapping[str, str]  # libpq's parameters that name one server, or one address of it
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ def name_server(url: str) -> str:
     return f"{given['host']}:{given['port']}"
 
 
-def list_servers(given: Mapping[str, object]) -> list[Server]:
+def list_servers(given: Mapping[str, object]) -> list[Address]:
     """List the servers of a parsed URL, or of libpq's environment, in the order to be tried.
 
     https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-MULTIPLE-HOSTS
@@ -66,13 +66,13 @@ def list_servers(given: Mapping[str, object]) -> list[Server]:
     return [{name: values[index] for name, values in lists.items()} for index in range(number)]
 
 
-def list_addresses(given: Mapping[str, object]) -> list[Server]:
+def list_addresses(given: Mapping[str, object]) -> list[Address]:
     """List the servers of a parsed URL, each once for each of its addresses; may block.
 
     With `host` and `hostaddr`, libpq looks nothing up, and TLS still checks the name. A name that
     is not found is left out; if none is found, raises psycopg2.OperationalError.
     """
-    addresses: list[Server] = []
+    addresses: list[Address] = []
     failure = None
     for server in list_servers(given):
         host = server.get("host", "")
@@ -108,7 +108,7 @@ def check_tls(settings: Database) -> None:
     log.warning("database without TLS", reason=reason, remedy=remedy)
 
 
-def is_local(server: Server) -> bool:
+def is_local(server: Address) -> bool:
     """Whether the server is on this machine: a Unix socket or a loopback address."""
     host = server.get("hostaddr") or server.get("host", "")
     if not host or host.startswith(("/", "@")) or host == "localhost":

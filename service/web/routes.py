@@ -1,4 +1,4 @@
-"""All routes in one table, each with its handler and its description in the reference."""
+"""The routes of clients in one table, each with its handler, scope and name in the reference."""
 
 from functools import partial
 

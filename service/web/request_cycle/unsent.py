@@ -20,7 +20,8 @@ class Outbox:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport  # aiohttp forgets it before all is sent
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        # When the client last read, by the loop's clock; None: all is sent.
+        # When bytes became unsent, by the loop's clock; None: all is sent. It is set anew with the
+        # next response, and for each part of a stream.
         self.since: float | None = None
 
     @property
@@ -37,7 +38,7 @@ class Outbox:
         self.since = None
 
     def check(self, now: float) -> None:
-        """Reset the connection if its client has read nothing for `SEND_TIMEOUT_S`."""
+        """Reset the connection if its client has not read all for `SEND_TIMEOUT_S`."""
         if not self.size:
             self.since = None
         elif self.since is None:
