@@ -26,11 +26,12 @@ STARTED = "select pg_postmaster_start_time()"
 
 # A command in a checkout: prints the URL of its database, and uses it until stdin ends.
 COMMAND = """
-import pathlib, select, sys
+import pathlib, select, signal, sys
 from dataclasses import replace
 from service import config
 from service.database.embedded import with_database
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the tests run in the background
 settings = replace(config.load(pathlib.Path("config.toml"), {}), root=pathlib.Path(sys.argv[1]))
 with with_database(settings) as ready:
     print(ready.database.url, flush=True)
