@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from support import Execute, add_movies
 
 from service import __version__
+from service.catalogue.movie import FIELDS
 
 Edited = Callable[..., Any]
 
@@ -56,7 +57,8 @@ FILES = {
 PATHS = {"POST": "/v1/movies", "BATCH": "/v1/movies/batch"}
 UPDATED = "join checked as k on k.id = c.id\n  where"
 DELETED = "using checked as k\n  where"
-MORE = "union all select n.id + 9, 'x', 2000, 1, '{x}' from new as n\n  returning"
+ONE = f"select n.id, {', '.join(f'n.{name}' for name in FIELDS)}\n  from new as n\n  returning"
+MORE = ONE.replace("n.id", "n.id + generate_series(0, 9, 9)")
 TOO_MANY = "movies, but at most 1 were requested"
 TOO_FEW = "it returned too few movies"
 END = ";\n\n-- name: get_batch_response"  # of create_batch_once
@@ -66,8 +68,8 @@ MISTAKES = [
     ("PATCH", "update_movies", f"{UPDATED} m.id = k.id", f"{UPDATED} true", TOO_MANY),
     ("PUT", "update_movies", f"{UPDATED} m.id = k.id", f"{UPDATED} true", TOO_MANY),
     ("DELETE", "delete_movies", f"{DELETED} m.id = k.id", f"{DELETED} true", TOO_MANY),
-    ("POST", "create_movies", "new as n\n  returning", f"new as n {MORE}", TOO_MANY),
-    ("POST", "create_movies_once", "new as n\n  returning", f"new as n {MORE}", TOO_MANY),
+    ("POST", "create_movies", ONE, MORE, TOO_MANY),
+    ("POST", "create_movies_once", ONE, MORE, TOO_MANY),
     # Other rows than were sent: clients would get the movies of others.
     (
         "GET",

@@ -21,6 +21,7 @@ from wire import exchange
 
 from service.app import POOL
 from service.catalogue.listing import Listing
+from service.catalogue.movie import COLUMNS
 from service.database import statements
 from service.database.pool import Pool
 from service.database.statements import RowLists, Statements
@@ -178,7 +179,7 @@ async def test_an_empty_csv_has_its_head(client: Client) -> None:
     """So it can be imported, too."""
     response = await get(client, accept=CSV)
 
-    assert await response.text() == "id,title,year,runtime,genres,version,created_at,updated_at\n"
+    assert await response.text() == ",".join(COLUMNS) + "\n"
 
 
 JSON = "application/json"
