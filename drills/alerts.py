@@ -211,6 +211,28 @@ async def open_transaction(site: Site) -> AsyncIterator[None]:
     other.close()
 
 
+@fault("CatalogueSchemaIncomplete")
+async def disable_trigger(site: Site) -> AsyncIterator[None]:
+    """Somebody has disabled a trigger of the feed."""
+    site.execute("alter table movies disable trigger movies_record_updated")
+    yield
+    site.execute("alter table movies enable trigger movies_record_updated")
+
+
+@fault("CatalogueStatementsFail")
+async def drop_creates(site: Site) -> AsyncIterator[None]:
+    """A trigger drops each new movie."""
+    site.execute(
+        "create function drop_it() returns trigger language plpgsql"
+        " as $$ begin return null; end $$"
+    )
+    site.execute(
+        "create trigger drop_it before insert on movies for each row execute function drop_it()"
+    )
+    yield
+    site.execute("drop trigger drop_it on movies")
+
+
 @fault("CatalogueIdempotencyKeys")
 async def keep_expired_keys(site: Site) -> AsyncIterator[None]:
     """A trigger keeps 60,000 expired keys from being deleted; the alert is set to 50,000 keys."""
