@@ -223,8 +223,7 @@ async def disable_trigger(site: Site) -> AsyncIterator[None]:
 async def drop_creates(site: Site) -> AsyncIterator[None]:
     """A trigger drops each new movie."""
     site.execute(
-        "create function drop_it() returns trigger language plpgsql"
-        " as $$ begin return null; end $$"
+        "create function drop_it() returns trigger language plpgsql as $$ begin return null; end $$"
     )
     site.execute(
         "create trigger drop_it before insert on movies for each row execute function drop_it()"

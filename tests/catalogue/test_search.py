@@ -266,7 +266,7 @@ def test_what_is_done_stays_if_changing_the_words_stops(
     empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A locked movie stops it; the thousands of movies before are done, and the rest follows."""
-    monkeypatch.setattr(session, "GIVE_UP_S", 0)
+    monkeypatch.setattr(session, "GIVE_UP_S", 1)  # the session before may not have ended yet
     folder = copy_migrations(tmp_path, before="20261123130000")
     migrations.upgrade(empty_database, folder, lambda _: None)
     copy_migrations(tmp_path, before="20261123130002")
@@ -294,7 +294,7 @@ def test_no_movie_that_is_being_written_is_missed(
     empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its words are those of before; changing all words, or taking it back, waits for it."""
-    monkeypatch.setattr(session, "GIVE_UP_S", 0)
+    monkeypatch.setattr(session, "GIVE_UP_S", 1)  # the session before may not have ended yet
     folder = copy_migrations(tmp_path, before="20261123130000")
     migrations.upgrade(empty_database, folder, lambda _: None)
     insert = f"insert into movies (title, year, runtime, genres) values {BEFORE}"

@@ -30,7 +30,8 @@ LIMIT_S = 0.75  # max_replica_lag
 MOVIES = 12  # that are changed all the time
 HELD = 2  # movies that slow transactions change
 READERS = 8
-COPIES = 12
+COPIES = 8
+AGAIN = 0.2  # how often a copy is made anew
 WRITES = 200  # while copies are made
 GONE = inf  # the version of a movie that was deleted
 SERVED_MIN = 20  # reads by each replica
@@ -231,7 +232,7 @@ async def keep_copy(clients: Clients, end: asyncio.Event) -> dict[int, int]:
         has_ended = end.is_set()
         client = random.choice(clients.services)  # noqa: S311
         with suppress(ClientError):  # the machine is overloaded
-            if cursor:
+            if cursor and (has_ended or random.random() > AGAIN):  # noqa: S311
                 number, cursor = await follow(client, movies, cursor)
                 is_complete = has_ended and not number and clients.last in movies
             else:
