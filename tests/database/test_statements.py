@@ -11,7 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
-from support import Execute, add_movies, approve, set_for_database
+from support import Execute, add_movies, approve, hold, set_for_database
 
 from service.config import Config
 from service.database import pool, query_files
@@ -692,3 +692,15 @@ async def test_a_deadlock_is_contended(service: Service, execute: Execute, code:
         await service.fetch("add_movie", {"title": "Moana", "year": 2016})
 
     assert await service.is_whole()
+
+
+async def test_an_expected_timeout_is_no_failure(statements: Statements, database: str) -> None:
+    """It is not logged: a list goes on in another way, and an alert would fire."""
+    with capture_logs() as logged, hold(database, "lock table movies"):
+        for expects_timeout in (True, False):
+            with pytest.raises(Contended):
+                await statements.fetch(
+                    "get_movies", {"ids": "{1}"}, timeout=0.05, expects_timeout=expects_timeout
+                )
+
+    assert [line["event"] for line in logged] == ["statement failed"]
