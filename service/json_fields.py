@@ -98,7 +98,8 @@ def load_fields(
             unreadable.append(refuse_field(name, schema))
     # Field by field, because `schema.load` costs a create 12 % more (decision 6).
     for name, field in schema.fields.items():
-        if name in row if partial else field.required or row.get(name) is not None:
+        is_wanted = name in row if partial else (field.required or row.get(name) is not None)
+        if is_wanted:
             try:
                 fields[name] = field.deserialize(row.get(name, missing), name, row)
             except Malformed as error:

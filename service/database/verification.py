@@ -270,8 +270,8 @@ class QueryRegistry:
 
         If one of them is wrong, the old queries stay; if they cannot be verified now, it is tried
         again. In a read-only database, only reads are verified, and writes when it is writable: if
-        one is wrong, the old queries come back. Statements under way end as they began. A
-        reload that is running is given up: it may have read other files.
+        one is wrong, the old queries come back. Statements under way end as they began. A reload
+        that is running is given up: it may have read other files.
         """
         if self._reloading:
             self._reloading.cancel()
@@ -282,20 +282,19 @@ class QueryRegistry:
         try:
             found = self._load()
             is_verified = await self._verify_soon(found)
+            changed = [name for name in found if found[name] != known.get(name)]
             self._replace(found)
+            log.info("queries reloaded", changed=changed)
             while not is_verified:  # the writes: the database is read-only
                 await asyncio.sleep(WRITABLE_RETRY_S)
                 is_verified = await self._verify_soon(found)
         except OperatorError as error:
             log.warning("queries not reloaded", reason=str(error))
-            if self.queries != known:
-                self._replace(known)
+            self._replace(known)
 
-    def _replace(self, found: Mapping[str, Query]) -> None:
-        changed = [name for name in found if found[name] != self.queries.get(name)]
+    def _replace(self, queries: Mapping[str, Query]) -> None:
         self.queries.clear()
-        self.queries.update(found)
-        log.info("queries reloaded", changed=changed)
+        self.queries.update(queries)
 
     async def _verify_soon(self, found: Mapping[str, Query]) -> bool:
         """Verify the queries, again and again while a lock or an outage prevents that."""
