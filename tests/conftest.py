@@ -60,7 +60,7 @@ class Start(Protocol):
     """Starts a service with these settings; `section__key=value` each.
 
     It takes the test's database for verified, which saves 90 ms, unless the test has another
-    database, other files, or the mark `verifies`.
+    database or other files.
     """
 
     def __call__(self, **settings: Any) -> Awaitable[Client]:
@@ -254,15 +254,12 @@ class Service(BaseTestServer):
 
 
 @pytest.fixture
-def start(
-    aiohttp_client: AiohttpClient, settings: Callable[..., Config], request: pytest.FixtureRequest
-) -> Start:
+def start(aiohttp_client: AiohttpClient, settings: Callable[..., Config]) -> Start:
     """Start a service and return a client of it."""
-    is_marked = request.node.get_closest_marker("verifies") is not None
 
     async def begin(**changes: Any) -> Client:
         is_other = not changes.keys().isdisjoint(("database", "database__url", "root"))
-        return await aiohttp_client(Service(settings(**changes), verify=is_marked or is_other))
+        return await aiohttp_client(Service(settings(**changes), verify=is_other))
 
     return begin
 

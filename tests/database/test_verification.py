@@ -471,6 +471,20 @@ async def test_what_is_no_fault_of_the_schema(
     assert await verify_database(connection, VERSIONS, loaded, refuse_faults=True)
 
 
+async def test_a_login_whose_sessions_run_no_triggers_is_found(
+    settings: Callable[..., Config], execute: Execute
+) -> None:
+    """Its changes would have no version, and would not be in the feed."""
+    set_for_database(execute, "session_replication_role = replica")
+
+    with capture_logs() as logged:
+        await verify_queries(settings(), query_files.load(ROOT / "queries", EXPECTED))
+
+    assert [line["reason"] for line in logged] == [
+        "session_replication_role is replica, so that triggers do not run"
+    ]
+
+
 def test_the_needed_triggers_indexes_and_constraints_are_all_in_the_query(execute: Execute) -> None:
     """All that the migrations make, except of tables that requests do not need."""
     text = query_files.load(ROOT / "queries", EXPECTED)["get_schema_faults"].sql
