@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from service.catalogue.movie import TYPES, Movie
+from service.catalogue.movie import COLUMN_TYPES, Movie
 from service.catalogue.paging import (
     EXACT_TOTAL,
     NUMBERED_MOVIES,
@@ -28,7 +28,7 @@ MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
 SORT_COST = 4
 
 
-def place_parameters(order: str, place: Place, size: int | None) -> dict[str, Any]:
+def place_parameters(order: str, place: Place, size: int | None) -> dict[str, object]:
     """Return the parameters of a page, with times and bigint numbers as text; size None: no end.
 
     As numbers, they would be constants of two types (integer and bigint), and pg_stat_statements
@@ -56,8 +56,10 @@ QUERIES: Mapping[str, Expected] = {
         [{**_NOTHING, "most": 0}, {**_EVERYTHING, "most": 0}],
         "listing movies: the total of a first page",
     ),
-    "sort_movies": Expected(TYPES, _PAGES, "listing movies: a page of few matches"),
-    "walk_movies": Expected(TYPES, _PAGES, "listing movies: a page of many matches, and streams"),
+    "sort_movies": Expected(COLUMN_TYPES, _PAGES, "listing movies: a page of few matches"),
+    "walk_movies": Expected(
+        COLUMN_TYPES, _PAGES, "listing movies: a page of many matches, and streams"
+    ),
 }
 
 
@@ -83,38 +85,21 @@ class Listing:
         `waiting`: the requests that it is for, for logs. Raises `WrongParameters` if the page
         number is too high for so many matches.
         """
-        order = sort
-        if place.backwards:
-            order = sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
-        total, rows = place.total, list[Row]()
-        if total is not None:
-            rows = await self._fetch_rows(wanted, order, place, size + 1, total, waiting)
-        # Count again if the page contradicts the total: movies were deleted or added since.
-        if total is None or not 0 < len(rows) <= total:
-            total = await self._count(wanted, EXACT_TOTAL, waiting)
-            if total > EXACT_TOTAL and place.skip + size > NUMBERED_MOVIES:
-                last = NUMBERED_MOVIES // size
-                detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
-                raise WrongParameters([Failure("page", detail)])
-            rows = []
-            if place.key or place.skip < total:
-                rows = await self._fetch_rows(wanted, order, place, size + 1, total, waiting)
-            # Movies may have been created or deleted since the count.
-            if rows:
-                total = max(total, place.skip + len(rows))
-            if len(rows) <= size and not place.key:
-                total = place.skip + len(rows) if rows else min(total, place.skip)
-        movies = [Movie._make(row) for row in rows[:size]]
-        has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
-        if place.backwards:
-            movies.reverse()
-            has_previous, has_next = has_next, has_previous
-        return Page(
-            movies=movies,
-            previous=_make_edge_key(sort, place, movies[:1]) if has_previous else None,
-            next=_make_edge_key(sort, place, movies[-1:]) if has_next else None,
-            total=total,
-        )
+        terms = wanted, get_order(sort, place), place, size + 1
+        if place.total is not None:
+            known = await self._fetch_rows(*terms, place.total, waiting)
+            # Otherwise the page contradicts the total: movies were deleted or added since.
+            if 0 < len(known) <= place.total:
+                return make_page(sort, place, size, known, place.total)
+        counted = await self._count(wanted, EXACT_TOTAL, waiting)
+        if counted > EXACT_TOTAL and place.skip + size > NUMBERED_MOVIES:
+            last = NUMBERED_MOVIES // size
+            detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
+            raise WrongParameters([Failure("page", detail)])
+        is_behind = place.key is None and place.skip >= counted
+        rows = [] if is_behind else await self._fetch_rows(*terms, counted, waiting)
+        total = correct_total(counted, place, size, len(rows))
+        return make_page(sort, place, size, rows, total)
 
     def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
         """Yield the rows of all movies that match, as `Statements.stream` does."""
@@ -204,6 +189,42 @@ def choose_start(
     return filters, None
 
 
+def get_order(sort: str, place: Place) -> str:
+    """Return the sort order in which the page is read: a page before a key is read backwards."""
+    if not place.backwards:
+        return sort
+    return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
+
+
+def correct_total(counted: int, place: Place, size: int, rows: int) -> int:
+    """Return a total that agrees with the rows: movies may have come or gone since the count.
+
+    `rows`: their number; it is `size` + 1 if the list goes on behind the page.
+    """
+    if rows > size or (rows and place.key):
+        return max(counted, place.skip + rows)
+    if place.key:
+        return counted
+    return place.skip + rows if rows else min(counted, place.skip)
+
+
+def make_page(sort: str, place: Place, size: int, rows: Sequence[Row], total: int) -> Page:
+    """Make the page of the first `size` rows; there is one more if the list goes on."""
+    movies = [Movie._make(row) for row in rows[:size]]
+    starts_inside, goes_on = bool(total and (place.skip or place.key)), len(rows) > size
+    if place.backwards:
+        movies.reverse()
+        has_previous, has_next = goes_on, starts_inside
+    else:
+        has_previous, has_next = starts_inside, goes_on
+    return Page(
+        movies=movies,
+        previous=_make_edge_key(sort, place, movies[:1]) if has_previous else None,
+        next=_make_edge_key(sort, place, movies[-1:]) if has_next else None,
+        total=total,
+    )
+
+
 def _make_edge_key(sort: str, place: Place, movies: list[Movie]) -> SortKey | None:
     """Return the key of the page's first or last movie.
 
@@ -214,5 +235,5 @@ def _make_edge_key(sort: str, place: Place, movies: list[Movie]) -> SortKey | No
         return SortKey(getattr(movie, sort.removeprefix("-")), movie.id)
     if not place.key:
         return None
-    is_ascending = place.backwards == sort.startswith("-")
-    return place.key._replace(id=place.key.id + (1 if is_ascending else -1))
+    is_read_downwards = get_order(sort, place).startswith("-")
+    return place.key._replace(id=place.key.id + (-1 if is_read_downwards else 1))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from service.catalogue.movie import Movie
 
@@ -38,7 +38,7 @@ class Filter:
     created_at: Range = ANY  # of times with a zone, as is updated_at
     updated_at: Range = ANY
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, object]:
         """Return the parameters of the queries."""
         return {
             "title": self.title,
