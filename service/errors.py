@@ -29,12 +29,19 @@ class CatalogueError(Exception):
 class Malformed(CatalogueError):
     """The input cannot be read as a movie: not JSON, an unknown field, a wrong type.
 
-    `failures`: every mistake of an object that could be parsed, also the rules that it breaks.
+    `mistake`: the first one. `failures`: every mistake of an object that could be parsed, also the
+    rules that it breaks.
     """
 
-    def __init__(self, text: str, failures: Sequence[Failure] = ()) -> None:
-        super().__init__(text)
+    def __init__(self, mistake: str, failures: Sequence[Failure] = ()) -> None:
+        super().__init__(mistake)
+        self.mistake = mistake
         self.failures = failures
+
+    def __str__(self) -> str:
+        """Return the first mistake, and say if there are more."""
+        more = " (see errors for more mistakes)" if len(self.failures) > 1 else ""
+        return f"{self.mistake}{more}"
 
 
 class Invalid(CatalogueError):

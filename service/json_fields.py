@@ -14,7 +14,16 @@ from service.errors import Failure, Invalid, Malformed, quote
 
 MAX_DIGITS = 18  # a number with more may not fit a bigint
 MAX_LISTED = 100  # mistakes of one kind: a body may have 20,000
+Values = dict[str, Any]  # of the fields that were loaded, by name; the schema says their types
 JSON_TYPES = {str: "string", int: "integer", list: "array"}
+NAMES: Mapping[type, str] = {  # of the types, in messages
+    bool: "a boolean",
+    int: "an integer",
+    float: "a decimal number",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
 
 
 class JSONObject(Schema):
@@ -36,7 +45,7 @@ class JSONField(Field[Any]):
         kind: type,
         expected: str,
         rule: Callable[[Any], Any] | None,
-        shape: Mapping[str, Any],
+        shape: Mapping[str, object],
         convert: Callable[[Any], Any] | None = None,
         *,
         optional: bool = False,
@@ -54,11 +63,11 @@ class JSONField(Field[Any]):
 
     def deserialize(
         self,
-        value: Any,
+        value: object,
         attr: str | None = None,
-        data: Any = None,  # noqa: ARG002 - marshmallow's signature
-        **_: Any,
-    ) -> Any:
+        data: object = None,  # noqa: ARG002 - marshmallow's signature
+        **_: object,
+    ) -> object:
         """Return the loaded value; overridden, as marshmallow's own method makes six more calls."""
         if value is missing:
             raise self.make_error("required")
@@ -82,15 +91,13 @@ class JSONField(Field[Any]):
         return loaded
 
 
-def load_fields(
-    schema: JSONObject, row: Mapping[str, Any], *, partial: bool = False
-) -> dict[str, Any]:
+def load_fields(schema: JSONObject, row: Mapping[str, object], *, partial: bool = False) -> Values:
     """Return the loaded values of the fields, without optional ones that are null or missing.
 
     `partial`: of the fields that were sent, also if they are null. Raises `Malformed` or `Invalid`,
     with every mistake.
     """
-    fields: dict[str, Any] = {}
+    fields: Values = {}
     unreadable: list[Malformed] = []
     broken: list[Failure] = []
     for name in row:
@@ -110,8 +117,7 @@ def load_fields(
                 broken += error.failures
     if unreadable:
         failures = [failure for error in unreadable for failure in error.failures] + broken
-        more = " (see errors for more mistakes)" if len(failures) > 1 else ""
-        raise Malformed(f"{unreadable[0]}{more}", failures)
+        raise Malformed(unreadable[0].mistake, failures)
     if broken:
         raise Invalid(broken)
     return fields
@@ -120,15 +126,14 @@ def load_fields(
 def refuse_field(name: str, schema: JSONObject) -> Malformed:
     """Return the error of a field that clients do not send: read-only or unknown."""
     names = ", ".join(schema.fields)
-    text = f"unknown field {quote(name)}; {schema.called} has {names}"
     if name in schema.read_only:
         text = f'the field "{name}" is read-only; clients send {names}'
+    else:
+        text = f"unknown field {quote(name)}; {schema.called} has {names}"
     pointer = quote(name)[1:-1].replace("~", "~0").replace("/", "~1")
     return Malformed(text, [Failure(pointer, text)])
 
 
-def type_name(value: Any) -> str:
+def type_name(value: object) -> str:
     """Name the JSON type of a value for a message."""
-    names: dict[type, str] = {bool: "a boolean", int: "an integer", float: "a decimal number"}
-    names |= {str: "a string", list: "an array", dict: "an object"}
-    return names.get(type(value), "null")
+    return NAMES.get(type(value), "null")

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from typing import Any
 
 from marshmallow import ValidationError
 
 from service.catalogue.rules import MOVIE
 from service.errors import Failure, Invalid, Malformed
-from service.json_fields import JSONField, JSONObject, load_fields, type_name
+from service.json_fields import JSONField, JSONObject, Values, load_fields, type_name
 
 MAX_MOVIES = 100
 ITEMS = {"$ref": "#/components/schemas/MovieInput"}  # apispec's name of `MOVIE`
@@ -17,7 +16,10 @@ TURN_S = 0.0005  # of loading movies; then other requests have their turn
 SHAPE = {"items": ITEMS, "minItems": 1, "maxItems": MAX_MOVIES}
 
 
-async def load_movies(values: Any, turn: asyncio.Lock) -> Any:
+Loaded = Values | Malformed | Invalid  # a movie of a batch, or its error
+
+
+async def load_movies(values: object, turn: asyncio.Lock) -> object:
     """Return the fields of each movie or its error, for the schemas; anything else as it is.
 
     `turn`: of all batches; they load one after the other. 100 movies at once would delay all other
@@ -25,7 +27,7 @@ async def load_movies(values: Any, turn: asyncio.Lock) -> Any:
     """
     if not isinstance(values, list) or len(values) > MAX_MOVIES:
         return values
-    loaded, more = list[Any](), MAX_FAILURES - len(values)
+    loaded, more = list[Loaded](), MAX_FAILURES - len(values)
     async with turn:
         until = 0.0
         for value in values:
@@ -41,30 +43,34 @@ async def load_movies(values: Any, turn: asyncio.Lock) -> Any:
     return loaded
 
 
-def _load_movie(value: Any) -> dict[str, Any]:
+def _load_movie(value: object) -> Values:
     if not isinstance(value, dict):
         what = f"must be an object, found {type_name(value)}"
         raise Malformed(f"a movie {what}", [Failure("", what)])
     return load_fields(MOVIE, value)
 
 
-def _check_number(values: list[Any]) -> list[Any]:
-    if not 1 <= len(values) <= MAX_MOVIES:
+def _check_number(movies: list[Loaded]) -> list[Loaded]:
+    if not 1 <= len(movies) <= MAX_MOVIES:
         raise ValidationError(f"must be 1 to {MAX_MOVIES} movies")
-    return values
+    return movies
 
 
-def _require_all(movies: list[Any]) -> list[dict[str, Any]]:
+def _require_all(movies: list[Loaded]) -> list[Loaded]:
     """Return the movies, or raise all of their errors as one."""
-    failures, unreadable = list[Failure](), ""
-    for index, error in enumerate(_check_number(movies)):
-        if isinstance(error, Malformed | Invalid):
-            place = f"movies/{index}"
-            failures += [Failure(f"{place}/{at}".rstrip("/"), what) for at, what in error.failures]
-            if isinstance(error, Malformed) and not unreadable:
-                unreadable = f"{place}: {str(error).partition(' (see errors')[0]}"
-    if unreadable:
-        raise Malformed(unreadable, failures)
+    errors = {
+        f"movies/{index}": movie
+        for index, movie in enumerate(_check_number(movies))
+        if isinstance(movie, Malformed | Invalid)
+    }
+    failures = [
+        Failure(f"{place}/{at}".rstrip("/"), what)
+        for place, error in errors.items()
+        for at, what in error.failures
+    ]
+    for place, error in errors.items():
+        if isinstance(error, Malformed):
+            raise Malformed(f"{place}: {error.mistake}", failures)
     if failures:
         raise Invalid(failures)
     return movies

@@ -42,23 +42,24 @@ def _check_year(year: int) -> None:
 
 def _check_genres(genres: list[Any]) -> None:
     broken: list[Failure] = []
-    wrong: list[Failure] = []
     if not 1 <= len(genres) <= MAX_GENRES:
         broken.append(Failure("genres", f"must be 1 to {MAX_GENRES} genres"))
+    wrong: list[tuple[int, str]] = []  # index and type of those that are no strings
     for index, genre in enumerate(genres):
-        if type(genre) is not str:
-            if len(wrong) < MAX_LISTED:
-                what = f"must be a string, found {type_name(genre)}"
-                wrong.append(Failure(f"genres/{index}", what))
+        if type(genre) is not str:  # `isinstance` takes longer
+            wrong.append((index, type_name(genre)))
         elif index < MAX_LISTED:
             errors = _find_text_errors(genre, MAX_GENRE_BYTES)
             if genre in genres[:index]:
                 errors.append("must not be repeated")
             broken += [Failure(f"genres/{index}", error) for error in errors]
     if wrong:
-        found = wrong[0].detail.partition("found ")[2]
-        text = f'"genres" must be an array of strings, found {found} in it'
-        raise Malformed(text, wrong + broken)
+        failures = [
+            Failure(f"genres/{index}", f"must be a string, found {found}")
+            for index, found in wrong[:MAX_LISTED]
+        ]
+        text = f'"genres" must be an array of strings, found {wrong[0][1]} in it'
+        raise Malformed(text, failures + broken)
     if broken:
         raise Invalid(broken)
 

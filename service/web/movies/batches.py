@@ -3,11 +3,10 @@
 import asyncio
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from aiohttp import web
 
-from service.catalogue.batches import BATCH, LENIENT_BATCH, load_movies
+from service.catalogue.batches import BATCH, LENIENT_BATCH, Loaded, load_movies
 from service.catalogue.idempotency import BATCH_KEY, IdempotentCreates
 from service.catalogue.movie import movie_json
 from service.catalogue.movies import Catalogue
@@ -18,7 +17,7 @@ from service.web.bodies import BodyReader
 from service.web.http.contexts import CONTEXT
 from service.web.http.idempotency_keys import parse_key
 from service.web.http.query_strings import reject_query_string
-from service.web.responses import JSON_TYPE, json_response
+from service.web.responses import JSON_HEADERS, json_response
 
 # A preference of the header Prefer (RFC 7240, 2 and 4.4); the first one counts.
 HANDLING = re.compile(r"(?:^|[,\s])handling\s*=\s*\"?([a-z]+)", re.IGNORECASE)
@@ -35,7 +34,7 @@ class Batches:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to load a movie
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """201 and all of the new movies; or 207 and a result for each, if the client prefers it."""
+        """Create all movies or none: 201; or each that can be: 207, if the client prefers that."""
         reject_query_string(request)
         key = parse_key(request)
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
@@ -48,28 +47,27 @@ class Batches:
         if not is_lenient:
             create_all = self.idempotent_creates.create_all
             created, replayed = await create_all(key, movies, request[CONTEXT])
-            headers = JSON_TYPE | ({"Idempotency-Replayed": "true"} if replayed else {})
-            payload: dict[str, Any] = {"movies": [movie_json(movie) for movie in created]}
-            return json_response(payload, headers, status=201)
+            replay = {"Idempotency-Replayed": "true"} if replayed else {}
+            payload = {"movies": [movie_json(movie) for movie in created]}
+            return json_response(payload, JSON_HEADERS | replay, status=201)
         keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
         creates = (self._create_one(request, *each) for each in zip(keys, movies, strict=True))
         results = await asyncio.gather(*creates)
-        headers = JSON_TYPE | {"Preference-Applied": "handling=lenient"}
+        headers = {**JSON_HEADERS, "Preference-Applied": "handling=lenient"}
         return json_response({"results": results}, headers, status=207)
 
     async def _create_one(
-        self, request: web.Request, key: str | None, movie: Any
-    ) -> dict[str, Any]:
+        self, request: web.Request, key: str | None, loaded: Loaded
+    ) -> dict[str, object]:
         """Return the result for one movie of a lenient batch, or for its error."""
-        replayed = False
         try:
-            if isinstance(movie, Exception):
-                raise movie  # noqa: TRY301 - handled as those of the database
+            if isinstance(loaded, Exception):
+                raise loaded  # noqa: TRY301 - handled as those of the database
             if key is None:
-                movie = await self.catalogue.create(movie, request[CONTEXT])
+                movie, replayed = await self.catalogue.create(loaded, request[CONTEXT]), False
             else:
                 create = self.idempotent_creates.create
-                movie, replayed = await create(key, movie, request[CONTEXT])
+                movie, replayed = await create(key, loaded, request[CONTEXT])
         except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this movie only
             problem = problems.describe(request, error)
             return {"status": problem["status"], "problem": problem}
