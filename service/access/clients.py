@@ -100,7 +100,7 @@ class Clients:
             Batcher(
                 self._get,
                 sharing,
-                idempotent=True,
+                is_repeatable=True,
                 rows_metric=statements.metrics.shared_statement_rows.labels("get_clients"),
             )
             for _ in range(2)
@@ -173,13 +173,14 @@ def _verify(stored: StoredClient | None, token: str, known_until: float) -> Clie
     token_hash = hash_token(token)
     if stored is None:
         raise Unauthorized(UNKNOWN, is_token_sent=True)
-    expires_at = stored.expires_at
-    if not compare_digest(token_hash, stored.token_hash):
-        if not compare_digest(token_hash, stored.previous_token_hash or ""):
-            raise Unauthorized(UNKNOWN, is_token_sent=True)
-        if stored.previous_expires_at <= time.time():
-            raise Unauthorized(ROTATED, is_token_sent=True)
-        expires_at = min(expires_at, stored.previous_expires_at)
+    if compare_digest(token_hash, stored.token_hash):
+        expires_at = stored.expires_at
+    elif not compare_digest(token_hash, stored.previous_token_hash or ""):
+        raise Unauthorized(UNKNOWN, is_token_sent=True)
+    elif stored.previous_expires_at <= time.time():
+        raise Unauthorized(ROTATED, is_token_sent=True)
+    else:
+        expires_at = min(stored.expires_at, stored.previous_expires_at)
     if stored.is_revoked:
         raise Unauthorized(REVOKED, is_token_sent=True)
     if expires_at <= time.time():

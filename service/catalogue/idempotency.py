@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
-from service.catalogue.movie import TYPES, Movie
+from service.catalogue.movie import COLUMN_TYPES, Movie
 from service.catalogue.movies import to_invalid
 from service.config import Sharing
 from service.context import RequestContext
@@ -23,7 +23,7 @@ from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import KeyInUse, KeyReused, RuleBroken
 
-RESPONSE = {"transaction": int, "position": int, "fingerprint": str, **TYPES}
+RESPONSE = {"transaction": int, "position": int, "fingerprint": str, **COLUMN_TYPES}
 USED_BY = "POST a movie with an Idempotency-Key"
 QUERIES: Mapping[str, Expected] = {
     "create_movies_once": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
@@ -76,7 +76,7 @@ class IdempotentCreates:
             partial(self._run, query),
             self._sharing,
             max_rows=MAX_KEYS_PER_STATEMENT,
-            idempotent=True,
+            is_repeatable=True,
             rows_metric=self._metrics.shared_statement_rows.labels(query),
         )
 
@@ -95,7 +95,7 @@ class IdempotentCreates:
         }
 
     async def create(
-        self, key: str, fields: Mapping[str, Any], context: RequestContext | None = None
+        self, key: str, fields: Mapping[str, object], context: RequestContext | None = None
     ) -> tuple[Movie, bool]:
         """Create a movie, or return the movie that the key created before, and True.
 
@@ -121,7 +121,7 @@ class IdempotentCreates:
         return movie, is_replayed
 
     async def create_all(
-        self, key: str | None, movies: Sequence[Mapping[str, Any]], context: RequestContext
+        self, key: str | None, movies: Sequence[Mapping[str, object]], context: RequestContext
     ) -> tuple[list[Movie], bool]:
         """Create all movies of a batch in one statement, or none; otherwise as `create`."""
         payload = orjson.dumps([{"position": n, **fields} for n, fields in enumerate(movies)])
@@ -156,7 +156,7 @@ class IdempotentCreates:
         self._statements.require_sent(query, [row[1] for row in rows], range(expected))
         if 0 < len(rows) < expected:
             raise self._statements.report(query, "it returned too few movies")
-        movies = [Movie._make(row[-len(TYPES) :]) for row in sorted(rows, key=itemgetter(1))]
+        movies = [Movie._make(row[-len(COLUMN_TYPES) :]) for row in sorted(rows, key=itemgetter(1))]
         return Response(rows[0][2], movies) if rows else None
 
     async def _create_once(
@@ -198,9 +198,9 @@ class IdempotentCreates:
         return response
 
 
-def _identify(key: str, content: Any, context: RequestContext | None) -> tuple[str, str]:
+def _identify(key: str, content: object, context: RequestContext | None) -> tuple[str, str]:
     """Return the key with its client, and the fingerprint of what is sent with it."""
-    if context and context.client_id is not None:
-        key = f"{context.client_id}\t{key}"  # a key of a client contains no tab
+    client_id = context.client_id if context else None
+    own_key = key if client_id is None else f"{client_id}\t{key}"  # a key that is sent has no tab
     # Of the parsed fields, not of the body: a client may write the same JSON differently.
-    return key, hashlib.sha256(orjson.dumps(content)).hexdigest()
+    return own_key, hashlib.sha256(orjson.dumps(content)).hexdigest()

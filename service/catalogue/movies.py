@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from service.catalogue.movie import FIELDS, TYPES, Movie
+from service.catalogue.movie import COLUMN_TYPES, FIELDS, Movie
 from service.config import Sharing
 from service.context import RequestContext
-from service.database.batching import Batcher, Rows, list_contexts
+from service.database.batching import Batcher, Rows, Run, list_contexts
 from service.database.query import Expected, Row
 from service.database.statements import Statements
 from service.errors import (
@@ -47,11 +47,11 @@ class NotChanged(Enum):
     PREVENTED = auto()  # by a trigger of a DBA
 
 
-CHANGED = {"transaction": int, "locked": bool, "done": bool, **TYPES}
+CHANGED = {"transaction": int, "locked": bool, "done": bool, **COLUMN_TYPES}
 QUERIES: Mapping[str, Expected] = {
-    "get_movies": Expected(TYPES, [{"ids": "{}"}], "GET a movie"),
+    "get_movies": Expected(COLUMN_TYPES, [{"ids": "{}"}], "GET a movie"),
     "create_movies": Expected(
-        {"transaction": int, "position": int, **TYPES},
+        {"transaction": int, "position": int, **COLUMN_TYPES},
         [{"movies": "[]"}],
         "POST a movie",
         writes=True,
@@ -78,9 +78,10 @@ class Catalogue:
         self._fetch = statements.fetch
         self._positions = itertools.count()
         rows = statements.metrics.shared_statement_rows.labels
-        self._gets = Batcher(self._get, sharing, idempotent=True, rows_metric=rows("get_movies"))
+        self._gets = Batcher(self._get, sharing, is_repeatable=True, rows_metric=rows("get_movies"))
         self._creates = Batcher(self._create, sharing, rows_metric=rows("create_movies"))
-        update = partial(self._change_several, "update_movies", "updates")
+        update: Run[Movie | NotChanged] = partial(self._change_several, "update_movies", "updates")
+        delete: Run[Movie | NotChanged]
         delete = partial(self._change_several, "delete_movies", "deletions")
         self._updates = Batcher(update, sharing, exclusive=True, rows_metric=rows("update_movies"))
         self._deletes = Batcher(delete, sharing, exclusive=True, rows_metric=rows("delete_movies"))
@@ -93,7 +94,7 @@ class Catalogue:
         return movie
 
     async def create(
-        self, fields: Mapping[str, Any], context: RequestContext | None = None
+        self, fields: Mapping[str, object], context: RequestContext | None = None
     ) -> Movie:
         """Create a movie from all of `FIELDS`; raises `Invalid` if the database refuses it."""
         position = next(self._positions)
@@ -109,7 +110,7 @@ class Catalogue:
     async def update(
         self,
         movie_id: int,
-        changes: Mapping[str, Any],
+        changes: Mapping[str, object],
         condition: Condition = ALWAYS,
         context: RequestContext | None = None,
     ) -> Movie:
@@ -117,10 +118,8 @@ class Catalogue:
 
         Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
         """
-        row = {"id": movie_id, "fields": changes}
-        if condition is not ALWAYS:
-            row |= condition._asdict()
-        payload = orjson.dumps(row)
+        conditions = {} if condition is ALWAYS else condition._asdict()
+        payload = orjson.dumps({"id": movie_id, "fields": changes, **conditions})
         return await self._change("update_movies", movie_id, payload, context)
 
     async def delete(
@@ -141,7 +140,6 @@ class Catalogue:
         context: RequestContext | None,
     ) -> Movie:
         """Submit the row, and again while another session holds the movie's lock."""
-        batcher: Batcher[Movie | NotChanged]
         batcher = self._updates if query == "update_movies" else self._deletes
         give_up = 0.0
         try:
@@ -209,9 +207,7 @@ class Catalogue:
 
 
 def to_invalid(broken: RuleBroken, field: str = "") -> Invalid:
-    """Convert a violated constraint; its field is known if it is named movies_<field>_<rule>."""
-    field = field or next(
-        (name for name in FIELDS if broken.rule.startswith(f"movies_{name}_")), ""
-    )
+    """Convert a violated constraint; `field`: else that of its name, movies_<field>_<rule>."""
+    named = [name for name in FIELDS if broken.rule.startswith(f"movies_{name}_")]
     detail = f"breaks the rule {broken.rule}" if broken.rule else "is refused by the database"
-    return Invalid([Failure(field, detail)])
+    return Invalid([Failure(field or "".join(named), detail)])

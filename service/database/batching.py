@@ -74,11 +74,16 @@ def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
 class Batcher(Generic[Result]):
     """Shares statements among the requests of one kind.
 
+    What must stay true: each row gets one result or error, also if the statement is cancelled; at
+    most `MAX_RUNNING` statements run, and a second one only beside a slow one; of an exclusive key,
+    one row is under way; a row is sent again only if its first statement was rolled back, or is
+    `is_repeatable`.
+
     `run` executes a statement for some rows and returns the results by key; a key without a
     result gives None. `exclusive`: a key may be in one running statement only, once.
-    `idempotent`: a row may be executed twice. `rows_metric`: of the rows of each shared statement.
-    `places`: a statement runs in one of them, and rows may join it until it has its place.
-    `takes_all`: all rows have the same result (`count_rows`).
+    `is_repeatable`: a row may be executed twice. `rows_metric`: of the rows of each shared
+    statement. `places`: a statement runs in one of them, and rows may join it until it has its
+    place. `takes_all`: all rows have the same result (`count_rows`).
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -88,7 +93,7 @@ class Batcher(Generic[Result]):
         *,
         max_rows: int = MAX_ROWS,
         exclusive: bool = False,
-        idempotent: bool = False,
+        is_repeatable: bool = False,
         rows_metric: Histogram | Off = OFF,
         places: AbstractAsyncContextManager[None] = NO_LIMIT,
         takes_all: bool = False,
@@ -97,7 +102,7 @@ class Batcher(Generic[Result]):
         self._places = places
         self._takes_all = takes_all
         self._exclusive = exclusive
-        self._idempotent = idempotent
+        self._is_repeatable = is_repeatable
         self._rows_metric = rows_metric
         # Without sharing, each row is sent alone and at once.
         self._max_rows = max_rows if settings.enabled else 1
@@ -159,23 +164,18 @@ class Batcher(Generic[Result]):
     async def _execute(self) -> None:
         """Take rows, run a statement for them, and give each its result or error."""
         statement: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment] # in one
+        came_before = len(self._next)
         rows: list[SharedRow[Result]] = []
+        # If this task is cancelled:
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
-        first = len(self._next)
         try:
             async with self._places:
-                rows = self._take_rows()
-                if self._slow_s:  # has no effect if the statement has ended
-                    loop = asyncio.get_running_loop()
-                    loop.call_later(self._slow_s, self._start_beside, statement)
-                else:
-                    self._start_beside(statement)
-                if rows:
-                    outcome = await self._send(rows)
-                if isinstance(outcome, Exception) and self._may_be_one_row(outcome, rows):
-                    await self._send_alone(rows)
-        except Unavailable as error:  # no place became free: later rows go on waiting
-            rows, outcome = [self._next.popleft() for _ in range(first)], error
+                rows += self._take_rows()
+                self._allow_another(statement)
+                outcome = await self._send_or_divide(rows)
+        except Unavailable as error:  # no place became free: rows that came later go on waiting
+            rows += [self._next.popleft() for _ in range(came_before)]
+            outcome = error
         finally:
             if self._exclusive:
                 self._free_keys(rows)
@@ -184,6 +184,14 @@ class Batcher(Generic[Result]):
                 self._newest = None
             self._start()  # before the results are returned
             _return_to_requests(rows, outcome)
+
+    def _allow_another(self, statement: asyncio.Task[None]) -> None:
+        """Let another statement start beside this one if this one is slow; not shared: at once."""
+        if self._slow_s:  # has no effect if the statement has ended
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._slow_s, self._start_beside, statement)
+        else:
+            self._start_beside(statement)
 
     def _take_rows(self) -> list[SharedRow[Result]]:
         """Take rows for a statement, and drop those whose requests were cancelled."""
@@ -195,6 +203,15 @@ class Batcher(Generic[Result]):
             self._free_keys([row for row in taken if row.result.done()])
         self._last_rows = len(rows)
         return rows
+
+    async def _send_or_divide(self, rows: Rows[Result]) -> Outcome[Result]:
+        """Send the rows; if one of them may have failed the statement, send each alone."""
+        if not rows:
+            return {}
+        outcome = await self._send(rows)
+        if isinstance(outcome, Exception) and self._may_be_one_row(outcome, rows):
+            await self._send_alone(rows)
+        return outcome
 
     async def _send(self, rows: Rows[Result]) -> Outcome[Result]:
         self._rows_metric.observe(len(rows))
@@ -211,7 +228,7 @@ class Batcher(Generic[Result]):
             return not error.for_every_row
         if isinstance(error, RuleBroken | Contended):
             return True  # it was rolled back
-        return self._idempotent and not isinstance(error, Unavailable)
+        return self._is_repeatable and not isinstance(error, Unavailable)
 
     async def _send_alone(self, rows: Rows[Result]) -> None:
         """Send each row alone, once; after an `Unavailable`, the others get it, too."""

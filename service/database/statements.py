@@ -6,7 +6,7 @@ except a broken rule that has a name.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
@@ -43,6 +43,7 @@ DEFAULTS = "set local transaction_isolation = 'read committed'; "
 WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
 STREAM_ROWS = 250  # of a stream at once; the event loop then waits for a few ms
 STREAM_TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms wait for 30 s
+NO_TRACE: AbstractContextManager[Callable[[int], None] | None] = nullcontext()
 
 log = structlog.get_logger()
 
@@ -97,15 +98,13 @@ class Statements:
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]
-        execution = self._prepare(query, max_affected, timeout, is_shared=len(waiting) != 1)
-        if expects_timeout:
-            execution = execution._replace(expects_timeout=True)
+        may_repeat = is_repeatable or (query.is_read_only and self.repeats_reads)
+        execution = self._prepare(
+            query, max_affected, timeout, is_shared=len(waiting) != 1, expects=expects_timeout
+        )
         spans = [context.span for context in waiting if context.span]
-        with (
-            spans[0].trace_statement(name, [*dict.fromkeys(spans)])
-            if spans
-            else nullcontext() as report_rows
-        ):
+        trace = spans[0].trace_statement(name, [*dict.fromkeys(spans)]) if spans else NO_TRACE
+        with trace as report_rows:
             try:
                 rows = await self._run(query, execution, parameters, waiting)
             except StatementFailed as error:
@@ -114,7 +113,7 @@ class Statements:
                     await self.require_migrations()
                 raise
             except psycopg2.Error as error:  # the connection broke
-                if not is_repeatable and not (query.is_read_only and self.repeats_reads):
+                if not may_repeat:
                     raise self._to_unavailable(query, describe_error(error)) from error
                 try:
                     rows = await self._run(query, execution, parameters, waiting)
@@ -133,22 +132,23 @@ class Statements:
         It holds a connection until it is closed (`contextlib.aclosing`). Raises
         `ConnectionResetError` if its client has gone before the statement is sent.
         """
-        query, span = self.queries[name], context.span
+        query = self.queries[name]
         fetch = f"fetch {query.comment} {STREAM_ROWS} from catalogue_stream"
         declare = f"declare catalogue_stream no scroll cursor for {query.sql}"
         count = f"select {query.comment} count(*) from ({query.sql}) as stream"
         begin = "begin isolation level repeatable read, read only; "
         preamble = query.build_preamble(STREAM_TIMEOUT_S, begin)
-        step = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
-        with span.trace_statement(name, [span]) if span else nullcontext():
+        opening = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
+        next_rows = opening._replace(preamble="", statement=fetch)
+        with context.span.trace_statement(name, [context.span]) if context.span else NO_TRACE:
             async with self.pool.connection(self._reads) as connection:
                 if context.has_left and context.has_left():  # while it waited for its place
                     raise ConnectionResetError("the client has gone")
                 try:
-                    ((total,),) = await self._run(query, step, parameters, [context], connection)
+                    given = parameters, [context], connection
+                    ((total,),) = await self._run(query, opening, *given)
                     context.headers[TOTAL_RECORDS] = f"{total}"
-                    step = step._replace(preamble="", statement=fetch)
-                    while rows := await self._run(query, step, parameters, [context], connection):
+                    while rows := await self._run(query, next_rows, *given):
                         yield rows
                 except psycopg2.Error as error:  # the connection broke
                     raise self._to_unavailable(query, describe_error(error)) from error
@@ -178,17 +178,24 @@ class Statements:
         return StatementFailed(f"{name} ({query.location}): {reason}", for_every_row=True)
 
     def _prepare(
-        self, query: Query, max_affected: int | None, timeout: float | None, *, is_shared: bool
+        self,
+        query: Query,
+        max_affected: int | None,
+        timeout: float | None,
+        *,
+        is_shared: bool,
+        expects: bool,
     ) -> Execution:
-        """Return the settings in front of the statement."""
-        if timeout is None:
-            timeout = self.timeout if query.timeout is None else query.timeout
-        preamble = query.build_preamble(timeout, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
+        """Return the settings in front of the statement; `expects`: its timeout is no failure."""
+        own = self.timeout if query.timeout is None else query.timeout
+        limit = own if timeout is None else timeout
+        preamble = query.build_preamble(limit, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
         if max_affected is not None:
             preamble += limit_affected(max_affected)
             if max_affected > 1 and is_shared:
                 preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
-        return Execution(preamble, timeout + SILENCE_MAX_S if timeout else UNLIMITED_S)
+        driver_timeout = limit + SILENCE_MAX_S if limit else UNLIMITED_S
+        return Execution(preamble, driver_timeout, expects_timeout=expects)
 
     async def _run(
         self,
@@ -234,10 +241,10 @@ class Statements:
 
     def _to_unavailable(self, query: Query, reason: str) -> Unavailable:
         """Log why it is unknown whether a statement was executed; return that as an error."""
-        reason = " ".join(reason.split())
+        line = " ".join(reason.split())
         self.metrics.get_statement(query.name).failures.inc()
-        log.warning("statement lost", query=query.name, file=query.location, reason=reason)
-        return Unavailable(f"{query.name}: {reason}", Refusal.STATEMENT_LOST)
+        log.warning("statement lost", query=query.name, file=query.location, reason=line)
+        return Unavailable(f"{query.name}: {line}", Refusal.STATEMENT_LOST)
 
     def _to_error(
         self,

@@ -253,7 +253,7 @@ FAULT_OF_THE_QUERY = StatementFailed("no such column", for_every_row=True)
 
 
 @pytest.mark.parametrize(
-    ("error", "idempotent"),
+    ("error", "is_repeatable"),
     [
         (RuleBroken("no_nines"), False),
         (Contended("locked"), False),
@@ -262,10 +262,10 @@ FAULT_OF_THE_QUERY = StatementFailed("no such column", for_every_row=True)
     ],
 )
 async def test_a_row_that_breaks_a_statement_fails_alone(
-    statements: Statements, error: Exception, *, idempotent: bool
+    statements: Statements, error: Exception, *, is_repeatable: bool
 ) -> None:
     """Each row is sent again alone, and only this one gets the error."""
-    batcher = Batcher(statements.run, SETTINGS, idempotent=idempotent)
+    batcher = Batcher(statements.run, SETTINGS, is_repeatable=is_repeatable)
     statements.find_error = lambda keys: error if 9 in keys else None
 
     results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
@@ -275,7 +275,7 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
 
 
 @pytest.mark.parametrize(
-    ("error", "idempotent"),
+    ("error", "is_repeatable"),
     [
         (ValueError("year 20000 is out of range"), False),  # of the driver, after the commit
         (Unavailable("gone", Refusal.NO_DATABASE), False),
@@ -284,10 +284,10 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
     ],
 )
 async def test_rows_that_may_be_stored_are_not_sent_again(
-    statements: Statements, error: Exception, *, idempotent: bool
+    statements: Statements, error: Exception, *, is_repeatable: bool
 ) -> None:
     """If each row would fail again, none is sent again: all requests get the error."""
-    batcher = Batcher(statements.run, SETTINGS, idempotent=idempotent)
+    batcher = Batcher(statements.run, SETTINGS, is_repeatable=is_repeatable)
     statements.find_error = lambda keys: error if 1 in keys else None
 
     results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
