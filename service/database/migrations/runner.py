@@ -10,7 +10,7 @@ import io
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg2
 from alembic.runtime.migration import MigrationContext, StampStep
@@ -105,9 +105,8 @@ class _Step(StampStep):
     """One section of a file; alembic calls `migrate`, and then changes `alembic_version`."""
 
     def __init__(self, migration: Migration, *, up: bool) -> None:
-        from_, to = migration.before, migration.version
-        if not up:
-            from_, to = to, from_
+        versions = migration.before, migration.version
+        from_, to = versions if up else reversed(versions)
         super().__init__(from_, to, is_upgrade=up, branch_move=migration.before is None)
         self.migration_fn = self.migrate
         self.migration = migration
@@ -160,13 +159,7 @@ class _Step(StampStep):
 
 
 def _run(step: _Step, connection: Connection) -> None:
-    """Run a step; `OperatorError` with file and line if it fails.
-
-    If PostgreSQL reports no position, as at the commit, the line is the first one of the section.
-    The position counts characters from the start of the message, which may have several statements:
-    https://www.postgresql.org/docs/current/protocol-error-fields.html
-    """
-    section, line = step.section, step.section.line
+    """Run a step; `OperatorError` with file and line if it fails."""
     # alembic_version may be outdated. It is replaced first, as `alembic stamp --purge` does.
     stamps = [
         StampStep((), version, is_upgrade=True, branch_move=True) for version in step.from_revisions
@@ -174,28 +167,38 @@ def _run(step: _Step, connection: Connection) -> None:
     try:
         _execute([*stamps, step], connection, purge=True)
     except SQLAlchemyError as failure:
-        error = find_driver_error(failure)
-        said = describe_error(error, details=True)
-        position = error.diag.statement_position if isinstance(error, psycopg2.Error) else None
-        if position:
-            line += section.sql.count("\n", 0, int(position) - 1)
-        else:
-            said = f"in this section: {said}"
-        if not section.is_transactional:
-            said += "; a transaction:false section holds one statement"
-        if isinstance(error, postgres.DuplicateTable) and not section.is_transactional:
-            version = step.migration.version
-            said += (
-                "; if a run that was stopped has left it and it is valid, record it: insert into"
-                f" schema_migrations (version) values ('{version}'); otherwise drop it"
-            )
-        elif CONCURRENTLY.search(section.sql):
-            said += "; drop the invalid index that a failed create index concurrently leaves"
-        raise OperatorError(f"{locate(step.migration.path, line)}: {said}") from failure
+        raise OperatorError(_explain(step, find_driver_error(failure))) from failure
 
 
-def _execute(steps: list[StampStep], connection: Connection | None = None, **options: Any) -> None:
-    """Give the steps to alembic."""
-    options |= {"fn": lambda *_: steps, "transaction_per_migration": True}
-    context = MigrationContext.configure(connection, dialect_name=DIALECT, opts=options)
+def _explain(step: _Step, error: BaseException) -> str:
+    """Say at which line of its file a step failed, why, and what to do.
+
+    If PostgreSQL reports no position, as at the commit, the line is the first one of the section.
+    The position counts characters from the start of the message, which may have several statements:
+    https://www.postgresql.org/docs/current/protocol-error-fields.html
+    """
+    section, reason = step.section, describe_error(error, details=True)
+    if position := isinstance(error, psycopg2.Error) and error.diag.statement_position:
+        line = section.line + section.sql.count("\n", 0, int(position) - 1)
+        parts = [f"{locate(step.migration.path, line)}: {reason}"]
+    else:
+        parts = [f"{locate(step.migration.path, section.line)}: in this section: {reason}"]
+    if not section.is_transactional:
+        parts.append("a transaction:false section holds one statement")
+    if isinstance(error, postgres.DuplicateTable) and not section.is_transactional:
+        parts.append(
+            "if a run that was stopped has left it and it is valid, record it: insert into"
+            f" schema_migrations (version) values ('{step.migration.version}'); otherwise drop it"
+        )
+    elif CONCURRENTLY.search(section.sql):
+        parts.append("drop the invalid index that a failed create index concurrently leaves")
+    return "; ".join(parts)
+
+
+def _execute(
+    steps: list[StampStep], connection: Connection | None = None, **options: object
+) -> None:
+    """Give the steps to alembic, with its `options` for this run."""
+    given = {"fn": lambda *_: steps, "transaction_per_migration": True, **options}
+    context = MigrationContext.configure(connection, dialect_name=DIALECT, opts=given)
     context.run_migrations(context=context)

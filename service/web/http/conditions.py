@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
@@ -33,6 +33,13 @@ class Tag(NamedTuple):
     opaque: str
 
 
+class Tags(NamedTuple):
+    """The value of If-Match or If-None-Match: `*`, or tags."""
+
+    any: bool  # `*`: whatever the tag is
+    tags: Sequence[Tag] = ()
+
+
 def content_headers(body: bytes) -> dict[str, str]:
     """Return headers with a digest of the body as entity tag, for resources without a version.
 
@@ -51,10 +58,9 @@ def is_not_modified(request: web.Request, headers: Mapping[str, str]) -> bool:
     """
     if hdrs.IF_NONE_MATCH not in request.headers and hdrs.IF_MODIFIED_SINCE not in request.headers:
         return False
-    tags = parse_tags(request, hdrs.IF_NONE_MATCH)
-    if tags is not None:
+    if known := parse_tags(request, hdrs.IF_NONE_MATCH):
         etag = headers["ETag"].removeprefix("W/")[1:-1]
-        return not tags or any(tag.opaque == etag for tag in tags)  # weak comparison: 8.8.3.2
+        return known.any or any(tag.opaque == etag for tag in known.tags)  # weakly: 8.8.3.2
     since = parse_date(request.headers.get(hdrs.IF_MODIFIED_SINCE))
     changed = parse_date(headers.get("Last-Modified"))
     return since is not None and changed is not None and changed <= since
@@ -77,19 +83,16 @@ def not_modified_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in kept if name in headers}
 
 
-def parse_tags(request: web.Request, name: str) -> list[Tag] | None:
-    """Return the entity tags of a header: an empty list for `*`, None if it was not sent.
-
-    Raises `MalformedHeader`.
-    """
+def parse_tags(request: web.Request, name: str) -> Tags | None:
+    """Return the entity tags of a header; None if it was not sent. Raises `MalformedHeader`."""
     if name not in request.headers:
         return None
     value = ", ".join(request.headers.getall(name))
     if value.strip(" \t") == "*":
-        return []
+        return Tags(any=True)
     if not TAGS.fullmatch(value):
         raise MalformedHeader(f'{name} must be * or tags like "7-1", found {quote(value)}')
-    return [Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)]
+    return Tags(any=False, tags=[Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)])
 
 
 def parse_required_date(request: web.Request, name: str) -> datetime:

@@ -12,7 +12,7 @@ from service.catalogue.movie import FORM, Movie
 from service.catalogue.movies import ALWAYS, Condition
 from service.database import MAX_INTEGER
 from service.errors import PreconditionRequired
-from service.web.http.conditions import Tag, format_date, parse_required_date, parse_tags
+from service.web.http.conditions import Tags, format_date, parse_required_date, parse_tags
 
 MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
 
@@ -43,21 +43,24 @@ def parse_preconditions(
     ):
         return ALWAYS
     match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
-    since = None
-    if match is None and hdrs.IF_UNMODIFIED_SINCE in headers:  # If-Match takes precedence: 13.2.2
-        since = parse_required_date(request, "If-Unmodified-Since")
-    versions = _select_versions(match, movie_id, strong=True) if match else None
-    if none_match == []:
-        versions = []  # `*`: the movie must not exist; if it does not, the response is 404 anyway
+    is_dated = not match and hdrs.IF_UNMODIFIED_SINCE in headers  # If-Match comes first: 13.2.2
+    since = parse_required_date(request, "If-Unmodified-Since") if is_dated else None
+    if none_match and none_match.any:
+        return Condition(versions=[])  # no movie may exist: of one that exists, no version is right
     return Condition(
-        versions=versions,
-        other_than=_select_versions(none_match, movie_id, strong=False) if none_match else None,
+        versions=_select_versions(match, movie_id, strong=True),
+        other_than=_select_versions(none_match, movie_id, strong=False),
         unmodified_since=since,
     )
 
 
-def _select_versions(tags: list[Tag], movie_id: int, *, strong: bool) -> list[int]:
-    """Return the versions in the tags of this movie; a strong comparison ignores weak tags."""
-    matches = [MOVIE_TAG.fullmatch(tag.opaque) for tag in tags if not (strong and tag.weak)]
+def _select_versions(found: Tags | None, movie_id: int, *, strong: bool) -> list[int] | None:
+    """Return the versions in the tags of this movie; None if any version will do.
+
+    A strong comparison ignores weak tags (RFC 9110, 8.8.3.2).
+    """
+    if not found or found.any:
+        return None
+    matches = [MOVIE_TAG.fullmatch(tag.opaque) for tag in found.tags if not (strong and tag.weak)]
     versions = [int(match[2]) for match in matches if match and int(match[1]) == movie_id]
     return [version for version in versions if version <= MAX_INTEGER]

@@ -110,21 +110,24 @@ class Connection(web.RequestHandler):
             log.error("connection failed", **context.ids, exc_info=exc)
             response = problems.respond_http(request, status)
         else:
-            if self._refusal:
-                status, message = self._refusal, None
-            elif isinstance(exc, LineTooLong):  # its message has the line
-                message = f"a line has more than {self.max_line_size} bytes"
-            elif isinstance(exc, InvalidHeader):  # its message has the header, perhaps a token
-                message = "Invalid HTTP header"
-            elif isinstance(exc, InvalidURLError):  # its message is the URL
-                message = "Invalid URL"
-            elif message:  # its other lines quote the request
-                message = message.strip().partition("\n")[0].rstrip(": ")
-            reason = message and message[0].lower() + message[1:]
-            context.parser_error = message or HTTPStatus(status).phrase
-            response = problems.respond_http(request, status, reason=reason)
+            sent = self._refusal or HTTPStatus(status)
+            mistake = None if self._refusal else self._describe_mistake(exc, message)
+            context.parser_error = mistake or sent.phrase
+            reason = mistake and mistake[0].lower() + mistake[1:]
+            response = problems.respond_http(request, sent, reason=reason)
         response.force_close()
         return response
+
+    def _describe_mistake(self, exc: BaseException | None, message: str | None) -> str | None:
+        """Say in one line what is wrong with the HTTP, without the client's data."""
+        if isinstance(exc, LineTooLong):  # its message has the line
+            return f"a line has more than {self.max_line_size} bytes"
+        if isinstance(exc, InvalidHeader):  # its message has the header, perhaps a token
+            return "Invalid HTTP header"
+        if isinstance(exc, InvalidURLError):  # its message is the URL
+            return "Invalid URL"
+        # Other lines of the message quote the request.
+        return message and message.strip().partition("\n")[0].rstrip(": ")
 
 
 def get_connection(request: web.BaseRequest) -> Connection:

@@ -87,11 +87,9 @@ class RequestCycle:
         self._running[task] = context
         try:
             if context.refused_status:
-                response: web.StreamResponse = problems.respond_http(
-                    request, context.refused_status
-                )
-                response.force_close()
-                return response
+                refusal = problems.respond_http(request, context.refused_status)
+                refusal.force_close()
+                return refusal
             if route := self._routes.get(handler):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:
