@@ -118,9 +118,9 @@ def status(config: Config) -> None:
 
     with with_database(config) as ready:
         for entry in migrations.status(ready.database.url, ready.migrations, report):
-            when = "applied" if entry.applied else "pending"
-            if entry.applied and entry.applied.applied_at:
-                when = f"{entry.applied.applied_at:%Y-%m-%d %H:%M:%S %Z}"
+            state = "applied" if entry.applied else "pending"
+            at = entry.applied and entry.applied.applied_at
+            when = f"{at:%Y-%m-%d %H:%M:%S %Z}" if at else state
             click.echo(f"{entry.version}  {when:<24} {entry.name or '(its file is missing)'}")
 
 
@@ -255,14 +255,14 @@ def import_(  # noqa: PLR0913 - its options
 
     All rows or none: if one is rejected, nothing is imported and the exit status is 1.
     """
-    kind = formats.detect_format(file, kind, formats.IMPORTED)
+    form = formats.detect_format(file, kind, formats.IMPORTED)
     name = "stdin" if file == "-" else file
     rejects = rejects_path or Path(f"{name}.rejects.ndjson")
     if rejects.resolve() == Path(file).resolve():
         raise OperatorError(f"--rejects {rejects}: this is the file to be imported")
     loaded = load_queries(config)
     with _stop_on_signals(), open_source(file) as stream, with_database(config) as ready:
-        rows = formats.read_rows(name, stream, kind, dict(columns), where)
+        rows = formats.read_rows(name, stream, form, dict(columns), where)
         url = ready.database.url
         result = import_rows(
             url, loaded, rows, rejects, allow_rejects=allow_rejects, dry_run=dry_run
@@ -299,11 +299,12 @@ def export(config: Config, file: str, kind: str | None) -> None:
 
     `import` can read the file again, with ids and times.
     """
-    kind = formats.detect_format(file, kind or ("ndjson" if file == "-" else None), OUTPUT_FORMS)
+    known = kind or ("ndjson" if file == "-" else None)
+    form = formats.detect_format(file, known, OUTPUT_FORMS)
     with _stop_on_signals(), with_database(config) as ready:
         started = time.monotonic()
         try:
-            exported = export_movies(ready.database.url, load_queries(config), file, kind)
+            exported = export_movies(ready.database.url, load_queries(config), file, form)
         except BrokenPipeError:
             sys.exit(128 + signal.SIGPIPE)  # the reader has closed the pipe, as `head` does
     report(f"exported {exported:,} movies in {time.monotonic() - started:.1f} s")

@@ -50,7 +50,7 @@ from service.web.routes import make_routes
 
 log = structlog.get_logger()
 
-RETRY_S = 1.0  # between attempts to verify the database
+VERIFY_RETRY_S = 1.0  # between attempts to verify the database
 CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 POOL = web.AppKey("pool", Pool)
@@ -150,6 +150,8 @@ def _make_routes(
     feed = None
     if config.changes.keep_days:
         feed = Feed(sources.make_statements("lists"), sources.replicas)
+        if sources.replicas:
+            sources.replicas.read_mark = feed.read_end
     bodies = BodyReader(server.body_timeout)
     max_lag = config.database.max_replica_lag if sources.replicas else 0
     routes = make_routes(
@@ -217,7 +219,7 @@ async def _run_pool(pool: Pool, _: object, *, refuse_mistakes: bool) -> AsyncIte
 
 async def _connect_until_ready(pool: Pool, reason: str) -> None:
     while True:  # the pool has logged the first reason
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(VERIFY_RETRY_S)
         try:
             async with pool.connection():
                 log.info("ready")

@@ -15,7 +15,7 @@ from conftest import ROOT, Client
 from import_file import import_file
 from support import Execute
 
-from service.catalogue.movie import COLUMNS, FIELDS, READ_ONLY, TYPES
+from service.catalogue.movie import COLUMN_TYPES, COLUMNS, FIELDS, READ_ONLY
 from service.catalogue.rules import MOVIE, OPTIONAL
 from service.database import query_files
 from service.expected import EXPECTED
@@ -257,7 +257,7 @@ def test_each_optional_field_may_be_null(execute: Execute) -> None:
     rows = execute(
         "select attname from pg_attribute where attrelid = 'movies'::regclass and attnum > 0"
         " and not attisdropped and attnotnull and attname = any (%s)",
-        [*TYPES],
+        [*COLUMN_TYPES],
     )
 
-    assert {name for (name,) in rows} == set(TYPES) - set(OPTIONAL)
+    assert {name for (name,) in rows} == set(COLUMN_TYPES) - set(OPTIONAL)

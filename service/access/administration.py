@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import orjson
 
@@ -14,7 +13,7 @@ from service.database.transactions import Transaction
 from service.errors import OperatorError
 
 # The columns of the list. Times are texts; null: never, or not revoked.
-LISTED: Mapping[str, Any] = {
+LISTED: Mapping[str, object] = {
     "id": int,
     "name": str,
     "scopes": list[str],

@@ -41,18 +41,19 @@ class Limits:
 
     async def charge(self, context: RequestContext, cost: int, charged: int = 0) -> None:
         """Count `cost` units, at most the whole burst, less those `charged`; `LimitReached`."""
-        cost = min(cost, self._policy.quota)
-        if cost <= charged:
+        units = min(cost, self._policy.quota)
+        if units <= charged:
             return
         key = choose_key(context.client_id, context.address)
-        refused = await self._counts.take(key, cost - charged)
-        if refused and charged:
-            refused = await self._counts.take(key, cost)  # the client will send all of it again
+        refused = await self._counts.take(key, units - charged)
+        if charged:
+            # The client will send all of it again: say when there is room for all.
+            refused = refused and await self._counts.take(key, units)
         if refused:
             self._refusals.inc()
             raise LimitReached(
                 f"the limit is {self._rate} units per second, and {self._policy.quota} at once;"
-                f" this request takes {cost}: try again in {refused.retry_after_s} s",
+                f" this request takes {units}: try again in {refused.retry_after_s} s",
                 self._policy,
                 refused.remaining,
                 refused.retry_after_s,

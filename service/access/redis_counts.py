@@ -69,15 +69,15 @@ class RedisCounts:
             async with asyncio.timeout(TIMEOUT_S):
                 if await self._limiter.hit(self._item, identity, cost=cost):
                     return None
-                previous, _, current, left_s = await self._storage.get_sliding_window(
+                previous, _, current, kept_s = await self._storage.get_sliding_window(
                     self._item.key_for(identity), self._policy.window_s
                 )
         except Exception as error:  # noqa: BLE001 - no error of Redis may fail the request
             self._lose(error)
             return None
         await self._memory.give_back(identity, cost)
-        # Redis keeps a window twice as long: its remaining time includes the next window.
-        left_s = max(0.0, left_s - self._policy.window_s)
+        # Redis keeps the counts of a window until the next window has ended, too.
+        left_s = max(0.0, kept_s - self._policy.window_s)
         return refuse(self._policy, cost, previous, current, left_s)
 
     async def connect(self) -> None:

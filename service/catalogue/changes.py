@@ -12,7 +12,7 @@ from math import inf
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, cast
 
-from service.catalogue.movie import TYPES, Movie
+from service.catalogue.movie import COLUMN_TYPES, Movie
 from service.context import RequestContext
 from service.database.query import Expected
 from service.database.replicas import Replicas
@@ -33,7 +33,7 @@ QUERIES: Mapping[str, Expected] = {
             "movie_id": int,
             "change_version": int,
             "changed_at": datetime,
-            **TYPES,
+            **COLUMN_TYPES,
         },
         [{"after": None, "after_id": None, "size": 1}],
         "GET the changes, and lists of all movies",
@@ -91,8 +91,6 @@ class Feed:
     def __init__(self, statements: Statements, replicas: Replicas | None = None) -> None:
         self._statements = statements
         self._replicas = replicas
-        if replicas:
-            replicas.read_mark = self._find_end
         self._end: FeedPlace | None = None  # as of `_end_read_at`, by the loop's clock
         self._end_read_at = -inf
         self._waiting: dict[asyncio.Future[ChangePage], FeedPlace] = {}
@@ -119,10 +117,10 @@ class Feed:
             return FeedEnd(cast("FeedPlace", mark), must_show=0)
         now = asyncio.get_running_loop().time()
         if now >= self._end_read_at + END_S:
-            self._end, self._end_read_at = await self._find_end([context]), now
+            self._end, self._end_read_at = await self.read_end([context]), now
         return FeedEnd(self._end, self._end.transaction - 1 if self._end else 0)
 
-    async def _find_end(self, waiting: Sequence[RequestContext] = ()) -> FeedPlace | None:
+    async def read_end(self, waiting: Sequence[RequestContext] = ()) -> FeedPlace | None:
         """Return the place behind all changes that can be read now; None if the feed is off."""
         try:
             page, _ = await self._read(END, waiting)

@@ -5,12 +5,11 @@ It also measures how many keys there are, how far the feed is behind, and what t
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 from service.database.query import Expected, Row
 from service.database.statements import Statements
 
-BEGINNING = {"after": "0", "after_id": 0}  # of the changes
+BEGINNING: dict[str, int | str] = {"after": "0", "after_id": 0}  # of the changes
 USED_BY = "clearing what has expired, once a minute"
 QUERIES: Mapping[str, Expected] = {
     "clear_idempotency_keys": Expected({"cleared": int}, [{"at_most": 0}], USED_BY, writes=True),
@@ -36,7 +35,7 @@ class Clearing:
 
     def __init__(self, statements: Statements, keep_days: int) -> None:
         self._statements = statements
-        self._parameters: dict[str, dict[str, Any]] = {"clear_idempotency_keys": {}}
+        self._parameters: dict[str, dict[str, int | str]] = {"clear_idempotency_keys": {}}
         metrics = statements.metrics
         self._gauges = {
             "estimate_idempotency_keys": (metrics.idempotency_keys, _get_value),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from types import UnionType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import NamedTuple, get_args, get_type_hints
 
 import orjson
 
@@ -35,21 +35,21 @@ class Movie(NamedTuple):
 COLUMNS = Movie._fields
 READ_ONLY = ("id", "version", "created_at", "updated_at")
 FIELDS = tuple(name for name in COLUMNS if name not in READ_ONLY)  # clients send these
-TYPES: Mapping[str, Any] = {  # of the columns; those of optional fields may be null
+COLUMN_TYPES: Mapping[str, object] = {  # of the columns; those of optional fields may be null
     name: get_args(hint)[0] if isinstance(hint, UnionType) else hint
     for name, hint in get_type_hints(Movie).items()
 }
 FIRST_FORM = 0xEE72D14C
 # The form of responses, for entity tags: empty for the fields of the first release.
-_FORM = zlib.crc32(repr(TYPES).encode())
+_FORM = zlib.crc32(repr(COLUMN_TYPES).encode())
 FORM = "" if _FORM == FIRST_FORM else f"-{_FORM:x}"
 CSV_HEAD = ",".join(COLUMNS).encode() + b"\n"
 NEEDS_QUOTES = re.compile('[",\r\n]')
 
 
-def movie_json(movie: Movie) -> dict[str, Any]:
+def movie_json(movie: Movie) -> dict[str, object]:
     """Return the movie as clients see it: runtime as `<number> mins`, times in UTC."""
-    values: dict[str, Any] = dict(zip(COLUMNS, movie, strict=True))
+    values: dict[str, object] = dict(zip(COLUMNS, movie, strict=True))
     values["runtime"] = f"{movie.runtime} mins"
     return values
 
@@ -58,7 +58,7 @@ class Form(NamedTuple):
     """How to write movies: the text before, between and after them."""
 
     head: bytes
-    encode: Callable[[dict[str, Any]], bytes]  # of a movie as the API returns it
+    encode: Callable[[dict[str, object]], bytes]  # of a movie as the API returns it
     separator: bytes
     tail: bytes
     media_type: str
@@ -68,14 +68,14 @@ _to_json = partial(orjson.dumps, option=orjson.OPT_UTC_Z)
 LINE_ENDS = "\u0085\u2028\u2029"  # JSON allows them in strings, but many clients split lines there
 
 
-def _to_line(movie: dict[str, Any]) -> bytes:
+def _to_line(movie: dict[str, object]) -> bytes:
     line = orjson.dumps(movie, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
     for end in "" if line.isascii() else LINE_ENDS:
         line = line.replace(end.encode(), f"\\u{ord(end):04x}".encode())
     return line
 
 
-def _to_csv(movie: dict[str, Any]) -> bytes:
+def _to_csv(movie: dict[str, object]) -> bytes:
     cells = [_to_cell(value) for value in orjson.loads(_to_json(movie)).values()]
     return f"{','.join(cells)}\n".encode()
 
@@ -90,7 +90,7 @@ def split_genres(text: str) -> list[str]:
     return [genre.strip() for genre in text.split("|" if "|" in text else ",")]
 
 
-def _to_cell(value: Any) -> str:
+def _to_cell(value: object) -> str:
     """Quote a cell; Python's csv module does not quote a lone CR before Python 3.13."""
     if value is None:
         return ""

@@ -18,7 +18,7 @@ MAX_COMMAS = 20_000
 MAX_INTEGER_DIGITS = 500  # 1 MB of integers of 4,300 digits, Python's limit, takes 60 ms to read
 
 
-def parse_object(data: bytes, called: str = "the body") -> dict[str, Any]:
+def parse_object(data: bytes, called: str = "the body") -> dict[str, object]:
     """Parse one JSON object; raises `Malformed`, which says what is wrong and where."""
     if not data.strip():
         raise Malformed(f"{called} is empty; expected one JSON object")
@@ -55,7 +55,7 @@ def _refuse_crowd(data: bytes, called: str) -> None:
         )
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -63,7 +63,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> object:
     raise Malformed(f"{name} is not a JSON number")
 
 

@@ -53,12 +53,14 @@ def advance(
     before: Progress, answer: Answer, primary: Identity | None, samples: Sequence[Sample]
 ) -> Progress:
     """Return the progress after an answer; `samples`: of this primary, the oldest first."""
-    floor = before.floor
-    if before.follows != primary:
+    if before.follows == primary:
+        floor = before.floor
+    elif primary and answer.timeline == primary[1]:
+        floor = 0
+    else:
         # After a failover, it may have received WAL that the new primary never had: until it gets
         # beyond this place, it may be on the former timeline.
-        is_on_timeline = primary is not None and answer.timeline == primary[1]
-        floor = 0 if is_on_timeline else answer.received
+        floor = answer.received
     caught = next((sample for sample in reversed(samples) if sample.lsn <= answer.lsn), None)
     is_beyond = caught is not None and caught.lsn > floor
     return Progress(primary, floor, caught if is_beyond else None, answer.horizon)

@@ -165,8 +165,8 @@ class AiopgAdapter(PyFormatAdapter):
         """
         processed: str = super().process_sql(query_name, op_type, sql.rstrip("; \n"))  # type: ignore[no-untyped-call]
         first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # behind hints
-        processed = first_word.sub(lambda word: f"{word[0]} {self._comment}", processed, count=1)
-        return re.sub(r"'(\d+)'", lambda number: self._literals[int(number[1])], processed)
+        named = first_word.sub(lambda word: f"{word[0]} {self._comment}", processed, count=1)
+        return re.sub(r"'(\d+)'", lambda number: self._literals[int(number[1])], named)
 
     async def select(  # type: ignore[override] # see above
         self,

@@ -55,8 +55,11 @@ def list_servers(given: Mapping[str, object]) -> list[Address]:
 
     https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-MULTIPLE-HOSTS
     """
-    lists = {name: _find_parameter(given, name).split(",") for name in ("host", "hostaddr", "port")}
-    lists = {name: values for name, values in lists.items() if values != [""]}
+    lists = {
+        name: text.split(",")
+        for name in ("host", "hostaddr", "port")
+        if (text := _find_parameter(given, name))
+    }
     number = len(lists.get("hostaddr") or lists.get("host") or [""])
     if len(lists.get("port", [])) == 1:
         lists["port"] *= number

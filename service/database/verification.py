@@ -36,7 +36,7 @@ QUERIES: Mapping[str, Expected] = {
 }
 
 # The types of PostgreSQL whose values psycopg2 returns as these.
-TYPES: Mapping[Hashable, Sequence[str]] = {
+POSTGRES_TYPES: Mapping[Hashable, Sequence[str]] = {
     int: ("bigint", "integer", "smallint"),
     str: ("text", "character varying"),
     bool: ("boolean",),
@@ -168,7 +168,7 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
     oids = [column.type_code for column in found]
     await cursor.execute("select format_type(unnest(%s::oid[]), null)", (oids,))
     for name, (kind,) in zip(names, await cursor.fetchall(), strict=True):
-        if kind not in (kinds := TYPES[expected.columns[name]]):
+        if kind not in (kinds := POSTGRES_TYPES[expected.columns[name]]):
             what = f"{query.name} must return {name} as {' or '.join(kinds)}, not {kind}"
             raise query.make_error(what)
 
@@ -298,11 +298,12 @@ class QueryRegistry:
 
     async def _verify_soon(self, found: Mapping[str, Query]) -> bool:
         """Verify the queries, again and again while a lock or an outage prevents that."""
-        reason = ""
+        logged = ""
         while True:
             try:
                 return await verify_queries(self._config, found)
             except Unavailable as error:
-                if reason != (reason := str(error)):
-                    log.warning("queries not reloaded", reason=f"{reason}; trying again")
+                if str(error) != logged:
+                    log.warning("queries not reloaded", reason=f"{error}; trying again")
+                logged = str(error)
                 await asyncio.sleep(RELOAD_RETRY_S)

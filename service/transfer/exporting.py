@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
-from service.catalogue.movie import OUTPUT_FORMS, TYPES, Movie, movie_json
+from service.catalogue.movie import COLUMN_TYPES, OUTPUT_FORMS, Movie, movie_json
 from service.database import MAX_BIGINT, transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
@@ -13,7 +13,9 @@ from service.errors import OperatorError
 from service.transfer.files import write_file
 
 QUERIES: Mapping[str, Expected] = {
-    "export_movies": Expected(TYPES, [{"after_id": "0", "size": 0}], "export", by_command=True),
+    "export_movies": Expected(
+        COLUMN_TYPES, [{"after_id": "0", "size": 0}], "export", by_command=True
+    ),
 }
 CHUNK_ROWS = 2000
 

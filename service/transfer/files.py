@@ -19,12 +19,11 @@ def open_source(path: str) -> Iterator[BinaryIO]:
     with ExitStack() as files:
         with convert_read_errors(path):
             number = 0 if path == "-" else path
-            stream = files.enter_context(open(number, "rb", closefd=path != "-"))
+            opened = files.enter_context(open(number, "rb", closefd=path != "-"))
             # https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1
-            if stream.peek().startswith(b"\x1f\x8b"):
-                unpacked = files.enter_context(gzip.GzipFile(fileobj=stream))
-                stream = io.BufferedReader(unpacked)
-        yield stream
+            is_gzip = opened.peek().startswith(b"\x1f\x8b")
+            unpacked = files.enter_context(gzip.GzipFile(fileobj=opened)) if is_gzip else None
+        yield io.BufferedReader(unpacked) if unpacked else opened
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from marshmallow.validate import Range
 
@@ -13,7 +13,7 @@ from service.catalogue.rules import MOVIE, MovieInput
 from service.catalogue.strict_json import MAX_BYTES
 from service.database import MAX_INTEGER
 from service.errors import CatalogueError
-from service.json_fields import MAX_DIGITS, JSONField, JSONObject, load_fields
+from service.json_fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
 
 TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
 
@@ -25,8 +25,8 @@ class FileRow(NamedTuple):
     """
 
     line: int
-    given: Any
-    movie: dict[str, Any] | CatalogueError | None
+    given: object
+    movie: dict[str, object] | CatalogueError | None
     size: int  # bytes in the file
 
 
@@ -49,7 +49,7 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def read_record(row: Mapping[str, Any]) -> dict[str, Any]:
+def read_record(row: Mapping[str, object]) -> Values:
     """Return the values of `FIELDS`, or of `COLUMNS` if the row has a read-only field.
 
     Raises `Malformed` or `Invalid`.

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from service.catalogue.movie import COLUMNS, FIELDS, TYPES, split_genres
+from service.catalogue.movie import COLUMN_TYPES, COLUMNS, FIELDS, split_genres
 from service.catalogue.rules import OPTIONAL
 from service.catalogue.strict_json import MAX_BYTES
-from service.errors import CatalogueError, Malformed, quote
+from service.errors import Malformed, quote
 from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
@@ -82,18 +82,19 @@ def _read_table(
     fields = [(field, _find_column(header, name)) for field, name in names.items() if name]
     conditions = [(_find_column(header, name), value) for name, value in where]
     for line, cells, size in records:
-        movie: dict[str, Any] | CatalogueError | None = None
+        given = dict(zip(header, cells, strict=False))
         try:
             _check_cells(cells, len(header))
-            if all(cells[index] == value for index, value in conditions):
-                movie = {
-                    field: _parse_cell(field, cells[index])
-                    for field, index in fields
-                    if cells[index] != empty
-                }
+            is_wanted = all(cells[index] == value for index, value in conditions)
+            values = {
+                field: _parse_cell(field, cells[index])
+                for field, index in fields
+                if is_wanted and cells[index] != empty
+            }
         except Malformed as error:
-            movie = error
-        yield FileRow(line, dict(zip(header, cells, strict=False)), movie, size)
+            yield FileRow(line, given, error, size)
+        else:
+            yield FileRow(line, given, values if is_wanted else None, size)
 
 
 def _find_column(header: Sequence[str], name: str) -> int:
@@ -112,7 +113,7 @@ def _check_cells(cells: Sequence[str], number: int) -> None:
         raise Malformed("the row is not UTF-8") from error
 
 
-def _parse_cell(field: str, text: str) -> Any:
+def _parse_cell(field: str, text: str) -> object:
     if field == "genres":
         return split_genres(text)
     if field == "runtime":
@@ -122,7 +123,7 @@ def _parse_cell(field: str, text: str) -> Any:
                 f'"runtime" must be like "102 mins", "102 min" or "102", found {quote(text)}'
             )
         return f"{int(match[1])} mins"
-    if TYPES[field] is int:
+    if COLUMN_TYPES[field] is int:
         if not INTEGER.fullmatch(text.strip()):
             raise Malformed(f'"{field}" must be a whole number, found {quote(text)}')
         return int(text)

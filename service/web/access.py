@@ -39,9 +39,8 @@ class AccessControl:
         """
         if not route.scope:
             return
-        client = None
-        if hdrs.AUTHORIZATION in request.headers:
-            client = await self._find_client(request, context)
+        is_token_sent = hdrs.AUTHORIZATION in request.headers
+        client = await self._find_client(request, context) if is_token_sent else None
         if client:
             context.client_id = client.id
             if client.scope < route.scope:
@@ -65,12 +64,12 @@ class AccessControl:
         sent = request.headers.getall(hdrs.AUTHORIZATION)
         if len(sent) > 1:
             raise MalformedHeader("expected one Authorization header, found more")
-        scheme, _, token = sent[0].replace("\t", " ").partition(" ")
+        scheme, _, credentials = sent[0].replace("\t", " ").partition(" ")
         if scheme.lower() != "bearer":
             if self.anonymous < Scope.WRITE:
                 raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
             return None
-        token = token.strip(" ")
+        token = credentials.strip(" ")
         try:
             return self._clients.get_known(token) or await self._clients.look_up(token, context)
         except Unauthorized:

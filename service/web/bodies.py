@@ -3,7 +3,6 @@
 import asyncio
 import re
 import zlib
-from typing import Any
 
 from aiohttp import web
 
@@ -43,7 +42,7 @@ class BodyReader:
         self._timeout = timeout
         self._large_bytes = 0  # of the large bodies that are arriving
 
-    async def read_object(self, request: web.Request) -> dict[str, Any]:
+    async def read_object(self, request: web.Request) -> dict[str, object]:
         """Return the JSON object in the body.
 
         Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` beyond `MAX_LARGE_BYTES`.
@@ -51,18 +50,18 @@ class BodyReader:
         content = request.content
         try:
             if content.is_eof() and content.total_bytes <= FREE_BYTES:
-                body = content.read_nowait()  # it arrived with the head, as most bodies do
+                sent = content.read_nowait()  # it arrived with the head, as most bodies do
             else:
                 async with asyncio.timeout(self._timeout):
-                    body = await self._read(request)
+                    sent = await self._read(request)
         except web.RequestPayloadError as error:
             raise Malformed(UNREADABLE) from error
         except TimeoutError as error:
             raise BodyTimedOut from error
         except ConnectionError as error:
             raise ClientGone from error
-        if coding := request.headers.get("Content-Encoding"):
-            body = _decompress(body, coding.strip().lower())
+        coding = request.headers.get("Content-Encoding")
+        body = _decompress(sent, coding.strip().lower()) if coding else sent
         try:
             return parse_object(body)
         except Malformed as error:

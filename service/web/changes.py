@@ -15,7 +15,7 @@ from service.web.http.compression import Content, LargeResponse
 from service.web.http.contexts import CONTEXT
 from service.web.http.query_strings import QueryParameter, number_parameter, parse_query
 from service.web.request_cycle.cycle import RequestCycle
-from service.web.responses import JSON_TYPE, encode_json
+from service.web.responses import JSON_HEADERS, encode_json
 
 MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
 STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
@@ -44,7 +44,7 @@ class Changes:
     cycle: RequestCycle
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """200 and the next changes; with `wait`, as soon as there is one."""
+        """Return the next changes; with `wait`, as soon as there is one."""
         context, loop = request[CONTEXT], asyncio.get_running_loop()
         query = parse_query(request.rel_url.raw_query_string, SCHEMA)
         after, seconds = query.get("after"), query.get("wait", 0)
@@ -62,7 +62,7 @@ class Changes:
 def _encode(page: ChangePage) -> Content:
     changes = [_change_json(change) for change in page.changes]
     metadata = {"next_cursor": encode_change(page.next), "as_of": page.as_of}
-    return Content(encode_json({"changes": changes, "metadata": metadata}), JSON_TYPE)
+    return Content(encode_json({"changes": changes, "metadata": metadata}), JSON_HEADERS)
 
 
 def _change_json(change: Change) -> dict[str, object]:

@@ -1,7 +1,6 @@
 """Builds the responses: JSON bodies, and 304 for clients that have the body already."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 from aiohttp import hdrs, web
@@ -13,16 +12,16 @@ from service.web.http.conditions import content_headers, is_not_modified, not_mo
 from service.web.http.direct_response import DirectResponse
 
 JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
-JSON_TYPE = {"Content-Type": "application/json"}
+JSON_HEADERS = {"Content-Type": "application/json"}
 
 
-def encode_json(payload: Mapping[str, Any]) -> bytes:
+def encode_json(payload: Mapping[str, object]) -> bytes:
     """Encode with two spaces of indentation and a final newline; datetimes as RFC 3339."""
     return orjson.dumps(payload, option=JSON_OPTIONS)
 
 
 def json_response(
-    payload: Mapping[str, Any], headers: Mapping[str, str] = JSON_TYPE, status: int = 200
+    payload: Mapping[str, object], headers: Mapping[str, str] = JSON_HEADERS, status: int = 200
 ) -> DirectResponse:
     """Return a response with `payload` as JSON; `headers` have its Content-Type."""
     return DirectResponse(encode_json(payload), headers, status)
@@ -31,7 +30,7 @@ def json_response(
 def movie_response(movie: Movie, headers: Mapping[str, str], status: int = 200) -> DirectResponse:
     """Return a response with `{"movie": {...}}`."""
     body = orjson.dumps({"movie": movie_json(movie)}, option=JSON_OPTIONS)
-    return DirectResponse(body, {**JSON_TYPE, **headers}, status)
+    return DirectResponse(body, {**JSON_HEADERS, **headers}, status)
 
 
 def make_content(

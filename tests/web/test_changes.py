@@ -625,7 +625,7 @@ async def test_cleared_changes_are_not_read_again(
 
     with hold(database, "select pg_current_xact_id()"):
         cleared = [await keeper.clear("clear_changes") for _ in range(3)]
-        last = keeper._parameters["clear_changes"]["after_id"]  # noqa: SLF001
+        last = int(keeper._parameters["clear_changes"]["after_id"])  # noqa: SLF001
         pages = count_pages(last)
         pages_of_all = count_pages(0)
         cleared.append(await keeper.clear("clear_changes"))

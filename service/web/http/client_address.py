@@ -34,30 +34,31 @@ class ClientAddresses:
         one that sent it: the trusted proxy after it.
         """
         is_trusted = self._trusts_unix if peer == UNIX else self._look_up(peer.partition("%")[0])[1]
+        if not is_trusted or _X_FORWARDED_FOR not in headers:
+            return peer
+        hops = ",".join(headers.getall(_X_FORWARDED_FOR)).rsplit(",", MAX_HOPS)
         client = peer
-        hops = []
-        if is_trusted and _X_FORWARDED_FOR in headers:
-            hops = ",".join(headers.getall(_X_FORWARDED_FOR)).rsplit(",", MAX_HOPS)
-        while is_trusted and hops:
-            address, is_trusted = self._look_up(hops.pop().strip(' \t"')[:MAX_HOP_LENGTH])
+        for hop in reversed(hops):
+            address, is_proxy = self._look_up(hop.strip(' \t"')[:MAX_HOP_LENGTH])
             client = address or client
+            if not is_proxy:
+                break
         return client
 
     def _parse_and_judge(self, text: str) -> tuple[str | None, bool]:
-        """Return the address in its usual form (None: not an address) and whether it is trusted.
-
-        The text may have a port and brackets (RFC 7239, 6).
-        """
-        if text.startswith("["):
-            text = text[1:].partition("]")[0]
-        elif text.count(":") == 1:
-            text = text.partition(":")[0]
+        """Return the address in its usual form (None: not an address) and whether it is trusted."""
         try:
-            address = ip_address(text)
+            found = ip_address(_strip_port(text))
         except ValueError:
             return None, False
-        if isinstance(address, IPv6Address):
-            if address.scope_id:
-                return None, False
-            address = address.ipv4_mapped or address
+        if isinstance(found, IPv6Address) and found.scope_id:
+            return None, False
+        address = (isinstance(found, IPv6Address) and found.ipv4_mapped) or found
         return str(address), any(address in network for network in self._networks)
+
+
+def _strip_port(text: str) -> str:
+    """Remove a port and brackets (RFC 7239, 6)."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text

@@ -33,8 +33,10 @@ class Contexts:
     def make(self, message: RawRequestMessage, peer: str) -> RequestContext:
         """Make the context of a request from this peer, also for invalid HTTP."""
         headers = message.headers
-        request_id = headers.get(REQUEST_ID)
-        if request_id is None or not WELL_FORMED_ID.fullmatch(request_id):
+        sent = headers.get(REQUEST_ID)
+        if sent is not None and WELL_FORMED_ID.fullmatch(sent):
+            request_id = sent
+        else:
             request_id = f"{self._process_id}-{next(self._numbers):x}"
         context = RequestContext(
             request_id,

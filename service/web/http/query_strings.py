@@ -16,6 +16,7 @@ from marshmallow.fields import Field
 
 from service.database import MAX_INTEGER
 from service.errors import Failure, WrongParameters, quote
+from service.json_fields import Values
 
 MAX_PARAMETER_BYTES = 8000  # of a cursor; about the limit of a URL
 DIGITS = "(0|[1-9][0-9]{0,9})"
@@ -29,14 +30,14 @@ class QueryParameter(Field[Any]):
     `expected` is what errors and the reference say; `schema` is its JSON Schema.
     """
 
-    def __init__(self, expected: str, parse: Callable[[str], Any] = str, **schema: Any) -> None:
+    def __init__(self, expected: str, parse: Callable[[str], object] = str, **schema: Any) -> None:
         super().__init__(error_messages={"invalid": f"must be {expected}"})
         self.expected = expected
         self.schema = schema
         self._parse = parse
         self._max_bytes = schema.get("maxLength", MAX_PARAMETER_BYTES)
 
-    def _deserialize(self, value: str, attr: str | None, data: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - marshmallow's signature
+    def _deserialize(self, value: str, attr: str | None, data: object, **kwargs: object) -> object:  # noqa: ARG002 - marshmallow's signature
         # PostgreSQL does not store NUL.
         if "\0" in value or not 0 < len(value.encode()) <= self._max_bytes:
             raise self.make_error("invalid")
@@ -75,7 +76,7 @@ def reject_query_string(request: web.Request) -> None:
         parse_query(query, NO_PARAMETERS)
 
 
-def parse_query(query: str, schema: Schema) -> dict[str, Any]:
+def parse_query(query: str, schema: Schema) -> Values:
     """Return the values of the parameters that were sent; `WrongParameters`."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")

@@ -6,11 +6,10 @@ these.
 
 import hashlib
 from datetime import UTC, datetime
-from typing import Any
 
 import orjson
 
-from service.catalogue.movie import TYPES
+from service.catalogue.movie import COLUMN_TYPES
 from service.catalogue.paging import Filter, Place, SortKey
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.web.http.seals import seal, unseal
@@ -39,22 +38,21 @@ def _digest(filters: Filter, sort: str) -> bytes:
     return hashlib.blake2b(f"{sort} {filters}".encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def _parse_place(content: Any, sort: str) -> Place:
+def _parse_place(content: object, sort: str) -> Place:
     """Check every value, so that no forged cursor causes an error in the database."""
     field = sort.removeprefix("-")
-    kind = TYPES.get(field, int)  # relevance is a number
+    kind = COLUMN_TYPES.get(field, int)  # relevance is a number
     types = [bool, int, str if kind is datetime else kind, int]
     if not isinstance(content, list) or [type(part) for part in content] != types:
         raise ValueError("not a place")
-    backwards, total, value, movie_id = content
+    backwards, total, sent, movie_id = content
     # All JSON parsers read a total below 2^53 exactly (RFC 8259, 6).
-    if not 0 <= movie_id <= MAX_BIGINT or not 0 < total < 2**53 or "\0" in str(value):
+    if not 0 <= movie_id <= MAX_BIGINT or not 0 < total < 2**53 or "\0" in str(sent):
         raise ValueError("out of range")
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
-    if kind is int and abs(value) > maximum:
+    if kind is int and abs(sent) > maximum:
         raise ValueError("out of range")
-    if kind is datetime:
-        value = datetime.fromisoformat(value)
-        if value.tzinfo != UTC:
-            raise ValueError("not in UTC")
+    value = datetime.fromisoformat(sent) if kind is datetime else sent
+    if isinstance(value, datetime) and value.tzinfo != UTC:
+        raise ValueError("not in UTC")
     return Place(key=SortKey(value, movie_id), backwards=backwards, total=total)

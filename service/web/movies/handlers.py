@@ -32,14 +32,13 @@ class Movies:
     require_if_match: bool
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """201 and the new movie, or the first response to an earlier request with the same key."""
+        """Create a movie: 201; a key that was used before gets its first response again."""
         if request.rel_url.raw_query_string:
             reject_query_string(request)
         key = parse_key(request) if HEADER_NAME in request.headers else None
         fields = load_fields(MOVIE, await self.bodies.read_object(request))
-        replayed = False
         if key is None:
-            movie = await self.catalogue.create(fields, request[CONTEXT])
+            movie, replayed = await self.catalogue.create(fields, request[CONTEXT]), False
         else:
             movie, replayed = await self.idempotent_creates.create(key, fields, request[CONTEXT])
         headers = movie_headers(movie)
@@ -49,7 +48,7 @@ class Movies:
         return movie_response(movie, headers, status=201)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """200 and the movie, or 304."""
+        """Return the movie: 200, or 304 if the client has it."""
         movie = await self.catalogue.get(_parse_target(request), request[CONTEXT])
         headers = movie_headers(movie)
         if is_not_modified(request, headers):
@@ -57,15 +56,15 @@ class Movies:
         return movie_response(movie, headers)
 
     async def update(self, request: web.Request) -> web.StreamResponse:
-        """200 and the movie; only the fields that were sent have changed (RFC 7396)."""
+        """Change only the fields that are sent (RFC 7396): 200 and the movie."""
         return await self._change(request, partial=True)
 
     async def replace(self, request: web.Request) -> web.StreamResponse:
-        """200 and the movie; all of its fields were replaced."""
+        """Replace all fields: 200 and the movie."""
         return await self._change(request, partial=False)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
-        """200 and the deleted movie."""
+        """Delete the movie: 200 and the movie as it was."""
         movie_id = _parse_target(request)
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
         movie = await self.catalogue.delete(movie_id, condition, request[CONTEXT])
@@ -73,11 +72,10 @@ class Movies:
 
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
         movie_id = _parse_target(request)
-        fields = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
-        if not partial:
-            fields = dict.fromkeys(OPTIONAL) | fields
+        sent = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
+        changes = sent if partial else dict.fromkeys(OPTIONAL) | sent
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
-        movie = await self.catalogue.update(movie_id, fields, condition, request[CONTEXT])
+        movie = await self.catalogue.update(movie_id, changes, condition, request[CONTEXT])
         headers = movie_headers(movie)
         # The response is the current state of this path (RFC 9110, 8.7).
         headers["Content-Location"] = f"/v1/movies/{movie.id}"

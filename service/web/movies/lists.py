@@ -45,7 +45,7 @@ class Lists:
     _batchers: Batchers = field(default_factory=WeakValueDictionary, init=False)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """200 and a page of the movies that match the query string, or all of them as a stream."""
+        """Return a page of the movies that match the query string, or all of them as a stream."""
         if self.has_streams and hdrs.ACCEPT in request.headers and (form := choose_form(request)):
             if "id" in request.query:
                 return await self._list_ids(request, parse_list_query(request), form)
@@ -71,23 +71,24 @@ class Lists:
 
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
         """Fetch and encode the page for the requests of these rows, which all have the key 0."""
-        waiting, place = list_contexts(rows), None
+        waiting, headers = list_contexts(rows), dict[str, str]()
         if self.feed and query.is_whole_list:  # before the list: no change may be missed
             place, must_show = await self.feed.find_end(waiting[0])
             waiting[0].require(must_show)
+            if place:
+                headers[CHANGES_CURSOR] = encode_change(place)
         page = await self.listing.fetch_page(
             query.filter, query.sort, query.place, query.page_size, waiting
         )
         more = {}
         if query.filter.title and not page.total:
             more["suggestions"] = await self.suggestions.find(query.filter, waiting[0])
-        headers = {CHANGES_CURSOR: encode_change(place)} if place else {}
         return {0: encode_page(query, page, more, headers)}
 
     async def _list_ids(
         self, request: web.Request, query: ListQuery, form: Form | None = None
     ) -> web.StreamResponse:
-        """200 and the movies with these ids, in this order; in a form of streams, or as JSON."""
+        """Return the movies with these ids, in this order; in a form of streams, or as JSON."""
         found = await self.catalogue.get_several(query.ids, [request[CONTEXT]])
         movies = [found[each] for each in query.ids if each in found]
         if form:

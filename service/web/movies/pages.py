@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiohttp import web
 from yarl import URL
@@ -27,7 +27,7 @@ class EncodedPage(NamedTuple):
 def encode_page(
     query: ListQuery,
     page: Page,
-    more: dict[str, Any],
+    more: Mapping[str, object],
     headers: Mapping[str, str] | None = None,
 ) -> EncodedPage:
     """Encode `{"movies": [...], "metadata": {...}}`; `more`: metadata that only some lists have.
@@ -38,7 +38,7 @@ def encode_page(
     previous_cursor = encode(page.previous, backwards=True) if page.previous else None
     next_cursor = encode(page.next, backwards=False) if page.next else None
     last_page = page.last_page(query.page_size)
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         "page_size": query.page_size,
         "total_records": page.total,
         "total_is_estimate": page.total_is_estimate,
@@ -46,9 +46,9 @@ def encode_page(
         "previous_cursor": previous_cursor,
     }
     if query.page_number:
-        metadata["current_page"] = query.page_number
-        metadata["last_page"] = last_page
-    payload = {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata | more}
+        metadata |= {"current_page": query.page_number, "last_page": last_page}
+    metadata |= more
+    payload = {"movies": [movie_json(movie) for movie in page.movies], "metadata": metadata}
     content = make_content(encode_json(payload), headers=headers)
     return EncodedPage(content, previous_cursor, next_cursor, last_page)
 
