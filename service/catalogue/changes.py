@@ -86,7 +86,11 @@ class ChangePage:
 
 
 class Feed:
-    """Returns changes; may raise `Unavailable`."""
+    """Returns changes; may raise `Unavailable`.
+
+    What must stay true: whoever goes on from place to place sees every change of a movie, or its
+    last one, once it is committed; a place behind which changes may be missing is `CursorExpired`.
+    """
 
     def __init__(self, statements: Statements, replicas: Replicas | None = None) -> None:
         self._statements = statements

@@ -59,7 +59,11 @@ Run = Callable[[], Awaitable[Response | None]]
 
 
 class IdempotentCreates:
-    """Creates one movie per key; every method may raise `Unavailable`."""
+    """Creates one movie per key; every method may raise `Unavailable`.
+
+    What must stay true: a key creates once, also if several processes use it at once; each later
+    request gets the first response; if nothing was created, the key stays unused.
+    """
 
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
         self._statements = statements

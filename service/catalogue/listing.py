@@ -64,7 +64,12 @@ QUERIES: Mapping[str, Expected] = {
 
 
 class Listing:
-    """Lists movies; may raise `Unavailable`. `streams`: the statements of whole lists."""
+    """Lists movies; may raise `Unavailable`. `streams`: the statements of whole lists.
+
+    What must stay true: whoever follows the cursors, forwards or backwards, gets each movie that
+    stays in the list once; both ways to fetch a page give the same rows; the total of a response
+    does not contradict its rows.
+    """
 
     def __init__(self, statements: Statements, streams: Statements | None = None) -> None:
         self._statements = statements

@@ -80,6 +80,8 @@ class Connection(aiopg.Connection):
     """Raises `QueryCanceled` if PostgreSQL cancels a statement, for example at its timeout.
 
     aiopg would raise `CancelledError`, as if the task were cancelled, and report it to the loop.
+    What must stay true: a cancelled task ends as cancelled, whatever PostgreSQL says meanwhile; a
+    connection whose response nobody waits for is closed.
     """
 
     async def _poll(self, waiter: asyncio.Future[None], timeout: float) -> None:  # noqa: ASYNC109 - aiopg's

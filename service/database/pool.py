@@ -38,6 +38,11 @@ CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 class Pool:
     """Lends connections to the tasks of one event loop.
 
+    What must stay true: there are at most `max_open` backends, with those that may still run a
+    statement that was given up; a connection is lent to one task at a time, after it was verified,
+    and while it is idle and trusted; a free place or connection goes to the task that has waited
+    longest; after `close`, no connection is open.
+
     `verify` is called with each new connection until it has returned True once: no query runs
     before the schema is verified. None: that is not necessary.
 

@@ -4,6 +4,9 @@ aiosql takes misspelt names and settings for comments, so `load` refuses these. 
 SQL without comments, and a number in quotes in place of each literal; `AiopgAdapter` puts the
 literals back. So aiosql sees a colon only where PostgreSQL and psql see a parameter.
 `verification.py` lets PostgreSQL check the rest.
+
+What must stay true: PostgreSQL gets the SQL as it is written, without its comments; what psql would
+read in another way is refused, with file and line.
 """
 
 import re

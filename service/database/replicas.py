@@ -178,7 +178,11 @@ class Replica(PolledServer):
 
 
 class Replicas:
-    """The replicas of a process. `pool`: of the primary; `max_streams`: of each replica."""
+    """The replicas of a process. `pool`: of the primary; `max_streams`: of each replica.
+
+    What must stay true: no read is older than what its requests must show (`freshness.may_serve`);
+    in doubt, it is sent to the primary; what a replica alone refuses is repeated there.
+    """
 
     def __init__(
         self, settings: Database, queries: Mapping[str, Query], pool: Pool, max_streams: int

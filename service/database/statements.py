@@ -52,6 +52,10 @@ log = structlog.get_logger()
 class Statements:
     """The statements of queries/*.sql, by name.
 
+    What must stay true: a write is sent twice only if it is repeatable; an error is `Unavailable`
+    if nobody knows whether a write was committed; settings, notices and a late timeout of one
+    statement do not reach the next one on its connection; each failure is logged once.
+
     `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
     that takes longer is logged (0: none); `share`: of the pool, for reads. Without `repeats_reads`,
     a read whose connection broke is not repeated. `require_migrations` raises `Unavailable` while a

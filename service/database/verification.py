@@ -230,7 +230,8 @@ class LoadedQueries(dict[str, Query]):
 class QueryRegistry:
     """What a process uses of queries/*.sql and migrations/*.sql.
 
-    `load` reads and checks the query files.
+    `load` reads and checks the query files. What must stay true: no request sends a query that was
+    not verified; a reload replaces all queries or none; what could not be verified yet, is later.
     """
 
     def __init__(self, config: Config, load: Callable[[], Mapping[str, Query]]) -> None:

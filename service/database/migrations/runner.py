@@ -3,6 +3,9 @@
 Each .sql file becomes a step of alembic's `MigrationContext`, which decides on transactions and
 keeps `alembic_version` (docs/decisions/0003-alembic-with-sql-files.md). In the same transaction,
 the step records itself in `schema_migrations`: `history` has the rules.
+
+What must stay true: a file is applied and recorded in one transaction, if it has one; of two runs
+at once, one applies each file; after a failure, the files before it are applied and recorded.
 https://alembic.sqlalchemy.org/en/latest/api/runtime.html
 """
 

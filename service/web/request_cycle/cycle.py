@@ -31,6 +31,10 @@ NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 class RequestCycle:
     """Passes requests to their handlers; a request that exceeds `request_timeout` gets a 503.
 
+    What must stay true: a request gets one response, whatever its handler raises, and is reported
+    once; a body that was not read ends its connection; a handler that is cancelled has ended before
+    its response is sent.
+
     A handler that needs more time raises `RequestContext.deadline`.
     One timer checks all requests: `asyncio.timeout` for each costs a read 30 calls more.
     Without an `access_log`, requests are not logged.
