@@ -78,7 +78,7 @@ calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, 
 # Whoever makes a release sets this to the one before it.
 RELEASE_BEFORE ?= bc1446e
 drills: export RELEASE_BEFORE := $(RELEASE_BEFORE)
-drills: $(VENV)/run-$(PYTHON_ID) ## faults and hostile clients, with real processes (6 minutes; ARGS="--only NAME")
+drills: $(VENV)/run-$(PYTHON_ID) ## faults that need real processes (2 minutes; ARGS="--only NAME")
 	$(BIN)/python -m drills.run $(ARGS)
 
 ops-drill: $(VENV)/run-$(PYTHON_ID) ## cause each alert of ops/ (15 minutes; needs prometheus; ARGS="--only NAME")

@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,10 +21,8 @@ from typing import Any
 
 import click
 
-from drills.crowds import open_socket
-from drills.database_faults import set_synchronous_standbys
 from drills.handbook import HANDBOOK, run_commands
-from drills.lab import LISTS, Lab, open_lab
+from drills.lab import LISTS, Lab, only, open_lab
 from drills.load import Load, wait_until
 from drills.postgres import Postgres
 from drills.processes import Process, find_free_port, freeze, kill, stop
@@ -153,15 +152,17 @@ async def slow_trigger(site: Site) -> AsyncIterator[None]:
 @fault("CatalogueConnectionsStuck")
 async def lose_standby(site: Site) -> AsyncIterator[None]:
     """Commits wait for a synchronous standby that does not exist."""
-    set_synchronous_standbys(site.lab.postgres, "away")
+    site.execute("alter system set synchronous_standby_names = 'away'")
+    site.execute("select pg_reload_conf()")
     yield
-    set_synchronous_standbys(site.lab.postgres, "")
+    site.execute("alter system reset synchronous_standby_names")
+    site.execute("select pg_reload_conf()")
 
 
 @fault("CatalogueOpenFiles", workers=1, wrapper=("prlimit", "--nofile=3600"))
 async def many_connections(site: Site) -> AsyncIterator[None]:
     """A process may open 3,600 files, and 3,200 idle clients are connected."""
-    crowd = [open_socket(site.service.url) for _ in range(3200)]
+    crowd = [socket.create_connection(("127.0.0.1", site.service.port)) for _ in range(3200)]
     yield
     for each in crowd:
         each.close()
@@ -325,12 +326,11 @@ def follow_sections(site: Site, alerts: tuple[str, ...]) -> list[tuple[str, str]
 
 
 @click.command()
-@click.option("--only", default="", help="Names of alerts, separated by commas.")
-def main(only: str) -> None:
+@only([alert for each in FAULTS for alert in each.alerts])
+def main(names: list[str]) -> None:
     """Cause each alert of ops/alerts.yml; exit status 1 if one does not fire or does not end."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    names = set(filter(None, only.split(",")))
-    chosen = [each for each in FAULTS if not names or names & set(each.alerts)]
+    chosen = [each for each in FAULTS if {*names} & {*each.alerts}]
     click.echo(f"{'alerts':<44} {'fired':>6} {'ended':>6}  fault ({MINUTE_S} s for each minute)")
     with open_lab() as lab:
         results = [asyncio.run(run_fault(lab, each)) for each in chosen]

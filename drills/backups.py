@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import dedent
 
 from drills.client import Connection
-from drills.database_faults import wait_for_standby
 from drills.lab import Checks, Lab, drill
 from drills.load import Load, wait_for_status, wait_until
 from drills.postgres import Postgres
@@ -96,6 +95,13 @@ async def make_server(lab: Lab) -> tuple[Postgres, Shell]:
     return server, Shell(server, lab.new_folder("backup"), lab.processes)
 
 
+async def wait_for_receiver(server: Postgres) -> None:
+    """Wait until commits wait for the program that receives the WAL."""
+    sql = "select 1 from pg_stat_replication where sync_state = 'sync'"
+    if await wait_until(lambda: server.execute("postgres", sql), 60) == inf:
+        raise RuntimeError("the WAL is not received")
+
+
 async def start_restored(server: Postgres) -> None:
     """Start the server, and wait until it has recovered."""
     await asyncio.to_thread(server.start)
@@ -103,14 +109,13 @@ async def start_restored(server: Postgres) -> None:
         raise RuntimeError("the server does not end its recovery")
 
 
-@drill(
-    "Dump the database under load and restore it into a new one, with the commands of"
-    " docs/operators/backup.md.",
-    "No write that was acknowledged before the dump is lost; requests succeed during the dump and,"
-    " with the application role, in the new database.",
-)
+@drill
 async def dump(lab: Lab, checks: Checks) -> None:
-    """Dump and restore, as for small catalogues."""
+    """Dump the database under load, and restore it into a new one.
+
+    No write that was acknowledged before the dump is lost. Requests succeed during the dump and,
+    with the application role, in the new database.
+    """
     handbook = Handbook()
     server, shell = await make_server(lab)
     service = await lab.serve(server.url(DATABASE))
@@ -130,21 +135,19 @@ async def dump(lab: Lab, checks: Checks) -> None:
     server.kill()
 
 
-@drill(
-    "Back up a server under load; kill -9 it and delete its data. Restore it to the end, then once"
-    " more to an earlier moment, with the commands of docs/operators/backup.md.",
-    "To the end: no acknowledged write is lost, and the running service recovers. To the moment: no"
-    " earlier write is lost, no later one is there, and ids and tags of later ones do not come"
-    " again.",
-)
+@drill
 async def point_in_time(lab: Lab, checks: Checks) -> None:
-    """The data directory is lost."""
+    """Back up a server under load, lose it, and restore it to the end and to an earlier moment.
+
+    To the end: no acknowledged write is lost, and the running service recovers. To the moment: no
+    earlier write is lost, no later one is there, and no id or tag of later ones comes again.
+    """
     handbook = Handbook()
     server, shell = await make_server(lab)
     await shell.run_sql(handbook.make_slot)
     receiver = shell.start(f"exec {handbook.receive}")
     await shell.run_sql(handbook.make_synchronous)
-    await wait_for_standby(server)
+    await wait_for_receiver(server)
     service = await lab.serve(server.url(DATABASE))
     async with Load(service.url).running() as before:
         await shell.run(handbook.back_up.replace(VERIFY, ""))
@@ -184,22 +187,20 @@ async def point_in_time(lab: Lab, checks: Checks) -> None:
 
 async def change_first_movie(url: str, title: str) -> str:
     """Change movie 1 and return its tag."""
-    connection = Connection(url)
-    changed = await connection.request("PATCH", "/v1/movies/1", {"title": title})
-    connection.close()
-    return changed.headers["etag"]
+    async with Connection(url) as connection:
+        changed = await connection.request("PATCH", "/v1/movies/1", {"title": title})
+    return changed.headers["ETag"]
 
 
 async def check_what_clients_hold(url: str, checks: Checks, tag: str, highest: int) -> None:
     """Send the tag of a lost change of movie 1; `highest` is the highest id of lost movies."""
     await change_first_movie(url, "another change")
-    connection = Connection(url)
-    read = await connection.request("GET", "/v1/movies/1", None, {"If-None-Match": tag})
-    checks.require(read.status == 200, f"If-None-Match with a lost tag: {read.status}")
     patch = {"title": "overwritten"}
-    changed = await connection.request("PATCH", "/v1/movies/1", patch, {"If-Match": tag})
-    checks.require(changed.status == 412, f"If-Match: {changed.status}")
     body = {"title": "new", "year": 2000, "runtime": "90 mins", "genres": ["war"]}
-    created = (await connection.request("POST", "/v1/movies", body)).json()["movie"]
+    async with Connection(url) as connection:
+        read = await connection.request("GET", "/v1/movies/1", None, {"If-None-Match": tag})
+        changed = await connection.request("PATCH", "/v1/movies/1", patch, {"If-Match": tag})
+        created = (await connection.request("POST", "/v1/movies", body)).json()["movie"]
+    checks.require(read.status == 200, f"If-None-Match with a lost tag: {read.status}")
+    checks.require(changed.status == 412, f"If-Match: {changed.status}")
     checks.require(created["id"] > highest, f"new id {created['id']:,}, highest lost {highest:,}")
-    connection.close()

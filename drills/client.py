@@ -1,30 +1,22 @@
-"""A small HTTP client: one keep-alive connection, which knows whether a request was sent.
+"""One keep-alive connection to the service."""
 
-Drills must distinguish a connection that could not be opened from a response that never came.
-"""
-
-import asyncio
-import json
-import select
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Self
 
-TIMEOUT_S = 30.0  # for a response; the service gives up after 10
+import aiohttp
+import orjson
 
-
-class NotConnected(Exception):
-    """No request was sent: the connection could not be opened."""
+TIMEOUT = aiohttp.ClientTimeout(30)  # for a response; the service gives up after 10
 
 
 class NoResponse(Exception):
-    """A request was sent on an open connection, and no response came."""
+    """No response came to a request, or it could not be sent."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """A response."""
+    """A response; names of headers in any case."""
 
     status: int
     headers: Mapping[str, str]
@@ -32,17 +24,23 @@ class Response:
 
     def json(self) -> Any:
         """Parse the body."""
-        return json.loads(self.body)
+        return orjson.loads(self.body)
 
 
 class Connection:
-    """One connection, which is opened when it is needed."""
+    """One connection, which is opened when it is needed; `async with` closes it."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port or 80
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        connector = aiohttp.TCPConnector(limit=1)
+        self._session = aiohttp.ClientSession(url, connector=connector, timeout=TIMEOUT)
+
+    async def __aenter__(self) -> Self:
+        """Return this connection."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self._session.close()
 
     async def request(
         self,
@@ -51,58 +49,9 @@ class Connection:
         body: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send a request; raises `NotConnected` or `NoResponse`."""
-        if self._has_ended():
-            self.close()
+        """Send a request; raises `NoResponse`."""
         try:
-            async with asyncio.timeout(TIMEOUT_S):
-                reader, writer = await self._open()
-        except (OSError, TimeoutError) as error:
-            raise NotConnected(repr(error)) from error
-        content = b"" if body is None else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}"]
-        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-        if body is not None:
-            lines.append(f"Content-Length: {len(content)}")
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                writer.write("\r\n".join([*lines, "", ""]).encode() + content)
-                status, received, body_bytes = await _read_response(reader)
-        except (OSError, EOFError, TimeoutError) as error:
-            self.close()
+            async with self._session.request(method, path, json=body, headers=headers) as response:
+                return Response(response.status, response.headers, await response.read())
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NoResponse(f"{method} {path}: {error!r}") from error
-        if received.get("connection", "").lower() == "close":
-            self.close()
-        return Response(status, received, body_bytes)
-
-    def close(self) -> None:
-        """Close the connection; the next request opens another one."""
-        if self._writer:
-            self._writer.close()
-        self._reader = self._writer = None
-
-    def _has_ended(self) -> bool:
-        """Whether the server has closed; the socket is asked, as the event loop may not know."""
-        if not self._reader or not self._writer:
-            return False
-        descriptor = self._writer.get_extra_info("socket").fileno()
-        if descriptor < 0 or self._reader.at_eof():
-            return True
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(0))
-
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if not self._reader or not self._writer:
-            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
-        return self._reader, self._writer
-
-
-async def _read_response(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    headers = {
-        name.lower(): value.strip()
-        for name, _, value in (line.partition(":") for line in head[1:] if line)
-    }
-    body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return int(head[0].split()[1]), headers, body

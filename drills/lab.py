@@ -1,15 +1,17 @@
-"""The input of a drill (`Lab`), and its result (`Checks`)."""
+"""The input of a drill (`Lab`), its result (`Checks`), and the choice of drills."""
 
 import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
+
+import click
 
 from drills.load import Load, Sent, list_problems, summarize
 from drills.postgres import Postgres
@@ -66,28 +68,26 @@ class Checks:
         self.require(load.known and not wrong, "; ".join([figure, *wrong[:3]]))
 
 
-@dataclass(frozen=True)
-class Drill:
-    """One drill: what is done, and what is expected."""
-
-    name: str
-    done: str
-    expected: str
-    run: Run
+DRILLS: dict[str, Run] = {}
 
 
-DRILLS: dict[str, Drill] = {}
-
-
-def drill(done: str, expected: str) -> Callable[[Run], Run]:
+def drill(run: Run) -> Run:
     """Register a function as a drill, under its name with hyphens."""
+    DRILLS[run.__name__.replace("_", "-")] = run
+    return run
 
-    def register(run: Run) -> Run:
-        name = run.__name__.replace("_", "-")
-        DRILLS[name] = Drill(name, done, expected, run)
-        return run
 
-    return register
+def only(known: Collection[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the option `--only`, which chooses some of these names; all by default."""
+
+    def choose(_: object, __: object, names: str) -> list[str]:
+        chosen = [name.strip() for name in names.split(",") if name.strip()]
+        if unknown := [name for name in chosen if name not in known]:
+            raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return chosen or [*known]
+
+    text = f"Some of: {', '.join(known)}."
+    return click.option("--only", "names", default="", callback=choose, help=text)
 
 
 @dataclass

@@ -6,7 +6,6 @@ Each writer changes only the movies that it has created, so it knows the right s
 import asyncio
 import itertools
 import secrets
-import statistics
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,12 +13,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
-from drills.client import Connection, NoResponse, NotConnected, Response
+from drills.client import Connection, NoResponse, Response
 
 RETRY_S = 0.1
 OK, CREATED = 200, 201
-NO_RESPONSE, NOT_CONNECTED = 0, -1  # in place of a status; without a connection, nothing was sent
-NAMES = {NO_RESPONSE: "no response", NOT_CONNECTED: "not connected"}
+NO_RESPONSE = 0  # in place of a status
 FIELDS = ("id", "title", "year", "runtime", "genres", "version")
 POSITION = "catalogue-position"
 Movie = dict[str, Any]
@@ -107,47 +105,41 @@ class Load:
         """Send a request and record its result; None if there was no response."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        response, status = None, NO_RESPONSE
-        try:
+        response = None
+        with suppress(NoResponse):
             response = await connection.request(*request, **options)
-            status = response.status
-        except NotConnected:
-            status = NOT_CONNECTED
-        except NoResponse:
-            pass
+        status = response.status if response else NO_RESPONSE
         self.sent.append(Sent(kind, status, loop.time(), loop.time() - started))
         return response
 
     async def _read(self, number: int, stop: asyncio.Event) -> None:
-        connection = Connection(self.url)
-        for turn in itertools.count(number):
-            if stop.is_set():
-                break
-            kind, path = "read", f"/v1/movies/{turn * 7 % self.movies + 1}"
-            if self.lists and turn % 10 == 0:
-                kind, path = "list", self.lists[turn // 10 % len(self.lists)]
-            if not await self.send(connection, kind, "GET", path):
-                await asyncio.sleep(RETRY_S)
-            await asyncio.sleep(self.pause_s)
-        connection.close()
+        async with Connection(self.url) as connection:
+            for turn in itertools.count(number):
+                if stop.is_set():
+                    break
+                kind, path = "read", f"/v1/movies/{turn * 7 % self.movies + 1}"
+                if self.lists and turn % 10 == 0:
+                    kind, path = "list", self.lists[turn // 10 % len(self.lists)]
+                if not await self.send(connection, kind, "GET", path):
+                    await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self.pause_s)
 
     async def _write(self, number: int, stop: asyncio.Event) -> None:
         """Create a movie, change it twice, delete one of three; then the next one."""
-        connection = Connection(self.url)
-        for turn in itertools.count():
-            if stop.is_set():
-                break
-            name = f"{self.prefix}-{number}-{turn}"
-            # Every other writer uses keys, and sends a create again until it is acknowledged.
-            known = await self._create(connection, name, stop, has_key=number % 2 == 0)
-            if not known:
-                continue
-            for title in (f"{name}/1", f"{name}/2"):
-                await self._change(connection, known, title)
-                await asyncio.sleep(self.pause_s)
-            if turn % 3 == 0:
-                await self._delete(connection, known)
-        connection.close()
+        async with Connection(self.url) as connection:
+            for turn in itertools.count():
+                if stop.is_set():
+                    break
+                name = f"{self.prefix}-{number}-{turn}"
+                # Every other writer uses keys, and sends a create again until it is acknowledged.
+                known = await self._create(connection, name, stop, has_key=number % 2 == 0)
+                if not known:
+                    continue
+                for title in (f"{name}/1", f"{name}/2"):
+                    await self._change(connection, known, title)
+                    await asyncio.sleep(self.pause_s)
+                if turn % 3 == 0:
+                    await self._delete(connection, known)
 
     async def _create(
         self, connection: Connection, name: str, stop: asyncio.Event, *, has_key: bool
@@ -221,19 +213,13 @@ def summarize(sent: list[Sent]) -> str:
     if not sent:
         return "none"
     counts = sorted(Counter(each.status for each in sent).items())
-    words = ", ".join(f"{count:,} x {NAMES.get(status, status)}" for status, count in counts)
+    words = ", ".join(f"{count:,} x {status or 'no response'}" for status, count in counts)
     return f"{words}, at most {max(each.seconds for each in sent):.2f} s"
 
 
 def list_problems(sent: list[Sent], *allowed: int) -> list[Sent]:
     """Return the requests whose status is not allowed: 200 and 201 if none is named."""
     return [each for each in sent if each.status not in (allowed or (OK, CREATED))]
-
-
-def find_p95_ms(sent: list[Sent]) -> float:
-    """Return the 95th percentile of the requests' milliseconds."""
-    seconds = [each.seconds for each in sent]
-    return statistics.quantiles(seconds, n=100)[94] * 1000 if len(seconds) > 1 else inf
 
 
 async def wait_until(condition: Callable[[], object], timeout_s: float) -> float:
@@ -251,12 +237,10 @@ async def wait_for_status(url: str, path: str, status: int, timeout_s: float) ->
     """Request until the status is this one; return the seconds, or infinity after the timeout."""
     loop = asyncio.get_running_loop()
     started = loop.time()
-    connection = Connection(url)
-    while (passed := loop.time() - started) < timeout_s:
-        with suppress(NotConnected, NoResponse):
-            if (await connection.request("GET", path)).status == status:
-                connection.close()
-                return passed
-        await asyncio.sleep(0.05)
-    connection.close()
+    async with Connection(url) as connection:
+        while (passed := loop.time() - started) < timeout_s:
+            with suppress(NoResponse):
+                if (await connection.request("GET", path)).status == status:
+                    return passed
+            await asyncio.sleep(0.05)
     return inf

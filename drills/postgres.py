@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg2
 
-from drills.processes import Process, Processes, find_free_port, freeze, kill, stop
+from drills.processes import Process, Processes, find_free_port, kill, stop
 from service.database.embedded import INITDB_OPTIONS, find_account, find_programs
 
 START_TIMEOUT_S = 60.0
@@ -87,19 +87,10 @@ class Postgres:
         if self._process:
             kill(self._process)
 
-    def freeze(self) -> None:
-        """Stop all its processes (SIGSTOP): the kernel still accepts connections to it."""
-        if self._process:
-            freeze(self._process.pid)
-
     def remove(self) -> None:
         """Delete the data of a server that has ended; an empty folder stays."""
         shutil.rmtree(self.folder)
         self.make_private(self.folder)
-
-    def promote(self) -> None:
-        """Make a standby the primary."""
-        self._run("pg_ctl", "promote", "-D", self.folder, "-w", "-t", "60")
 
     def url(self, database: str, user: str = USER) -> str:
         """Return the URL of a database."""

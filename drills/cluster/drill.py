@@ -12,7 +12,7 @@ from drills.cluster.cluster import Cluster, NotStarted, open_cluster
 from drills.cluster.faults import FAULTS, LOAD_S, wait_for
 from drills.cluster.positions import NOT_FOUND, PositionedLoad
 from drills.cluster.state import API, DATABASE, are_members_healthy
-from drills.lab import FILL
+from drills.lab import FILL, only
 from drills.load import CREATED, OK, list_problems, summarize
 from drills.processes import NotRun
 
@@ -120,16 +120,8 @@ async def run(cluster: Cluster, names: list[str]) -> list[Row]:
     return rows
 
 
-def choose(_: object, __: object, names: str) -> list[str]:
-    """Return these faults, separated by commas; all of them for ""."""
-    chosen = [name.strip() for name in names.split(",") if name.strip()]
-    if unknown := [name for name in chosen if name not in FAULTS]:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(FAULTS)}")
-    return chosen or list(FAULTS)
-
-
 @click.command()
-@click.option("--only", "names", default="", callback=choose, help=f"Some of: {', '.join(FAULTS)}.")
+@only(FAULTS)
 def main(names: list[str]) -> None:
     """Break the cluster in nine ways, under load; exit status 1 if a write is lost, for example."""
     started = time.monotonic()

@@ -23,14 +23,14 @@ class PositionedLoad(Load):
 
     async def _read(self, number: int, stop: asyncio.Event) -> None:
         if number % 2:
-            return await super()._read(number, stop)
-        connection = Connection(self.url)
-        while not stop.is_set():
-            recent = list(self.known.values())[-RECENT:]
-            if recent:
-                await self._read_back(connection, random.choice(recent))  # noqa: S311 - no secret
-            await asyncio.sleep(self.pause_s)
-        return connection.close()
+            await super()._read(number, stop)
+            return
+        async with Connection(self.url) as connection:
+            while not stop.is_set():
+                recent = list(self.known.values())[-RECENT:]
+                if recent:
+                    await self._read_back(connection, random.choice(recent))  # noqa: S311 - no secret
+                await asyncio.sleep(self.pause_s)
 
     async def _create(
         self, connection: Connection, name: str, stop: asyncio.Event, *, has_key: bool
