@@ -1,22 +1,17 @@
 """Tests the counting of genres and its cache."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import pytest
-from structlog.testing import capture_logs
-from support import Execute, approve, hold, until
+from support import Execute, hold, until
 
 from service.catalogue import genres as genres_module
 from service.catalogue.genres import GenreCounts
-from service.config import Config
-from service.database import query_files
-from service.database.pool import Pool
 from service.database.statements import Statements
-from service.errors import StatementFailed, Unavailable
-from service.expected import EXPECTED
+from service.errors import StatementFailed
 
 MOVIES = "insert into movies (title, year, runtime, genres) "
 ONE = MOVIES + "values ('Moana', 2016, 107, '{animation}')"
@@ -25,13 +20,9 @@ RENAME = "alter table {} rename to {}"
 
 
 @pytest.fixture
-async def genres(settings: Callable[..., Config]) -> AsyncIterator[GenreCounts]:
+def genres(statements: Statements) -> GenreCounts:
     """Return the genre counts of a process."""
-    config = settings()
-    pool = Pool(config.database, approve)
-    loaded = query_files.load(config.root / "queries", EXPECTED)
-    yield GenreCounts(Statements(pool, loaded, config.database.statement_timeout))
-    await pool.close(timeout=1)
+    return GenreCounts(statements)
 
 
 @pytest.fixture
@@ -263,33 +254,3 @@ async def test_counts_that_are_too_old_are_not_served_if_a_count_fails(
     execute(ONE)
 
     await until(partial(has_counted, genres, 1))
-
-
-async def test_a_count_that_was_cancelled_by_hand_is_unavailable(
-    genres: GenreCounts, execute: Execute, database: str
-) -> None:
-    """A DBA may cancel the query; at the start of a statement, it is tried again."""
-    with hold(database, LOCK):
-        waiting = asyncio.create_task(genres.get())
-        await until(lambda: execute(f"select pg_cancel_backend(pid) {RUNNING}"))
-
-        with pytest.raises(Unavailable):
-            await waiting
-
-
-async def test_a_broken_connection_fails_no_count(
-    genres: GenreCounts, execute: Execute, keep: Keep
-) -> None:
-    """The query is retried on another connection, and nothing is logged."""
-    keep(0)
-    await genres.get()
-    execute(
-        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
-        " where datname = current_database() and pid <> pg_backend_pid()"
-    )
-    execute(ONE)
-
-    with capture_logs() as logged:
-        await until(partial(has_counted, genres, 1))
-
-    assert logged == []

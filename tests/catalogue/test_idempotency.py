@@ -2,27 +2,21 @@
 
 import asyncio
 import json
-import os
 import random
-import signal
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import aiohttp
 import orjson
 import pytest
 from conftest import MOANA, ROOT, Client, Start
-from processes import SERVE, serving
 from structlog.testing import capture_logs
 from support import (
-    Environment,
     Execute,
     count_deadlocks,
     hold,
     set_for_database,
     until,
-    wait_until,
 )
 
 from service.catalogue import clearing, idempotency
@@ -39,7 +33,6 @@ OTHER = {**MOANA, "title": "Another"}
 LARGE = {**MOANA, "title": "é" * 250, "genres": [letter * 100 for letter in "abcde"]}
 ODD = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
 FIELDS = {**MOANA, "runtime": 107}
-WAITS_FOR_TABLE = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
 WAITS_FOR_ROW = "select 1 from pg_locks where locktype = 'transactionid' and not granted"
 WAIT = "pg_advisory_xact_lock(4711)"  # for the test, which holds this lock
 WAITS = "select 1 from pg_locks where locktype = 'advisory' and not granted"
@@ -57,7 +50,7 @@ class Got(NamedTuple):
 
 
 async def create_once(
-    client: Client | aiohttp.ClientSession,
+    client: Client,
     key: str,
     movie: dict[str, Any] = MOANA,
     *,
@@ -260,48 +253,25 @@ async def test_an_unused_key_can_be_used(client: Client, execute: Execute) -> No
 # Many requests at once.
 
 
-async def test_the_same_keys_on_two_processes_at_once(
-    environment: Environment, execute: Execute
-) -> None:
+async def test_the_same_keys_on_two_services_at_once(start: Start, execute: Execute) -> None:
     """In any order, and again after they have expired: one movie and one response for each key."""
     set_for_database(execute, "deadlock_timeout = '1ms'")  # before lock_timeout ends them
     keys = [str(number) for number in range(50)]
-    sent = [(process, key) for process in (0, 1) for key in 2 * keys]
-    quiet = {"LOG_LEVEL": "warning"}  # nobody reads the logs
-    with (
-        serving(SERVE, environment, **quiet) as (one, _),
-        serving(SERVE, environment, **quiet) as (two, _),
-    ):
-        async with aiohttp.ClientSession(one) as first, aiohttp.ClientSession(two) as second:
-            for turn in range(1, 4):
-                random.shuffle(sent)
-                got = await asyncio.gather(
-                    *(
-                        create_once((first, second)[n], key, {**MOANA, "title": key})
-                        for n, key in sent
-                    )
-                )
-                assert {each.status for each in got} <= {201, 409}
-                created: dict[str, set[Got]] = {key: set() for key in keys}
-                for each, (_, key) in zip(got, sent, strict=True):
-                    created[key] |= {each} if each.status == 201 else set()
-                for key, (response,) in created.items():
-                    assert f'"title": "{key}"'.encode() in response.body
-                assert movies(execute) == turn * len(keys)
-                execute(EXPIRE)
+    sent = [(client, key) for client in (await start(), await start()) for key in 2 * keys]
+    for turn in (1, 2):
+        random.shuffle(sent)
+        got = await asyncio.gather(
+            *(create_once(client, key, {**MOANA, "title": key}) for client, key in sent)
+        )
+        assert {each.status for each in got} <= {201, 409}
+        created: dict[str, set[Got]] = {key: set() for key in keys}
+        for each, (_, key) in zip(got, sent, strict=True):
+            created[key] |= {each} if each.status == 201 else set()
+        for key, (response,) in created.items():
+            assert f'"title": "{key}"'.encode() in response.body
+        assert movies(execute) == turn * len(keys)
+        execute(EXPIRE)
     assert count_deadlocks(execute) == 0
-
-
-async def test_requests_with_keys_share_statements(start: Start) -> None:
-    """Creates and repeats of 200 keys each cost the database far fewer than 200 statements."""
-    client = await start(log__slow_statement=1e-9)  # each statement is logged
-
-    for _ in range(2):
-        with capture_logs() as logged:
-            got = await asyncio.gather(*(create_once(client, str(number)) for number in range(200)))
-
-        assert {each.status for each in got} == {201}
-        assert 0 < len([line for line in logged if "query" in line]) < 100
 
 
 async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
@@ -357,20 +327,6 @@ async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 
     assert movies(execute) == 1
 
 
-async def test_a_repeat_while_the_first_waits_for_the_table(
-    client: Client, execute: Execute, database: str
-) -> None:
-    """The repeat does not wait for the table: 409 soon, and later 201 for the first request."""
-    with hold(database, "lock table movies in share mode"):
-        first = asyncio.create_task(create_once(client, "a"))
-        await until_found(execute, WAITS_FOR_TABLE)
-        got = await asyncio.gather(*(create_once(client, "a") for _ in range(20)))
-
-    assert {problem(each) for each in got} == {(409, "idempotency-key-in-use")}
-    assert (await first).status == 201
-    assert movies(execute) == 1
-
-
 async def test_a_key_in_use_holds_up_nobody_else(client: Client, database: str) -> None:
     """A session holds a key and does not end: other requests of the shared statement succeed."""
     with hold(database, "select pg_advisory_xact_lock(hashtextextended('a', 0))"):
@@ -411,32 +367,6 @@ async def test_a_key_that_another_session_gets_first(
 
 
 # Failures.
-
-
-async def test_a_service_killed_between_the_commit_and_the_response(
-    environment: Environment, execute: Execute, database: str
-) -> None:
-    """The repeat, to another process, gets the movie that was created."""
-    add_trigger(execute, f"perform {WAIT}; return new;")
-    with serving(SERVE, environment) as (base, process):
-        async with aiohttp.ClientSession(base) as client:
-            with hold(database, f"select {WAIT}"):
-                lost = asyncio.create_task(create_once(client, "a"))
-                await until_found(execute, WAITS)
-                os.kill(process.pid, signal.SIGSTOP)  # it will not read the statement's result
-            await asyncio.to_thread(wait_until, lambda: movies(execute) == 1)
-            process.kill()
-            with pytest.raises(aiohttp.ClientError):
-                await lost
-
-    with serving(SERVE, environment) as (base, _):
-        async with aiohttp.ClientSession(base) as client:
-            again = await create_once(client, "a", replayed=True)
-            assert again.location
-            kept = await (await client.get(again.location)).read()
-
-    assert (again.status, again.body) == (201, kept)
-    assert movies(execute) == 1
 
 
 async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: str) -> None:

@@ -144,25 +144,6 @@ async def test_an_estimate_is_more_than_was_counted(ask: Ask, execute: Execute) 
     assert (page.total, page.total_is_estimate) == (13, True)
 
 
-async def test_a_later_page_of_few_is_sorted(ask: Ask) -> None:
-    """The process remembers from its last count how many movies there are."""
-    first, _ = await ask(FEW)
-
-    page, sent = await ask(FEW, Place(key=first.next, total=first.total))
-
-    assert (ids(page), sent) == ([6], SORT)
-
-
-async def test_a_sort_has_all_filters(ask: Ask, statements: Recorded) -> None:
-    """A walk leaves out the bound that its start replaces; a sort would find more with it."""
-    first, _ = await ask(FEW, sort="runtime")
-
-    page, sent = await ask(FEW, Place(key=first.next, total=first.total), "runtime")
-
-    assert (ids(page), sent) == ([6], SORT)
-    assert statements.parameters["runtime_from"] == 3
-
-
 async def test_the_total_fits_the_page(ask: Ask, statements: Recorded, execute: Execute) -> None:
     """Although movies are created and deleted between the count and the page."""
     edits = iter(
