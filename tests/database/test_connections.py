@@ -13,7 +13,6 @@ import aiopg
 import psycopg2
 import pytest
 from link import Link, opened
-from psycopg2.errors import QueryCanceled
 from support import Execute, until
 
 from service.config import Config
@@ -160,20 +159,6 @@ async def test_a_server_that_falls_silent_does_not_fail_what_has_ended(
     await ping(connection)
 
     assert connection.closed
-
-
-async def test_a_statement_that_postgresql_cancels_is_an_ordinary_error(
-    make_connector: MakeConnector, database: str
-) -> None:
-    """Aiopg would cancel the task, and the loop would report it."""
-    failures: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-    async with await make_connector(database).connect() as connection, connection.cursor() as each:
-        with pytest.raises(QueryCanceled):
-            await each.execute("set local statement_timeout = 1; select pg_sleep(60)")
-
-        assert not connection.closed
-    assert failures == []
 
 
 async def test_a_task_that_is_cancelled_during_a_statement_ends(

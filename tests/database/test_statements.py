@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,6 @@ select
 -- name: get_own_timeout()
 -- set: statement_timeout = 7s
 select current_setting('statement_timeout');
-
--- name: drop_all()
--- set: transaction_read_only = on
-delete from movies returning title;
 
 -- name: get_isolation()
 select current_setting('transaction_isolation'), current_setting('default_transaction_isolation');
@@ -177,14 +173,6 @@ def titles(execute: Execute) -> list[str]:
     return [title for (title,) in execute("select title from movies order by title")]
 
 
-@contextmanager
-def locked(database: str) -> Iterator[None]:
-    """Lock every movie in another session."""
-    with closing(psycopg2.connect(database)) as connection:
-        connection.cursor().execute("select from movies for update")
-        yield
-
-
 # Success.
 
 
@@ -220,7 +208,7 @@ async def test_a_statement_that_takes_too_long_is_contended(make_service: MakeSe
 async def test_a_timeout_at_the_end_of_a_statement_cancels_no_other(service: Service) -> None:
     """PostgreSQL may notice a timeout when its statement has ended."""
     number, late = 50_000, 0
-    for _ in range(300):
+    for _ in range(100):
         try:
             await service.fetch("count_up_to", {"number": number}, timeout=0.015)
             number = number * 101 // 100
@@ -229,7 +217,7 @@ async def test_a_timeout_at_the_end_of_a_statement_cancels_no_other(service: Ser
             late += 1
         await service.backend()
 
-    assert late > 10  # the statements took about as long as they may
+    assert late > 3  # the statements took about as long as they may
     assert service.pool.size == 1
 
 
@@ -473,40 +461,17 @@ async def test_a_lock_that_is_not_granted_in_time_is_contended(
     add_movies(execute, "Moana")
 
     renaming = service.fetch("rename_movies", {"title": "x"}, max_affected=movies)
-    with locked(database), pytest.raises(Contended, match="lock timeout"):
+    locked = hold(database, "select from movies for update")
+    with locked, pytest.raises(Contended, match="lock timeout"):
         await asyncio.wait_for(renaming, PROMPTLY_S)
 
     assert titles(execute) == ["Moana"]
     assert await service.is_whole()
 
 
-async def test_a_statement_has_the_settings_of_its_file(service: Service) -> None:
-    """They apply only to that statement."""
-    assert await service.fetch("get_settings") == [("1234kB", "on", "0", None)]
-    ((timeout,),) = await service.fetch("get_timeout")
-
-    async with service.pool.connection() as connection, connection.cursor() as cursor:
-        await cursor.execute(
-            "select current_setting('transaction_read_only'), current_setting('statement_timeout')"
-        )
-        after = await cursor.fetchall()
-
-    assert (timeout, after) == ("3s", [("off", "0")])
-
-
 async def test_a_statement_may_have_no_timeout(service: Service) -> None:
     """Neither the server nor the driver ends it: the driver waits 1 s beyond any other timeout."""
     assert await service.fetch("sleep", {"seconds": 1.1}, timeout=0) == [(1,)]
-
-
-async def test_a_read_cannot_write(service: Service, execute: Execute) -> None:
-    """A query that its file declares read-only cannot change data."""
-    add_movies(execute, "Moana")
-
-    with pytest.raises(StatementFailed, match="read-only"):
-        await service.fetch("drop_all")
-
-    assert titles(execute) == ["Moana"]
 
 
 # The limit of changed movies.
@@ -515,24 +480,6 @@ THREE = """
 insert into movies (title, year, runtime, genres)
 select 'Moana ' || n, 2016, 107, '{x}' from generate_series(1, 3) as n
 """
-
-
-async def test_a_write_changes_no_more_than_was_requested(
-    service: Service, execute: Execute
-) -> None:
-    """A query without its condition is refused; the limit applies only to its statement."""
-    execute(THREE)
-
-    with pytest.raises(
-        StatementFailed, match="update changed 3 movies, but at most 2 were requested"
-    ):
-        await service.fetch("rename_movies", {"title": "x"}, max_affected=2)
-    assert titles(execute) == ["Moana 1", "Moana 2", "Moana 3"]
-    assert await service.is_whole()
-    await service.fetch("rename_movies", {"title": "y"}, max_affected=3)
-    assert titles(execute) == ["y"] * 3
-    await service.fetch("rename_movies", {"title": "z"})
-    assert titles(execute) == ["z"] * 3
 
 
 @pytest.mark.parametrize(

@@ -188,33 +188,6 @@ def test_a_commit_that_is_refused_is_not_taken_for_lost(execute: Execute, begin:
         insert_and_commit(transaction)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "ports"),
-    [
-        ("127.0.0.1,{host}&connect_timeout=2", "{silent},{port}"),
-        ("/nowhere,{host}", "{port}"),
-    ],
-    ids=["a silent host", "one port for all hosts"],
-)
-def test_the_next_host_is_tried(database: str, begin: Begin, hosts: str, ports: str) -> None:
-    """Each host has its own timeout; the URL is read as by libpq."""
-    given = psycopg2.extensions.parse_dsn(database)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        values = given | {"silent": silent.getsockname()[1]}
-        url = (
-            f"postgresql://{given['user']}@/{given['dbname']}"
-            f"?host={hosts.format(**values)}&port={ports.format(**values)}"
-        )
-        with begin(url) as transaction:
-            assert years(transaction) == []
-
-
-def test_a_connect_timeout_of_zero_is_none(database: str, begin: Begin) -> None:
-    """As libpq reads it."""
-    with begin(f"{database}&connect_timeout=0") as transaction:
-        assert years(transaction) == []
-
-
 def test_no_responding_host_is_one_line(begin: Begin) -> None:
     """The message says that the timeout expired."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -39,36 +39,14 @@ def dbmate(empty_database: str) -> Dbmate:
     return run
 
 
-@pytest.fixture
-def migrate(empty_database: str) -> Callable[[], list[str]]:
-    """Run `migrate` on the test's database and return what it reports."""
+def test_both_take_turns(empty_database: str, dbmate: Dbmate) -> None:
+    """Each knows what the other one has applied, and continues after what it has taken back."""
 
-    def run() -> list[str]:
+    def migrate() -> list[str]:
         lines: list[str] = []
         migrations.upgrade(empty_database, OWN, lines.append)
         return lines
 
-    return run
-
-
-def test_migrate_takes_over_from_dbmate(
-    empty_database: str, dbmate: Dbmate, migrate: Callable[[], list[str]]
-) -> None:
-    """Migrations of dbmate are not applied again, and can be taken back, without manual steps."""
-    dbmate("up")
-    found = migrations.status(empty_database, OWN, pytest.fail)
-
-    assert [entry.version for entry in found if entry.applied] == VERSIONS
-    assert migrate() == [NOTHING_TO_DO]
-    for _ in VERSIONS:
-        migrations.downgrade(empty_database, OWN, lambda _: None)
-    assert len(migrate()) == len(VERSIONS)
-
-
-def test_both_take_turns(
-    empty_database: str, dbmate: Dbmate, migrate: Callable[[], list[str]]
-) -> None:
-    """Each knows what the other one has applied, and continues after what it has taken back."""
     migrate()
     status = dbmate("status")
     nothing = dbmate("up")

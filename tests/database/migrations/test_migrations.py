@@ -166,16 +166,6 @@ def test_each_of_the_projects_migrations_leaves_the_schema_it_found(project: Pro
     assert project.query(SCHEMA) == after
 
 
-def test_the_tables_that_change_most_are_vacuumed_early(project: Project) -> None:
-    """At 2 % of dead rows."""
-    shutil.copytree(OWN, project.folder, dirs_exist_ok=True)
-    project.up()
-
-    for table in ("movies", "idempotency_keys"):
-        found = project.query(f"select reloptions from pg_class where relname = '{table}'")
-        assert found == [(["autovacuum_vacuum_scale_factor=0.02"],)]
-
-
 # Names and format
 
 
@@ -362,23 +352,6 @@ def test_a_failing_file_is_rolled_back_and_named_with_its_line(
     assert project.lines == [f"applied {FIRST}"]
     assert project.tables() == {"a"}
     assert project.query("select * from a") == []
-    assert project.applied() == [V1]
-
-
-@pytest.mark.parametrize(
-    ("down", "message"),
-    [("drop table c;\nselect missing;", "5: column"), (VIOLATE, "4: in this")],
-)
-def test_a_failing_downgrade_is_rolled_back_and_named(
-    project: Project, down: str, message: str
-) -> None:
-    """The line is in the down section, also if the commit fails."""
-    project.write(f"-- migrate:up\n{DEFERRED}\n-- migrate:down\n{down}\n")
-    project.up()
-
-    project.refuse(f"migrations/{FIRST}:{message}", migrations.downgrade)
-
-    assert project.tables() == {"c"}
     assert project.applied() == [V1]
 
 
