@@ -86,39 +86,22 @@ def walk(wanted: Filter, sort: str, key: SortKey, size: int = 21) -> list[dict[s
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_a_selective_filter_is_found_along_an_index(plan: Plan, name: str) -> None:
-    """To count, and to sort in every order."""
+    """To count, to sort, for a page by cursor and for a stream: all movies are never walked."""
     wanted, index = FILTERS[name]
-    plans = [plan("count_movies", wanted.parameters(), {"most": 10_000})]
-    plans += [plan("sort_movies", wanted.parameters(), place(sort)) for sort in SORTS]
+    parameters = wanted.parameters()
+    declare = "explain declare c no scroll cursor for"  # plans for all rows
+    plans = [plan("count_movies", parameters, {"most": 10_000})]
+    for sort in SORTS:
+        key = KEYS[sort.removeprefix("-")]
+        plans.append(plan("sort_movies", parameters, place(sort)))
+        plans.append(plan("walk_movies", *walk(wanted, sort, key, 101)))
+        whole = place(sort) | {"size": None}
+        plans.append(plan("walk_movies", parameters, whole, explain=declare))
 
     for found in plans:
         assert re.search(rf" (on|using) {index}", found)
         assert "Seq Scan on movies" not in found
         assert "movie_matches" not in found
-
-
-@pytest.mark.parametrize("name", FILTERS)
-def test_a_page_of_few_is_found_along_their_index(plan: Plan, name: str) -> None:
-    """Also by cursor, without a count, and in every order: all movies are never walked."""
-    wanted, index = FILTERS[name]
-    for sort in SORTS:
-        found = plan("walk_movies", *walk(wanted, sort, KEYS[sort.removeprefix("-")], 101))
-
-        assert re.search(rf" (on|using) {index}", found)
-        assert "Seq Scan" not in found
-
-
-@pytest.mark.parametrize("name", FILTERS)
-def test_a_stream_of_few_is_found_along_their_index(plan: Plan, name: str) -> None:
-    """In every order: the plan of its cursor is for all rows, so it never walks all movies."""
-    wanted, index = FILTERS[name]
-    for sort in SORTS:
-        end = place(sort) | {"size": None}
-        declare = "explain declare c no scroll cursor for"
-        found = plan("walk_movies", wanted.parameters(), end, explain=declare)
-
-        assert re.search(rf" (on|using) {index}", found)
-        assert "Seq Scan" not in found
 
 
 def test_each_order_is_a_walk_along_its_index(plan: Plan) -> None:

@@ -104,7 +104,6 @@ SORT = ["sort_movies"]
     ("wanted", "place", "names", "movies", "total"),
     [
         (FEW, FIRST, COUNT + SORT, [3, 4, 5], 4),
-        (FEW, Place(skip=3), COUNT + SORT, [6], 4),
         (FEW, Place(skip=6), COUNT, [], 4),
         (HALF, FIRST, COUNT + WALK, [2, 4, 6], 10),
         (HALF, Place(key=SortKey(6, 6), total=10), WALK, [8, 10, 12], 10),
@@ -115,7 +114,6 @@ SORT = ["sort_movies"]
             [],
             10,
         ),  # gone
-        (EVERYTHING, FIRST, COUNT + WALK, [1, 2, 3], 20),
         (EVERYTHING, Place(key=SortKey(3, 3), total=20), WALK, [4, 5, 6], 20),
         (EVERYTHING, Place(skip=12), COUNT + WALK, [13, 14, 15], 20),
     ],

@@ -404,43 +404,6 @@ async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Stateme
     assert results[len(busy) :] == [f"result {key}" for key in range(2, 40)]
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, NOT_SHARED])
-@pytest.mark.parametrize("exclusive", [False, True])
-async def test_every_row_is_executed_once(
-    statements: Statements, settings: Sharing, *, exclusive: bool
-) -> None:
-    """Also if statements fail and requests are cancelled; no request waits for ever."""
-    executed: list[bytes] = []
-
-    async def run(rows: Rows[str]) -> dict[int, str]:
-        result = await statements.run(rows)
-        executed.extend(row.payload for row in rows)
-        return result
-
-    batcher = Batcher(run, settings, exclusive=exclusive)
-    statements.find_error = lambda keys: RuleBroken("no") if 7 in keys else None
-    served: list[bytes] = []
-
-    async def client(number: int) -> None:
-        for turn in range(20):
-            payload = f"{number} {turn}".encode()
-            request = asyncio.create_task(send(batcher, (number + turn) % 12, payload))
-            for _ in range((number * turn) % 5):
-                await asyncio.sleep(0)
-            if (number + turn) % 5 == 0:  # of each of the 12 keys, some
-                request.cancel()
-            (result,) = await asyncio.gather(request, return_exceptions=True)
-            if isinstance(result, str):
-                served.append(payload)
-
-    await asyncio.wait_for(asyncio.gather(*(client(number) for number in range(20))), 20)
-
-    assert len(executed) == len(set(executed))
-    assert set(served) <= set(executed)
-    assert len(served) > 200
-    assert await asyncio.wait_for(send(batcher, 1), 20) == "result 1"
-
-
 # Places, and rows of the same key.
 
 

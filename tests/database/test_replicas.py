@@ -62,6 +62,7 @@ READS = {
 STATE = "get_replica_state"
 
 Logs = list[Any]
+Serve = Callable[..., Awaitable[Client]]
 
 
 class Servers(NamedTuple):
@@ -79,6 +80,11 @@ class Servers(NamedTuple):
     def count_runs(self, *names: str) -> list[int]:
         """Count the runs of these queries on each server."""
         return [sum(count_runs(url, name) for name in names) for url in self]
+
+    def pause(self) -> None:
+        """Pause the replay of both standbys."""
+        for url in self.standbys:
+            pause(url)
 
     def catch_up(self) -> None:
         """Wait until the standbys have replayed all that is committed."""
@@ -121,7 +127,7 @@ def list_events(logs: Logs, event: str) -> list[str]:
 
 
 @pytest.fixture
-def serve(start: Start, servers: Servers, logs: Logs) -> Callable[..., Awaitable[Client]]:
+def serve(start: Start, servers: Servers, logs: Logs) -> Serve:
     """Start a service that reads on both standbys, and wait until it uses them."""
 
     async def begin(*urls: str, lag: float = LONG_S, **changes: Any) -> Client:
@@ -151,9 +157,7 @@ async def read_year(client: Client, path: str, position: str | None = None) -> i
 # Where statements run.
 
 
-async def test_reads_run_on_both_replicas(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute
-) -> None:
+async def test_reads_run_on_both_replicas(serve: Serve, servers: Servers, execute: Execute) -> None:
     """Movies by id, lists and streams, and none of them on the primary."""
     add_movies(execute, "Up", "Cars")
     servers.catch_up()
@@ -173,7 +177,7 @@ async def test_reads_run_on_both_replicas(
 
 
 async def test_all_else_runs_on_the_primary(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute
+    serve: Serve, servers: Servers, execute: Execute
 ) -> None:
     """Writes, keys, clients and the feed of changes."""
     client = await serve()
@@ -203,7 +207,7 @@ async def test_all_else_runs_on_the_primary(
 
 
 async def test_without_replica_urls_nobody_is_asked(
-    serve: Callable[..., Awaitable[Client]], start: Start, cluster: Cluster, servers: Servers
+    serve: Serve, start: Start, cluster: Cluster, servers: Servers
 ) -> None:
     """A service beside it, with another database, asks each of its servers again and again."""
     with cluster.database() as urls:
@@ -223,7 +227,7 @@ async def test_without_replica_urls_nobody_is_asked(
 
 
 async def test_a_position_is_the_transaction_of_the_write(
-    serve: Callable[..., Awaitable[Client]], start: Start, execute: Execute
+    serve: Serve, start: Start, execute: Execute
 ) -> None:
     """Of each kind of write; also without replicas."""
     for client in (await serve(), await start()):
@@ -250,7 +254,7 @@ async def test_a_position_is_the_transaction_of_the_write(
 
 
 async def test_a_lenient_batch_has_the_position_of_its_last_movie(
-    serve: Callable[..., Awaitable[Client]], execute: Execute
+    serve: Serve, execute: Execute
 ) -> None:
     """Its movies may be created by several statements."""
     client = await serve()
@@ -267,13 +271,12 @@ async def test_a_lenient_batch_has_the_position_of_its_last_movie(
 
 
 async def test_a_repeat_or_a_412_has_a_position_that_shows_what_it_says(
-    serve: Callable[..., Awaitable[Client]], servers: Servers
+    serve: Serve, servers: Servers
 ) -> None:
     """A client that reads again after it gets what the response was made of."""
     client = await serve()
     once = {"Idempotency-Key": "a"}
-    for url in servers.standbys:
-        pause(url)
+    servers.pause()
     first = await client.post("/v1/movies", json=MOANA, headers=once)
     path = first.headers["Location"]
     repeated = await client.post("/v1/movies", json=MOANA, headers=once)
@@ -297,14 +300,13 @@ async def test_a_repeat_or_a_412_has_a_position_that_shows_what_it_says(
 
 @pytest.mark.parametrize("path", ["/v1/movies/1", "/v1/movies?id=1", "/v1/movies"])
 async def test_a_position_is_shown_however_it_is_sent(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute, path: str
+    serve: Serve, servers: Servers, execute: Execute, path: str
 ) -> None:
     """Of several positions the highest counts; without one, a paused replica serves."""
     add_movies(execute, "Up")
     servers.catch_up()
     client = await serve()
-    for url in servers.standbys:
-        pause(url)
+    servers.pause()
     response = await client.patch("/v1/movies/1", json={"genres": ["new"]})
     position = response.headers[POSITION]
 
@@ -326,7 +328,7 @@ async def test_a_position_is_shown_however_it_is_sent(
 
 
 async def test_a_position_that_replicas_show_is_read_on_a_replica(
-    serve: Callable[..., Awaitable[Client]], servers: Servers
+    serve: Serve, servers: Servers
 ) -> None:
     """As soon as they are asked again."""
     client = await serve()
@@ -340,7 +342,7 @@ async def test_a_position_that_replicas_show_is_read_on_a_replica(
 
 
 async def test_a_position_in_the_future_is_read_on_the_primary(
-    serve: Callable[..., Awaitable[Client]], servers: Servers
+    serve: Serve, servers: Servers
 ) -> None:
     """It may be of a server that lost its last transactions, or a mistake: it is no error."""
     client = await serve()
@@ -377,7 +379,7 @@ async def test_a_wrong_position_is_refused(client: Client) -> None:
 
 
 async def test_a_paused_replica_is_left_out_until_it_goes_on(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+    serve: Serve, servers: Servers, logs: Logs
 ) -> None:
     """Reads that begin later than the limit after a write show it; one line is logged."""
     client = await serve(lag=LIMIT_S)
@@ -413,14 +415,13 @@ async def test_a_paused_replica_is_left_out_until_it_goes_on(
 
 
 async def test_the_primary_serves_while_all_replicas_lag(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+    serve: Serve, servers: Servers, logs: Logs
 ) -> None:
     """No read waits for a replica."""
     client = await serve(lag=LIMIT_S)
     path, _ = await create(client)
     logs.clear()
-    for url in servers.standbys:
-        pause(url)
+    servers.pause()
     await client.patch(path, json={"year": 2000})
     await until(lambda: len(list_events(logs, "replica left out")) == 2)
 
@@ -436,14 +437,13 @@ async def test_the_primary_serves_while_all_replicas_lag(
 
 
 async def test_a_copy_from_a_paused_replica_misses_no_change(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute
+    serve: Serve, servers: Servers, execute: Execute
 ) -> None:
     """Its cursor is in front of all changes that the replica lacks, also if it is asked later."""
     add_movies(execute, "Up", "Cars", "Brave")
     servers.catch_up()
     client = await serve()
-    for url in servers.standbys:
-        pause(url)
+    servers.pause()
     await client.patch("/v1/movies/3", json={"year": 2001})
     await client.delete("/v1/movies/2")
     path, _ = await create(client)
@@ -480,14 +480,13 @@ async def reading(client: Client, path: str) -> AsyncIterator[list[int]]:
 
 
 async def test_genres_of_a_paused_replica_say_of_when_they_are(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, execute: Execute
+    serve: Serve, servers: Servers, execute: Execute
 ) -> None:
     """Every change before `as_of` is counted."""
     add_movies(execute, "Up")
     servers.catch_up()
     client = await serve()
-    for url in servers.standbys:
-        pause(url)
+    servers.pause()
     add_movies(execute, "Cars")
     ((added,),) = execute("select clock_timestamp()")
 
@@ -498,7 +497,7 @@ async def test_genres_of_a_paused_replica_say_of_when_they_are(
 
 
 async def test_a_killed_replica_costs_no_request(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, cluster: Cluster, logs: Logs
+    serve: Serve, servers: Servers, cluster: Cluster, logs: Logs
 ) -> None:
     """It is left out, with one line in the log, and used again when it is back."""
     client = await serve(lag=LIMIT_S)
@@ -519,7 +518,7 @@ async def test_a_killed_replica_costs_no_request(
 
 
 async def test_a_replica_that_is_silent_costs_no_request(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+    serve: Serve, servers: Servers, logs: Logs
 ) -> None:
     """Its machine is gone, or its network: the primary serves what it had begun, too."""
     async with opened(servers.first) as link:
@@ -553,7 +552,7 @@ def slow_on_standbys(tmp_path: Path) -> Path:
 
 
 async def test_a_read_that_replay_cancels_is_served_by_the_primary(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, slow_on_standbys: Path
+    serve: Serve, servers: Servers, slow_on_standbys: Path
 ) -> None:
     """A statement on the primary removed what the read uses, and replay does not wait for it."""
     for url in servers.standbys:
@@ -601,7 +600,7 @@ def other(cluster: Cluster) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["primary", "foreign", "other", "nothing"])
 async def test_a_url_without_a_replica_is_left_out(
-    serve: Callable[..., Awaitable[Client]],
+    serve: Serve,
     servers: Servers,
     request: pytest.FixtureRequest,
     logs: Logs,
@@ -634,7 +633,7 @@ async def test_a_url_without_a_replica_is_left_out(
 
 
 async def test_metrics_say_which_replicas_serve_and_where_reads_go(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+    serve: Serve, servers: Servers, logs: Logs
 ) -> None:
     """A paused replica is left out; the primary, which a cluster lists, too, is neither."""
     client = await serve(*servers, lag=LIMIT_S, operations__token="0123456789abcdef")
@@ -703,8 +702,7 @@ async def test_a_primary_that_refuses_the_question_is_not_away(
         )
         path, _ = await create(client)
         await until(lambda: len(list_events(logs, "replica used")) >= len(servers.standbys))
-        for url in servers.standbys:
-            pause(url)
+        servers.pause()
         polls = "select pid from pg_stat_activity where query like '%get_primary_state%'"
         others = f"({polls} and pid <> pg_backend_pid()) as p"
         end = f"select pg_terminate_backend(pid, 5000) from {others}"
@@ -718,7 +716,7 @@ async def test_a_primary_that_refuses_the_question_is_not_away(
 
 
 async def test_a_replica_may_have_other_defaults(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, logs: Logs
+    serve: Serve, servers: Servers, logs: Logs
 ) -> None:
     """A standby has no serializable transactions."""
     options = "options=-cdefault_transaction_isolation%3Dserializable"
@@ -729,7 +727,7 @@ async def test_a_replica_may_have_other_defaults(
 
 
 async def test_the_primary_is_found_again_behind_its_address(
-    serve: Callable[..., Awaitable[Client]], servers: Servers
+    serve: Serve, servers: Servers
 ) -> None:
     """The address has led to a standby for a moment, as while roles change."""
     async with opened(servers.primary) as link:
@@ -748,7 +746,7 @@ async def test_the_primary_is_found_again_behind_its_address(
 
 
 async def test_reads_go_on_without_the_primary(
-    serve: Callable[..., Awaitable[Client]], servers: Servers, cluster: Cluster
+    serve: Serve, servers: Servers, cluster: Cluster
 ) -> None:
     """Longer than the limit; with a position, a read shows that write or is a 503."""
     client = await serve(lag=LIMIT_S)

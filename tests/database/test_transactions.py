@@ -1,13 +1,11 @@
 """Tests transactions: refused rows, failures, and reserved ids."""
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import orjson
-import psycopg2
 import pytest
 from conftest import ROOT
 from support import Execute, hold, wait_until
@@ -238,35 +236,3 @@ def test_reserving_never_moves_the_sequence_back(
         transaction.finish()
 
     assert execute("select last_value from movies_id_seq") == [(5_000_000,)]
-
-
-def test_ids_are_reserved_while_writers_draw_ids(
-    execute: Execute, database: str, begin: Begin
-) -> None:
-    """Two imports and a writer at once: every id is higher than the one drawn before it."""
-    drawn: list[int] = []
-
-    def draw() -> None:
-        with psycopg2.connect(database) as writer, writer.cursor() as cursor:
-            for _ in range(300):
-                cursor.execute("select nextval('movies_id_seq')")
-                drawn.extend(cursor.fetchone() or ())
-        writer.close()
-
-    def reserve(step: int) -> None:
-        with begin() as transaction:
-            for highest in range(step, 100 * step, step):
-                transaction.run("reserve_movie_ids", {"highest": highest})
-
-    threads = [
-        threading.Thread(target=draw),
-        threading.Thread(target=reserve, args=(500,)),
-        threading.Thread(target=reserve, args=(700,)),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert drawn == sorted(set(drawn))
-    assert execute("select last_value >= 99 * 700 from movies_id_seq") == [(True,)]
