@@ -1,9 +1,22 @@
-"""Tests liveness and readiness."""
+"""Tests liveness, readiness and the index."""
 
 from conftest import AWAY, Client, Start
 from support import Execute
 
 from service import __version__
+
+
+async def test_the_index_has_paths_that_exist(client: Client) -> None:
+    """It has the movies, the reference page and the OpenAPI document."""
+    for path in ("/", "/v1"):
+        index = await (await client.get(path)).json()
+        assert index == {
+            "api": "/v1/movies",
+            "reference": "/v1/docs",
+            "openapi": "/v1/openapi.json",
+        }
+        for target in index.values():
+            assert (await client.get(target)).status == 200
 
 
 async def test_the_healthcheck_tells_environment_and_version(start: Start) -> None:

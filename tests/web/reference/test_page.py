@@ -6,14 +6,29 @@ import os
 import shutil
 import sys
 from asyncio.subprocess import PIPE
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 
+import chromium
 import pytest
 from chromium import Page
 from conftest import Client, Start
 from support import Execute, add_client
 
-AXE_CORE = Path(os.environ["AXE_CORE"]).read_text() if "AXE_CORE" in os.environ else ""
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a browser, or skip the test."""
+    if not chromium.EXECUTABLE:
+        pytest.skip("needs Chromium (apt-get install chromium)")
+    with chromium.running(tmp_path_factory.mktemp("profile")) as address:
+        yield address
+
+
+@pytest.fixture
+async def page(browser: str) -> AsyncIterator[Page]:
+    """Return an empty page."""
+    async with chromium.opened(browser) as opened:
+        yield opened
 
 
 async def show(
@@ -240,46 +255,6 @@ async def test_each_landmark_has_one_name(page: Page, client: Client) -> None:
     ]
     assert len(landmarks) > 10
     assert len(landmarks) == len(set(landmarks))
-
-
-async def test_print_uses_the_whole_width(page: Page, client: Client) -> None:
-    """Without the contents and the forms."""
-    await show(page, client)
-    await page.call("Emulation.setEmulatedMedia", media="print")
-
-    widths = await page.evaluate(
-        "['main', '.operation .about', '.problem', '#description p'].map((each) =>"
-        " document.querySelector(each).getBoundingClientRect().width / innerWidth)"
-    )
-    hidden = await page.evaluate(
-        "['nav', '.panel', '.token'].some((each) => document.querySelector(each).checkVisibility())"
-    )
-
-    assert min(widths) > 0.9
-    assert not hidden
-
-
-async def test_the_script_is_small(client: Client) -> None:
-    """It has less than 20 KB."""
-    assert len(await (await client.get("/v1/docs/reference.js")).read()) < 20_000
-
-
-@pytest.mark.skipif(not AXE_CORE, reason="AXE_CORE is not the path of axe.min.js")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1440])
-async def test_axe_finds_no_violation(page: Page, client: Client, width: int, scheme: str) -> None:
-    """With everything open, and a response shown."""
-    await show(page, client, width=width, scheme=scheme)
-    await send_form(page, "create_movie")
-    await page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true })")
-
-    await page.evaluate(AXE_CORE + "; 0")
-    found = await page.evaluate(
-        "axe.run().then(({ violations }) => JSON.stringify(violations.map((it) =>"
-        " [it.id, it.nodes.map((node) => node.html)])))"
-    )
-
-    assert json.loads(found) == []
 
 
 async def test_the_curl_line_is_the_request_of_the_form(page: Page, client: Client) -> None:
