@@ -5,10 +5,8 @@ import json
 import time
 from typing import Any
 
-import aiohttp
 import pytest
-from conftest import MOANA, ROOT, Client, Start
-from processes import SERVE, serving
+from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
 from support import Execute, StoppedClock, add_client, add_movies, bearer, hold, until
 from wire import exchange
@@ -19,7 +17,6 @@ from service.catalogue.movie import FIELDS
 from service.catalogue.movies import Catalogue
 from service.catalogue.rules import MIN_YEAR
 from service.database import MAX_BIGINT
-from service.database.migrations import runner as migrations
 from service.errors import Refusal, Unavailable
 from service.json_fields import load_fields
 
@@ -34,9 +31,7 @@ def name(*titles: str) -> list[dict[str, Any]]:
     return [{**MOANA, "title": title} for title in titles]
 
 
-async def post_batch(
-    client: Client | aiohttp.ClientSession, movies: Any, **headers: str
-) -> tuple[int, Any, bytes]:
+async def post_batch(client: Client, movies: Any, **headers: str) -> tuple[int, Any, bytes]:
     """POST a batch; return status, parsed body and body. `idempotency_key` and such: headers."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     response = await client.post(BATCH, json={"movies": movies}, headers=named)
@@ -366,21 +361,6 @@ async def test_a_trigger_that_drops_a_movie_is_an_error(client: Client, execute:
     assert execute("select * from idempotency_keys") == []
 
 
-async def test_a_batch_is_only_posted(client: Client) -> None:
-    """Other methods are 405; OPTIONS says so, and a wrong path names the right one."""
-    others = ("GET", "PUT", "PATCH", "DELETE", "HEAD")
-    refused = [await client.request(method, BATCH) for method in others]
-    options = await client.options(BATCH)
-    near = await (await client.post("/movies/batch/")).json()
-    query = await client.post(f"{BATCH}?x=1", json={"movies": [MOANA]})
-
-    for response in refused:
-        assert (response.status, response.headers["Allow"]) == (405, "OPTIONS, POST")
-    assert (options.status, options.headers["Allow"]) == (204, "OPTIONS, POST")
-    assert near["detail"].endswith("did you mean /v1/movies/batch?")
-    assert query.status == 422
-
-
 # Each for itself.
 
 
@@ -547,27 +527,17 @@ async def test_an_expired_key_of_a_batch_is_unused(client: Client, execute: Exec
     assert execute("select count(*), min(expires_at) > now() from idempotency_keys") == [(1, True)]
 
 
-async def test_one_of_many_equal_batches_creates_the_movies(
-    environment: dict[str, str], execute: Execute
-) -> None:
-    """On two processes at once: all get one response, or a 409."""
-    quiet = {"LOG_LEVEL": "warning"}  # nobody reads the logs
-    with (
-        serving(SERVE, environment, **quiet) as (one, _),
-        serving(SERVE, environment, **quiet) as (two, _),
-    ):
-        async with aiohttp.ClientSession(one) as first, aiohttp.ClientSession(two) as second:
-            for turn in range(10):
-                sent = name(*(f"{turn} {number}" for number in range(10)))
-                got = await asyncio.gather(
-                    *(
-                        post_batch(client, sent, idempotency_key=str(turn))
-                        for client in [first, second] * 5
-                    )
-                )
-                assert {status for status, _, _ in got} <= {201, 409}
-                assert len({body for status, _, body in got if status == 201}) == 1
-                assert count(execute) == 10 * (turn + 1)
+async def test_one_of_many_equal_batches_creates_the_movies(start: Start, execute: Execute) -> None:
+    """With two pools of connections at once: all get one response, or a 409."""
+    clients = [await start(), await start()]
+    for turn in range(5):
+        sent = name(*(f"{turn} {number}" for number in range(10)))
+        got = await asyncio.gather(
+            *(post_batch(client, sent, idempotency_key=str(turn)) for client in clients * 5)
+        )
+        assert {status for status, _, _ in got} <= {201, 409}
+        assert len({body for status, _, body in got if status == 201}) == 1
+        assert count(execute) == 10 * (turn + 1)
 
 
 async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
@@ -649,20 +619,6 @@ async def test_keys_of_batches_never_meet_those_of_other_clients(
         ("1\tbatch\t1\t0",),
         ("batch\t1\t0",),
     ]
-
-
-async def test_migrations_can_be_reverted_with_keys_of_batches(
-    client: Client, execute: Execute, database: str
-) -> None:
-    """Keys of single movies stay; those of batches, which the release before cannot read, go."""
-    await post_batch(client, name("a", "b"), idempotency_key="a")
-    await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "b"})
-
-    while execute("select 1 from pg_attribute where attname = 'response'"):
-        await asyncio.to_thread(migrations.downgrade, database, ROOT / "migrations", lambda _: None)
-
-    assert execute("select key from idempotency_answers") == [("b",)]
-    assert execute("select key from idempotency_keys") == [("b",)]
 
 
 # Limits.
