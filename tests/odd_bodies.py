@@ -1,14 +1,13 @@
-"""Some 300 invalid request bodies, each with the status of its response.
+"""Some 280 invalid request bodies, each with the status of its response.
 
-They break every rule of the contract, or have JSON that parsers interpret differently.
+They have JSON that parsers interpret differently, or break a rule in an unusual way:
+tests/web/test_bodies.py has the limits.
 """
 
 import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
-
-from service.catalogue.rules import MAX_GENRE_BYTES, MAX_TITLE_BYTES, MIN_YEAR
 
 GOOD: dict[str, Any] = {
     "title": "Moana",
@@ -116,21 +115,6 @@ RUNTIMES = [
         )
     ),
 ]
-DEEP = [
-    *(b"[" * depth + b"]" * depth for depth in (100, 1_000, 100_000)),
-    *(b'{"a":' * depth + b"1" + b"}" * depth for depth in (100, 1_000, 100_000)),
-    b"[" * 500_000,
-    b'{"a":' * 200_000,
-    raw("genres", "[" * 50_000 + "]" * 50_000),
-    raw("title", '{"a":' * 50_000 + "1" + "}" * 50_000),
-]
-LARGE = [
-    b" " * (LIMIT + 1),
-    b"x" * (LIMIT + 1),
-    TEXT.encode() + b" " * (LIMIT + 1 - len(TEXT)),
-    movie(title="x" * LIMIT),
-    b"[" * (2 * LIMIT),
-]
 RULES: list[bytes] = [
     b"{}",
     *(movie(**{name: ...}) for name in GOOD),
@@ -139,24 +123,16 @@ RULES: list[bytes] = [
         movie(title=title)
         for title in ("", " ", "\t\n", "\u00a0", "\u2003 ", "\u3000", "a\0b", "\0")
     ),
-    *(movie(title=title) for title in ("x" * (MAX_TITLE_BYTES + 1), "x" * 100_000)),
     *(
         raw("title", title)
         for title in ('"\\ud800"', '"a\\udfffb"', '"\\ude00\\ud83d"', '"\\u0000"')
     ),
-    *(
-        movie(year=year)
-        for year in (MIN_YEAR - 1, 0, -1, -2016, 9999, 2**31, 2**31 - 1, -(2**31), 10**17)
-    ),
+    *(movie(year=year) for year in (0, -1, 2**31, -(2**31), 10**17)),
     *(raw("year", number) for number in ("-0", "9" * 18)),
-    *(movie(runtime=f"{n} mins") for n in (0, -1, -107, -0, 2**31, 10**17, -(10**17))),
-    movie(runtime="-0 mins"),
+    *(movie(runtime=f"{n} mins") for n in (-1, 10**17, "-0")),
     *(movie(genres=genres) for genres in ([], [""], [" "], ["a", ""], ["\0"], ["a\0"], ["\u2003"])),
-    *(movie(genres=[genre]) for genre in ("x" * (MAX_GENRE_BYTES + 1), "x" * 100_000)),
     *(movie(genres=genres) for genres in (["a", "a"], ["a", "b", "a"], ["a"] * 5, [*"abcdef"])),
     *(raw("genres", genres) for genres in ('["\\ud800"]', '["a", "\\udc00"]', '["a", "\\u0061"]')),
-    movie(genres=[str(number) for number in range(10_000)]),
-    movie(title="", year=1, runtime="0 mins", genres=[]),
 ]
 
 
@@ -171,16 +147,8 @@ def odd_bodies() -> Iterator[tuple[str, bytes, int]]:
         "number": [raw("year", number) for number in NUMBERS],
         "type": [raw(field, text) for field, texts in TYPES.items() for text in texts],
         "runtime": [movie(runtime=runtime) for runtime in RUNTIMES],
-        "deep": DEEP,
-        "large": LARGE,
-        # If both apply, the body cannot be read.
-        "both": [
-            movie(title="", year="1999"),
-            movie(title=..., runtime="107"),
-            movie(year=9999, extra=1),
-            movie(genres=["", 1]),
-            movie(title="", genres="drama"),
-        ],
+        "deep": [b"[" * 100_000, raw("title", '{"a":' * 50_000 + "1" + "}" * 50_000)],
+        "large": [TEXT.encode() + b" " * (LIMIT + 1 - len(TEXT))],
         "compressed": [gzip.compress(TEXT.encode())],
     }
     for kind, bodies in kinds.items():

@@ -27,6 +27,7 @@ from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
 from service.database import MAX_INTEGER
 from service.web import bodies
 from service.web.bodies import FREE_BYTES, BodyReader, ClientGone
+from service.web.request_cycle import server
 
 OWN = ("id", "version", "created_at", "updated_at")
 GZIPPED = gzip.compress(TEXT.encode())
@@ -315,11 +316,14 @@ REQUEST_100 = REQUEST.replace("Content", "Expect: 100-continue\r\nContent")
 
 
 @pytest.mark.parametrize("head", [REQUEST.format(99_999_999_999), REQUEST_100.format(LIMIT + 1)])
-async def test_a_large_content_length_is_refused_before_reading(client: Client, head: str) -> None:
+async def test_a_large_content_length_is_refused_before_reading(
+    client: Client, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
     """The response comes before a byte of the body; the connection ends with the client's.
 
     Otherwise, aiohttp would wait 10 s for the rest of the body, and delay a stop.
     """
+    monkeypatch.setattr(server, "CHECK_INTERVAL_S", 0.02)
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(head.encode())
 
@@ -367,21 +371,6 @@ async def test_a_dripping_body_is_408(start: Start) -> None:
     refusal = await problem(client, drip())
 
     assert refusal["status"] == 408
-
-
-async def test_a_client_that_disconnects_during_its_body_is_no_failure(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The log has an access line and no traceback, and the service continues."""
-    _, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(REQUEST.format(100).encode() + b"{")
-    await writer.drain()
-    writer.transport.abort()
-
-    response = await client.post("/v1/movies", json=MOANA)
-
-    assert response.status == 201
-    assert "Traceback" not in capsys.readouterr().out
 
 
 async def test_a_client_that_goes_away_after_its_body_is_no_failure() -> None:
@@ -480,7 +469,7 @@ near_movies = st.dictionaries(st.sampled_from([*GOOD, "id", "x"]), json_values |
     lambda value: json.dumps(value).encode()
 )
 many = bounded(
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
