@@ -194,15 +194,6 @@ def test_all_mistakes_are_reported_at_once(write: Write) -> None:
     ]
 
 
-def test_an_unknown_variable_is_refused() -> None:
-    """The message names a misspelt CATALOGUE_ variable."""
-    message = refused(DEFAULTS, CATALOGUE_DATABASE_MAX_OPNE="5")
-
-    assert message == (
-        "CATALOGUE_DATABASE_MAX_OPNE: unknown setting; did you mean CATALOGUE_DATABASE_MAX_OPEN?"
-    )
-
-
 # A setting with its value in config.toml, and values that are wrong.
 BAD = [
     ("environment", '"development"', "5", '""'),

@@ -1,6 +1,5 @@
 """Tests the processes that operators start: `python -m service ...` and gunicorn."""
 
-import asyncio
 import fcntl
 import json
 import os
@@ -39,17 +38,16 @@ from support import (
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_from_its_start_to_a_signal(environment: Environment, number: signal.Signals) -> None:
+def test_serve_from_its_start_to_ctrl_c(environment: Environment) -> None:
     """It prints the reference's URL and a command to try, but no password.
 
-    Ctrl-C and SIGTERM end it with status 0 and one line; without a terminal, the log is JSON.
+    Ctrl-C ends it with status 0 and one line; without a terminal, the log is JSON.
     """
     user = parse_dsn(environment["DATABASE_URL"])["user"]
     url = with_user(environment["DATABASE_URL"], f"{user}:hush")
     with serving(SERVE, environment, DATABASE_URL=url) as (base, process):
         get(f"{base}/v1/movies/1")
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
 
     listening, database, reference, example, stopped = err.splitlines()
@@ -83,32 +81,6 @@ def test_ctrl_c_during_the_start(environment: Environment) -> None:
     assert (process.returncode, err) == (128 + signal.SIGINT, "stopped\n")
 
 
-def test_a_running_request_is_finished(environment: Environment) -> None:
-    """SIGTERM before the end of a body: the response is sent before the process ends."""
-
-    async def exchange(base: str, process: subprocess.Popen[str]) -> bytes:
-        body = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
-        writer.write(
-            b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(body)
-        )
-        await reader.readuntil(b"\r\n\r\n")  # it waits for the body now
-        process.terminate()
-        await asyncio.to_thread(wait_until, lambda: get(f"{base}/v1/healthcheck") == 0)
-        writer.write(body)
-        answer = await reader.read()
-        writer.close()
-        return answer
-
-    with serving(SERVE, environment) as (base, process):
-        answer = asyncio.run(exchange(base, process))
-        process.wait(60)
-
-    assert answer.startswith(b"HTTP/1.1 201 Created\r\n")
-    assert process.returncode == 0
-
-
 def connect(base: str) -> socket.socket:
     """Open a connection, which must not have to be tried again: that takes a second."""
     return socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])), timeout=0.9)
@@ -139,10 +111,10 @@ def test_not_ready_while_it_drains(environment: Environment) -> None:
         process.terminate()
         wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 503)
         statuses = [get(f"{base}/v1/{path}") for path in ("healthcheck", "movies/1")]
-        process.wait(60)
+        _, err = process.communicate(timeout=60)
 
     assert statuses == [200, 404]
-    assert process.returncode == 0
+    assert (process.returncode, err.splitlines()[-1]) == (0, "stopped")
 
 
 @pytest.mark.parametrize(
@@ -179,22 +151,16 @@ def test_a_log_that_nobody_reads(
 
 
 def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: Path) -> None:
-    """Without DATABASE_URL: migrated, kept, and shared with a command at the same time."""
+    """Without DATABASE_URL: migrated, and shared with a command at the same time."""
     del environment["DATABASE_URL"]
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
-    command = [*SERVE, "--migrate"]
-    with serving(command, environment) as (base, process):
-        movie = b'{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
-        urllib.request.urlopen(f"{base}/v1/movies", movie).close()  # noqa: S310 - ours
-        process.terminate()
-        process.wait(60)
-    with serving(command, environment) as (base, process):
+    with serving([*SERVE, "--migrate"], environment) as (base, process):
         status, out, _ = run([sys.executable, "-m", "service", "migrate", "status"], environment)
-        kept = get(f"{base}/v1/movies/1")
+        listed = get(f"{base}/v1/movies")
         process.terminate()
         process.wait(60)
 
-    assert (status, kept) == (0, 200)
+    assert (status, listed) == (0, 200)
     assert "create_movies" in out
     assert not (checkout / ".postgres" / "data" / "postmaster.pid").exists()
 
@@ -276,10 +242,7 @@ def read_metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_metrics_of_two_workers_of_which_one_was_killed(
-    environment: Environment, number: signal.Signals
-) -> None:
+def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment) -> None:
     """Its requests still count; its gauges are gone; its replacement goes on counting.
 
     The folder in which they count is removed at the end.
@@ -296,7 +259,7 @@ def test_metrics_of_two_workers_of_which_one_was_killed(
         folder = Path(re.findall(r"(/\S+/movie-catalogue-metrics-\w+)/counter_", files)[0])
         statuses = [get(f"{base}/v1/movies/1") for _ in range(50)]
         wait_until(lambda: read_metrics(port).get(requests) == 50)  # counted after they are sent
-        os.kill(killed, number)
+        os.kill(killed, signal.SIGKILL)
         wait_until(
             lambda: (
                 read_metrics(port).get("catalogue_start_time_seconds", 0)
@@ -340,25 +303,20 @@ def test_a_wrong_setting_stops_gunicorn(
     assert line["reason"].endswith(name + reason)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_each_process_says_once_that_it_has_no_database(
-    environment: Environment, workers: int
-) -> None:
+def test_each_process_says_once_that_it_has_no_database(environment: Environment) -> None:
     """At the start, too: a wrong password, for example, is one line of each worker."""
-    changes = {"DATABASE_URL": AWAY, "WEB_CONCURRENCY": str(workers), "PORT": str(free_port())}
+    changes = {"DATABASE_URL": AWAY, "WEB_CONCURRENCY": "2", "PORT": str(free_port())}
     with subprocess.Popen(
         GUNICORN, cwd=ROOT, env={**environment, **changes}, stdout=subprocess.PIPE, text=True
     ) as process:
         lines: list[str] = []
-        while lines.count("no database") < workers:
+        while lines.count("no database") < 2:
             lines.append(json.loads(process.stdout.readline())["event"])  # type: ignore[union-attr] # it is a pipe
         process.terminate()
         out, _ = process.communicate(timeout=60)
 
     lines += [json.loads(line)["event"] for line in out.splitlines()]
-    assert [line for line in lines if line in ("no database", "not ready")] == [
-        "no database"
-    ] * workers
+    assert [line for line in lines if line in ("no database", "not ready")] == ["no database"] * 2
 
 
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
@@ -384,7 +342,7 @@ def test_a_config_toml_in_another_folder_needs_only_what_differs(
     environment: Environment, checkout: Path
 ) -> None:
     """Queries and migrations are those of the service, unless the folder has its own."""
-    (checkout / "config.toml").write_text('[service]\nenvironment = "elsewhere"\n')
+    (checkout / "config.toml").write_text("")
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
 
     own = run_here(environment, "queries")[1]
@@ -394,17 +352,11 @@ def test_a_config_toml_in_another_folder_needs_only_what_differs(
     own_status = run_here(environment, "migrate", "status")[1]
     shutil.rmtree(checkout / "migrations")
     status = run_here(environment, "migrate", "status")[1]
-    with (
-        serving(SERVE, environment) as (base, _),
-        urllib.request.urlopen(f"{base}/v1/healthcheck", timeout=5) as response,  # noqa: S310 - ours
-    ):
-        system = json.load(response)["system_info"]
 
     assert f"of {checkout}/queries: no mistakes" in own
     assert f"of {ROOT}/queries: no mistakes" in mixed
     assert ["20990101000000" in text for text in (own_status, status)] == [True, False]
     assert status.count("\n") == own_status.count("\n") - 1
-    assert system["environment"] == "elsewhere"
 
 
 @pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
@@ -449,35 +401,6 @@ def test_the_commands_of_the_procfile_work(environment: Environment) -> None:
     assert any(event.startswith("Listening at: http://0.0.0.0:") for event in events)
     assert sum(event.startswith("Booting worker") for event in events) == 2
     assert (process.returncode, gunicorn_err) == (0, "")
-
-
-@pytest.mark.parametrize(("anonymous", "warnings"), [("write", 1), ("read", 0)])
-def test_writes_without_a_token_over_a_network_are_warned_of(
-    environment: Environment, anonymous: str, warnings: int
-) -> None:
-    """tests/web/request_cycle/test_exposure.py has the addresses."""
-    environment |= {"HOST": "0.0.0.0", "CATALOGUE_ACCESS_ANONYMOUS": anonymous}  # noqa: S104
-
-    with serving(SERVE, environment) as (_, process):
-        process.terminate()
-        out, _ = process.communicate(timeout=60)
-
-    logged = [json.loads(line) for line in out.splitlines()]
-    exposed = [line["reason"] for line in logged if line["event"] == "anyone can write"]
-    assert len(exposed) == warnings
-    assert all("0.0.0.0" in reason for reason in exposed)  # noqa: S104
-
-
-def test_queries_names_the_mistake(environment: Environment, checkout: Path) -> None:
-    """One line has file and line; the exit status is 1."""
-    file = checkout / "queries" / "movies.sql"
-    file.write_text(file.read_text().replace("m.title", "m.titel", 1))
-    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
-
-    status, _, err = run_here(environment, "queries", "check")
-
-    assert status == 1
-    assert re.fullmatch(r"Error: queries/movies\.sql:\d+: column m\.titel does not exist\n", err)
 
 
 def test_queries_explain_shows_a_plan(environment: Environment) -> None:

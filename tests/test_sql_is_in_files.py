@@ -4,7 +4,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
 from conftest import ROOT
 
 SERVICE = ROOT / "service"
@@ -46,25 +45,3 @@ def test_no_module_contains_sql_on_the_catalogues_data() -> None:
     ]
 
     assert found == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "select 1",
-        "  with a as (select 1) select * from a",
-        "update movies set year = 2000",
-        "insert into movies values (1)",
-        "delete from movies",
-        "copy movies (title) from stdin",
-        "analyze movies",
-        "with matching as materialized (",
-        ") as f order by f.id",
-        "set local enable_seqscan = off",
-        "nextval('movies_id_seq')",
-    ],
-)
-def test_sql_is_recognized(text: str) -> None:
-    """Parts of SQL are recognized, also in an f-string."""
-    assert SQL.search(text)
-    assert [line for line, found in strings(f"x = f{text!r}") if SQL.search(found)] == [1]
