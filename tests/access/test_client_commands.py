@@ -1,6 +1,5 @@
 """Tests `python -m service clients`: tokens that work, and commands that change all or nothing."""
 
-import asyncio
 import re
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from support import (
     add_client,
     bearer,
     hold,
-    run_command,
     run_here,
     started,
     wait_until,
@@ -44,17 +42,14 @@ async def get_status(start: Start, token: str, method: str = "GET") -> int:
     return (await client.request(method, "/v1/movies", headers=bearer(token))).status
 
 
-async def run(environment: Environment, *words: str) -> tuple[int, str, str]:
-    """Run a command of the group to its end, while services run: exit status, stdout, stderr."""
-    return await asyncio.to_thread(run_command, environment, "clients", *words)
-
-
 async def test_a_token_of_add_has_the_scopes(
     environment: Environment, execute: Execute, start: Start
 ) -> None:
     """The token alone is on stdout, and only its hash in the database."""
-    status, out, err = await run(environment, "add", "Équipe 1", "--scopes", "read")
-    _, writing, _ = await run(environment, "add", "writer", "--scopes", " write,read,write")
+    status, out, err = run_here(environment, "clients", "add", "Équipe 1", "--scopes", "read")
+    _, writing, _ = run_here(
+        environment, "clients", "add", "writer", "--scopes", " write,read,write"
+    )
 
     token = out.removesuffix("\n")
     assert (status, out) == (0, f"{token}\n")
@@ -77,7 +72,7 @@ def test_a_client_expires(
 ) -> None:
     """At the start of a day in UTC, or after a duration."""
     words = ("clients", "add", "reports", "--scopes", "read", "--expires", given)
-    _, _, err = run_command(environment, *words)
+    _, _, err = run_here(environment, *words)
 
     ((difference, until),) = execute(
         f"select extract(epoch from {expected} - expires_at),"
@@ -127,20 +122,18 @@ def test_wrong_arguments_are_refused(words: list[str], problem: str) -> None:
 @pytest.mark.parametrize(
     ("words", "redirection"),
     [
-        ("add new --scopes read", ">/dev/full"),
+        ("rotate reports", ">/dev/full"),
         ("add new --scopes read", ">&-"),
-        ("rotate reports", "| true"),
     ],
 )
 def test_a_token_that_cannot_be_shown_changes_nothing(
     environment: Environment, execute: Execute, words: str, redirection: str
 ) -> None:
-    """The disk is full, stdout is closed, or the reader has gone."""
+    """The disk is full, or stdout is closed."""
     name_client(execute)
     before = execute(ALL)
 
-    # `sleep`: until the reader has gone.
-    command = f"(sleep 0.1; exec {' '.join(SERVICE)} clients {words}) {redirection}"
+    command = f"exec {' '.join(SERVICE)} clients {words} {redirection}"
     done = subprocess.run(
         ["sh", "-c", command],
         cwd=ROOT,
@@ -163,7 +156,7 @@ async def test_a_rotation_replaces_the_token(
     kept = "select id, name, scopes, expires_at, created_at from clients"
     before = execute(kept)
 
-    status, out, err = await run(environment, "rotate", "reports")
+    status, out, err = run_here(environment, "clients", "rotate", "reports")
 
     new = out.removesuffix("\n")
     assert (status, out) == (0, f"{new}\n")
@@ -178,7 +171,7 @@ async def test_a_grace_lets_the_former_token_work(
     """Until it ends: a second grace is refused; without one, all former tokens stop."""
     first = name_client(execute)
 
-    _, out, err = await run(environment, "rotate", "reports", "--grace", "1h")
+    _, out, err = run_here(environment, "clients", "rotate", "reports", "--grace", "1h")
     second = out.removesuffix("\n")
     ((until, is_right),) = execute(
         "select to_char(previous_expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI'),"
@@ -197,7 +190,7 @@ async def test_a_grace_lets_the_former_token_work(
     execute("update clients set previous_expires_at = now()")
     assert [await get_status(start, token) for token in (first, second)] == [401, 200]
     execute("update clients set previous_expires_at = 'infinity'")
-    _, out, _ = await run(environment, "rotate", "reports")
+    _, out, _ = run_here(environment, "clients", "rotate", "reports")
     third = out.removesuffix("\n")
     assert [await get_status(start, token) for token in (first, second, third)] == [401, 401, 200]
 
@@ -230,7 +223,7 @@ async def test_a_revocation_refuses_all_tokens(
 ) -> None:
     """Also the former one; a second revocation keeps the time of the first."""
     old = name_client(execute)
-    _, out, _ = await run(environment, "rotate", "reports", "--grace", "1h")
+    _, out, _ = run_here(environment, "clients", "rotate", "reports", "--grace", "1h")
     new = out.removesuffix("\n")
 
     revoked = run_here(environment, "clients", "revoke", "reports")

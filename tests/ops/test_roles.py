@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
 from psycopg2.extensions import parse_dsn
-from support import Environment, add_client, bearer, run_command, until, with_user
+from support import Environment, add_client, bearer, run_command, run_here, until, with_user
 
 from service.catalogue import clearing
 from service.catalogue.suggestions import refresh_words
@@ -155,11 +155,11 @@ def test_the_owner_manages_clients(roles: Roles, environment: Environment) -> No
     """Other roles read in one line which one is needed; the reader may list them."""
     add = ("clients", "add", "reports", "--scopes", "read")
     environment["DATABASE_URL"] = roles.owner
-    added = run_command(environment, *add)
+    added = run_here(environment, *add)
     environment["DATABASE_URL"] = roles.app
-    status, out, err = run_command(environment, *add)
+    status, out, err = run_here(environment, *add)
     environment["DATABASE_URL"] = roles.reader
-    listed = run_command(environment, "clients", "list")
+    listed = run_here(environment, "clients", "list")
 
     assert (added[0], listed[0]) == (0, 0)
     assert "reports" in listed[1]
