@@ -160,7 +160,7 @@ async def test_a_network_that_loses_everything(start: Start, database: str) -> N
     the drills measure.
     """
     async with opened(database) as link:
-        client = await start(database__url=link.url)
+        client = await start(database__url=link.url, database__statement_timeout=1)
         path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
 
         async def request_all() -> set[int]:
@@ -177,20 +177,19 @@ async def test_a_network_that_loses_everything(start: Start, database: str) -> N
             ]
             return {response.status for response in await asyncio.gather(*requests)}
 
-        before = await request_all()
+        async def is_served() -> bool:
+            return await request_all() <= {200, 201}
+
+        await until(is_served)
         link.stall()
         async with asyncio.timeout(RECOVERED_S):
             during = await request_all()
         await link.open()
 
-        async def is_back() -> bool:
-            return await request_all() <= {200, 201}
-
         async with asyncio.timeout(RECOVERED_S):
-            await until(is_back)
+            await until(is_served)
         await client.close()
 
-    assert before == {200, 201}
     assert during == {503}
 
 
@@ -210,7 +209,7 @@ def stopped_backends(execute: Execute) -> Iterator[int]:
 
 async def test_a_server_that_stops_for_a_while(start: Start, execute: Execute) -> None:
     """Every backend stops, as on a machine that hangs: new connections serve."""
-    client = await start()
+    client = await start(database__statement_timeout=1)
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
     await assert_whole(client, 10)
 
@@ -233,7 +232,7 @@ async def test_a_server_that_stops_while_clients_only_create(
     start: Start, execute: Execute
 ) -> None:
     """One silent create is enough to replace all connections that were idle."""
-    client = await start()
+    client = await start(database__statement_timeout=1)
     await assert_whole(client, 10)
 
     with stopped_backends(execute) as count:
@@ -340,17 +339,3 @@ async def test_a_column_that_a_dba_narrows(client: Client, execute: Execute) -> 
     response = await client.post("/v1/movies", json=MOANA)
 
     assert response.status == 422
-
-
-async def test_a_query_that_no_longer_fits_is_ours(
-    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A table changed under a running service is a 500, with the reason in the log only."""
-    await client.get("/v1/movies/1")
-    execute("alter table movies rename runtime to minutes")
-
-    response = await client.get("/v1/movies/1")
-
-    assert response.status == 500
-    assert "runtime" not in await response.text()
-    assert "column m.runtime does not exist" in capsys.readouterr().out
