@@ -72,13 +72,6 @@ def test_a_leader_that_waits_for_etcd_keeps_its_key() -> None:
     assert settings["ttl"] >= settings["loop_wait"] + 2 * settings["retry_timeout"]
 
 
-def test_the_leader_goes_on_without_etcd() -> None:
-    """Without this, nobody writes until etcd is back, although all members are well."""
-    settings = yaml.safe_load((CLUSTER / "patroni.yml").read_text())["bootstrap"]["dcs"]
-
-    assert settings["failsafe_mode"] is True
-
-
 @pytest.mark.skipif(not HAPROXY, reason="haproxy is not installed")
 def test_haproxy_accepts_its_file() -> None:
     """Without a warning."""

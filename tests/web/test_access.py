@@ -5,7 +5,7 @@ import json
 from typing import NamedTuple
 
 import pytest
-from conftest import MOANA, Client, Start
+from conftest import Client, Start
 from multidict import CIMultiDict
 from structlog.testing import capture_logs
 from support import Execute, add_client, add_movies, bearer, get_app
@@ -301,41 +301,3 @@ async def test_slow_statements_name_their_clients(start: Start, execute: Execute
     shared = [clients for query, clients in named[5:] if query == "get_movies"]
     assert all(len(clients) == len(set(clients)) <= 10 for clients in shared)
     assert max(map(len, shared)) > 1
-
-
-async def test_clients_have_idempotency_keys_of_their_own(start: Start, execute: Execute) -> None:
-    """The same key of two clients and of anonymous ones creates three movies, replayed each."""
-    client = await start()
-    headers = [bearer(add_client(execute, "write")), bearer(add_client(execute, "admin")), {}]
-
-    async def create(authorization: dict[str, str]) -> tuple[int, str, bool]:
-        response = await client.post(
-            "/v1/movies", json=MOANA, headers={"Idempotency-Key": "a", **authorization}
-        )
-        replayed = "Idempotency-Replayed" in response.headers
-        return response.status, response.headers["Location"], replayed
-
-    first = await asyncio.gather(*map(create, headers))
-    again = await asyncio.gather(*map(create, headers))
-
-    assert {(status, replayed) for status, _, replayed in first} == {(201, False)}
-    assert len({location for _, location, _ in first}) == 3
-    assert again == [(status, location, True) for status, location, _ in first]
-    assert execute("select key from idempotency_keys order by key") == [
-        ("1\ta",),
-        ("2\ta",),
-        ("a",),
-    ]
-
-
-async def test_a_replay_needs_the_scope_of_its_time(start: Start, execute: Execute) -> None:
-    """A client that may no longer write gets 403 in place of its own response."""
-    client = await start()
-    strong, weak = add_client(execute, "write"), add_client(execute, "read")
-    key = {"Idempotency-Key": "a"}
-    first = await client.post("/v1/movies", json=MOANA, headers={**bearer(strong), **key})
-    execute("update idempotency_keys set key = %s", f"{weak.split('_')[1]}\ta")
-
-    replay = await client.post("/v1/movies", json=MOANA, headers={**bearer(weak), **key})
-
-    assert (first.status, replay.status) == (201, 403)

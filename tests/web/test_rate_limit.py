@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse
 from conftest import Client, Start
-from support import Execute, StoppedClock, add_client, add_movies, bearer
+from support import Execute, StoppedClock, add_client, bearer
 from wire import exchange
 
 from service.access import counts
@@ -201,14 +201,6 @@ async def test_public_paths_have_no_limit(start: Start) -> None:
     assert (options.status, unknown.status, wrong.status) == (204, 404, 405)
 
 
-async def test_without_limits_there_is_none(client: Client, execute: Execute) -> None:
-    """By default."""
-    add_movies(execute, "a")
-    statuses = {(await client.get("/v1/movies")).status for _ in range(50)}
-
-    assert statuses == {200}
-
-
 @pytest.mark.parametrize(
     ("rate", "burst", "policy"), [(1, 5, "q=5;w=5"), (3, 10, "q=12;w=4"), (20, 1, "q=20;w=1")]
 )
@@ -222,19 +214,3 @@ async def test_the_burst_is_whole_seconds_of_the_rate(
     refused = await client.get("/v1/movies/1")
 
     assert refused.headers["RateLimit-Policy"] == f'"rate";{policy}'
-
-
-async def test_a_request_that_costs_more_than_the_burst_takes_all_of_it(
-    start: Start, clock: StoppedClock
-) -> None:
-    """Otherwise it would always be refused."""
-    client = await start(limits__rate=1, limits__burst=2)
-
-    statuses = [(await client.get("/v1/movies")).status for _ in range(2)]
-    refused = await client.patch("/v1/movies/1", data=(1 << 20) * b" ")
-    clock.now += int(refused.headers["Retry-After"])
-    last = await client.patch("/v1/movies/1", data=(1 << 20) * b" ")
-
-    assert statuses == [200, 429]
-    assert "this request takes 2:" in (await refused.json())["detail"]
-    assert (refused.status, last.status) == (429, 400)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from conftest import AWAY, MOANA, Client, Start
 from support import Execute, movie_tag, set_for_database
+from yarl import URL
 
 CASABLANCA = {
     "title": "Casablanca",
@@ -210,6 +211,13 @@ async def test_a_404_names_the_right_path(client: Client) -> None:
         assert response.status == 404, path
 
     assert details == DESCRIBED
+
+
+async def test_an_id_may_be_percent_encoded(client: Client) -> None:
+    """It is the same path (RFC 3986, 6.2.2.2)."""
+    await create(client)
+
+    assert (await client.get(URL("/v1/movies/%31", encoded=True))).status == 200
 
 
 async def test_ids_are_never_given_twice(client: Client) -> None:
