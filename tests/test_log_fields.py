@@ -5,7 +5,6 @@ The calls that log are found in the source, because tests do not reach each of t
 
 import ast
 import re
-from collections.abc import Iterator
 
 from conftest import ROOT
 
@@ -22,63 +21,41 @@ MODULE_OF = {
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def find_values(name: str, function: Function) -> list[ast.expr]:
-    """Return what the variable is set to in the function."""
-    return [
-        node.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name) and target.id == name
-    ]
+def find_texts(node: ast.AST) -> set[str]:
+    """Return the texts in an expression."""
+    return {
+        each.value
+        for each in ast.walk(node)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    }
 
 
-def find_events(node: ast.expr, function: Function) -> set[str]:
-    """Return the texts that an expression may be."""
-    if isinstance(node, ast.IfExp):
-        return find_events(node.body, function) | find_events(node.orelse, function)
-    if isinstance(node, ast.Name):
-        values = find_values(node.id, function)
-        return {text for value in values for text in find_events(value, function)}
-    return {str(node.value)} if isinstance(node, ast.Constant) else set()
-
-
-def find_keys(node: ast.expr, function: Function) -> Iterator[str]:
-    """Yield the keys that a dictionary may have: a literal, a variable, or a result."""
-    if isinstance(node, ast.IfExp):
-        yield from find_keys(node.body, function)
-        yield from find_keys(node.orelse, function)
-    elif isinstance(node, ast.Dict):
-        for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant):
-                yield str(key.value)
-            elif key is None:  # **value
-                yield from find_keys(value, function)
-    elif isinstance(node, ast.Name):
-        yield from find_keys_of_variable(node.id, function)
-    elif isinstance(node, ast.Call):
-        yield from find_keys_of_result(ast.unparse(node.func), function)
-    elif isinstance(node, ast.Attribute):  # a property
-        yield from find_keys_of_result(node.attr, function)
-
-
-def find_keys_of_variable(name: str, function: Function) -> Iterator[str]:
-    """Yield the keys of a dictionary that the function makes."""
-    for value in find_values(name, function):
-        yield from find_keys(value, function)
+def find_keys(function: Function) -> set[str]:
+    """Return the keys of all dictionaries that a function makes or changes."""
+    keys = set[str]()
     for node in ast.walk(function):
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == name:
-            yield str(ast.literal_eval(node.slice))
+        if isinstance(node, ast.Dict):
+            keys |= {str(key.value) for key in node.keys if isinstance(key, ast.Constant)}
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            keys |= find_texts(node.slice)
+    return keys
 
 
-def find_keys_of_result(name: str, caller: Function) -> Iterator[str]:
-    """Yield the keys of a dictionary that a function returns, of the caller's module if it can."""
-    functions = [each for each in MODULE_OF if each.name == name]
+def find_fields(keyword: ast.keyword, caller: Function) -> set[str]:
+    """Return the field of an argument; for `**fields`, the keys of the function that makes them."""
+    if keyword.arg:
+        return {"exception" if keyword.arg == "exc_info" else keyword.arg}
+    calls = [keyword.value] + [
+        node.value
+        for node in ast.walk(caller)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == ast.unparse(keyword.value)
+    ]
+    source = next((each.func for each in calls if isinstance(each, ast.Call)), keyword.value)
+    name = ast.unparse(source).rpartition(".")[2]
+    functions = [each for each in MODULE_OF if each.name == name] or [caller]
     near = [each for each in functions if MODULE_OF[each] == MODULE_OF[caller]]
-    for function in near or functions:
-        for node in ast.walk(function):
-            if isinstance(node, ast.Return) and node.value:
-                yield from find_keys(node.value, function)
+    return {key for function in near or functions for key in find_keys(function)}
 
 
 def find_logged() -> dict[str, set[str]]:
@@ -92,10 +69,8 @@ def find_logged() -> dict[str, set[str]]:
                 continue
             found = {"exception"} if call.func.attr == "exception" else set()
             for keyword in call.keywords:
-                name = keyword.arg
-                keys = find_keys(keyword.value, function) if name is None else [name]
-                found |= {"exception" if key == "exc_info" else key for key in keys}
-            for event in find_events(call.args[0], function):
+                found |= find_fields(keyword, function)
+            for event in find_texts(call.args[0]):
                 logged.setdefault(event, set()).update(found - IN_EVERY_LINE)
     return logged
 
