@@ -331,23 +331,10 @@ def test_the_password_is_in_no_message(write: Write) -> None:
     assert SECRET not in refused(write('\nurl = ""', f'\nurl = "postgresql://u:{SECRET}@h/d'))
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("", ()),
-        (" , ", ()),
-        ("*", ("*",)),
-        (
-            "https://a.example, http://localhost:3000,http://[::1]:808",
-            ("https://a.example", "http://localhost:3000", "http://[::1]:808"),
-        ),
-        ("chrome-extension://abcdef", ("chrome-extension://abcdef",)),
-    ],
-)
-def test_a_list_comes_from_the_environment_with_commas(
-    value: str, expected: tuple[str, ...]
-) -> None:
+def test_a_list_comes_from_the_environment_with_commas() -> None:
     """Spaces are ignored, and an empty value is an empty list."""
-    loaded = config.load(DEFAULTS, {"CATALOGUE_SERVER_CORS_ORIGINS": value})
+    origins = ("https://a.example", "http://[::1]:808", "chrome-extension://abcdef")
 
-    assert loaded.server.cors_origins == expected
+    for value, expected in ((" , ", ()), (", ".join(origins), origins)):
+        loaded = config.load(DEFAULTS, {"CATALOGUE_SERVER_CORS_ORIGINS": value})
+        assert loaded.server.cors_origins == expected

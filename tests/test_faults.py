@@ -5,10 +5,9 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from link import opened
@@ -273,28 +272,6 @@ async def test_a_read_only_database(start: Start, execute: Execute) -> None:
 
         assert [response.status for response in reads] == [200, 200]
         assert write.status == 503
-
-
-async def test_a_service_that_starts_on_a_standby(start: Start, folder: Path) -> None:
-    """It serves reads and is ready; after a promotion also writes, without a restart."""
-    with embedded.running(folder) as url:
-        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
-        client = await start(database__url=url)
-        path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
-        await client.close()
-    (folder / "data" / "standby.signal").touch()
-
-    with embedded.running(folder) as url:
-        client = await start(database__url=url)
-        reads = [await client.get(url) for url in (path, "/v1/movies", "/v1/healthcheck/ready")]
-        write = await client.post("/v1/movies", json=MOANA)
-        with closing(psycopg2.connect(url)) as connection:
-            connection.cursor().execute("select pg_promote()")
-        await until(lambda: creates(client))
-        await client.close()
-
-    assert [response.status for response in reads] == [200, 200, 200]
-    assert (write.status, write.headers["Retry-After"]) == (503, "1")
 
 
 async def test_a_rule_that_a_dba_adds(client: Client, execute: Execute) -> None:

@@ -232,22 +232,6 @@ async def test_readiness_is_measured_while_nobody_asks(
         await until(lambda: read_series(metrics)["ready"] == 1)
 
 
-async def test_the_wait_for_a_share_of_the_pool(start: Start) -> None:
-    """Lists may use one of two connections: the second list waits for it in vain."""
-    client = await start(
-        operations__token=TOKEN, database__max_open=2, database__acquire_timeout=0.2
-    )
-    metrics = get_app(client)[CYCLE].metrics
-    before = read_series(metrics)["pool_wait_seconds_sum"]
-
-    async with lock_movies(client):
-        lists = [asyncio.create_task(client.get(f"/v1/movies?year={year}")) for year in (1, 2)]
-        await asyncio.wait(lists, return_when=asyncio.FIRST_COMPLETED)
-
-    assert sorted([(await response).status for response in lists]) == [200, 503]
-    assert read_series(metrics)["pool_wait_seconds_sum"] - before >= 0.2
-
-
 async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
     """PostgreSQL's estimate is asked for at the start."""
     execute(  # in one session: two report their statistics in any order

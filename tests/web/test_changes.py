@@ -607,19 +607,6 @@ async def test_two_processes_do_not_clear_at_once(
     assert (first, second) == (0, 1)
 
 
-async def test_the_service_clears_changes_by_itself(
-    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that are older than `keep_days`."""
-    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
-    add_movies(execute, "a", "b")
-    execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id = 1")
-
-    await start(changes__keep_days=7)
-
-    await until(lambda: execute("select movie_id from movie_changes") == [(2,)])
-
-
 async def test_a_new_feed_expires_all_cursors(client: Client, execute: Execute) -> None:
     """As after a restore, which may lack changes that clients have seen."""
     before = await find_end(client)

@@ -169,7 +169,7 @@ async def test_a_forged_time_only_gives_another_page(client: Client, sort: str) 
             assert len(ids(await listed(client, sort=sort, cursor=cursor))) in {0, 2, 3, 4, 6}
 
 
-@pytest.mark.parametrize("sort", ["id", "-id", "year", "-year", "created_at", "-updated_at"])
+@pytest.mark.parametrize("sort", ["id", "-year", "created_at"])
 @pytest.mark.usefixtures("catalogue")
 async def test_a_page_whose_movies_are_gone_leads_back(
     client: Client, execute: Execute, sort: str
