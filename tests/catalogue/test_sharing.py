@@ -7,7 +7,18 @@ import pytest
 from conftest import MOANA, Client, Start
 from link import opened
 from structlog.testing import capture_logs
-from support import Execute, add_movies, count_deadlocks, hold, movie_tag, set_for_database, until
+from support import (
+    Execute,
+    add_movies,
+    count_deadlocks,
+    get_app,
+    hold,
+    movie_tag,
+    set_for_database,
+    until,
+)
+
+from service.app import POOL
 
 
 async def test_a_write_is_seen_by_every_list_after_it(start: Start, database: str) -> None:
@@ -134,3 +145,18 @@ async def test_requests_share_statements(start: Start) -> None:
         await asyncio.gather(*(client.get(path) for _ in range(200)))
 
     assert 0 < len([line for line in logged if line.get("query") == "get_movies"]) < 100
+
+
+async def test_lists_have_their_own_share_of_the_connections(start: Start) -> None:
+    """While they take all of it, movies are read by id and written."""
+    client = await start(database__acquire_timeout=0.3)
+    share = get_app(client)[POOL].lists
+    while not share.locked():
+        await share.acquire()
+
+    lists = [await client.get(f"/v1/{path}") for path in ("movies", "genres")]
+    written = await client.post("/v1/movies", json=MOANA)
+    read = await client.get(written.headers["Location"])
+
+    assert [response.status for response in lists] == [503, 503]
+    assert (written.status, read.status) == (201, 200)
