@@ -214,6 +214,30 @@ async def test_of_two_reloads_the_later_one_wins(
     assert files.queries["get_a"].sql.endswith("2")
 
 
+async def test_wrong_files_after_a_reload_that_is_not_verified_bring_the_first_queries_back(
+    settings: Callable[..., Config], checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the reload between are gone: their writes were not verified, as it was read-only."""
+
+    async def verify(_: Config, __: Mapping[str, Query]) -> bool:
+        return False
+
+    monkeypatch.setattr(verification, "verify_queries", verify)
+    path = checkout / "queries" / "a.sql"
+    path.write_text("-- name: get_a()\nselect 1;")
+    files = QueryRegistry(
+        settings(root=checkout), partial(query_files.load, checkout / "queries", {})
+    )
+    files.load()
+    path.write_text("-- name: get_a()\nselect 2;")
+    files.reload()
+    await until(lambda: files.queries["get_a"].sql.endswith("2"))
+    path.write_text("select 3;")
+    files.reload()
+
+    await until(lambda: files.queries["get_a"].sql.endswith("1"))
+
+
 async def test_a_reload_that_a_lock_prevents_is_tried_again(
     settings: Callable[..., Config], checkout: Path, database: str
 ) -> None:

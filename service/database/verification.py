@@ -230,13 +230,16 @@ class LoadedQueries(dict[str, Query]):
 class QueryRegistry:
     """What a process uses of queries/*.sql and migrations/*.sql.
 
-    `load` reads and checks the query files. What must stay true: no request sends a query that was
-    not verified; a reload replaces all queries or none; what could not be verified yet, is later.
+    `read_files` reads and checks the query files. What must stay true: no request sends a query
+    before it was verified, but for a write while the database is read-only; a reload replaces all
+    queries or none; what cannot be verified yet is verified later.
     """
 
-    def __init__(self, config: Config, load: Callable[[], Mapping[str, Query]]) -> None:
+    def __init__(self, config: Config, read_files: Callable[[], Mapping[str, Query]]) -> None:
         self.queries = LoadedQueries()
-        self._load = load
+        self._read_files = read_files
+        # While the queries of a reload are not verified in full: the queries before it.
+        self._former: Mapping[str, Query] | None = None
         self._versions: Sequence[str] = []  # of the migrations
         self._config = config
         self._are_reads_verified = False
@@ -245,7 +248,7 @@ class QueryRegistry:
     def load(self) -> None:
         """Read the files; `OperatorError` where one is wrong."""
         self._versions = list_versions(self._config.migrations)
-        self.queries.update(self._load())
+        self.queries.update(self._read_files())
 
     async def verify(self, connection: aiopg.Connection) -> bool:
         """Verify the files against the database; False if that must be done again.
@@ -279,11 +282,12 @@ class QueryRegistry:
         self._reloading = asyncio.create_task(self._reload())
 
     async def _reload(self) -> None:
-        known = dict(self.queries)
+        known = self._former or dict(self.queries)
         try:
-            found = self._load()
+            found = self._read_files()
             is_verified = await self._verify_soon(found)
             changed = [name for name in found if found[name] != known.get(name)]
+            self._former = known
             self._replace(found)
             log.info("queries reloaded", changed=changed)
             while not is_verified:  # the writes: the database is read-only
@@ -292,6 +296,7 @@ class QueryRegistry:
         except OperatorError as error:
             log.warning("queries not reloaded", reason=str(error))
             self._replace(known)
+        self._former = None
 
     def _replace(self, queries: Mapping[str, Query]) -> None:
         self.queries.clear()
