@@ -104,25 +104,29 @@ class Statements:
         query = self.queries[name]
         may_repeat = is_repeatable or (query.is_read_only and self.repeats_reads)
         execution = self._prepare(
-            query, max_affected, timeout, is_shared=len(waiting) != 1, expects=expects_timeout
+            query,
+            max_affected,
+            timeout,
+            is_shared=len(waiting) != 1,  # without requests, it is not known: as several
+            expects_timeout=expects_timeout,
         )
         spans = [context.span for context in waiting if context.span]
         trace = spans[0].trace_statement(name, [*dict.fromkeys(spans)]) if spans else NO_TRACE
         with trace as report_rows:
             try:
-                rows = await self._run(query, execution, parameters, waiting)
+                try:
+                    rows = await self._run(query, execution, parameters, waiting)
+                except psycopg2.Error:  # the connection broke
+                    if not may_repeat:
+                        raise
+                    rows = await self._run(query, execution, parameters, waiting)
+            except psycopg2.Error as error:
+                raise self._to_unavailable(query, describe_error(error)) from error
             except StatementFailed as error:
                 # The query was right when it was verified: was a migration reverted since?
                 if error.for_every_row and self.require_migrations:
                     await self.require_migrations()
                 raise
-            except psycopg2.Error as error:  # the connection broke
-                if not may_repeat:
-                    raise self._to_unavailable(query, describe_error(error)) from error
-                try:
-                    rows = await self._run(query, execution, parameters, waiting)
-                except psycopg2.Error as again:
-                    raise self._to_unavailable(query, describe_error(again)) from again
             if report_rows:
                 report_rows(len(rows))
         if rows and query.returns_transaction:
@@ -188,9 +192,9 @@ class Statements:
         timeout: float | None,
         *,
         is_shared: bool,
-        expects: bool,
+        expects_timeout: bool,
     ) -> Execution:
-        """Return the settings in front of the statement; `expects`: its timeout is no failure."""
+        """Return how to run the statement: the settings in front of it, and its time."""
         own = self.timeout if query.timeout is None else query.timeout
         limit = own if timeout is None else timeout
         preamble = query.build_preamble(limit, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
@@ -199,7 +203,7 @@ class Statements:
             if max_affected > 1 and is_shared:
                 preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
         driver_timeout = limit + SILENCE_MAX_S if limit else UNLIMITED_S
-        return Execution(preamble, driver_timeout, expects_timeout=expects)
+        return Execution(preamble, driver_timeout, expects_timeout=expects_timeout)
 
     async def _run(
         self,
