@@ -45,9 +45,9 @@ class RequestContext:
     expects_continue: bool = False  # the client waits for `100 Continue` before it sends the body
     refused_status: int | None = None  # if the head is too large, or has an unknown `Expect`
     # `RequestCycle.respond`:
-    deadline: float = 0.0  # by the loop's clock; streams and waits for changes raise it
+    deadline: float = 0.0  # by the loop's clock; streams and waits for changes add to it
     route: str | None = None  # its path in the table of routes; `stream_movies` sets its own
-    must_show: int = 0  # a transaction that its reads must show; `require` raises it
+    must_show: int = 0  # a transaction that its reads must show; `require` sets a later one
     # `AccessControl.require`:
     client_id: int | None = None  # if it has a valid token
     # `stream_movies`:

@@ -53,12 +53,12 @@ class MemoryCounts:
         left_s = self._ends_at - now
         weighted = int(previous * left_s / self._policy.window_s) if previous else 0
         if current + weighted + cost > quota:
-            return refuse(self._policy, cost, previous, current, left_s)
+            return make_retry_later(self._policy, cost, previous, current, left_s)
         self._current[identity] = current + cost
         return None
 
     async def give_back(self, identity: str, cost: int) -> None:
-        """Undo a `take`; does nothing if its window is over."""
+        """Undo a `take`; if its window has ended since, this may count for the next window."""
         if identity not in self._current:
             identity = _share(identity)
         left = self._current.pop(identity, 0) - cost
@@ -73,7 +73,9 @@ class MemoryCounts:
         self._ends_at = (window + 1.0) * self._policy.window_s
 
 
-def refuse(policy: Policy, cost: int, previous: int, current: int, left_s: float) -> RetryLater:
+def make_retry_later(
+    policy: Policy, cost: int, previous: int, current: int, left_s: float
+) -> RetryLater:
     """Return how many units are left, and after how many seconds there are enough.
 
     `current`: the units used in this window, which ends in `left_s` seconds; `previous`: the units

@@ -15,7 +15,7 @@ from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from service.access.counts import MemoryCounts, RetryLater, refuse
+from service.access.counts import MemoryCounts, RetryLater, make_retry_later
 from service.errors import OperatorError, Policy
 
 log = structlog.get_logger()
@@ -78,7 +78,7 @@ class RedisCounts:
         await self._memory.give_back(identity, cost)
         # Redis keeps the counts of a window until the next window has ended, too.
         left_s = max(0.0, kept_s - self._policy.window_s)
-        return refuse(self._policy, cost, previous, current, left_s)
+        return make_retry_later(self._policy, cost, previous, current, left_s)
 
     async def connect(self) -> None:
         """Connect; if that fails, go on trying."""

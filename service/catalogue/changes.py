@@ -122,6 +122,7 @@ class Feed:
         now = asyncio.get_running_loop().time()
         if now >= self._end_read_at + END_S:
             self._end, self._end_read_at = await self.read_end([context]), now
+        # The place is in front of its transaction: the list must show those before.
         return FeedEnd(self._end, self._end.transaction - 1 if self._end else 0)
 
     async def read_end(self, waiting: Sequence[RequestContext] = ()) -> FeedPlace | None:
@@ -151,16 +152,18 @@ class Feed:
         return news.result() if news.done() else None
 
     async def _ask_for_all(self) -> None:
-        while self._waiting:
-            lowest = min(self._waiting.values(), key=itemgetter(1, 2))
-            try:
-                page, _ = await self._read(lowest)
-            except Exception as error:  # noqa: BLE001 - each request gets it
-                await self._return(error, lowest)
-            else:
-                await self._return(page, lowest)
-            await asyncio.sleep(POLL_S)
-        self._asking = None
+        try:
+            while self._waiting:
+                lowest = min(self._waiting.values(), key=itemgetter(1, 2))
+                try:
+                    page, _ = await self._read(lowest)
+                except Exception as error:  # noqa: BLE001 - each request gets it
+                    await self._return(error, lowest)
+                else:
+                    await self._return(page, lowest)
+                await asyncio.sleep(POLL_S)
+        finally:
+            self._asking = None
 
     async def _return(self, found: ChangePage | Exception, lowest: FeedPlace) -> None:
         """Return to each request that waits the changes behind its place, if there are any.

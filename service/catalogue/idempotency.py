@@ -18,7 +18,7 @@ from service.catalogue.movie import COLUMN_TYPES, Movie
 from service.catalogue.movies import to_invalid
 from service.config import Sharing
 from service.context import RequestContext
-from service.database.batching import Batcher, Rows, list_contexts
+from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import KeyInUse, KeyReused, RuleBroken
@@ -59,7 +59,7 @@ Run = Callable[[], Awaitable[Response | None]]
 
 
 class IdempotentCreates:
-    """Creates one movie per key; every method may raise `Unavailable`.
+    """Creates a movie or a batch, with a key once; every method may raise `Unavailable`.
 
     What must stay true: a key creates once, also if several processes use it at once; each later
     request gets the first response; if nothing was created, the key stays unused.
@@ -67,7 +67,6 @@ class IdempotentCreates:
 
     def __init__(self, statements: Statements, sharing: Sharing) -> None:
         self._statements = statements
-        self._fetch = statements.fetch
         self._metrics = statements.metrics
         self._sharing = sharing
         self._positions = itertools.count()
@@ -85,9 +84,9 @@ class IdempotentCreates:
         )
 
     async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response]:
-        fetched = await self._fetch(
+        fetched = await self._statements.fetch(
             query,
-            {"requests": "[" + b",".join([row.payload for row in rows]).decode() + "]"},
+            {"requests": join_payloads(rows)},
             is_repeatable=True,  # if the first attempt was committed, the keys are used
             max_affected=len(rows),
             waiting=list_contexts(rows),
@@ -148,7 +147,7 @@ class IdempotentCreates:
         self, query: str, parameters: Mapping[str, str], number: int, context: RequestContext
     ) -> Response | None:
         """Run a query for so many movies; if a first attempt was committed, its key is used."""
-        rows = await self._fetch(
+        rows = await self._statements.fetch(
             query,
             parameters,
             is_repeatable="key" in parameters,
@@ -166,7 +165,10 @@ class IdempotentCreates:
     async def _create_once(
         self, query: str, key: str, fingerprint: str, create: Run, get: Run
     ) -> tuple[list[Movie], bool]:
-        """Create (by `query`) if the key is unused; otherwise get its response, and True."""
+        """Create if the key is unused; otherwise get its response, and True.
+
+        `query`: the name of what `create` runs, for an error.
+        """
         for attempt in range(1 + RETRIES):
             if attempt:
                 await asyncio.sleep(RETRY_PAUSE_S)

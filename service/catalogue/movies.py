@@ -14,7 +14,7 @@ import orjson
 from service.catalogue.movie import COLUMN_TYPES, FIELDS, Movie
 from service.config import Sharing
 from service.context import RequestContext
-from service.database.batching import Batcher, Rows, Run, list_contexts
+from service.database.batching import Batcher, Rows, Run, join_payloads, list_contexts
 from service.database.query import Expected, Row
 from service.database.statements import Statements
 from service.errors import (
@@ -47,6 +47,8 @@ class NotChanged(Enum):
     PREVENTED = auto()  # by a trigger of a DBA
 
 
+Outcome = Movie | NotChanged  # of a change
+
 CHANGED = {"transaction": int, "locked": bool, "done": bool, **COLUMN_TYPES}
 QUERIES: Mapping[str, Expected] = {
     "get_movies": Expected(COLUMN_TYPES, [{"ids": "{}"}], "GET a movie"),
@@ -66,6 +68,10 @@ LOCK_RETRY_S = 0.02  # while another session holds the lock of a movie
 class Catalogue:
     """Get, create, update and delete movies; every method may raise `Unavailable`.
 
+    What must stay true: a change sees the movie and its conditions under the lock of its row, so of
+    two changes, the later one is made on top of the earlier one, or refused; of a movie that is
+    locked elsewhere, only its own changes wait.
+
     Requests for the same operation that arrive together share one statement of queries/movies.sql.
     `reads`: the statements that get movies.
     """
@@ -75,14 +81,12 @@ class Catalogue:
     ) -> None:
         self._statements = statements
         self._reads = reads or statements
-        self._fetch = statements.fetch
         self._positions = itertools.count()
         rows = statements.metrics.shared_statement_rows.labels
         self._gets = Batcher(self._get, sharing, is_repeatable=True, rows_metric=rows("get_movies"))
         self._creates = Batcher(self._create, sharing, rows_metric=rows("create_movies"))
-        update: Run[Movie | NotChanged] = partial(self._change_several, "update_movies", "updates")
-        delete: Run[Movie | NotChanged]
-        delete = partial(self._change_several, "delete_movies", "deletions")
+        update: Run[Outcome] = partial(self._change_several, "update_movies", "updates")
+        delete: Run[Outcome] = partial(self._change_several, "delete_movies", "deletions")
         self._updates = Batcher(update, sharing, exclusive=True, rows_metric=rows("update_movies"))
         self._deletes = Batcher(delete, sharing, exclusive=True, rows_metric=rows("delete_movies"))
 
@@ -183,27 +187,29 @@ class Catalogue:
         return {position: Movie(*movie) for _, position, *movie in created}
 
     async def _change_several(
-        self, name: str, parameter: str, rows: Rows[Movie | NotChanged]
-    ) -> dict[int, Movie | NotChanged]:
+        self, name: str, parameter: str, rows: Rows[Outcome]
+    ) -> dict[int, Outcome]:
         fetched = await self._write(name, parameter, rows)
         ids = [row[3] for row in fetched]
         self._statements.require_sent(name, ids, [row.key for row in rows])
-        results: dict[int, Movie | NotChanged] = {}
+        results: dict[int, Outcome] = {}
         for _, is_locked, is_done, movie_id, *fields in fetched:
             if is_locked:
                 results[movie_id] = NotChanged.LOCKED
             elif is_done:
                 results[movie_id] = Movie(movie_id, *fields)
             else:
-                failed = is_done is not None
-                results[movie_id] = NotChanged.CONDITION_FAILED if failed else NotChanged.PREVENTED
+                is_prevented = is_done is None
+                reason = NotChanged.PREVENTED if is_prevented else NotChanged.CONDITION_FAILED
+                results[movie_id] = reason
         return results
 
     async def _write(self, name: str, parameter: str, rows: Rows[Any]) -> list[Row]:
         """Run a write that is shared by the requests of these rows."""
-        payloads = b",".join([row.payload for row in rows]).decode()
-        sent = {parameter: f"[{payloads}]"}
-        return await self._fetch(name, sent, max_affected=len(rows), waiting=list_contexts(rows))
+        sent = {parameter: join_payloads(rows)}
+        return await self._statements.fetch(
+            name, sent, max_affected=len(rows), waiting=list_contexts(rows)
+        )
 
 
 def to_invalid(broken: RuleBroken, field: str = "") -> Invalid:

@@ -69,7 +69,9 @@ def advance(
 def measure_age(state: State, now: float) -> float:
     """Return how old the replica's data may be, in seconds; infinite if that is unknown."""
     caught, follows = state.progress.caught, state.progress.follows
-    return now - caught.taken_at if caught and state.answers and follows == state.primary else inf
+    if not caught or not state.answers or follows != state.primary:
+        return inf
+    return now - caught.taken_at
 
 
 def may_serve(state: State, position: int, now: float, max_lag: float) -> bool:
@@ -79,6 +81,7 @@ def may_serve(state: State, position: int, now: float, max_lag: float) -> bool:
     primary may use the numbers of lost transactions again.
     """
     age, progress = measure_age(state, now), state.progress
+    # A horizon of 0 refuses every position: a read has failed since the last answer.
     if age == inf or position >= progress.horizon or (position and not state.primary_answers):
         return False
     return age <= max_lag or (state.primary_is_away and progress.caught is state.newest)

@@ -30,7 +30,8 @@ log = structlog.get_logger()
 # calls of `distrust` that have an effect.
 RETRY_S = 0.25
 # A connection that was closed during a statement counts toward `max_open` for so long: its backend
-# runs until the statement times out, or PostgreSQL notices that the connection is closed.
+# runs until the statement times out, or PostgreSQL notices that the connection is closed. It may
+# run longer, and is then not counted: a stream that sorts, a commit that waits for a standby.
 GIVEN_UP_S = 4.0
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 
@@ -38,8 +39,8 @@ CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 class Pool:
     """Lends connections to the tasks of one event loop.
 
-    What must stay true: there are at most `max_open` backends, with those that may still run a
-    statement that was given up; a connection is lent to one task at a time, after it was verified,
+    What must stay true: there are at most `max_open` backends, with those whose statement was given
+    up in the last `GIVEN_UP_S`; a connection is lent to one task at a time, after it was verified,
     and while it is idle and trusted; a free place or connection goes to the task that has waited
     longest; after `close`, no connection is open.
 
@@ -69,7 +70,7 @@ class Pool:
         self._verify = verify
         self._is_closing = False
         self._is_database_away = False  # an outage was logged
-        self._refusal: Unavailable | None = None  # for each request for a connection, while set
+        self._outage: Unavailable | None = None  # for each request for a connection, while set
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._trusted_since = -inf  # older connections are not lent again
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
@@ -208,8 +209,8 @@ class Pool:
         return None
 
     async def _wait_for_connection(self) -> aiopg.Connection:
-        if self._refusal:
-            raise self._refusal.with_traceback(None)
+        if self._outage:
+            raise self._outage.with_traceback(None)
         waiter: asyncio.Future[aiopg.Connection] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._open_more()
@@ -287,7 +288,7 @@ class Pool:
                     if all(connection.closed for connection in self._opened):
                         self._begin_outage(error)
                     await asyncio.sleep(RETRY_S)
-                    self._refusal = None
+                    self._outage = None
                 else:
                     self._opened[connection] = began
                     self._return(connection)
@@ -323,8 +324,8 @@ class Pool:
         self._fail_waiters(unavailable)
 
     def _fail_waiters(self, refusal: Unavailable) -> None:
-        """Raise this for all waiters, and for later ones while `_refusal` is set."""
-        self._refusal = refusal
+        """Raise this for all waiters, and for later ones while `_outage` is set."""
+        self._outage = refusal
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

@@ -38,7 +38,7 @@ class Expected(NamedTuple):
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Their names."""
+        """Return the names of the parameters."""
         return tuple(self.samples[0])
 
 

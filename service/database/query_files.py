@@ -54,9 +54,18 @@ ANY_SETTING = re.compile(r"(?i)\s*--\s*set.*[:=]")
 SETTING = re.compile(r"\s*-- *set *: *([a-z_][a-z0-9_.]*) *= *(?:'([^']*)'|([\w.+/-]+))\s*;?\s*")
 # What the service relies on for each statement.
 FIXED_SETTINGS = {
-    *("timezone", "datestyle", "intervalstyle", "bytea_output", "client_encoding"),
-    *("standard_conforming_strings", "role", "session_authorization", "session_replication_role"),
-    *("synchronous_commit", "transaction_isolation", "client_min_messages"),
+    "bytea_output",
+    "client_encoding",
+    "client_min_messages",
+    "datestyle",
+    "intervalstyle",
+    "role",
+    "session_authorization",
+    "session_replication_role",
+    "standard_conforming_strings",
+    "synchronous_commit",
+    "timezone",
+    "transaction_isolation",
 }
 
 
@@ -98,6 +107,7 @@ def _find_names(path: Path, text: str) -> list[re.Match[str]]:
     for token in TOKEN.finditer(text):
         line, is_name = _get_line(text, token.start()), ANY_NAME.search(token[0])
         if token["open"] or (token["literal"] and is_name):
+            # A literal with a name in it is a quote that is not closed before the next query.
             raise FileError(path, line, "unterminated quote or comment")
         if is_name and token[0].startswith("--"):
             if not (name := NAME.match(text, token.start())):

@@ -153,7 +153,7 @@ class Replica(PolledServer):
 
         Raises the error if the statement took too long, as it would on the primary.
         """
-        # Replay cancels reads of rows that it removes.
+        # A read that replay cancels, because it removes the rows, fails only here.
         is_cancelled = isinstance(error.__cause__, TransactionRollbackError)
         if isinstance(error, Contended) and not is_cancelled and self.shows(0):
             raise error
@@ -187,7 +187,7 @@ class Replicas:
     def __init__(
         self, settings: Database, queries: Mapping[str, Query], pool: Pool, max_streams: int
     ) -> None:
-        # Reads on the primary what goes with each sample.
+        # Reads on the primary what is kept with each sample: the end of the feed.
         self.read_mark: Callable[[], Awaitable[object]] | None = None
         self._mark: object = None
         self._pool = pool
@@ -274,8 +274,12 @@ class Reads(Statements):
     def __post_init__(self) -> None:
         """Make the statements of each replica; what fails there is repeated on the primary."""
         super().__post_init__()
-        settings = self.queries, self.timeout, self.slow, self.share, False
-        self._on_replicas = {each: Statements(each.pool, *settings) for each in self.replicas.all}
+        self._on_replicas = {
+            each: Statements(
+                each.pool, self.queries, self.timeout, self.slow, self.share, repeats_reads=False
+            )
+            for each in self.replicas.all
+        }
 
     async def fetch(
         self,

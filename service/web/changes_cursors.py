@@ -2,11 +2,22 @@
 
 import orjson
 
-from service.catalogue.changes import FeedPlace
+from service.catalogue.changes import Feed, FeedPlace
+from service.context import RequestContext
 from service.database import MAX_BIGINT
 from service.web.http.seals import seal, unseal
 
 CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
+
+
+async def begin_copy(feed: Feed, context: RequestContext) -> dict[str, str]:
+    """Return the header with which a copy of all movies begins; {} if the feed is off.
+
+    Call it before the list is read: then the feed has every change that the list lacks.
+    """
+    place, must_show = await feed.find_end(context)
+    context.require(must_show)
+    return {CHANGES_CURSOR: encode_change(place)} if place else {}
 
 
 def encode_change(place: FeedPlace) -> str:

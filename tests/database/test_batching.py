@@ -22,8 +22,9 @@ NOT_SHARED = Sharing(enabled=False)
 
 @pytest.fixture(autouse=True)
 def max_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let 50 rows wait."""
+    """Let 50 rows wait, and 5 more for each exclusive key."""
     monkeypatch.setattr(batching, "MAX_WAITING", 50)
+    monkeypatch.setattr(batching, "MAX_WAITING_FOR_KEY", 5)
 
 
 class Statements:
@@ -414,10 +415,10 @@ def make_pool(acquire_timeout: float) -> Pool:
 
 async def test_rows_join_a_statement_until_it_has_its_place(statements: Statements) -> None:
     """Also those that arrive after it was to start; each batcher waits for its turn."""
-    places = Slots(make_pool(60), 1)
-    first = Batcher(statements.run, SETTINGS, places=places)
+    slots = Slots(make_pool(60), 1)
+    first = Batcher(statements.run, SETTINGS, slots=slots)
     (running,) = await hold(first, statements)
-    second = Batcher(statements.run, SETTINGS, places=places, takes_all=True)
+    second = Batcher(statements.run, SETTINGS, slots=slots, takes_all=True)
     (early,) = send_all(second, 1)
     await asyncio.sleep(2 * SLOW_S)  # a statement that runs for so long gets another one beside it
 
@@ -432,8 +433,8 @@ async def test_rows_join_a_statement_until_it_has_its_place(statements: Statemen
 
 async def test_without_a_place_in_time_rows_are_refused(statements: Statements) -> None:
     """Only those that have waited for so long: later ones get the next place."""
-    places = Slots(make_pool(0.1), 1)
-    first, second = (Batcher(statements.run, SETTINGS, places=places) for _ in range(2))
+    slots = Slots(make_pool(0.1), 1)
+    first, second = (Batcher(statements.run, SETTINGS, slots=slots) for _ in range(2))
     (running,) = await hold(first, statements)
     (early,) = send_all(second, 1)
     await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from service.catalogue.suggestions import Suggestions
 from service.config import Sharing
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.pool import Slots
-from service.web.changes_cursors import CHANGES_CURSOR, encode_change
+from service.web.changes_cursors import begin_copy
 from service.web.http.contexts import CONTEXT
 from service.web.movies.pages import EncodedPage, encode_page, make_link
 from service.web.movies.parameters import ListQuery, parse_list_query
@@ -59,24 +59,22 @@ class Lists:
                 partial(self._fetch, query),
                 self.sharing,
                 max_rows=MAX_WAITING,
-                places=self.slots,
+                slots=self.slots,
                 takes_all=True,
             )
             if self.sharing.enabled:
                 self._batchers[query] = batcher
         page = cast("EncodedPage", await batcher.submit(0, context=request[CONTEXT]))
         # Copies of all movies are made page by page: none may be older than the first one's cursor.
-        is_later_copy = query.place.key and query.filter == Filter()
+        is_later_copy = query.place.key is not None and query.filter == Filter()
         return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
 
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
         """Fetch and encode the page for the requests of these rows, which all have the key 0."""
         waiting, headers = list_contexts(rows), dict[str, str]()
         if self.feed and query.is_whole_list:  # before the list: no change may be missed
-            place, must_show = await self.feed.find_end(waiting[0])
-            waiting[0].require(must_show)
-            if place:
-                headers[CHANGES_CURSOR] = encode_change(place)
+            # A replica must show what any of the requests must show: one is enough.
+            headers |= await begin_copy(self.feed, waiting[0])
         page = await self.listing.fetch_page(
             query.filter, query.sort, query.place, query.page_size, waiting
         )

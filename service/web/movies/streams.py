@@ -9,7 +9,7 @@ from service.catalogue.changes import Feed
 from service.catalogue.listing import Listing
 from service.catalogue.movie import OUTPUT_FORMS, Form, Movie, movie_json
 from service.web.bodies import ClientGone
-from service.web.changes_cursors import CHANGES_CURSOR, encode_change
+from service.web.changes_cursors import begin_copy
 from service.web.http.compression import parse_qualities, prefers_gzip
 from service.web.http.contexts import CONTEXT
 from service.web.movies.parameters import parse_list_query
@@ -46,10 +46,7 @@ async def stream_movies(
     headers = {"Content-Type": form.media_type, "Vary": "Accept, Accept-Encoding"}
     response = web.StreamResponse(headers=headers)
     if feed:  # before the list, to miss no change
-        place, must_show = await feed.find_end(context)
-        context.require(must_show)
-        if place:
-            response.headers[CHANGES_CURSOR] = encode_change(place)
+        response.headers.update(await begin_copy(feed, context))
     if request.method == hdrs.METH_HEAD:
         return response
     if prefers_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))):
@@ -65,7 +62,7 @@ async def stream_movies(
                 async with asyncio.timeout(READ_TIMEOUT_S):
                     await response.prepare(request)
                     await response.write(text)
-                connection.outbox.restart()  # the client reads
+                connection.outbox.stop_clock()  # the client reads
                 text = b""
         await response.prepare(request)
         await response.write(text)  # of an empty list: the head of a CSV

@@ -46,9 +46,10 @@ class Connection(web.RequestHandler):
         self.shared = shared
         self.peer = UNIX
         self.is_busy = False  # with a request
-        self.head_since: float | None = None  # or the connection opened; None: between heads
+        # When the first byte of this head came, or the connection opened; None: no head is coming.
+        self.head_since: float | None = None
         self.received = 0  # bytes since the last response
-        self._refusal: HTTPStatus | None = None
+        self._refused_status: HTTPStatus | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first head."""
@@ -88,12 +89,12 @@ class Connection(web.RequestHandler):
     def pause_writing(self) -> None:
         """Wait for the client to read; the transport calls it when much is unsent."""
         super().pause_writing()
-        self.outbox.pause(asyncio.get_running_loop().time())
+        self.outbox.start_clock(asyncio.get_running_loop().time())
         self.shared.outboxes.note(self.outbox.size)
 
     def _refuse_head(self, status: HTTPStatus) -> None:
         """Make the parser fail on an invalid byte, so that `handle_error` sends this status."""
-        self._refusal = status
+        self._refused_status = status
         self.head_since = None
         super().data_received(NOT_IN_A_HEAD)
 
@@ -110,8 +111,8 @@ class Connection(web.RequestHandler):
             log.error("connection failed", **context.ids, exc_info=exc)
             response = problems.respond_http(request, status)
         else:
-            sent = self._refusal or HTTPStatus(status)
-            mistake = None if self._refusal else self._describe_mistake(exc, message)
+            sent = self._refused_status or HTTPStatus(status)
+            mistake = None if self._refused_status else self._describe_mistake(exc, message)
             context.parser_error = mistake or sent.phrase
             reason = mistake and mistake[0].lower() + mistake[1:]
             response = problems.respond_http(request, sent, reason=reason)
@@ -140,11 +141,11 @@ class EndOfRequest(AbstractAccessLogger):
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Let the connection wait for the next head; `time`: seconds since the request began."""
-        connection: Connection = request.protocol  # type: ignore[assignment] # of this server
+        connection = get_connection(request)
         connection.is_busy = False
         connection.head_since = None
         connection.received = 0
-        connection.outbox.since = None
+        connection.outbox.stop_clock()
         shared = connection.shared
         if connection.transport:  # otherwise its client has gone
             shared.idle[connection] = None

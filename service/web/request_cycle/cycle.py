@@ -35,7 +35,7 @@ class RequestCycle:
     once; a body that was not read ends its connection; a handler that is cancelled has ended before
     its response is sent.
 
-    A handler that needs more time raises `RequestContext.deadline`.
+    A handler that needs more time adds it to `RequestContext.deadline`.
     One timer checks all requests: `asyncio.timeout` for each costs a read 30 calls more.
     Without an `access_log`, requests are not logged.
     """

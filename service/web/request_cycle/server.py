@@ -32,12 +32,14 @@ class HttpServer(web.Server):
     At most `max_connections` stay open: a new one ends the one that has been idle for longest.
     """
 
-    def __init__(self, made: web.Server, cycle: RequestCycle, **options: Any) -> None:
-        super().__init__(made.request_handler, request_factory=self._begin_request, **options)
+    def __init__(self, aiohttp_server: web.Server, cycle: RequestCycle, **options: Any) -> None:
+        super().__init__(
+            aiohttp_server.request_handler, request_factory=self._begin_request, **options
+        )
         web_protocol.MAX_MSG_QUEUE_SIZE = MAX_PIPELINED
         self._cycle = cycle
         self.shared = Shared(cycle, asyncio.get_running_loop().time())
-        self._make_bare_request = made.request_factory
+        self._make_bare_request = aiohttp_server.request_factory
         self._options = options
         self._open = 0
         self._crowded_until = 0.0

@@ -20,8 +20,8 @@ class Outbox:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport  # aiohttp forgets it before all is sent
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        # When bytes became unsent, by the loop's clock; None: all is sent. It is set anew with the
-        # next response, and for each part of a stream.
+        # When bytes became unsent, by the loop's clock; None: all is sent, or a check will see that
+        # some are not. Each response, and each part of a stream, has the whole time.
         self.since: float | None = None
 
     @property
@@ -29,12 +29,12 @@ class Outbox:
         """Bytes of responses that wait for the client to read."""
         return self._transport.get_write_buffer_size()
 
-    def pause(self, now: float) -> None:
+    def start_clock(self, now: float) -> None:
         """Count from now: the transport has much to send."""
         self.since = now
 
-    def restart(self) -> None:
-        """Count anew: the client reads."""
+    def stop_clock(self) -> None:
+        """Stop counting: the client has read what was sent."""
         self.since = None
 
     def check(self, now: float) -> None:

@@ -524,7 +524,7 @@ async def test_a_client_that_reads_slowly_keeps_its_connection(
     response = await get(client)
     (connection,) = server(client).runner.server.connections
     monkeypatch.setattr(Connection, "check", Mock())  # it would find that nothing is unsent
-    connection.outbox.pause(-1e9)
+    connection.outbox.start_clock(-1e9)
 
     steps.go_on(1)
     await until(lambda: connection.outbox.since is None)
