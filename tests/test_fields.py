@@ -47,7 +47,9 @@ def test_each_field_has_examples() -> None:
     assert not [name for name in ONE if ONE[name] == OTHER[name]]
 
 
-async def send(client: Client, method: str, path: str, body: Any = None, **headers: str) -> Any:
+async def request_json(
+    client: Client, method: str, path: str, body: Any = None, **headers: str
+) -> Any:
     """Return the body of a successful response."""
     response = await client.request(method, path, json=body, headers=headers)
     assert response.status in (200, 201, 207), await response.text()
@@ -66,10 +68,10 @@ async def test_creates_keep_each_field(client: Client, body: dict[str, Any]) -> 
     batch = {"movies": [body, OTHER]}
     lenient_key = LENIENT | {"Idempotency-Key": "b"}
 
-    alone = [await send(client, "POST", MOVIES, body, **each) for each in ({}, KEY, KEY)]
-    strict = [await send(client, "POST", BATCH, batch, **each) for each in ({}, KEY, KEY)]
+    alone = [await request_json(client, "POST", MOVIES, body, **each) for each in ({}, KEY, KEY)]
+    strict = [await request_json(client, "POST", BATCH, batch, **each) for each in ({}, KEY, KEY)]
     lenient = [
-        await send(client, "POST", BATCH, batch, **each)
+        await request_json(client, "POST", BATCH, batch, **each)
         for each in (LENIENT, lenient_key, lenient_key)
     ]
 
@@ -84,7 +86,7 @@ async def test_creates_keep_each_field(client: Client, body: dict[str, Any]) -> 
 async def test_another_value_of_a_field_is_another_request(client: Client, field: str) -> None:
     """The fingerprint that is stored with a key is of all fields."""
     for path, wrap in ((MOVIES, lambda body: body), (BATCH, lambda body: {"movies": [body]})):
-        await send(client, "POST", path, wrap(ONE), **KEY)
+        await request_json(client, "POST", path, wrap(ONE), **KEY)
         changed = wrap(ONE | {field: OTHER[field]})
         response = await client.post(path, json=changed, headers=KEY)
         assert response.status == 422
@@ -93,8 +95,8 @@ async def test_another_value_of_a_field_is_another_request(client: Client, field
 
 async def test_a_field_that_is_null_or_missing_is_the_same_request(client: Client) -> None:
     """So a key works on across the release that adds an optional field."""
-    first = await send(client, "POST", MOVIES, REQUIRED, **KEY)
-    repeated = await send(client, "POST", MOVIES, REQUIRED | NOTHING, **KEY)
+    first = await request_json(client, "POST", MOVIES, REQUIRED, **KEY)
+    repeated = await request_json(client, "POST", MOVIES, REQUIRED | NOTHING, **KEY)
 
     assert first == repeated
 
@@ -103,10 +105,10 @@ async def test_a_key_of_the_previous_release_repeats_each_field(
     client: Client, execute: Execute
 ) -> None:
     """Its movie is not stored with it, so the fields come from the request."""
-    await send(client, "POST", MOVIES, ONE, **KEY)
+    await request_json(client, "POST", MOVIES, ONE, **KEY)
     execute("update idempotency_keys set movie_id = 7, created_at = now(), response = null")
 
-    repeated = await send(client, "POST", MOVIES, ONE, **KEY)
+    repeated = await request_json(client, "POST", MOVIES, ONE, **KEY)
 
     assert repeated["movie"]["id"] == 7
     assert values(repeated["movie"]) == ONE
@@ -122,15 +124,15 @@ async def test_a_patch_changes_one_field(client: Client, field: str) -> None:
     assert values(movie) == ONE | {field: OTHER[field]}
     assert movie["version"] == 2
     assert patched.headers["ETag"] != created.headers["ETag"]
-    assert (await send(client, "GET", "/v1/movies/1"))["movie"] == movie
+    assert (await request_json(client, "GET", "/v1/movies/1"))["movie"] == movie
 
 
 @pytest.mark.parametrize("field", FIELDS)
 async def test_null_removes_an_optional_field_only(client: Client, field: str) -> None:
     """PATCH is a merge patch (RFC 7396); null in a required field is a 422 in every body."""
-    await send(client, "POST", MOVIES, ONE)
+    await request_json(client, "POST", MOVIES, ONE)
     patched = await client.patch("/v1/movies/1", json={field: None})
-    kept = (await send(client, "GET", "/v1/movies/1"))["movie"]
+    kept = (await request_json(client, "GET", "/v1/movies/1"))["movie"]
 
     if field in OPTIONAL:
         assert values((await patched.json())["movie"]) == values(kept) == ONE | {field: None}
@@ -148,37 +150,37 @@ async def test_null_removes_an_optional_field_only(client: Client, field: str) -
 
 async def test_a_put_changes_all_fields(client: Client) -> None:
     """Also optional ones that it does not have."""
-    created = (await send(client, "POST", MOVIES, ONE))["movie"]
-    changed = (await send(client, "PUT", "/v1/movies/1", OTHER))["movie"]
+    created = (await request_json(client, "POST", MOVIES, ONE))["movie"]
+    changed = (await request_json(client, "PUT", "/v1/movies/1", OTHER))["movie"]
 
     assert values(changed) == OTHER
     assert (changed["version"], changed["created_at"]) == (2, created["created_at"])
-    without = await send(client, "PUT", "/v1/movies/1", REQUIRED)
+    without = await request_json(client, "PUT", "/v1/movies/1", REQUIRED)
     assert values(without["movie"]) == REQUIRED | NOTHING
 
 
 @pytest.mark.parametrize("body", [ONE, REQUIRED | NOTHING], ids=["all fields", "required fields"])
 async def test_reads_have_each_field(client: Client, body: dict[str, Any]) -> None:
     """By id, in lists that sort or walk, in streams and the feed, and when it is deleted."""
-    await send(client, "POST", MOVIES, body)
+    await request_json(client, "POST", MOVIES, body)
     ndjson = {"Accept": "application/x-ndjson"}
 
-    found = [(await send(client, "GET", "/v1/movies/1"))["movie"]]
+    found = [(await request_json(client, "GET", "/v1/movies/1"))["movie"]]
     for query in ("", "?id=1", "?sort=-year", "?year=1888..", "?page=1"):
-        found += (await send(client, "GET", f"{MOVIES}{query}"))["movies"]
+        found += (await request_json(client, "GET", f"{MOVIES}{query}"))["movies"]
     for query in ("", "?id=1"):
         found.append(
             await (await client.get(f"{MOVIES}{query}", headers=ndjson)).json(content_type=None)
         )
-    found.append((await send(client, "GET", "/v1/changes"))["changes"][0]["movie"])
-    found.append((await send(client, "DELETE", "/v1/movies/1"))["movie"])
+    found.append((await request_json(client, "GET", "/v1/changes"))["changes"][0]["movie"])
+    found.append((await request_json(client, "DELETE", "/v1/movies/1"))["movie"])
 
     assert [values(movie) for movie in found] == [body] * 10
 
 
 async def test_csv_has_each_field(client: Client) -> None:
     """An empty cell is null."""
-    await send(client, "POST", BATCH, {"movies": [ONE, REQUIRED]})
+    await request_json(client, "POST", BATCH, {"movies": [ONE, REQUIRED]})
     for query in ("?sort=id", "?id=1,2"):
         response = await client.get(f"{MOVIES}{query}", headers={"Accept": "text/csv"})
         head, *rows = csv.reader(io.StringIO(await response.text()))
@@ -198,20 +200,20 @@ async def test_files_keep_each_field(
 ) -> None:
     """A movie is imported as it was exported, also without its read-only fields."""
     movies = [ONE, OTHER, REQUIRED | NOTHING]
-    await send(client, "POST", BATCH, {"movies": movies})
+    await request_json(client, "POST", BATCH, {"movies": movies})
     queries = query_files.load(ROOT / "queries", EXPECTED)
     path, again = tmp_path / f"a.{kind}", tmp_path / f"b.{kind}"
     exporting.export_movies(database, queries, str(path), kind)
-    exported = (await send(client, "GET", f"{MOVIES}?sort=id"))["movies"]
+    exported = (await request_json(client, "GET", f"{MOVIES}?sort=id"))["movies"]
 
     execute("delete from movies")
     import_file(database, path, tmp_path / "rejects")
-    assert (await send(client, "GET", f"{MOVIES}?sort=id"))["movies"] == exported
+    assert (await request_json(client, "GET", f"{MOVIES}?sort=id"))["movies"] == exported
     if kind == "ndjson":
         own = [{name: each[name] for name in each if name not in READ_ONLY} for each in exported]
         again.write_text("".join(json.dumps(each) + "\n" for each in own))
         import_file(database, again, tmp_path / "rejects")
-        everything = (await send(client, "GET", f"{MOVIES}?sort=id"))["movies"]
+        everything = (await request_json(client, "GET", f"{MOVIES}?sort=id"))["movies"]
         assert [values(each) for each in everything] == movies * 2
 
 
@@ -225,13 +227,13 @@ async def test_a_csv_may_lack_the_columns_of_optional_fields(
 
     import_file(database, path, tmp_path / "rejects")
 
-    movie = (await send(client, "GET", "/v1/movies/1"))["movie"]
+    movie = (await request_json(client, "GET", "/v1/movies/1"))["movie"]
     assert values(movie) == REQUIRED | NOTHING
 
 
 async def test_the_reference_has_each_field(client: Client) -> None:
     """In bodies and in responses, with an example; an optional one may be null."""
-    schemas = (await send(client, "GET", "/v1/openapi.json"))["components"]["schemas"]
+    schemas = (await request_json(client, "GET", "/v1/openapi.json"))["components"]["schemas"]
 
     assert [*schemas["Movie"]["properties"]] == [*COLUMNS]
     assert sorted(schemas["Movie"]["required"]) == sorted(COLUMNS)

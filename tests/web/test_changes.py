@@ -607,25 +607,22 @@ async def test_two_processes_do_not_clear_at_once(
     assert (first, second) == (0, 1)
 
 
-async def test_a_new_feed_expires_all_cursors(client: Client, execute: Execute) -> None:
-    """As after a restore, which may lack changes that clients have seen."""
+NEW_FEED = "update movie_feed set id = default"
+# `pg_restore --clean` makes the tables anew, with the rows of the dump.
+RESTORED = (
+    "alter table movie_feed rename to former;"
+    "create table movie_feed (like former including all); insert into movie_feed table former"
+)
+
+
+@pytest.mark.parametrize("sql", [NEW_FEED, RESTORED])
+async def test_a_restore_expires_all_cursors(client: Client, execute: Execute, sql: str) -> None:
+    """It may lack changes that clients have seen."""
     before = await find_end(client)
-    execute("update movie_feed set id = default")
+    execute(sql)
 
     assert await expired(client, before)
     assert not await expired(client, await find_end(client))
-
-
-async def test_a_dump_that_is_restored_in_place_expires_all_cursors(
-    client: Client, execute: Execute
-) -> None:
-    """`pg_restore --clean` makes the tables anew, with the rows of the dump."""
-    before = await find_end(client)
-    execute("alter table movie_feed rename to former")
-    execute("create table movie_feed (like former including all)")
-    execute("insert into movie_feed table former")
-
-    assert await expired(client, before)
 
 
 async def test_a_truncate_that_does_not_see_all_movies_expires_all_cursors(
