@@ -56,27 +56,23 @@ NOT_ONE_OBJECT = [
     json.dumps(TEXT).encode(),
 ]
 NOT_UTF8 = [
-    *(TEXT.encode(f"utf-{form}") for form in ("16", "16-le", "16-be", "32", "32-le")),
-    *(b"\xfe\xff", TEXT.encode() + b"\xff"),
-    *(start + TEXT.encode() for start in (b"\xff", b"\xef\xbb\xbf")),
+    *(TEXT.encode(f"utf-{form}") for form in ("16", "16-le", "32")),
+    *(TEXT.encode() + b"\xff", b"\xff" + TEXT.encode(), b"\xef\xbb\xbf" + TEXT.encode()),
     *(
         TEXT.encode().replace(b"Moana", bad)
         for bad in (
-            *(b"\xff", b"\xfe", b"\x80", b"Am\xe9lie", b"\xc0\x80", b"\xc1\xbf", b"\xe0\x80\x80"),
-            *(b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80"),
-            *(b"\xe2\x82", b"\xf0\x9f\x92", b"\xc3", b"\xf5\x80\x80\x80", b"\xf0\x80\x80\x80"),
+            b"\x80",
+            b"Am\xe9lie",
+            b"\xc0\x80",
+            b"\xed\xa0\x80",
+            b"\xf4\x90\x80\x80",
+            b"\xc3",
         )
     ),
 ]
 REPEATED = [
-    *(
-        (TEXT[:-1] + f", {again}}}").encode()
-        for again in (
-            *('"title": "Moana"', '"title": "Other"', '"tit\\u006ce": "Moana"', '"year": 2016'),
-            '"genres": [], "genres": ["a"]',
-        )
-    ),
-    *(b'{"a":1,"a":1}', b'{"":1,"":1}', b'{"title":{"a":1,"a":2}}'),
+    *((TEXT[:-1] + f", {again}}}").encode() for again in ('"title": "a"', '"tit\\u006ce": "a"')),
+    *(b'{"":1,"":1}', b'{"title":{"a":1,"a":2}}'),
 ]
 UNKNOWN_NAMES = [
     *split("id version created_at updated_at titel Title TITLE a.b title[] 0 null tïtle 🎬"),
@@ -86,7 +82,6 @@ UNKNOWN_NAMES = [
 UNKNOWN = [
     *(movie(**{name: 1}) for name in UNKNOWN_NAMES),
     raw("year", "2016").replace(b'"year"', b'"\\ud800"'),
-    raw("year", "2016").replace(b'"year"', b'"\\udfff\\ud800"'),
 ]
 NUMBERS = [
     *split("NaN Infinity -Infinity nan +1 .5 5. 0x7E0 0o3740 1_000 01 - --1 1e 1e+ 1.e3"),

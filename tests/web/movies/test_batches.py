@@ -395,17 +395,6 @@ async def test_a_lenient_batch_creates_each_movie_for_itself(
     assert count(execute) == 2
 
 
-async def test_movies_of_a_lenient_batch_share_statements(start: Start) -> None:
-    """100 creates cost far fewer than 100 statements."""
-    client = await start(log__slow_statement=1e-9)  # each statement is logged
-
-    with capture_logs() as logged:
-        status, body, _ = await post_batch(client, [MOANA] * 100, **LENIENT)
-
-    assert (status, [each["status"] for each in body["results"]]) == (207, [201] * 100)
-    assert 0 < len([line for line in logged if "query" in line]) < 10
-
-
 PREFER: list[tuple[list[str], bool]] = [
     (["handling=lenient"], True),
     (["Handling = Lenient"], True),
@@ -586,18 +575,6 @@ async def test_a_repeated_lenient_batch_goes_on_where_it_stopped(
     assert execute("select key from idempotency_keys order by key") == [
         (f"batch\tk\t{place}",) for place in range(4)
     ]
-
-
-async def test_a_hundred_keys_of_a_lenient_batch(client: Client, execute: Execute) -> None:
-    """More than fit into a statement; the repeat replays all of them."""
-    headers = {**LENIENT, "idempotency_key": "k"}
-
-    first = await post_batch(client, [MOANA] * 100, **headers)
-    again = await post_batch(client, [MOANA] * 100, **headers)
-
-    assert [each["status"] for each in first[1]["results"]] == [201] * 100
-    assert [{**each, "replayed": True} for each in first[1]["results"]] == again[1]["results"]
-    assert count(execute) == 100
 
 
 async def test_keys_of_batches_never_meet_those_of_other_clients(

@@ -561,15 +561,6 @@ async def test_few_streams_run_at_once(
     assert [read_titles(text) for text in texts] == [[*"abc"]] * at_once
 
 
-async def test_an_operator_can_turn_streams_off(start: Start) -> None:
-    """Lists are JSON then, whatever the client accepts."""
-    client = await start(server__max_streams=0)
-
-    response = await get(client, "/v1/movies?page=1")
-
-    assert (response.status, response.content_type) == (200, JSON)
-
-
 async def test_a_stop_finishes_streams(client: Client, execute: Execute, steps: Steps) -> None:
     """The client gets all of the list."""
     add_movies(execute, *"abcde")
