@@ -46,7 +46,7 @@ def find_processes(base: str) -> set[str]:
             return str(response.headers["X-Request-Id"]).partition("-")[0]
 
     with ThreadPoolExecutor(8) as threads:
-        return set(threads.map(find, range(32)))
+        return set(threads.map(find, range(16)))
 
 
 @contextmanager

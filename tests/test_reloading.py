@@ -72,7 +72,7 @@ def title(base: str) -> str:
 def titles(base: str) -> set[str]:
     """Return the titles of all processes, over several connections."""
     with ThreadPoolExecutor(8) as threads:
-        return set(threads.map(title, [base] * 32))
+        return set(threads.map(title, [base] * 16))
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def test_sighup_reloads_changed_queries(
 def statuses(base: str) -> set[int]:
     """What all of its processes respond."""
     with ThreadPoolExecutor(8) as threads:
-        return set(threads.map(get, [f"{base}/v1/movies/1"] * 32))
+        return set(threads.map(get, [f"{base}/v1/movies/1"] * 16))
 
 
 def test_a_worker_that_starts_with_wrong_files_is_not_ready(
@@ -285,11 +285,9 @@ async def test_a_reload_in_a_read_only_database_is_verified_once_it_is_writable(
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:
     """A closed terminal sends SIGHUP, and nobody could stop the service after it."""
     ours, theirs = pty.openpty()
-    with serving(SERVE, environment) as (_, other):  # with no terminal: it reloads
-        other.send_signal(signal.SIGHUP)
-        process = subprocess.Popen(
-            SERVE, env={**environment, "PORT": "0"}, stdin=theirs, stderr=subprocess.PIPE, text=True
-        )
+    with subprocess.Popen(
+        SERVE, env={**environment, "PORT": "0"}, stdin=theirs, stderr=subprocess.PIPE, text=True
+    ) as process:
         os.close(theirs)
         assert process.stderr
         assert "listening on" in process.stderr.readline()
@@ -298,5 +296,3 @@ def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environ
         process.send_signal(signal.SIGHUP)
 
         assert process.wait(60) == 0
-        process.stderr.close()
-        assert other.poll() is None

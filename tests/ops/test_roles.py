@@ -46,9 +46,9 @@ class Roles(NamedTuple):
     reader: str
 
 
-def make_roles(url: str) -> Roles:
+def make_roles(url: str, name: str | None = None) -> Roles:
     """Run ops/roles.sql with names of this database's own, because servers share roles."""
-    name = parse_dsn(url)["dbname"]
+    name = name or str(parse_dsn(url)["dbname"])
     names = [f"{role}_{name}" for role in Roles._fields]
     variables = [f"--set={role}={name}" for role, name in zip(Roles._fields, names, strict=True)]
     psql = find_programs() / "psql"
@@ -74,12 +74,24 @@ def query(url: str, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
+@pytest.fixture(scope="module")
+def owned(new_database: Callable[[str], str]) -> str:
+    """Return the name of a database that its owner has migrated; it has no connections."""
+    url = new_database("template0")
+    migrate(make_roles(url).owner)
+    return str(parse_dsn(url)["dbname"])
+
+
 @pytest.fixture
-def roles(empty_database: str) -> Roles:
-    """The roles of a new database, which its owner has migrated."""
-    made = make_roles(empty_database)
-    migrate(made.owner)
-    return made
+def migrated(owned: str, brief_database: Callable[[str], str]) -> str:
+    """Return the URL of a copy of this database, whose roles it has."""
+    return brief_database(owned)
+
+
+@pytest.fixture
+def roles(owned: str, migrated: str) -> Roles:
+    """The roles of this copy."""
+    return make_roles(migrated, owned)
 
 
 async def test_the_application_role_serves_requests(
@@ -264,11 +276,11 @@ def test_the_migrations_close_clients_to_everybody(empty_database: str) -> None:
 
 @pytest.mark.parametrize("is_run_again", [False, True])
 def test_later_tables_can_only_be_read(
-    roles: Roles, empty_database: str, *, is_run_again: bool
+    roles: Roles, owned: str, migrated: str, *, is_run_again: bool
 ) -> None:
     """Such as an audit that a DBA's trigger writes; a grant for the trigger stays."""
     if is_run_again:
-        make_roles(empty_database)
+        make_roles(migrated, owned)
     query(roles.owner, "create table audit (text text); insert into audit values ('a')")
     changes = ("insert into audit values ('b')", "update audit set text = 'b'", "delete from audit")
 
@@ -276,7 +288,7 @@ def test_later_tables_can_only_be_read(
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             query(roles.app, sql)
     query(roles.owner, f"grant insert on audit to {parse_dsn(roles.app)['user']}")
-    make_roles(empty_database)
+    make_roles(migrated, owned)
     query(roles.app, changes[0])
 
     assert query(roles.reader, "select text from audit") == [("a",), ("b",)]
@@ -298,10 +310,10 @@ async def test_the_application_role_clears(
     await until(lambda: query(roles.reader, count) == [(0, 0)])
 
 
-def test_other_roles_may_not_connect(roles: Roles, empty_database: str) -> None:
+def test_other_roles_may_not_connect(roles: Roles, migrated: str) -> None:
     """Only the three roles and superusers."""
-    name = f"other_{parse_dsn(empty_database)['dbname']}"
-    query(empty_database, f"create role {name} login")
+    name = f"other_{parse_dsn(migrated)['dbname']}"
+    query(migrated, f"create role {name} login")
 
     with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
         query(with_user(roles.app, name), "select 1")

@@ -131,7 +131,7 @@ async def test_who_may_use_which_route(start: Start, execute: Execute, mode: str
     for (method, route), (scope, path, status) in ROUTES.items():
         for kind, examples in kinds.items():
             expected = RESPONSES.get(EXPECTED[scope, mode][kind], Response(status))
-            for values in examples:
+            for values in examples if route == MOVIE else examples[:1]:
                 headers = CIMultiDict([("Authorization", value) for value in values])
                 response = await client.request(method, path, headers=headers)
                 got = Response(response.status, response.headers.get("WWW-Authenticate"))
