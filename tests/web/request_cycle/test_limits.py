@@ -188,6 +188,34 @@ async def test_the_start_of_a_head_behind_a_request_has_a_deadline(
     assert responses.count(b"HTTP/1.") == 1
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        GET.replace(HEAD_END, b"\r\nX: " + b"x" * 5000 + HEAD_END) * 20,
+        b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"1\r\n \r\n" * 20_000
+        + b"0\r\n\r\n",
+    ],
+    ids=["many requests", "small chunks"],
+)
+async def test_earlier_requests_are_not_counted(
+    start: Start, connect: Connect, sent: bytes
+) -> None:
+    """After many bytes, a connection may be idle, and the next head may come in parts."""
+    client = await start(server__head_timeout=0.5)
+    stream = await connect(client)
+
+    for _ in range(max(1, sent.count(b"GET"))):
+        await request(stream, sent)
+        sent = b""
+    await read_to_the_end(await connect(client))  # a silent one ends
+    stream[1].write(GET[:10])
+    await asyncio.sleep(0.1)
+    again = await request(stream, GET[10:])
+
+    assert again.startswith("HTTP/1.1 404 ")
+
+
 async def test_the_rest_of_a_refused_body_is_read(client: Client, connect: Connect) -> None:
     """It is no head: a 431 would cut off the response, and stop the event loop for seconds."""
     reader, writer = await connect(client)
