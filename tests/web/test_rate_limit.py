@@ -1,8 +1,10 @@
 """429: the rate limit of each client or address."""
 
+import json
+
 import pytest
 from aiohttp import ClientResponse
-from conftest import Client, Start
+from conftest import MOANA, Client, Start
 from support import Execute, StoppedClock, add_client, bearer
 from wire import exchange, send_raw
 
@@ -11,6 +13,8 @@ from service.web.access import MAX_BODY_UNITS
 
 RATE = {"limits__rate": 1, "limits__burst": 20}  # a window of 20 s
 WRONG = bearer("mc_1_" + 43 * "A")
+BATCH = "/v1/movies/batch"
+COUNT = "select count(*) from movies"
 NOON = 1_800_014_400.0  # 12:00 UTC; a window begins
 
 
@@ -56,6 +60,13 @@ async def test_the_response_says_what_the_limit_is_and_when_to_come_back(
     assert (await client.get("/v1/movies")).status == 200
 
 
+def make_batch(movies: int, *, blanks: int = 0, more: bytes = b"") -> bytes:
+    """Return the bytes of a request that creates so many movies."""
+    body = json.dumps({"movies": [MOANA] * movies}).encode() + blanks * b" "
+    head = b"POST /v1/movies/batch HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n" % len(body)
+    return head + more + b"\r\n" + body
+
+
 PATCH = b"PATCH /v1/movies/1 HTTP/1.1\r\nHost: a\r\n"
 SHORT = b"Content-Length: 2\r\n\r\n{}"
 UNITS: list[tuple[bytes, int]] = [
@@ -73,6 +84,11 @@ UNITS: list[tuple[bytes, int]] = [
     (PATCH + b"Content-Encoding: gzip\r\n" + SHORT, MAX_BODY_UNITS),
     (PATCH + b"Content-Encoding: x\r\n" + SHORT, MAX_BODY_UNITS),
     (PATCH + b"Content-Encoding: Identity\r\n" + SHORT, 1),
+    # A unit for each movie, or those of the body, if they are more.
+    (make_batch(1), 1),
+    (make_batch(30), 30),
+    (make_batch(2, blanks=200_000), 4),
+    (make_batch(30, more=b"Prefer: handling=lenient\r\n"), 30),
 ]
 
 
@@ -183,3 +199,40 @@ async def test_the_burst_is_whole_seconds_of_the_rate(
     refused = await client.get("/v1/movies/1")
 
     assert refused.headers["RateLimit-Policy"] == f'"rate";{policy}'
+
+
+async def test_a_batch_over_the_limit_changes_nothing(
+    start: Start, clock: StoppedClock, execute: Execute
+) -> None:
+    """The 429 says what the whole batch takes and when it succeeds, which is then so."""
+    client = await start(limits__rate=1, limits__burst=60)
+    await client.post(BATCH, json={"movies": [MOANA] * 31})
+
+    for _ in range(3):  # each of these takes a unit
+        response = await client.post(BATCH, json={"movies": [MOANA] * 30})
+    detail = (await response.json())["detail"]
+    created = execute(COUNT)
+    clock.now += int(response.headers["Retry-After"])
+    again = await client.post(BATCH, json={"movies": [MOANA] * 30})
+
+    assert (response.status, created) == (429, [(31,)])
+    assert "this request takes 30:" in detail
+    assert (again.status, execute(COUNT)) == (201, [(61,)])
+
+
+@pytest.mark.parametrize("burst", [1, 2, 20])
+async def test_a_batch_larger_than_the_burst_takes_all_of_it(
+    start: Start, clock: StoppedClock, burst: int
+) -> None:
+    """It succeeds once the whole burst is there.
+
+    It may be refused twice: before its body is read, and again when the number of movies is known.
+    """
+    client = await start(limits__rate=1, limits__burst=burst)
+    for _ in range(5):
+        statuses = []
+        while 201 not in statuses:
+            response = await client.post(BATCH, json={"movies": [MOANA] * 100})
+            statuses.append(response.status)
+            clock.now += int(response.headers.get("Retry-After", "0"))
+        assert statuses[:-1] in ([], [429], [429, 429])

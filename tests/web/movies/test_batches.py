@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, StoppedClock, add_client, add_movies, bearer, hold, until
+from support import Execute, add_client, add_movies, bearer, hold, until
 from wire import exchange
 
-from service.access import counts
 from service.catalogue import batches
 from service.catalogue.movie import FIELDS
 from service.catalogue.movies import Catalogue
@@ -596,79 +595,3 @@ async def test_keys_of_batches_never_meet_those_of_other_clients(
         ("1\tbatch\t1\t0",),
         ("batch\t1\t0",),
     ]
-
-
-# Limits.
-
-NOON = 1_800_014_400.0  # 12:00 UTC; a window begins
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
-    """The clock of limits, which stands still at noon."""
-    clock = StoppedClock(NOON)
-    monkeypatch.setattr(counts, "time", clock)
-    return clock
-
-
-async def count_left(client: Client, quota: int) -> int:
-    """Use up the rate limit, and return how many units were left."""
-    statuses = [(await client.get("/v1/movies/1")).status for _ in range(quota + 1)]
-    return quota + 1 - statuses.count(429)
-
-
-@pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
-@pytest.mark.parametrize(("movies", "blanks", "units"), [(1, 0, 1), (30, 0, 30), (2, 200_000, 4)])
-async def test_a_batch_takes_a_unit_for_each_movie(
-    start: Start,
-    headers: dict[str, str],
-    movies: int,
-    blanks: int,
-    units: int,
-) -> None:
-    """Or those of its body, if they are more."""
-    client = await start(limits__rate=1, limits__burst=60)
-    body = json.dumps({"movies": [MOANA] * movies}) + blanks * " "
-
-    response = await client.post(BATCH, data=body, headers=headers)
-
-    assert response.status in (201, 207)
-    assert await count_left(client, 60) == 60 - units
-
-
-async def test_a_batch_over_the_limit_changes_nothing(
-    start: Start, clock: StoppedClock, execute: Execute
-) -> None:
-    """The 429 says what the whole batch takes and when it succeeds, which is then so."""
-    client = await start(limits__rate=1, limits__burst=60)
-    await post_batch(client, [MOANA] * 31)
-
-    for _ in range(3):  # each of these takes a unit
-        response = await client.post(BATCH, json={"movies": [MOANA] * 30})
-    detail = (await response.json())["detail"]
-    created = count(execute)
-    clock.now += int(response.headers["Retry-After"])
-    status, _, _ = await post_batch(client, [MOANA] * 30)
-
-    assert (response.status, created) == (429, 31)
-    assert "this request takes 30:" in detail
-    assert (status, count(execute)) == (201, 61)
-
-
-@pytest.mark.parametrize("burst", [1, 2, 20])
-async def test_a_batch_larger_than_the_burst_takes_all_of_it(
-    start: Start, clock: StoppedClock, burst: int
-) -> None:
-    """It succeeds once the whole burst is there.
-
-    It may be refused twice: before its body is read, and again when the number of movies is known.
-    """
-    client = await start(limits__rate=1, limits__burst=burst)
-    for _ in range(5):
-        statuses = []
-        while 201 not in statuses:
-            response = await client.post(BATCH, json={"movies": [MOANA] * 100})
-            statuses.append(response.status)
-            clock.now += int(response.headers.get("Retry-After", "0"))
-        assert statuses[:-1] in ([], [429], [429, 429])
