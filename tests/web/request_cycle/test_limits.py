@@ -437,20 +437,14 @@ def limited(
     return choose
 
 
-def test_files_limit_the_connections(limited: Any) -> None:
-    """Fewer than the setting, if the process may open few files: the pool needs some, too."""
-    infinity = resource.RLIM_INFINITY
+def test_files_limit_the_connections(limited: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the hard limit: fewer than the setting, if the process may open few files.
 
-    assert [limited(256, hard)[0] for hard in (1024, 65_536, infinity)] == [871, 4000, 4000]
-
-
-def test_the_hard_limit_of_files_is_used(limited: Any) -> None:
-    """The soft one is 256 on macOS, and 1024 elsewhere."""
+    The pool needs some, too. Few connections are reported; without any, there is no start.
+    """
+    hard = (1024, 65_536, resource.RLIM_INFINITY)
+    assert [limited(256, each)[0] for each in hard] == [871, 4000, 4000]
     assert limited(256, 1024)[1][-1] == (1024, 1024)
-
-
-def test_few_connections_are_reported(limited: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """With their number; without any, the service does not start."""
     assert limited(200, 200)[0] == 47
     assert "few connections" in capsys.readouterr().out
     with pytest.raises(OperatorError, match=r"^expected more than 153 open files, found 153"):

@@ -12,8 +12,6 @@ from conftest import Client, Service, Start
 from pytest_aiohttp import AiohttpClient
 from support import until
 
-from service.web.http.contexts import CONTEXT
-
 
 @pytest.fixture
 def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
@@ -99,28 +97,6 @@ async def test_a_request_that_takes_too_long_is_503(
     assert response.status == 503
     assert response.headers["Retry-After"] == "1"
     assert "reason='the request took too long'" in capsys.readouterr().out
-
-
-async def test_a_handler_may_take_more_time(failing: Any) -> None:
-    """A request that began later and has the usual time is still cancelled in time."""
-    has_begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def handler(request: web.Request) -> web.Response:
-        if "long" in request.query:
-            request[CONTEXT].deadline += 60
-            has_begun.set()
-        await may_end.wait()
-        return web.Response()
-
-    client = await failing(handler, server__request_timeout=0.1)
-
-    slow = asyncio.create_task(client.get("/handler?long"))
-    await has_begun.wait()
-    usual = await client.get("/handler")
-    may_end.set()
-
-    assert usual.status == 503
-    assert (await slow).status == 200
 
 
 async def test_a_stop_waits_for_every_request(failing: Any) -> None:
