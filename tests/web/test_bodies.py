@@ -27,7 +27,7 @@ from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
 from service.database import MAX_INTEGER
 from service.web import bodies
 from service.web.bodies import FREE_BYTES, BodyReader, ClientGone
-from service.web.request_cycle import server
+from service.web.request_cycle import runner
 
 OWN = ("id", "version", "created_at", "updated_at")
 GZIPPED = gzip.compress(TEXT.encode())
@@ -317,13 +317,14 @@ REQUEST_100 = REQUEST.replace("Content", "Expect: 100-continue\r\nContent")
 
 @pytest.mark.parametrize("head", [REQUEST.format(99_999_999_999), REQUEST_100.format(LIMIT + 1)])
 async def test_a_large_content_length_is_refused_before_reading(
-    client: Client, monkeypatch: pytest.MonkeyPatch, head: str
+    start: Start, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     """The response comes before a byte of the body; the connection ends with the client's.
 
     Otherwise, aiohttp would wait 10 s for the rest of the body, and delay a stop.
     """
-    monkeypatch.setattr(server, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(runner, "LINGERING_S", 0.1)
+    client = await start()
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(head.encode())
 
