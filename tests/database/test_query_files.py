@@ -1,5 +1,6 @@
 """Tests the query files: mistakes in their text, and what aiosql loads from them."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -307,11 +308,15 @@ def test_parameters_are_expected_in_any_order(folder: Path) -> None:
 def test_psql_runs_every_query_with_its_example(database: str) -> None:
     """The lines with an example below its name are enough; what it changes is rolled back."""
     script = []
-    for query in query_files.load(ROOT / "queries", {}).values():
-        text = query.path.read_text("utf-8").split("\n")[query.line :]
+    queries = query_files.load(ROOT / "queries", {}).values()
+    texts = {query.path: query.path.read_text("utf-8") for query in queries}
+    names = set(re.findall(r"\\set (\w+)", "".join(texts.values())))
+    forget = [f"\\unset {name}" for name in sorted(names)]  # what the query before has set
+    for query in queries:
+        text = texts[query.path].split("\n")[query.line :]
         end = next((n for n, line in enumerate(text) if line.startswith("-- name:")), len(text))
         lines = [line.removeprefix("-- ") if "-- \\set" in line else line for line in text[:end]]
-        script.append("\n".join(["begin;", *lines, "rollback;"]))
+        script.append("\n".join([*forget, "begin;", *lines, "rollback;"]))
 
     done = subprocess.run(
         [find_programs() / "psql", "--no-psqlrc", "--set=ON_ERROR_STOP=1", "-d", database],
