@@ -47,9 +47,10 @@ class Pool:
     `verify` is called with each new connection until it has returned True once: no query runs
     before the schema is verified. None: that is not necessary.
 
-    `lists`, `writes` and `streams` are shares: lists may use 30 % of `max_open` connections at
-    once, writes 40 %, and streams `max_streams` or 20 %. The rest is for reads by id and readiness
-    checks, so that these wait neither for slow lists nor for writes that wait for a lost standby.
+    `lists`, `writes` and `streams` are shares. Lists, with suggestions, genres and the feed, may
+    use 30 % of `max_open` connections at once, writes 40 %, and streams `max_streams` or 20 %. The
+    rest is for reads by id and readiness checks, so that these wait neither for slow lists nor for
+    writes that wait for a lost standby.
     """
 
     def __init__(
