@@ -41,7 +41,7 @@ async def find_faults(
     request.process_request_topline(method.encode(), f"https://{HOST}{path}".encode(), b"1.1")
     request.process_headers([(name, value) for name, value in map(_pair, lines)])
     request.finish_content(complete=True)
-    response = HttpResponseLinter(start_time=started)
+    response = HttpResponseLinter(start_time=time.time())  # no movie was changed later
     response.request = request
     response.base_uri = f"https://{HOST}{path}"
     response.is_head_response = method == "HEAD"
