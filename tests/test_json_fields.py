@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from service.errors import Invalid
-from service.json_fields import JSONField, JSONObject, load_fields
+from service.catalogue.rules import MOVIE
+from service.errors import Invalid, Malformed
+from service.json_fields import MAX_LISTED, JSONField, JSONObject, load_fields
 
 
 class Person(JSONObject):
@@ -37,3 +38,21 @@ def test_a_required_field_is_neither_null_nor_missing() -> None:
     for sent, is_partial in (({"age": 7}, False), ({"name": None}, False), ({"name": None}, True)):
         with pytest.raises(Invalid):
             load_fields(Person(), sent, partial=is_partial)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {str(number): 1 for number in range(2 * MAX_LISTED)},
+        {"title": "a", "year": 2000, "runtime": "1 mins", "genres": list(range(2 * MAX_LISTED))},
+    ],
+    ids=["unknown fields", "genres that are no strings"],
+)
+def test_of_many_mistakes_of_one_kind_the_first_are_listed(fields: dict[str, Any]) -> None:
+    """Otherwise a response could be much larger than its request."""
+    with pytest.raises(Malformed) as caught:
+        load_fields(MOVIE, fields)
+
+    of_one_kind = [each for each in caught.value.failures if "string" in each.detail]
+    unknown = [each for each in caught.value.failures if "unknown" in each.detail]
+    assert len(of_one_kind or unknown) == MAX_LISTED
