@@ -20,6 +20,7 @@ from service.database.migrations import session as migration_session
 from service.database.statements import Statements
 from service.web import changes as web_changes
 from service.web.changes_cursors import decode_change, encode_change
+from service.web.http.seals import seal
 from service.web.request_cycle.cycle import CYCLE
 
 PATH = "/v1/changes"
@@ -517,6 +518,19 @@ async def test_a_forged_cursor_is_no_fault(client: Client) -> None:
         response = await client.get(PATH, params={"after": cursor})
 
         assert response.status in (410, 422), place
+    for content in ('{"a": 1}', '["x", 1]', '["x", "1", 2]', "[1, 1, 2]", '["x", 1, true]', "7"):
+        response = await client.get(PATH, params={"after": seal(content.encode())})
+
+        assert response.status == 422, content
+
+
+async def test_a_request_waits_as_long_as_it_says(client: Client) -> None:
+    """Without changes; it would ask again too often otherwise."""
+    loop = asyncio.get_running_loop()
+    after, began = await find_end(client), loop.time()
+
+    assert (await get(client, after, wait=1))[0] == []
+    assert loop.time() - began >= 1
 
 
 async def expired(client: Client, cursor: str) -> bool:

@@ -5,12 +5,13 @@ import gc
 import json
 import weakref
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
 from conftest import Client, Service, Start
 from pytest_aiohttp import AiohttpClient
-from support import until
+from support import get_app, until
 
 
 @pytest.fixture
@@ -48,6 +49,18 @@ async def test_a_failing_handler_is_a_500_and_logged(
     assert "RuntimeError: the secret of the inside" in out
     assert out.count(f"request_id={problem['request_id']}") == 2  # the failure, the access line
     assert out.count(f"trace_id={trace}") == 2
+
+
+async def test_a_failure_within_aiohttp_is_a_500_that_ends_the_connection(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what is left in the connection."""
+    monkeypatch.setattr(get_app(client).router, "resolve", Mock(side_effect=RuntimeError))
+
+    response = await client.get("/v1/movies/7")
+
+    assert (response.status, response.headers["Connection"]) == (500, "close")
+    assert (await response.json())["title"] == "Internal server error"
 
 
 async def test_a_problem_names_the_path_without_the_query(client: Client) -> None:
