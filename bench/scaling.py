@@ -54,7 +54,7 @@ SIZES = """
 select c.relname, pg_relation_size(c.oid)
 from pg_class as c
 join pg_namespace as n on n.oid = c.relnamespace and n.nspname = current_schema()
-where c.relkind in ('r', 'i') and c.relname ~ '^(movies|title_words|movie_changes)'
+where c.relkind in ('r', 'i') and c.relname ~ '^(movies|search_words|movie_changes)'
 union all select 'database', pg_database_size(current_database())
 order by 2 desc
 """

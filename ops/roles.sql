@@ -50,7 +50,6 @@ alter role :"app" set client_connection_check_interval = '2s';
 -- Only these roles may connect; PostgreSQL 14 also lets everybody create tables in public.
 revoke all on database :"DBNAME" from public;
 grant connect on database :"DBNAME" to :"owner", :"app", :"reader";
-grant temporary on database :"DBNAME" to :"owner"; -- for `refresh-words`, also at the end of an import
 revoke all on schema :"schema" from public;
 grant usage, create on schema :"schema" to :"owner";
 grant usage on schema :"schema" to :"app", :"reader";
@@ -111,7 +110,7 @@ from (
     ('movies', 'select, insert, update, delete'),
     ('movie_changes', 'select, delete'),
     ('movie_feed', 'select, update (cleared_to)'),
-    ('title_words', 'select'),
+    ('search_words', 'select'),
     ('idempotency_keys', 'select, insert, update, delete'),
     ('idempotency_answers', 'select'),
     ('schema_migrations', 'select'),

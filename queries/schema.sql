@@ -17,7 +17,7 @@ with tables as (
   from pg_class as c
   where c.oid in (
     'movies'::regclass, 'idempotency_keys'::regclass, 'clients'::regclass, 'movie_changes'::regclass,
-    'movie_feed'::regclass, 'title_words'::regclass
+    'movie_feed'::regclass, 'search_words'::regclass
   )
 ),
 needed as (
@@ -26,11 +26,12 @@ needed as (
     values
       ('trigger', array[
         'zzz_movies_keep_version', 'movies_limit_inserted', 'movies_limit_updated', 'movies_limit_deleted',
-        'movies_record_created', 'movies_record_updated', 'movies_record_deleted', 'movies_record_truncated'
+        'movies_record_created', 'movies_record_updated', 'movies_record_deleted', 'movies_record_truncated',
+        'movies_add_created_words', 'movies_add_updated_words'
       ]),
       ('index', array[
         'movies_search', 'movies_title', 'movies_year', 'movies_runtime', 'movies_rank', 'movies_created_at',
-        'movies_updated_at', 'idempotency_keys_expires_at', 'title_words_near'
+        'movies_updated_at', 'idempotency_keys_expires_at', 'search_words_word', 'search_words_start', 'search_words_end'
       ]),
       ('constraint', array[
         'movies_pkey', 'movies_title_not_blank', 'movies_title_at_most_500_bytes', 'movies_year_1888_or_later',
@@ -38,8 +39,7 @@ needed as (
         'movies_genres_different', 'movies_genres_at_most_100_bytes', 'movies_version_positive', 'idempotency_keys_pkey',
         'clients_pkey', 'clients_name_is_unique', 'clients_name_is_printable', 'clients_token_hash_is_sha256',
         'clients_previous_token_hash_is_sha256', 'clients_scopes_are_known', 'clients_previous_token_expires',
-        'movie_changes_pkey', 'movie_changes_kind_is_known', 'movie_feed_pkey', 'movie_feed_has_one_row',
-        'title_words_pkey'
+        'movie_changes_pkey', 'movie_changes_kind_is_known', 'movie_feed_pkey', 'movie_feed_has_one_row'
       ]),
       ('not null of column', array['title', 'year', 'runtime', 'genres', 'version', 'created_at', 'updated_at']),
       ('default of column', array['version', 'created_at', 'updated_at']),

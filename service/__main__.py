@@ -1,4 +1,4 @@
-"""The command line: serve, web, migrate, queries, import, export, refresh-words, clients.
+"""The command line: serve, web, migrate, queries, import, export, clients.
 
 python -m service serve     one process
 python -m service web       several, under gunicorn, as the Procfile does
@@ -19,7 +19,6 @@ import click
 from service import config as settings
 from service import logs
 from service.catalogue.movie import OUTPUT_FORMS
-from service.catalogue.suggestions import refresh_words
 from service.client_commands import clients, report
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
@@ -271,23 +270,6 @@ def import_(  # noqa: PLR0913 - its options
         if result.rejected and not allow_rejects:
             verb = "would be" if dry_run else "was"
             raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
-        if not dry_run:
-            try:
-                refresh_words(url, loaded)
-            except (OperatorError, KeyboardInterrupt) as error:  # the movies are there
-                reason = str(error) or "interrupted"
-                remedy = "the words for suggestions are old: run python -m service refresh-words"
-                report(f"{remedy} ({reason})")
-
-
-@main.command("refresh-words")
-@click.pass_obj
-def refresh_words_(config: Config) -> None:
-    """Collect the words of all titles, for suggestions; `import` does it, too."""
-    with _stop_on_signals(), with_database(config) as ready:
-        started = time.monotonic()
-        words = refresh_words(ready.database.url, load_queries(config))
-    report(f"refreshed {words:,} words in {time.monotonic() - started:.1f} s")
 
 
 @main.command("export")

@@ -159,7 +159,7 @@ def _make_routes(
         lists=Lists(
             catalogue,
             listing,
-            Suggestions(lists, listing),
+            Suggestions(lists),
             feed,
             config.sharing,
             Slots(pool, pool.max_lists * (1 + len(config.database.replica_urls))),

@@ -46,14 +46,14 @@ def place_parameters(order: str, place: Place, size: int | None) -> dict[str, ob
 _EVERYTHING = Filter().parameters()
 _NONE = Range(2, 1, "{}")
 _NEVER = Range(datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))
-_NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).parameters()
+NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).parameters()
 _FIRST = place_parameters("id", Place(), 0)
 _NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)
-_PAGES = [{**_NOTHING, **_NEXT}, {**_EVERYTHING, **_FIRST}]
+_PAGES = [{**NOTHING, **_NEXT}, {**_EVERYTHING, **_FIRST}]
 QUERIES: Mapping[str, Expected] = {
     "count_movies": Expected(
         {"total": int, "movies": int},
-        [{**_NOTHING, "most": 0}, {**_EVERYTHING, "most": 0}],
+        [{**NOTHING, "most": 0}, {**_EVERYTHING, "most": 0}],
         "listing movies: the total of a first page",
     ),
     "sort_movies": Expected(COLUMN_TYPES, _PAGES, "listing movies: a page of few matches"),
@@ -96,7 +96,7 @@ class Listing:
             # Otherwise the page contradicts the total: movies were deleted or added since.
             if 0 < len(known) <= place.total:
                 return make_page(sort, place, size, known, place.total)
-        counted = await self._count(wanted, EXACT_TOTAL, waiting)
+        counted = await self._count(wanted, waiting)
         if counted > EXACT_TOTAL and place.skip + size > NUMBERED_MOVIES:
             last = NUMBERED_MOVIES // size
             detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
@@ -111,26 +111,10 @@ class Listing:
         parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
         return self._streams.stream("walk_movies", context, parameters)
 
-    async def has_match(self, wanted: Filter, context: RequestContext, seconds: float) -> bool:
-        """Whether a movie matches; `Contended` if it takes longer than `seconds`."""
-        return bool(await self._count(wanted, 0, [context], seconds))
-
-    async def _count(
-        self,
-        wanted: Filter,
-        most: int,
-        waiting: Sequence[RequestContext],
-        timeout: float | None = None,  # noqa: ASYNC109 - the server's, not a cancellation
-    ) -> int:
-        """Return the number of matches, or an estimate if there are more than `most`."""
-        parameters = {**wanted.parameters(), "most": most}
-        rows = await self._fetch(
-            "count_movies",
-            parameters,
-            timeout=timeout,
-            expects_timeout=timeout is not None,
-            waiting=waiting,
-        )
+    async def _count(self, wanted: Filter, waiting: Sequence[RequestContext]) -> int:
+        """Return the number of matches, or an estimate if there are more than `EXACT_TOTAL`."""
+        parameters = {**wanted.parameters(), "most": EXACT_TOTAL}
+        rows = await self._fetch("count_movies", parameters, waiting=waiting)
         ((total, self._movies),) = rows
         return int(total)
 

@@ -19,6 +19,10 @@ QUERIES: Mapping[str, Expected] = {
         {"drawn": int}, [{"highest": 0}], "import", writes=True, by_command=True
     ),
     "import_movies": Expected({}, [{"movies": "[]"}], "import", writes=True, by_command=True),
+    "postpone_words": Expected({"postponed": str}, [{}], "import", writes=True, by_command=True),
+    "add_postponed_words": Expected(
+        {"words": int}, [{"run": False}], "import", writes=True, by_command=True
+    ),
     "analyze_movies": Expected({}, [{}], "import", writes=True, by_command=True),
 }
 # One statement inserts a chunk while the next chunk is read.
@@ -113,6 +117,7 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     read = inserted = rejected = 0
     with transactions.begin(url, queries) as transaction:
         try:
+            transaction.run("postpone_words")
             with write_rejects(rejects) as write_reject:
                 for chunk in _insert_chunks(transaction, _split_into_chunks(rows)):
                     for _, reject in sorted(chunk.rejects):
@@ -122,6 +127,7 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
                     rejected += len(chunk.rejects)
             must_commit = not dry_run and (allow_rejects or not rejected)
             if must_commit:
+                transaction.run("add_postponed_words", {"run": True})
                 transaction.run("analyze_movies")
         except KeyboardInterrupt as error:
             raise OperatorError("interrupted: nothing was imported") from error

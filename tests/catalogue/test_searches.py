@@ -48,6 +48,13 @@ Sønner av Norge                | sonner av norge | sønner | SØNNER
 10,000 BC                      | 10000 bc | 10,000 bc | 10 000 bc | 10,000
 20000 Leagues Under the Sea    | 20,000 leagues under the sea | 20000 leagues | 20 000 leagues
 Ｆｕｌｌ Ｗｉｄｔｈ                | full width | ｆｕｌｌ | FULL
+Rocky II                       | rocky 2 | rocky two | rocky ii | ROCKY II
+Jaws 2                         | jaws ii | jaws two
+3 Idiots                       | three idiots | iii idiots
+Ocean's Twelve                 | oceans 12 | ocean's 12 | oceans xii
+Malcolm V                      | malcolm 5 | malcolm five
+1 Mile                         | one mile
+Six Days, Seven Nights         | 6 days 7 nights | 6 d*
 Alien³                         | alien3 | alien³ | alien 3 | ALIEN³
 EVANGELION: DEATH (TRUE)²      | evangelion death true 2 | evangelion death (true)² | death true
 Pre-Code ﬁlms                  | pre-code films | precode films | ﬁlms
@@ -104,7 +111,7 @@ Les Misérables                 | miserable | les mis | misérabl
 Walled City                    | walle | wall e
 Mash Notes                     | m*a*s*h 2 | swat | mas
 Fast Furious                   | fast and furious
-Nine Weeks                     | 9 weeks | ½
+Nine Weeks                     | 8 weeks | 9 | ½
 1 2 3                          | ½ weeks | 123
 One!                           | !!! | ! ! | ?
 Drama Queen                    | drama. comedy | dramaqueens

@@ -14,12 +14,9 @@ from psycopg2.extensions import parse_dsn
 from support import Environment, add_client, bearer, run_command, run_here, until, with_user
 
 from service.catalogue import clearing
-from service.catalogue.suggestions import refresh_words
 from service.database.embedded import find_programs
 from service.database.migrations import runner as migrations
 from service.database.migrations.files import list_versions
-from service.database.query_files import load as load_queries
-from service.expected import EXPECTED
 
 # What everybody's tables and functions say about their owners and rights.
 RIGHTS = """
@@ -122,14 +119,8 @@ async def test_the_application_role_serves_requests(
     assert seen == [status for *_, status in steps]
     assert "login may change clients" not in capsys.readouterr().out
     assert query(roles.reader, "select count(*) from movies") == [(2,)]
-
-
-def test_the_owner_refreshes_the_words(roles: Roles) -> None:
-    """It needs a temporary table."""
-    movie = "('Up', 2009, 96, '{a}')"
-    query(roles.owner, f"insert into movies (title, year, runtime, genres) values {movie}")
-
-    assert refresh_words(roles.owner, load_queries(ROOT / "queries", EXPECTED)) == 1
+    assert query(roles.reader, "select word from search_words") == [("moana",), ("vaiana",)]
+    assert query(roles.owner, "truncate search_words; select add_search_words()") == [(1,)]
 
 
 async def test_the_application_role_looks_clients_up(roles: Roles, start: Start) -> None:
@@ -209,8 +200,8 @@ REFUSED = {
         "update movie_feed set is_on = false",
         "delete from movie_feed",
         "select switch_movie_feed(false)",
-        "insert into title_words (word, movies) values ('a', 1)",
-        "delete from title_words",
+        "insert into search_words (word) values ('a')",
+        "delete from search_words",
         "delete from idempotency_answers",
     ],
     "reader": [

@@ -49,43 +49,39 @@ def pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-WORDS = "select word, movies from title_words order by word"
+WORDS = "select word from search_words order by word"
 
 
-def test_words_are_refreshed_by_command_and_by_an_import(
+def test_an_import_adds_the_words_of_its_rows_at_its_end(
     environment: Environment, execute: Execute, tmp_path: Path
 ) -> None:
-    """Not by a dry run, nor by other writes."""
+    """Each once, and only the missing ones; a dry run adds none."""
     path = tmp_path / "movies.ndjson"
-    path.write_bytes(LINE * 2)
+    path.write_bytes(LINE + json.dumps({**MOANA, "title": "Léon"}).encode() + b"\n")
 
     run_here(environment, "import", str(path), "--dry-run")
     dry = execute(WORDS)
-    run_here(environment, "import", str(path))
+    with half_way(environment, tmp_path / "rejects") as process:
+        sent = execute(WORDS)
+        process.communicate()
     imported = execute(WORDS)
-    execute("delete from movies where id = (select max(id) from movies)")
-    execute("update movies set title = 'Amélie'")
-    changed = execute(WORDS)
-    status, _, err = run_here(environment, "refresh-words")
+    run_here(environment, "import", str(path))
 
-    assert (dry, imported, changed) == ([], [("moana", 2)], [("moana", 2)])
-    assert execute(WORDS) == [("amelie", 1)]
-    assert status == 0
-    assert re.fullmatch(r"refreshed 1 words in \d\.\d s\n", err)
+    assert (dry, sent, imported) == ([], [], [("moana",)])
+    assert execute(WORDS) == [("leon",), ("moana",)]
 
 
-def test_an_import_succeeds_if_the_words_cannot_be_refreshed(
-    environment: Environment, execute: Execute, tmp_path: Path
+def test_an_import_and_a_create_with_the_same_new_word_do_not_wait(
+    database: str, execute: Execute
 ) -> None:
-    """Otherwise a script would import the movies once more."""
-    execute("drop function refresh_title_words()")
-    path = tmp_path / "movies.ndjson"
-    path.write_bytes(LINE)
+    """A word may be there twice."""
+    add_words = "select add_search_words($$ select 'moana'::tsvector $$)"
+    with hold(database, add_words) as other:
+        execute(f"set lock_timeout = '1s'; {add_words}")
+        add_movies(execute, "Moana")
+        other.commit()
 
-    status, _, err = run_here(environment, "import", str(path))
-
-    assert (status, execute(COUNT)) == (0, [(1,)])
-    assert "run python -m service refresh-words (" in err
+    assert execute(WORDS) == [("moana",), ("moana",)]
 
 
 def test_import_names_the_file_of_rejects(

@@ -76,9 +76,9 @@ PageMetadata = _schema(
     suggestions=List(
         String(),
         metadata={
-            "description": "only if `title` finds nothing: up to three values that find something",
-            "examples": [["casablanca"]],
-            "maxItems": 3,
+            "description": "only if `title` finds nothing: up to five titles that come closest",
+            "examples": [["Casablanca"]],
+            "maxItems": 5,
         },
     ),
     missing_ids=List(Integer(), metadata={"description": "only with `id`: those without a movie"}),

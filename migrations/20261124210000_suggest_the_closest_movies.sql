@@ -1,0 +1,392 @@
+-- For searches by title (GET /v1/movies): numbers match in every spelling, and the movies that come closest to a search
+-- that finds nothing. docs/decisions/0017-suggest-searches.md has the reasons and figures.
+--
+-- The release before goes on using title_words, near_words and refresh_title_words: a later release drops these three.
+
+-- migrate:up
+-- The spellings of a number from 1 to 20, or null. A first I, V or X is a letter: `rocky v`, not `v for vendetta`.
+create function number_spellings(word text, is_first boolean) returns text[]
+  language plpgsql immutable parallel safe as $$
+declare
+  spellings constant text[] := string_to_array(
+    '1 one i 2 two ii 3 three iii 4 four iv 5 five v 6 six vi 7 seven vii 8 eight viii 9 nine ix 10 ten x 11 eleven xi '
+    '12 twelve xii 13 thirteen xiii 14 fourteen xiv 15 fifteen xv 16 sixteen xvi 17 seventeen xvii 18 eighteen xviii '
+    '19 nineteen xix 20 twenty xx',
+    ' '
+  );
+  place constant integer := array_position(spellings, $1);
+  digits constant integer := place - (place - 1) % 3;
+begin
+  return case
+    when not is_first or length(spellings[digits + 2]) > 1 then spellings[digits:digits + 2]
+    when place < digits + 2 then spellings[digits:digits + 1]
+  end;
+end
+$$;
+
+-- All the words, in any order; `cas*` is any word that begins so. A word is also found together with a neighbour
+-- (`spider man` finds Spiderman), and words that signs join as one (`s.w.a.t.` finds SWAT). Of a longer search, the
+-- first ten words count. Null, which finds nothing, if there is no word in it. A number from 1 to 20 is found in every
+-- spelling, unless it is the only word: `seven` would list `7:19` before Seven.
+create or replace function title_query(text) returns tsquery
+  language plpgsql immutable strict parallel safe as $$
+begin
+return (
+  select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
+  from (
+    select array_remove(
+      array[
+        word,
+        lag(rtrim(word, '*')) over neighbours || word,
+        rtrim(word, '*') || lead(word) over neighbours,
+        case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
+      ],
+      null
+    ) || case when count(*) over () > 1 then number_spellings(word, row_number() over neighbours = 1) end as spellings
+    from
+      -- Without the last letters of runs; a `*` in front of a letter is a sign.
+      string_to_table(
+        regexp_replace(
+          regexp_replace(mark_signs(fold_letters($1)), '[^ ]\+', '', 'g'), '\*+(?=[^ *])', '-', 'g'
+        ), ' '
+      ) with ordinality as c (chunk, place),
+      string_to_table(chunk, '-') with ordinality as w (word, part)
+    where rtrim(word, '*') <> ''
+    window neighbours as (order by place, part)
+    order by place, part
+    limit 10
+  ) as words
+  cross join lateral (
+    select string_agg(
+      quote_lexeme(left(rtrim(spelling, '*'), 100)) || case when spelling like '%*' then ':*' else '' end, ' | '
+    ) as forms
+    from unnest(spellings) as spelling
+  ) as joined
+);
+end
+$$;
+
+-- The words that titles have or had, for closest_movies. They are only added: a word without movies does no harm. The
+-- indexes are not unique, so that nobody waits for a transaction that adds the same word, such as an import.
+create table search_words (word text collate "C" not null);
+
+comment on table search_words is 'words of titles, for suggestions; triggers of movies and imports add them';
+
+create index search_words_word on search_words (word);
+create index search_words_start on search_words (length(word), word);
+create index search_words_end on search_words (length(word), reverse(word));
+
+-- Whether a misspelt word may be corrected to it: it has at most 30 characters, all of alphabets or digits. A Korean
+-- syllable is folded to its letters. The other words are signs, pairs of scripts without blanks, and genres.
+create function is_plain_word(text) returns boolean
+  language sql immutable strict parallel safe
+return length($1) <= 30 and $1 ~ '^[a-z0-9\u00df-\u0dff\u10a0-\u11ff\u1e00-\u1fff]+$';
+
+-- Adds the words that are missing, and returns how many. `movies`: a query of the column `search`.
+create function add_search_words(movies text default 'select search from movies') returns bigint
+  language plpgsql as $$
+declare
+  added bigint;
+begin
+  insert into search_words (word)
+  select s.word collate "C" from ts_stat($1) as s where is_plain_word(s.word)
+  except
+  select w.word from search_words as w;
+  get diagnostics added = row_count;
+  return added;
+end
+$$;
+
+-- As for the feed: the rights of the owner, and pg_temp last.
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
+
+create function movies_add_words() returns trigger language plpgsql
+  security definer set search_path from current
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $$
+declare
+  words text[];
+begin
+  -- An import adds its words once, at its end.
+  if current_setting('catalogue.adds_words_later', true) = 'on' then
+    return null;
+  end if;
+  -- Without genres, which begin with a blank. As an array, so that one scan of the index finds all that are there.
+  words := array(
+    select n.word
+    from (select distinct unnest(tsvector_to_array(m.search)) as word from new_movies as m) as n
+    where n.word not like ' %'
+  );
+  insert into search_words (word)
+  select n.word
+  from (
+    select unnest(words) collate "C" as word
+    except
+    select w.word from search_words as w where w.word = any (words)
+  ) as n
+  where is_plain_word(n.word);
+  return null;
+end
+$$;
+
+create trigger movies_add_created_words after insert on movies
+  referencing new table as new_movies
+  for each statement execute function movies_add_words();
+create trigger movies_add_updated_words after update on movies
+  referencing new table as new_movies
+  for each statement execute function movies_add_words();
+
+-- Up to 20 words of titles that differ from this one by one letter (missing, added, wrong, or changed places with the
+-- next one), the most similar first; with is_prefix, also longer ones that begin with such a word. The mistake is in one
+-- half of the word, so the other half finds them along an index.
+create function correct_word(word text, is_prefix boolean) returns text[]
+  language plpgsql stable parallel safe
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $$
+declare
+  n constant integer := length($1);
+  half constant integer := n / 2;
+begin
+  return array(
+    with edited as materialized (
+      select
+        -- Without a letter, or with two that changed places.
+        array(
+          select overlay($1 placing e.letters from i for e.places)
+          from generate_series(1, n) as i
+          cross join lateral (values ('', 1), (reverse(substr($1, i, 2)), 2)) as e (letters, places)
+        ) as words,
+        -- Another letter in place of one, or in between.
+        array(
+          select overlay($1 placing '_' from i for places) || case when is_prefix then '%' else '' end
+          from generate_series(1, n + 1) as i
+          cross join generate_series(0, 1) as places
+        ) as patterns,
+        array(select generate_series(n, case when is_prefix then 30 else n + 1 end)) as lengths
+    )
+    select c.word
+    from (
+      select w.word
+      from search_words as w
+      where w.word = any ((select e.words from edited as e)::text[])
+      union
+      select w.word
+      from search_words as w
+      where length(w.word) = any ((select e.lengths from edited as e)::integer[])
+        and w.word >= left($1, half) and w.word < left($1, half) || chr(1114111)
+        and w.word like any ((select e.patterns from edited as e)::text[])
+      union
+      select w.word
+      from search_words as w
+      where length(w.word) = any (array[n, n + 1])
+        and reverse(w.word) >= left(reverse($1), n - half)
+        and reverse(w.word) < left(reverse($1), n - half) || chr(1114111)
+        and w.word like any ((select e.patterns from edited as e)::text[])
+    ) as c
+    where c.word <> $1
+    order by
+      (left(c.word, 1) = left($1, 1))::integer + (right(c.word, 1) = right($1, 1))::integer
+      + (length(c.word) = n)::integer desc,
+      c.word
+    limit 20
+  );
+end
+$$;
+
+-- The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another
+-- spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as
+-- one; two neighbours may be one word. If no movie has all words, one may be missing, then two. A year only counts.
+--
+-- The work is bounded by the number of movies that have the words, as the statistics of `analyze` know it. At most four
+-- words, the rarest, are conditions; the others only count. All spellings of these are together in fewer than 40,000
+-- movies, or those of a single one in fewer than 100,000.
+create function closest_movies(search text) returns table (id bigint, likeness double precision)
+  language plpgsql stable parallel safe rows 100
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $$
+declare
+  -- Of each word: the query of its own spellings and of all others, its number of letters, and its year.
+  exact tsquery[];
+  near tsquery[];
+  letters integer[];
+  years integer[];
+  -- Of each condition: its query as text, and the number of letters.
+  conditions text[];
+  condition_letters integer[];
+  n integer;
+  wanted tsquery[];
+begin
+  with words as materialized (
+    select
+      row_number() over ()::integer as place, left(rtrim(w.word, '*'), 100) as word, w.word like '%*' as is_prefix,
+      -- The last word may not be typed to its end.
+      w.word like '%*' or lead(w.word) over () is null as may_go_on
+    from string_to_table(translate(mark_signs(fold_letters($1)), '-+', '  '), ' ') as w (word)
+    where rtrim(w.word, '*') <> ''
+    limit 10
+  ),
+  pairs as materialized (
+    select w.place as first, n.place as last, w.word || n.word as word, n.may_go_on
+    from words as w
+    join words as n on n.place = w.place + 1
+  ),
+  frequent as materialized (
+    select e.word, e.share * greatest(c.reltuples, 0) as movies
+    from pg_class as c
+    join pg_namespace as s on s.oid = c.relnamespace
+    join pg_stats as t on t.schemaname = s.nspname and t.tablename = c.relname and t.attname = 'search'
+    cross join unnest(t.most_common_elems::text::text[], t.most_common_elem_freqs) as e (word, share)
+    where c.oid = 'movies'::regclass and e.word is not null
+  ),
+  spellings as materialized (
+    select w.place as first, w.place as last, true as is_exact, w.word, quote_lexeme(w.word) as query
+    from words as w
+    union all
+    select w.place, w.place, true, s, quote_lexeme(s)
+    from words as w
+    cross join unnest(number_spellings(w.word, w.place = 1)) as s
+    union all
+    select p.first, p.last, false, p.word, quote_lexeme(p.word)
+    from pairs as p
+    union all
+    select w.place, w.place, false, s, quote_lexeme(s)
+    from words as w
+    cross join unnest(correct_word(w.word, w.is_prefix)) as s
+    where length(w.word) between 3 and 30 and w.word !~ '[0-9]'
+    union all
+    select w.place, w.place, false, r.word, quote_lexeme(l.word) || ' & ' || quote_lexeme(r.word)
+    from words as w
+    cross join generate_series(2, least(length(w.word), 30) - 2) as i
+    cross join lateral (select l.word from search_words as l where l.word = left(w.word, i) limit 1) as l
+    cross join lateral (select r.word from search_words as r where r.word = substr(w.word, i + 1) limit 1) as r
+  ),
+  costs as materialized (
+    select s.first, s.last, s.is_exact, s.query, coalesce(f.movies, 0) as movies
+    from spellings as s
+    left join frequent as f on f.word = s.word
+    union all
+    -- The statistics do not know the many rare words that begin so: count the frequent ones three times.
+    select p.first, p.last, p.first = p.last, quote_lexeme(p.word) || ':*',
+      case
+        when length(p.word) < 3 then 'infinity'
+        else (select 3 * coalesce(sum(f.movies), 0) from frequent as f where f.word ^@ p.word)
+      end
+    from (
+      select w.place as first, w.place as last, w.word, w.may_go_on from words as w union all select * from pairs
+    ) as p
+    where p.may_go_on
+  ),
+  queries as materialized (
+    select
+      w.place, length(w.word) as letters, case when w.word ~ '^(18|19|20)[0-9][0-9]$' then w.word::integer end as year,
+      string_agg('(' || c.query || ')', ' | ') filter (where c.is_exact) as exact,
+      string_agg('(' || c.query || ')', ' | ') as near,
+      sum(c.movies) as movies
+    from words as w
+    join costs as c on w.place between c.first and c.last
+    group by w.place, w.word
+  ),
+  chosen as materialized (
+    select q.*
+    from (
+      select q.*, sum(q.movies) over rarest as together
+      from queries as q
+      where q.year is null
+      window rarest as (order by q.movies, q.letters desc, q.place)
+      order by q.movies, q.letters desc, q.place
+      limit 4
+    ) as q
+    where q.together < case when q.movies = q.together then 100000 else 40000 end
+  )
+  select
+    array_agg(q.exact::tsquery order by q.place), array_agg(q.near::tsquery order by q.place),
+    array_agg(q.letters order by q.place), array_agg(q.year order by q.place),
+    array(select '(' || c.near || ')' from chosen as c order by c.place),
+    array(select c.letters from chosen as c order by c.place)
+  into exact, near, letters, years, conditions, condition_letters
+  from queries as q;
+
+  n := cardinality(conditions);
+  for missing in 0..least(n - 1, 2) loop
+    -- Each combination of n - missing conditions that has at least 40 % of their letters.
+    wanted := array(
+      select string_agg(conditions[i], ' & ')::tsquery
+      from generate_series(1, (1 << n) - 1) as combination
+      cross join generate_series(1, n) as i
+      where (combination >> i - 1) & 1 = 1
+      group by combination
+      having count(*) = n - missing
+        and sum(condition_letters[i]) >= 0.4 * (select sum(l) from unnest(condition_letters) as l)
+    );
+    return query
+      select c.id, c.likeness
+      from (
+        select
+          m.id,
+          sum(
+            w.letters * case
+              when m.search @@ w.exact or m.year = w.year then 1
+              when m.search @@ w.near then 0.8
+              else 0
+            end
+          )::double precision / sum(w.letters) as likeness
+        from (
+          select distinct on (m.id) m.id, m.year, m.search
+          from unnest(wanted) as q
+          cross join lateral (select m.id, m.year, m.search from movies as m where m.search @@ q limit 300) as m
+        ) as m
+        cross join unnest(exact, near, letters, years) as w (exact, near, letters, year)
+        group by m.id
+      ) as c
+      where c.likeness >= 0.4;
+    exit when found;
+  end loop;
+end
+$$;
+
+-- migrate:down
+drop function closest_movies(text);
+drop function correct_word(text, boolean);
+drop trigger movies_add_created_words on movies;
+drop trigger movies_add_updated_words on movies;
+drop function movies_add_words();
+drop function add_search_words(text);
+drop function is_plain_word(text);
+drop table search_words;
+
+create or replace function title_query(text) returns tsquery
+  language plpgsql immutable strict parallel safe as $$
+begin
+return (
+  select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
+  from (
+    select array_remove(
+      array[
+        word,
+        lag(rtrim(word, '*')) over neighbours || word,
+        rtrim(word, '*') || lead(word) over neighbours,
+        case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
+      ],
+      null
+    ) as spellings
+    from
+      -- Without the last letters of runs; a `*` in front of a letter is a sign.
+      string_to_table(
+        regexp_replace(
+          regexp_replace(mark_signs(fold_letters($1)), '[^ ]\+', '', 'g'), '\*+(?=[^ *])', '-', 'g'
+        ), ' '
+      ) with ordinality as c (chunk, place),
+      string_to_table(chunk, '-') with ordinality as w (word, part)
+    where rtrim(word, '*') <> ''
+    window neighbours as (order by place, part)
+    order by place, part
+    limit 10
+  ) as words
+  cross join lateral (
+    select string_agg(
+      quote_lexeme(left(rtrim(spelling, '*'), 100)) || case when spelling like '%*' then ':*' else '' end, ' | '
+    ) as forms
+    from unnest(spellings) as spelling
+  ) as joined
+);
+end
+$$;
+
+drop function number_spellings(text, boolean);
