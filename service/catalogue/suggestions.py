@@ -25,7 +25,7 @@ class Suggestions:
     async def find(self, wanted: Filter, context: RequestContext) -> list[str]:
         """Return up to five titles that match the other filters, the closest first.
 
-        None if it takes longer than the query may take, or if the database is not available.
+        The list is empty if it takes longer than the query may, or without a database.
         """
         try:
             rows = await self._fetch(
