@@ -7,15 +7,17 @@ test here fails.
 import csv
 import io
 import json
+import re
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_type_hints
 
 import pytest
 from conftest import ROOT, Client
 from import_file import import_file
 from support import Execute
 
-from service.catalogue.movie import COLUMN_TYPES, COLUMNS, FIELDS, READ_ONLY
+from service.catalogue.movie import COLUMN_TYPES, COLUMNS, FIELDS, READ_ONLY, Movie
 from service.catalogue.rules import MOVIE, OPTIONAL
 from service.database import query_files
 from service.expected import EXPECTED
@@ -254,12 +256,43 @@ def test_clients_read_of_each_field() -> None:
         assert f"| `{field}` | {'optional' if field in OPTIONAL else 'yes'} |" in text
 
 
+TEXTS = [  # the runtime is a number in a text
+    name
+    for name, field in MOVIE.fields.items()
+    if "string" in field.metadata["type"] and name != "runtime"
+]
+
+
+@pytest.mark.parametrize("field", TEXTS)
+async def test_each_text_has_a_rule_of_the_service(client: Client, field: str) -> None:
+    """What PostgreSQL cannot store, or what the JSON Schema of the reference refuses, is a 422."""
+    shape = MOVIE.fields[field].metadata
+    longest = "x" * shape["maxLength"]
+    assert shape["minLength"] > 0
+    assert re.search(shape["pattern"], longest)
+    assert not re.search(shape["pattern"], " ")
+    await request_json(client, "POST", MOVIES, ONE | {field: longest})
+    for text in ("", f"{longest}x", " " * len(longest), "xx\0", "xx\ud800"):
+        response = await client.post(MOVIES, data=json.dumps(ONE | {field: text}))
+        errors = (await response.json())["errors"]
+
+        assert (response.status, {each["pointer"] for each in errors}) == (422, {f"#/{field}"})
+        assert "the rule" not in errors[0]["detail"], "only the database refuses it"
+
+
 def test_each_optional_field_may_be_null(execute: Execute) -> None:
-    """The columns, the hints of `Movie` and the rules say the same."""
+    """The columns, the hints of `Movie` and the rules say the same; no column has a default."""
     rows = execute(
-        "select attname from pg_attribute where attrelid = 'movies'::regclass and attnum > 0"
-        " and not attisdropped and attnotnull and attname = any (%s)",
+        "select a.attname, a.attnotnull, d.adbin is not null and a.attname = any (%s)"
+        " from pg_attribute as a"
+        " left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum"
+        " where a.attrelid = 'movies'::regclass and a.attnum > 0 and not a.attisdropped"
+        " and a.attname = any (%s)",
+        [*FIELDS],
         [*COLUMN_TYPES],
     )
+    hints = get_type_hints(Movie)
 
-    assert {name for (name,) in rows} == set(COLUMN_TYPES) - set(OPTIONAL)
+    assert {name for name, is_required, _ in rows if not is_required} == set(OPTIONAL)
+    assert {name for name in FIELDS if isinstance(hints[name], UnionType)} == set(OPTIONAL)
+    assert not [name for name, _, has_default in rows if has_default]

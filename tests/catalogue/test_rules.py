@@ -159,7 +159,7 @@ def is_accepted(execute: Execute, fields: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("column", [*MOVIE, "version", "created_at", "updated_at"])
 def test_no_column_may_be_null(execute: Execute, column: str) -> None:
-    """Every column is not null."""
+    """Of those that every movie has; optional fields are not in `MOVIE`."""
     with pytest.raises(psycopg2.errors.NotNullViolation) as caught:
         insert(execute, **{column: None})
 
