@@ -30,6 +30,7 @@ from service.config import Config
 from service.database import query_files, verification
 from service.database.query import Query
 from service.database.verification import QueryRegistry
+from service.errors import OperatorError
 from service.expected import EXPECTED
 
 # One that the reader of the files finds, and one that PostgreSQL finds.
@@ -236,6 +237,34 @@ async def test_wrong_files_after_a_reload_that_is_not_verified_bring_the_first_q
     files.reload()
 
     await until(lambda: files.queries["get_a"].sql.endswith("1"))
+
+
+async def test_a_reload_that_fails_late_does_not_undo_what_was_verified_meanwhile(
+    settings: Callable[..., Config], checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is not ready reads the files again by itself, once they are corrected."""
+    is_released = asyncio.Event()
+
+    async def verify(_: Config, __: Mapping[str, Query]) -> bool:
+        await is_released.wait()
+        raise OperatorError("wrong")
+
+    monkeypatch.setattr(verification, "verify_queries", verify)
+    path = checkout / "queries" / "a.sql"
+    path.write_text("-- name: get_a()\nselect 1;")
+    files = QueryRegistry(
+        settings(root=checkout), partial(query_files.load, checkout / "queries", {})
+    )
+    files.load()
+    files.reload()
+    await asyncio.sleep(0)
+    path.write_text("-- name: get_a()\nselect 2;")
+    files.load()
+    with capture_logs() as entries:
+        is_released.set()
+        await until(lambda: entries)
+
+    assert files.queries["get_a"].sql.endswith("2")
 
 
 async def test_a_reload_that_a_lock_prevents_is_tried_again(

@@ -282,12 +282,11 @@ class QueryRegistry:
         self._reloading = asyncio.create_task(self._reload())
 
     async def _reload(self) -> None:
-        known = self._former or dict(self.queries)
         try:
             found = self._read_files()
             is_verified = await self._verify_soon(found)
-            changed = [name for name in found if found[name] != known.get(name)]
-            self._former = known
+            changed = [name for name in found if found[name] != self.queries.get(name)]
+            self._former = self._former or dict(self.queries)
             self._replace(found)
             log.info("queries reloaded", changed=changed)
             while not is_verified:  # the writes: the database is read-only
@@ -295,7 +294,8 @@ class QueryRegistry:
                 is_verified = await self._verify_soon(found)
         except OperatorError as error:
             log.warning("queries not reloaded", reason=str(error))
-            self._replace(known)
+            if self._former:
+                self._replace(self._former)
         self._former = None
 
     def _replace(self, queries: Mapping[str, Query]) -> None:
