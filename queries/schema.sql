@@ -107,4 +107,7 @@ union all
 select format('session_replication_role is %s, so that triggers do not run', r.setting)
 from current_setting('session_replication_role') as r (setting)
 where r.setting <> 'origin'
+union all
+select 'search_words is empty, so that nothing is suggested: run select add_search_words()'
+where exists (select from movies) and not exists (select from search_words)
 order by fault;

@@ -332,6 +332,7 @@ ACT = (
     "create function act() returns trigger language plpgsql as"
     " $$ begin return new; end $$; create trigger"
 )
+ADD = "insert into movies (title, year, runtime, genres) values ('a', 2000, 1, '{a}')"
 BEHIND = f"{ACT} zzzz before update on movies for each row execute function act()"
 ADD_TO_KEPT = "alter table kept add constraint movies_runtime_positive check (runtime > 0)"
 DROP = "alter table movies drop constraint movies_runtime_positive"
@@ -386,6 +387,10 @@ RESTRICT = (
         (
             "alter table movies enable row level security",
             "row level security of movies is enabled",
+        ),
+        (
+            f"{ADD}; truncate search_words",
+            "search_words is empty, so that nothing is suggested: run select add_search_words()",
         ),
         (
             "create rule lose as on insert to movie_changes do instead nothing",

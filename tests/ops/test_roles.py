@@ -147,6 +147,17 @@ async def test_the_start_warns_of_the_owner(
         assert printed.count("login may change clients") == 1
 
 
+def test_a_role_that_may_not_read_the_words_is_found(
+    roles: Roles, environment: Environment
+) -> None:
+    """PostgreSQL looks into functions only when it runs them, so another query reads the table."""
+    role = parse_dsn(roles.app)["user"]
+    query(roles.owner, f"revoke select on search_words from {role}")
+    environment["DATABASE_URL"] = roles.app
+
+    assert "permission denied for table search_words" in run_command(environment, "queries")[2]
+
+
 def test_a_statement_ends_with_its_client(roles: Roles) -> None:
     """That of a process that was killed; other roles may run long statements."""
     asked = "select current_setting('client_connection_check_interval')"
