@@ -193,7 +193,7 @@ $$;
 
 -- The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another
 -- spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as
--- one; two neighbours may be one word. If no movie has all words, one may be missing, then two. A year only counts.
+-- one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts.
 --
 -- The work is bounded by the number of movies that have the words, as the statistics of `analyze` know it. At most four
 -- words, the rarest, are conditions; the others only count. All spellings of these are together in fewer than 40,000
@@ -202,16 +202,15 @@ create function closest_movies(search text) returns table (id bigint, likeness d
   language plpgsql stable parallel safe rows 100
   set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
-  -- Of each word: the query of its own spellings and of all others, its number of letters, and its year.
+  -- Of each word: the query of its own spellings, that of all spellings, its weight, and its year.
   exact tsquery[];
   near tsquery[];
-  letters integer[];
+  weights double precision[];
   years integer[];
-  -- Of each condition: its query as text, and the number of letters.
-  conditions text[];
-  condition_letters integer[];
-  n integer;
-  wanted tsquery[];
+  -- The places of the words that are conditions.
+  conditions integer[];
+  wanted tsquery;
+  found bigint[] := '{}';
 begin
   with words as materialized (
     select
@@ -227,13 +226,18 @@ begin
     from words as w
     join words as n on n.place = w.place + 1
   ),
-  frequent as materialized (
-    select e.word, e.share * greatest(c.reltuples, 0) as movies
+  catalogue as materialized (
+    select c.relnamespace, c.relname, greatest(c.reltuples, 0)::double precision as movies
     from pg_class as c
+    where c.oid = 'movies'::regclass
+  ),
+  frequent as materialized (
+    select e.word, e.share * c.movies as movies
+    from catalogue as c
     join pg_namespace as s on s.oid = c.relnamespace
     join pg_stats as t on t.schemaname = s.nspname and t.tablename = c.relname and t.attname = 'search'
     cross join unnest(t.most_common_elems::text::text[], t.most_common_elem_freqs) as e (word, share)
-    where c.oid = 'movies'::regclass and e.word is not null
+    where e.word is not null
   ),
   spellings as materialized (
     select w.place as first, w.place as last, true as is_exact, w.word, quote_lexeme(w.word) as query
@@ -262,26 +266,30 @@ begin
     from spellings as s
     left join frequent as f on f.word = s.word
     union all
-    -- The statistics do not know the many rare words that begin so: count the frequent ones three times.
+    -- The statistics do not know the many rare words that begin so: count the frequent ones three times, and add a
+    -- part of all movies for a start of a few letters.
     select p.first, p.last, p.first = p.last, quote_lexeme(p.word) || ':*',
-      case
-        when length(p.word) < 3 then 'infinity'
-        else (select 3 * coalesce(sum(f.movies), 0) from frequent as f where f.word ^@ p.word)
-      end
-    from (
+      (select 3 * coalesce(sum(f.movies), 0) from frequent as f where f.word ^@ p.word)
+      + catalogue.movies / 20 ^ (length(p.word) - 1)
+    from catalogue, (
       select w.place as first, w.place as last, w.word, w.may_go_on from words as w union all select * from pairs
     ) as p
     where p.may_go_on
   ),
   queries as materialized (
     select
-      w.place, length(w.word) as letters, case when w.word ~ '^(18|19|20)[0-9][0-9]$' then w.word::integer end as year,
+      w.place,
+      -- The rarer, the heavier; the longer, as long as nothing was analyzed.
+      case a.movies when 0 then length(w.word) else ln(2 + a.movies / (1 + coalesce(f.movies, 0))) end as weight,
+      case when w.word ~ '^(18|19|20)[0-9][0-9]$' then w.word::integer end as year,
       string_agg('(' || c.query || ')', ' | ') filter (where c.is_exact) as exact,
       string_agg('(' || c.query || ')', ' | ') as near,
       sum(c.movies) as movies
-    from words as w
+    from catalogue as a
+    cross join words as w
+    left join frequent as f on f.word = w.word
     join costs as c on w.place between c.first and c.last
-    group by w.place, w.word
+    group by w.place, w.word, a.movies, f.movies
   ),
   chosen as materialized (
     select q.*
@@ -289,55 +297,64 @@ begin
       select q.*, sum(q.movies) over rarest as together
       from queries as q
       where q.year is null
-      window rarest as (order by q.movies, q.letters desc, q.place)
-      order by q.movies, q.letters desc, q.place
+      window rarest as (order by q.movies, q.weight desc, q.place)
+      order by q.movies, q.weight desc, q.place
       limit 4
     ) as q
     where q.together < case when q.movies = q.together then 100000 else 40000 end
   )
   select
     array_agg(q.exact::tsquery order by q.place), array_agg(q.near::tsquery order by q.place),
-    array_agg(q.letters order by q.place), array_agg(q.year order by q.place),
-    array(select '(' || c.near || ')' from chosen as c order by c.place),
-    array(select c.letters from chosen as c order by c.place)
-  into exact, near, letters, years, conditions, condition_letters
+    array_agg(q.weight order by q.place), array_agg(q.year order by q.place),
+    array(select c.place from chosen as c)
+  into exact, near, weights, years, conditions
   from queries as q;
 
-  n := cardinality(conditions);
-  for missing in 0..least(n - 1, 2) loop
-    -- Each combination of n - missing conditions that has at least 40 % of their letters.
-    wanted := array(
-      select string_agg(conditions[i], ' & ')::tsquery
-      from generate_series(1, (1 << n) - 1) as combination
-      cross join generate_series(1, n) as i
-      where (combination >> i - 1) & 1 = 1
+  -- Each combination of conditions that has at least 40 % of their weight, the heaviest first, in their own spellings
+  -- and then in all, until there are enough movies.
+  for wanted in
+    select unnest(c.queries)
+    from (
+      select
+        combination, sum(weights[place]) as weight,
+        array[
+          string_agg('(' || exact[place]::text || ')', ' & ')::tsquery,
+          string_agg('(' || near[place]::text || ')', ' & ')::tsquery
+        ] as queries
+      from generate_series(1, (1 << cardinality(conditions)) - 1) as combination
+      cross join unnest(conditions) with ordinality as c (place, i)
+      where (combination >> i::integer - 1) & 1 = 1
       group by combination
-      having count(*) = n - missing
-        and sum(condition_letters[i]) >= 0.4 * (select sum(l) from unnest(condition_letters) as l)
+    ) as c
+    where c.weight >= 0.4 * (select sum(weights[place]) from unnest(conditions) as place)
+    order by c.weight desc, c.combination
+  loop
+    found := array(
+      select unnest(found)
+      union
+      select m.id from (select m.id from movies as m where m.search @@ wanted limit 300) as m
     );
-    return query
-      select c.id, c.likeness
-      from (
-        select
-          m.id,
-          sum(
-            w.letters * case
-              when m.search @@ w.exact or m.year = w.year then 1
-              when m.search @@ w.near then 0.8
-              else 0
-            end
-          )::double precision / sum(w.letters) as likeness
-        from (
-          select distinct on (m.id) m.id, m.year, m.search
-          from unnest(wanted) as q
-          cross join lateral (select m.id, m.year, m.search from movies as m where m.search @@ q limit 300) as m
-        ) as m
-        cross join unnest(exact, near, letters, years) as w (exact, near, letters, year)
-        group by m.id
-      ) as c
-      where c.likeness >= 0.4;
-    exit when found;
+    exit when cardinality(found) >= 5;
   end loop;
+
+  return query
+    select c.id, c.likeness
+    from (
+      select
+        m.id,
+        sum(
+          w.weight * case
+            when m.search @@ w.exact or m.year = w.year then 1
+            when m.search @@ w.near then 0.6
+            else 0
+          end
+        ) / sum(w.weight) as likeness
+      from movies as m
+      cross join unnest(exact, near, weights, years) as w (exact, near, weight, year)
+      where m.id = any (found)
+      group by m.id
+    ) as c
+    where c.likeness >= 0.25;
 end
 $$;
 

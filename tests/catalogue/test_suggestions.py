@@ -99,6 +99,31 @@ async def test_the_closest_title_comes_first(client: Client) -> None:
     assert min(totals.values()) > 0
 
 
+async def test_a_rare_word_weighs_more_than_several_frequent_ones(
+    client: Client, execute: Execute
+) -> None:
+    """As the statistics count them. The other way round, a superfluous article hides no title."""
+    add_movies(execute, *[f"The Movie {n}" for n in range(100, 130)], "Inception")
+    add_movies(execute, "Some Girls", "Here Come the Girls")
+    execute("analyze movies")
+    searches = ["inception the movie", "the inception movie", "the some girls"]
+    found = [(await get_metadata(client, title=search))["suggestions"] for search in searches]
+
+    assert [each[0] for each in found[:2]] == ["Inception"] * 2
+    assert found[2][:2] == ["Some Girls", "Here Come the Girls"]
+
+
+async def test_words_as_they_are_come_before_corrections(client: Client, execute: Execute) -> None:
+    """However many movies have a similar word: `mad` may be `man`."""
+    add_movies(execute, *[f"Man {n}" for n in range(400)])
+    add_movies(execute, "Mad Max", year=1979)
+    found = [
+        await get_metadata(client, title="mad ma", **filters) for filters in ({}, {"year": "1979"})
+    ]
+
+    assert [each["suggestions"][0] for each in found] == ["Mad Max"] * 2
+
+
 @pytest.mark.usefixtures("catalogue")
 async def test_nothing_is_suggested_if_no_title_is_close(client: Client) -> None:
     """Nor for signs, or for a year alone."""
