@@ -193,7 +193,8 @@ $$;
 
 -- The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another
 -- spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as
--- one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts.
+-- one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts
+-- beside another word.
 --
 -- The work is bounded by the number of movies that have the words, as the statistics of `analyze` know it. At most four
 -- words, the rarest, are conditions; the others only count. All spellings of these are together in fewer than 40,000
@@ -255,11 +256,17 @@ begin
     cross join unnest(correct_word(w.word, w.is_prefix)) as s
     where length(w.word) between 3 and 30 and w.word !~ '[0-9]'
     union all
-    select w.place, w.place, false, r.word, quote_lexeme(l.word) || ' & ' || quote_lexeme(r.word)
+    select
+      w.place, w.place, false, l.word,
+      quote_lexeme(l.word) || ' & (' || array_to_string(
+        array(select quote_lexeme(s) from unnest(number_spellings(r.word, false) || r.word) as s), ' | '
+      ) || ')'
     from words as w
-    cross join generate_series(2, least(length(w.word), 30) - 2) as i
+    cross join generate_series(2, least(length(w.word), 30) - 1) as i
     cross join lateral (select l.word from search_words as l where l.word = left(w.word, i) limit 1) as l
-    cross join lateral (select r.word from search_words as r where r.word = substr(w.word, i + 1) limit 1) as r
+    cross join lateral (values (substr(w.word, i + 1))) as r (word)
+    where r.word ~ '^[0-9]$'
+      or i < length(w.word) - 1 and (select true from search_words as s where s.word = r.word limit 1)
   ),
   costs as materialized (
     select s.first, s.last, s.is_exact, s.query, coalesce(f.movies, 0) as movies
@@ -296,7 +303,7 @@ begin
     from (
       select q.*, sum(q.movies) over rarest as together
       from queries as q
-      where q.year is null
+      where q.year is null or not exists (select from queries as o where o.year is null)
       window rarest as (order by q.movies, q.weight desc, q.place)
       order by q.movies, q.weight desc, q.place
       limit 4

@@ -65,6 +65,7 @@ CLOSEST = {
     "jurassicpark": "Jurassic Park",
     "god father 2": "The Godfather",
     "ragin bul l": "Raging Bull",
+    "rocky4": "Rocky IV",
     # a pair of a script without blanks
     "千と千尋の神隠け": "千と千尋の神隠し",
 }
@@ -122,6 +123,26 @@ async def test_words_as_they_are_come_before_corrections(client: Client, execute
     ]
 
     assert [each["suggestions"][0] for each in found] == ["Mad Max"] * 2
+
+
+async def test_a_title_that_is_a_year_is_suggested(client: Client, execute: Execute) -> None:
+    """Of the movies that have it, first the one of the other year."""
+    add_movies(execute, "1984", year=1956)
+    add_movies(execute, "Class of 1984", year=1982)
+
+    for search, closest in {"1984 1956": "1984", "1982 1984": "Class of 1984"}.items():
+        assert (await get_metadata(client, title=search))["suggestions"][0] == closest
+
+
+async def test_spellings_of_one_title_are_suggested_once(client: Client, execute: Execute) -> None:
+    """The other places are for other titles."""
+    spellings = ["Plimsorax", "PLIMSORAX", "Plimsorax!", "Plim-Sorax", "Plímsorax", "Plim sorax"]
+    add_movies(execute, *spellings, "Plimsorax and a Longer Title")
+    suggestions = (await get_metadata(client, title="plimsorx"))["suggestions"]
+
+    assert len(suggestions) == 2
+    assert suggestions[0] in spellings
+    assert suggestions[1] == "Plimsorax and a Longer Title"
 
 
 @pytest.mark.usefixtures("catalogue")
