@@ -194,12 +194,18 @@ $$;
 -- The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another
 -- spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as
 -- one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts
--- beside another word.
+-- beside another word. The other parameters are filters, as of movie_matches.
 --
 -- The work is bounded by the number of movies that have the words, as the statistics of `analyze` know it. At most four
 -- words, the rarest, are conditions; the others only count. All spellings of these are together in fewer than 40,000
 -- movies, or those of a single one in fewer than 100,000.
-create function closest_movies(search text) returns table (id bigint, likeness double precision)
+create function closest_movies(
+  search text, genres text default null, genres_any text default null,
+  year_from integer default null, year_to integer default null, years int8multirange default null,
+  runtime_from integer default null, runtime_to integer default null, runtimes int8multirange default null,
+  created_at_from timestamptz default null, created_at_to timestamptz default null,
+  updated_at_from timestamptz default null, updated_at_to timestamptz default null
+) returns table (id bigint, likeness double precision)
   language plpgsql stable parallel safe rows 100
   set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $$
 declare
@@ -207,11 +213,11 @@ declare
   exact tsquery[];
   near tsquery[];
   weights double precision[];
-  years integer[];
+  word_years integer[];
   -- The places of the words that are conditions.
   conditions integer[];
   wanted tsquery;
-  found bigint[] := '{}';
+  candidates bigint[] := '{}';
 begin
   with words as materialized (
     select
@@ -253,7 +259,8 @@ begin
     union all
     select w.place, w.place, false, s, quote_lexeme(s)
     from words as w
-    cross join unnest(correct_word(w.word, w.is_prefix)) as s
+    -- A short start has too many corrections.
+    cross join unnest(correct_word(w.word, w.is_prefix and length(w.word) > 4)) as s
     where length(w.word) between 3 and 30 and w.word !~ '[0-9]'
     union all
     select
@@ -314,7 +321,7 @@ begin
     array_agg(q.exact::tsquery order by q.place), array_agg(q.near::tsquery order by q.place),
     array_agg(q.weight order by q.place), array_agg(q.year order by q.place),
     array(select c.place from chosen as c)
-  into exact, near, weights, years, conditions
+  into exact, near, weights, word_years, conditions
   from queries as q;
 
   -- Each combination of conditions that has at least 40 % of their weight, the heaviest first, in their own spellings
@@ -336,12 +343,26 @@ begin
     where c.weight >= 0.4 * (select sum(weights[place]) from unnest(conditions) as place)
     order by c.weight desc, c.combination
   loop
-    found := array(
-      select unnest(found)
+    -- The filters, too: otherwise the first 300 might have none that match these.
+    if $2 is not null then
+      wanted := wanted && genres_query(string_to_array($2, ','));
+    end if;
+    if $3 is not null then
+      wanted := wanted && genres_any_query(string_to_array($3, ','));
+    end if;
+    candidates := array(
+      select unnest(candidates)
       union
-      select m.id from (select m.id from movies as m where m.search @@ wanted limit 300) as m
+      select m.id
+      from (
+        select m.id
+        from movies as m
+        where m.search @@ wanted
+          and movie_matches(m, null, null, null, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+        limit 300
+      ) as m
     );
-    exit when cardinality(found) >= 5;
+    exit when cardinality(candidates) >= 5;
   end loop;
 
   return query
@@ -357,8 +378,8 @@ begin
           end
         ) / sum(w.weight) as likeness
       from movies as m
-      cross join unnest(exact, near, weights, years) as w (exact, near, weight, year)
-      where m.id = any (found)
+      cross join unnest(exact, near, weights, word_years) as w (exact, near, weight, year)
+      where m.id = any (candidates)
       group by m.id
     ) as c
     where c.likeness >= 0.25;
@@ -366,7 +387,10 @@ end
 $$;
 
 -- migrate:down
-drop function closest_movies(text);
+drop function closest_movies(
+  text, text, text, integer, integer, int8multirange, integer, integer, int8multirange,
+  timestamptz, timestamptz, timestamptz, timestamptz
+);
 drop function correct_word(text, boolean);
 drop trigger movies_add_created_words on movies;
 drop trigger movies_add_updated_words on movies;

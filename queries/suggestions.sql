@@ -15,7 +15,10 @@
 select (array_agg(c.title order by c.place))[1] as title
 from (
   select m.title, row_number() over (order by c.likeness desc, search_rank(m.title, m.year), m.title) as place
-  from closest_movies(:title) as c
+  from closest_movies(
+    :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
+    :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+  ) as c
   join movies as m on m.id = c.id
   where movie_matches(
     m, null, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,

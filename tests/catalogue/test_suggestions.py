@@ -209,6 +209,20 @@ async def test_suggestions_match_the_other_filters(client: Client, execute: Exec
     assert [each["suggestions"] for each in found] == [both, both[1:], []]
 
 
+async def test_filters_count_while_the_closest_are_looked_for(
+    client: Client, execute: Execute
+) -> None:
+    """Not only for the first 300 movies with the words, or for those that have all words."""
+    add_movies(execute, *["House of Dust"] * 400, "Titanic Shoppe", year=1950)
+    add_movies(execute, "House", "Titanic", year=1997)
+
+    for title, closest in (("huose", "House"), ("titanic shopp", "Titanic")):
+        for filters in ({"year": "1997"}, {"year": "1990..1999", "genres": "x"}):
+            found = await get_metadata(client, title=title, **filters)
+
+            assert found["suggestions"] == [closest]
+
+
 @pytest.mark.usefixtures("catalogue")
 async def test_other_lists_have_no_suggestions(client: Client) -> None:
     """Only a search of titles that finds nothing has them."""
