@@ -1,6 +1,6 @@
 """Suggests titles if a search finds nothing; docs/decisions/0017-suggest-searches.md."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from service.catalogue.listing import NOTHING
 from service.catalogue.paging import Filter
@@ -22,14 +22,15 @@ class Suggestions:
     def __init__(self, statements: Statements) -> None:
         self._fetch = statements.fetch
 
-    async def find(self, wanted: Filter, context: RequestContext) -> list[str]:
+    async def find(self, wanted: Filter, waiting: Sequence[RequestContext]) -> list[str]:
         """Return up to five titles that match the other filters, the closest first.
 
-        The list is empty if it takes longer than the query may, or without a database.
+        `waiting`: the requests that it is for. The list is empty if the query takes too long, or
+        without a database.
         """
         try:
             rows = await self._fetch(
-                "suggest_titles", wanted.parameters(), expects_timeout=True, waiting=[context]
+                "suggest_titles", wanted.parameters(), expects_timeout=True, waiting=waiting
             )
         except Unavailable:
             return []

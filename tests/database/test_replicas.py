@@ -58,6 +58,7 @@ READS = {
     "get_movies": ("/v1/movies/1", {}),
     "count_movies": ("/v1/movies?year=1999..", {}),
     "walk_movies": ("/v1/movies", NDJSON),
+    "suggest_titles": ("/v1/movies?title=carz", {}),
 }
 STATE = "get_replica_state"
 
@@ -158,7 +159,7 @@ async def read_year(client: Client, path: str, position: str | None = None) -> i
 
 
 async def test_reads_run_on_both_replicas(serve: Serve, servers: Servers, execute: Execute) -> None:
-    """Movies by id, lists and streams, and none of them on the primary."""
+    """Movies by id, lists, suggestions and streams, and none of them on the primary."""
     add_movies(execute, "Up", "Cars")
     servers.catch_up()
     client = await serve()

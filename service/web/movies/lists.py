@@ -80,7 +80,7 @@ class Lists:
         )
         more = {}
         if query.filter.title and not page.total:
-            more["suggestions"] = await self.suggestions.find(query.filter, waiting[0])
+            more["suggestions"] = await self.suggestions.find(query.filter, waiting)
         return {0: encode_page(query, page, more, headers)}
 
     async def _list_ids(
