@@ -39,7 +39,7 @@ run: $(VENV)/run-$(PYTHON_ID) ## migrate and serve on http://127.0.0.1:8000 (HOS
 # More processes than most machines have cores, as tests often wait. The run ends in any case:
 # tests/conftest.py ends a process that hangs, and there are few replacements and no new test after
 # half an hour.
-PYTEST := -m pytest --numprocesses=4 --dist=worksteal --max-worker-restart=3 --session-timeout=1800
+PYTEST := -m pytest --numprocesses=3 --dist=worksteal --max-worker-restart=3 --session-timeout=1800
 
 test: lint ## lint, types and the whole test suite
 	$(BIN)/python $(PYTEST)
