@@ -187,6 +187,12 @@ def test_a_reload_under_load_fails_no_request(environment: Environment, queries:
     assert answers <= {"Moana", *(f"Moana{number}" for number in range(5))}
 
 
+def make_registry(settings: Callable[..., Config], checkout: Path) -> QueryRegistry:
+    """Make a registry of the queries in this folder, none of which the service expects."""
+    load = partial(query_files.load, checkout / "queries", {})
+    return QueryRegistry(settings(root=checkout), load)
+
+
 async def test_of_two_reloads_the_later_one_wins(
     settings: Callable[..., Config], checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,8 +207,7 @@ async def test_of_two_reloads_the_later_one_wins(
         return True
 
     monkeypatch.setattr(verification, "verify_queries", verify)
-    load = partial(query_files.load, checkout / "queries", {})
-    files = QueryRegistry(settings(root=checkout), load)
+    files = make_registry(settings, checkout)
     for number in "12":
         (checkout / "queries" / "a.sql").write_text(f"-- name: get_a()\nselect {number};")
         files.reload()
@@ -226,9 +231,7 @@ async def test_wrong_files_after_a_reload_that_is_not_verified_bring_the_first_q
     monkeypatch.setattr(verification, "verify_queries", verify)
     path = checkout / "queries" / "a.sql"
     path.write_text("-- name: get_a()\nselect 1;")
-    files = QueryRegistry(
-        settings(root=checkout), partial(query_files.load, checkout / "queries", {})
-    )
+    files = make_registry(settings, checkout)
     files.load()
     path.write_text("-- name: get_a()\nselect 2;")
     files.reload()
@@ -252,9 +255,7 @@ async def test_a_reload_that_fails_late_does_not_undo_what_was_verified_meanwhil
     monkeypatch.setattr(verification, "verify_queries", verify)
     path = checkout / "queries" / "a.sql"
     path.write_text("-- name: get_a()\nselect 1;")
-    files = QueryRegistry(
-        settings(root=checkout), partial(query_files.load, checkout / "queries", {})
-    )
+    files = make_registry(settings, checkout)
     files.load()
     files.reload()
     await asyncio.sleep(0)
@@ -271,8 +272,7 @@ async def test_a_reload_that_a_lock_prevents_is_tried_again(
     settings: Callable[..., Config], checkout: Path, database: str
 ) -> None:
     """Such as that of a migration: otherwise the process would keep the old queries for ever."""
-    load = partial(query_files.load, checkout / "queries", {})
-    files = QueryRegistry(settings(root=checkout), load)
+    files = make_registry(settings, checkout)
     with capture_logs() as logged:
         with hold(database, "lock table movies") as other:
             files.reload()

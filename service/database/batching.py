@@ -171,7 +171,7 @@ class Batcher(Generic[Result]):
     async def _execute(self) -> None:
         """Take rows, run a statement for them, and give each its result or error."""
         statement: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment] # in one
-        wait_for_slot = len(self._next)
+        rows_before = len(self._next)
         rows: list[SharedRow[Result]] = []
         # If this task is cancelled:
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
@@ -181,7 +181,7 @@ class Batcher(Generic[Result]):
                 self._allow_another(statement)
                 outcome = await self._send_or_divide(rows)
         except Unavailable as error:  # no slot became free: rows that came later go on waiting
-            rows += [self._next.popleft() for _ in range(wait_for_slot)]
+            rows += [self._next.popleft() for _ in range(rows_before)]
             outcome = error
         finally:
             if self._exclusive:
