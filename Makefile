@@ -1,6 +1,6 @@
 # `make` without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock clean bench bench-listing scaling calls drills ops-drill \
+.PHONY: help run test coverage lint lock clean bench bench-listing scaling calls schema drills ops-drill \
     cluster cluster-drill
 
 PYTHON ?= python3
@@ -75,8 +75,11 @@ scaling: $(BENCH)/bench-$(PYTHON_ID) ## CPU time, WAL and sizes for docs/scaling
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create, patch and list (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)
 
+schema: $(VENV)/dev-$(PYTHON_ID) ## write schema.sql, after a new migration
+	$(BIN)/python -m drills.schema_file
+
 # Whoever makes a release sets this to the one before it.
-RELEASE_BEFORE ?= bc1446e
+RELEASE_BEFORE ?= f2a8aad
 drills: export RELEASE_BEFORE := $(RELEASE_BEFORE)
 drills: $(VENV)/run-$(PYTHON_ID) ## faults that need real processes (2 minutes; ARGS="--only NAME")
 	$(BIN)/python -m drills.run $(ARGS)

@@ -108,13 +108,7 @@ class Lab:
         server = Postgres(self.processes, self.new_folder(folder))
         server.create()
         server.execute("postgres", f"create database {database}")
-        subprocess.run(
-            [sys.executable, "-m", "service", "migrate"],
-            cwd=ROOT,
-            env={**make_environment(), "DATABASE_URL": server.url(database)},
-            capture_output=True,
-            check=True,
-        )
+        migrate(server.url(database))
         server.execute(database, FILL.format(first=1, last=movies))
         server.execute(database, "vacuum analyze movies")
         return server
@@ -169,6 +163,17 @@ class Lab:
         service = Service(process, port, log)
         await service.wait_until_ready()
         return service
+
+
+def migrate(url: str, folder: Path = ROOT) -> None:
+    """Run the migrations of a checkout."""
+    subprocess.run(
+        [sys.executable, "-m", "service", "migrate"],
+        cwd=folder,
+        env={**make_environment(), "DATABASE_URL": url},
+        capture_output=True,
+        check=True,
+    )
 
 
 @contextmanager

@@ -52,31 +52,16 @@ from new as n
 left join created as c on c.id = n.id;
 
 -- name: get_idempotent_responses(requests)
--- \set requests '\'[{"position": 0, "key": "a", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
+-- \set requests '\'[{"position": 0, "key": "a"}]\''
 -- Returns, for each request, the movie that its key created, as it was at its creation, and the fingerprint
 -- of the fields of the first request. A request with an unused key returns no row. If a newer release has
 -- stored a response of another form, the movie is null: the service says so.
 select
   pg_current_xact_id()::text::bigint as transaction, q.position, k.fingerprint,
   m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
-from jsonb_to_recordset(:requests) as q (
-  position bigint, key text, title text, year integer, runtime integer, genres text[]
-)
+from jsonb_to_recordset(:requests) as q (position bigint, key text)
 join idempotency_keys as k on k.key = q.key
-left join idempotency_answers as a on a.key = k.key
-cross join jsonb_to_record(
-  case
-    -- For a key of the previous release, idempotency_answers has a copy of the movie, or idempotency_keys
-    -- has only its id and time. Then the other fields come from this request: the service compares the
-    -- fingerprints, and the same fingerprint means the same fields.
-    when a.key is not null then to_jsonb(a)
-    when k.movie_id is not null then jsonb_build_object(
-      'id', k.movie_id, 'title', q.title, 'year', q.year, 'runtime', q.runtime, 'genres', q.genres,
-      'version', 1, 'created_at', k.created_at, 'updated_at', k.created_at
-    )
-    when jsonb_typeof(k.response) = 'object' then k.response
-  end
-) as m (
+cross join jsonb_to_record(case when jsonb_typeof(k.response) = 'object' then k.response end) as m (
   id bigint, title text, year integer, runtime integer, genres text[],
   version integer, created_at timestamptz, updated_at timestamptz
 )

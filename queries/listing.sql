@@ -1,5 +1,5 @@
 -- Lists of movies (GET /v1/movies). The filter of all three queries is the function movie_matches, and a place in their
--- order the function movie_follows; migrations/20261124090000_state_the_filter_of_lists_once.sql has both, and
+-- order the function movie_follows; migrations/20261124220200_create_lists.sql has both, and
 -- docs/dbas.md says how to change them. A filter that is null matches every movie. The service sends parameters as
 -- literals, and PostgreSQL puts the text of the functions in place of their calls: it removes the filters that are null,
 -- and makes a plan for each combination of filters and order.

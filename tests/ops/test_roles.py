@@ -16,7 +16,6 @@ from support import Environment, add_client, bearer, run_command, run_here, unti
 from service.catalogue import clearing
 from service.database.embedded import find_programs
 from service.database.migrations import runner as migrations
-from service.database.migrations.files import list_versions
 
 # What everybody's tables and functions say about their owners and rights.
 RIGHTS = """
@@ -237,16 +236,10 @@ def test_a_role_may_do_nothing_else(roles: Roles, role: str) -> None:
 
 
 def test_every_order_gives_the_same_rights(brief_database: Callable[[str], str]) -> None:
-    """Of ops/roles.sql and the migrations, also where the release before ran the file twice."""
+    """Of ops/roles.sql and the migrations."""
 
     def migrate_as_owner(url: str) -> None:
         migrate(with_user(url, f"owner_{parse_dsn(url)['dbname']}"))
-
-    def revert_protection(url: str) -> None:
-        owner = with_user(url, f"owner_{parse_dsn(url)['dbname']}")
-        for version in list_versions(ROOT / "migrations"):
-            if version >= "20261123100000":  # protect_clients
-                migrations.downgrade(owner, ROOT / "migrations", lambda _: None)
 
     def find_rights(*steps: Callable[[str], object]) -> list[list[str]]:
         url = brief_database("template0")
@@ -259,8 +252,7 @@ def test_every_order_gives_the_same_rights(brief_database: Callable[[str], str])
     rights = find_rights(make_roles, migrate_as_owner)
 
     assert find_rights(migrate, make_roles) == rights
-    before = (make_roles, migrate_as_owner, revert_protection, make_roles)
-    assert find_rights(*before, migrate_as_owner) == rights
+    assert find_rights(make_roles, migrate_as_owner, make_roles) == rights
 
 
 def test_the_migrations_close_clients_to_everybody(empty_database: str) -> None:

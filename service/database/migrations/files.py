@@ -26,7 +26,9 @@ MARKERS_FORM = (
     'expected "-- migrate:up", then at most one "-- migrate:down", each at the start of a line, '
     "with no other option than transaction:false"
 )
+LIKE_REPLACES = re.compile(r"--\s*replaces\b", re.IGNORECASE)
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+REPLACES = re.compile(r"--[ \t]*replaces:[ \t]*([0-9]{14})\.\.([0-9]{14})\b([^\r\n]*)")
 
 
 class Section(NamedTuple):
@@ -42,6 +44,14 @@ class Section(NamedTuple):
         return not COMMENT.sub("", self.sql).strip("; \t\r\n\f\v")
 
 
+class Replaced(NamedTuple):
+    """The former files that a file sums up, from the `first` version to the `last` one."""
+
+    first: str
+    last: str
+    release: str  # which one has them, in words, or empty
+
+
 class Migration(NamedTuple):
     """One file; `before` is the version of the file before it."""
 
@@ -52,6 +62,11 @@ class Migration(NamedTuple):
     checksum: str  # SHA-256 of the text in hex, the same for any line ends
     up: Section
     down: Section | None
+    replaces: Replaced | None
+
+    def has_replaced(self, version: str) -> bool:
+        """Whether the file replaces the one with this version."""
+        return bool(self.replaces and self.replaces.first <= version <= self.replaces.last)
 
 
 def read(folder: Path) -> list[Migration]:
@@ -108,6 +123,9 @@ def _parse_file(path: Path, before: str | None) -> Migration:
     for number, line in enumerate(comments.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("--"):
             raise FileError(path, number, 'only -- comments are allowed before "-- migrate:up"')
+    replaces = REPLACES.match(comments)
+    if not replaces and LIKE_REPLACES.match(comments):
+        raise FileError(path, 1, 'expected "-- replaces: <14 digits>..<14 digits>"')
     sections: list[Section] = []
     number = comments.count("\n") + 1
     for found, sql in zip(marked[::2], marked[1::2], strict=True):
@@ -121,4 +139,6 @@ def _parse_file(path: Path, before: str | None) -> Migration:
         raise FileError(path, 1, MARKERS_FORM)
     down = sections[1] if sections[1:] else None
     checksum = hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
-    return Migration(path.name[:14], before, path.stem[15:], path, checksum, sections[0], down)
+    version, name = path.name[:14], path.stem[15:]
+    replaced = Replaced(replaces[1], replaces[2], replaces[3].strip()) if replaces else None
+    return Migration(version, before, name, path, checksum, sections[0], down, replaced)

@@ -1,6 +1,7 @@
 """The ledger of applied migrations; decides which files are pending, and which can be reverted.
 
 The ledger is the table `schema_migrations`. dbmate writes it, too, but only the column `version`.
+It keeps the versions of replaced files, so that the release before finds its migrations applied.
 `alembic_version` decides nothing: before each file, it is set to the newest version of the ledger.
 """
 
@@ -67,6 +68,31 @@ def complete_ledger(session: Session, migrations: list[Migration], ledger: Ledge
             )
 
 
+def record_replacing(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
+    """Record the files whose replaced files are all applied, without running them.
+
+    `OperatorError` if only some of these are applied: no file is left that applies the others.
+    """
+    replacing: list[str] = []
+    for migration in migrations:
+        replaced = [version for version in ledger if migration.has_replaced(version)]
+        if migration.version in ledger or not migration.replaces or not replaced:
+            continue
+        _, last, release = migration.replaces
+        if last not in replaced:
+            raise OperatorError(
+                f"the database is at migration {replaced[-1]}, which is older than this release can"
+                f" upgrade: first run migrate of the release whose newest migration is {last}"
+                f" {release}".rstrip()
+            )
+        replacing.append(migration.version)
+    if replacing:
+        with session, session.cursor() as cursor:
+            cursor.execute(
+                "insert into schema_migrations (version) select unnest(%s)", (replacing,)
+            )
+
+
 def report_edits(migrations: list[Migration], ledger: Ledger, report: Report) -> None:
     """Report each file that differs from what was applied, in one line."""
     for migration in migrations:
@@ -84,7 +110,8 @@ def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]
     files = {migration.version for migration in migrations}
     newest = max(ledger, default="")
     for version in ledger:
-        if version not in files and version < max(files, default=""):
+        is_replaced = any(migration.has_replaced(version) for migration in migrations)
+        if version not in files and not is_replaced and version < max(files, default=""):
             raise OperatorError(f"migration {version} is applied but its file is missing")
     for migration in migrations:
         if migration.version not in ledger and migration.version < newest:

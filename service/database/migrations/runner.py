@@ -70,7 +70,8 @@ def status(url: str, folder: Path, report: Report) -> list[Status]:
         ledger = history.read_ledger(session)
     history.report_edits(migrations, ledger, report)
     names = {migration.version: migration.name for migration in migrations}
-    versions = sorted(names.keys() | ledger.keys())
+    replaced = {version for version in ledger for file in migrations if file.has_replaced(version)}
+    versions = sorted(names.keys() | ledger.keys() - replaced)
     return [Status(version, names.get(version), ledger.get(version)) for version in versions]
 
 
@@ -88,6 +89,10 @@ def _migrate(url: str, folder: Path, report: Report, *, up: bool) -> None:
         retry(partial(lock, url, session), report)
         require_utf8(session)
         ledger = history.read_ledger(session)
+        if up:
+            record = partial(history.record_replacing, session, migrations, ledger)
+            retry(Watch(url, session, report, record).run, report)
+            ledger = history.read_ledger(session)
         choose = history.find_pending if up else history.find_newest_applied
         chosen = choose(migrations, ledger)
         complete = partial(history.complete_ledger, session, migrations, ledger)

@@ -19,6 +19,7 @@ import psycopg2
 import pytest
 from support import SERVICE, hold, wait_until, with_user
 
+from drills import schema_file
 from service.database.embedded import find_programs
 from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
@@ -50,6 +51,28 @@ select 'comment', objoid::regclass::text,
        (select attname from pg_attribute where attrelid = objoid and attnum = objsubid), description
   from pg_description where classoid = 'pg_class'::regclass and objoid >= 16384
 order by 1, 2, 3
+"""
+# Needs no description: a unique index, and the columns of the ledger and of what nothing uses.
+UNDESCRIBED = """
+select 'table', relname from pg_class
+ where relnamespace = 'public'::regnamespace and relkind = 'r'
+   and obj_description(oid, 'pg_class') is null
+union all
+select 'column', attrelid::regclass || '.' || attname
+  from pg_attribute join pg_class on oid = attrelid
+ where relnamespace = 'public'::regnamespace and relkind = 'r' and attnum > 0 and not attisdropped
+   and relname not in ('idempotency_answers', 'schema_migrations', 'alembic_version')
+   and col_description(attrelid, attnum) is null
+union all
+select 'index', indexrelid::regclass::text from pg_index join pg_class on oid = indexrelid
+ where relnamespace = 'public'::regnamespace and not indisunique
+   and obj_description(indexrelid, 'pg_class') is null
+union all
+select 'function', proname from pg_proc
+ where pronamespace = 'public'::regnamespace and obj_description(oid, 'pg_proc') is null
+union all
+select 'trigger', tgname from pg_trigger
+ where not tgisinternal and obj_description(oid, 'pg_trigger') is null
 """
 CHECKSUMS = "select version, checksum from schema_migrations order by version"
 WAITING = "select 1 from pg_locks where not granted"
@@ -146,27 +169,36 @@ def psql(project: Project, script: str) -> None:
     subprocess.run(command, input=script.encode(), check=True, capture_output=True, timeout=60)
 
 
-def test_each_of_the_projects_migrations_leaves_the_schema_it_found(project: Project) -> None:
-    """After it is taken back; all at once make the same schema, and so does the offline script."""
-
-    def read_schema() -> list[tuple[Any, ...]]:
-        return [row for row in project.query(SCHEMA) if row[1] not in BOOKKEEPING]
-
-    schemas = [read_schema()]
-    for migration in migration_files.read(OWN):
+def test_schema_sql_is_what_the_migrations_make(project: Project) -> None:
+    """And what is left after the newest ones are taken back and applied again."""
+    schemas: list[str] = []
+    files = migration_files.read(OWN)
+    for migration in files:
+        schemas.append(schema_file.dump(project.url))
         shutil.copy(migration.path, project.folder)
         project.up()
-        schemas.append(read_schema())
-    newest = schemas.pop()
-    while schemas:
-        project.down()
 
-        assert read_schema() == schemas.pop()
+    assert schema_file.dump(project.url) == schema_file.FILE.read_text("utf-8")
+    while not files.pop().replaces:
+        project.down()
+        assert schema_file.dump(project.url) == schemas.pop()
+    project.refuse("not taken back: the movies, .* would be lost", migrations.downgrade)
     project.up()
-    assert read_schema() == newest
-    project.query("drop schema public cascade; create schema public")
+    assert schema_file.dump(project.url) == schema_file.FILE.read_text("utf-8")
+
+
+def test_the_offline_script_makes_the_same_schema(project: Project) -> None:
+    """But for the tables of the ledger, of which the migrations describe only those that exist."""
     psql(project, migrations.render_offline_sql(OWN))
-    assert read_schema() == newest
+
+    assert schema_file.dump(project.url) == schema_file.FILE.read_text("utf-8")
+
+
+def test_everything_in_the_schema_is_described(project: Project) -> None:
+    r"""So that psql tells what it is for: `\d+ movies`, `\df+`, `\di+`."""
+    psql(project, migrations.render_offline_sql(OWN))
+
+    assert project.query(UNDESCRIBED) == []
 
 
 def test_the_tables_that_change_most_are_vacuumed_early(project: Project) -> None:
@@ -196,6 +228,7 @@ def test_the_tables_that_change_most_are_vacuumed_early(project: Project) -> Non
         (FIRST, "-- migrate:up\n\n  -- migrate:down\n", f"{FIRST}:3: expected"),
         (FIRST, "-- migrate:up\n\n\0", f"{FIRST}:3: a NUL character"),
         (FIRST, b"-- migrate:up\nselect 1;\nselect '\xe9';\n", f"{FIRST}:3: not UTF-8"),
+        (FIRST, f"-- replaces: {V1}\n-- migrate:up\n", f'{FIRST}:1: expected "-- replaces: <14'),
         (f"{V2}_other.sql", CREATE_A, f"{V2}_other.sql:1: {SECOND} has the same timestamp"),
     ],
 )
@@ -234,6 +267,7 @@ def test_sections_have_their_sql_line_and_options(folder: Path) -> None:
             checksum=hashlib.sha256(text.replace("\r", "").encode()).hexdigest(),
             up=migration_files.Section("select 1;", 5, is_transactional=False),
             down=migration_files.Section("select 2", 7, is_transactional=True),
+            replaces=None,
         )
     ]
 
@@ -677,33 +711,69 @@ def test_an_edit_is_only_reported(project: Project) -> None:
     assert project.lines == []
 
 
-RELEASED = {
-    "20261122093000": "d5355fc24bc81065ad44e097f420695fef8609bcb3d8dc8f851aa5e895dea63e",
-    "20261122093100": "c402da32202562c2c028346116d06824c238554306430fb219c8ada029baf7fe",
-    "20261122100000": "6d25aa3d2290d03a74e77d7a9b0401c1e30c1e5ceab24cad544d5703e413af3e",
-    "20261122120000": "726b27a5b2185ac2e63eaa831a7170686888bd2e024e43caaa68b04c4b9201a4",
-    "20261122200000": "e33e114f60ab881995a91bda9cbea67535ecfec01417b1ef486b24840a101785",
-    "20261123040000": "901d8cbe4c1e3de06fd06284a25231c8a2c270840488fec8eb1a081ab6904d66",
-}
-REWRITTEN = "784a965300838aa5cf87204481674e71ad69ce4d42ce493d51353bf43f86c18a"
+# Files that replace others
+
+SQUASHED = (
+    f"-- replaces: {V1}..{V2} (release 7)\n-- migrate:up\ncreate table a (id integer, b integer);\n"
+)
+ADD = "-- migrate:up\nalter table a add c integer;\n"
 
 
-def test_the_edits_of_released_files_are_undone(project: Project) -> None:
-    """The files are as they were applied; the ledger of a checkout in between is repaired."""
-    checksums = {file.version: file.checksum for file in migration_files.read(OWN)}
-    (repair,) = OWN.glob("*_accept_restored_files.sql")
-    project.write(CREATE_A, CREATE_B, repair.read_text())
+def squash(project: Project) -> None:
+    """Replace the first two files by one; add another file."""
+    (project.folder / FIRST).unlink(missing_ok=True)
+    (project.folder / SECOND).unlink(missing_ok=True)
+    fill(project.folder, {THIRD: SQUASHED, FOURTH: ADD})
+
+
+def read_columns(project: Project) -> list[str]:
+    """List the columns of the table a."""
+    sql = (
+        "select attname from pg_attribute where attrelid = 'a'::regclass and attnum > 0 order by 1"
+    )
+    return [name for (name,) in project.query(sql)]
+
+
+def test_a_file_runs_instead_of_those_that_it_replaces(project: Project) -> None:
+    """In an empty database."""
+    squash(project)
+
+    assert project.up() == [f"applied {THIRD}", f"applied {FOURTH}"]
+    assert project.applied() == [V3, V4]
+    assert read_columns(project) == ["b", "c", "id"]
+
+
+@pytest.mark.parametrize("is_of_dbmate", [False, True])
+def test_a_file_is_recorded_where_all_that_it_replaces_is_applied(
+    project: Project, *, is_of_dbmate: bool
+) -> None:
+    """Without running it. The former versions stay, for the release before; status hides them."""
+    project.write(CREATE_A, "-- migrate:up\nalter table a add b integer;\n")
     project.up()
-    project.query(f"update schema_migrations set checksum = '{REWRITTEN}' where version = '{V1}'")
-    project.query(f"delete from schema_migrations where version = '{V3}'")
+    if is_of_dbmate:
+        project.query("alter table schema_migrations drop applied_at, drop checksum")
+    squash(project)
 
-    reported, applied = project.up()
-    again = project.up()
+    assert project.up() == [f"applied {FOURTH}"]
+    assert project.up() == [f"nothing to do: the newest migration is {V4}"]
+    assert project.applied() == [V1, V2, V3, V4]
+    assert read_columns(project) == ["b", "c", "id"]
+    assert [entry.version for entry in project.run(migrations.status)] == [V3, V4]
+    assert dict(project.query(CHECKSUMS))[V3] == migration_files.read(project.folder)[0].checksum
 
-    assert {version: checksums[version] for version in RELEASED} == RELEASED
-    assert "was edited" in reported
-    assert applied == f"applied {THIRD}"
-    assert again == [f"nothing to do: the newest migration is {V3}"]
+
+def test_a_database_with_a_part_of_what_a_file_replaces_is_refused(project: Project) -> None:
+    """The message says which release comes first; nothing is changed."""
+    project.write(CREATE_A)
+    project.up()
+    squash(project)
+
+    project.refuse(
+        f"^the database is at migration {V1}, .* newest migration is {V2} \\(release 7\\)$"
+    )
+
+    assert project.applied() == [V1]
+    assert read_columns(project) == ["id"]
 
 
 # Files and a ledger that do not fit

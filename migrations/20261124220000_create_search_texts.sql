@@ -1,22 +1,11 @@
--- A title is found as people write it: `spiderman`, `schindlers list`, `lodz`, `9 1/2 weeks`, `千尋`; a genre
--- in any case. docs/decisions/0013-search-with-a-generated-column.md has the rules and their costs.
+-- replaces: 20260105090000..20261124210001 (release 1.1.0)
 --
---   select fold_letters('Łódź'), mark_signs('spider-man: 2!'), title_entries('spider-man- 2-');
---   lodz                      | spider-man- 2-            | {spider,man,2,spiderman,2}
+-- How titles, genres and searches become words. The column `search` of movies has the words of a movie; title_query and
+-- genres_query make conditions on it. docs/decisions/0013-search-with-a-generated-column.md has the reasons and figures.
 --
--- New rows have the new words from now on. The next migration computes those of the rows before, and until
--- the last one of the three, a search asks for the words of both.
---
--- A plpgsql function here must not call another function of ours: pg_restore loads rows without a search_path,
--- and would not find it. A `return` finds it in any case.
+-- Ranges of characters are by code point, so that nothing depends on the locale of the database.
 
 -- migrate:up
-alter function title_query(text) rename to title_query_before;
-alter function genres_query(text[]) rename to genres_query_before;
-alter function genres_any_query(text[]) rename to genres_any_query_before;
-
--- Small letters without accents and other marks. Ranges by code point, so that it does not depend on the locale
--- of the database; only `lower` does, which knows a to z alone in the locale C of libc.
 create function fold_letters(text) returns text
   language plpgsql immutable strict parallel safe as $$
 declare
@@ -46,9 +35,10 @@ begin
 end
 $$;
 
--- Folded text with `-` for each sign but `*`. In scripts without blanks (Thai, Lao, Burmese, Khmer, Kana, Han), each
--- pair of neighbouring letters is a word, so that a title is found by any part: `千と千尋` becomes
--- `千と と千 千尋 尋+`. The last letter is for searches of one letter, which become `尋*`.
+comment on function fold_letters(text) is
+  'The text in small letters without accents and other marks. Only `lower` depends on the locale: in the locale C of'
+  ' libc, it knows a to z alone.';
+
 create function mark_signs(text) returns text
   language plpgsql immutable strict parallel safe as $$
 declare
@@ -92,8 +82,11 @@ begin
 end
 $$;
 
--- The words of a title with marked signs: the parts between the signs, and what they make together. A word is cut
--- after 100 letters, here and in a search: an entry of the index has a limit.
+comment on function mark_signs(text) is
+  'Folded text with `-` for each sign but `*`. In scripts without blanks (Thai, Lao, Burmese, Khmer, Kana, Han), each pair'
+  ' of neighbouring letters is a word, so that a title is found by any part: 千と千尋 becomes 千と と千 千尋 尋+. The last'
+  ' letter is for searches of one letter, which become 尋*.';
+
 create function title_entries(text) returns text[]
   language plpgsql immutable strict parallel safe as $$
 declare
@@ -109,19 +102,18 @@ begin
 end
 $$;
 
--- The word as a tsquery has it.
-create function quote_lexeme(text) returns text
-  language sql immutable strict parallel safe
-return '''' || replace(replace($1, '\', '\\'), '''', '''''') || '''';
+comment on function title_entries(text) is
+  'The words of a title whose signs are marked: the parts between the signs, and what they make together. A word is cut'
+  ' after 100 letters, here and in a search: an entry of the index has a limit.';
 
--- The genre as the column `search` has it.
 create function genre_entry(text) returns text
   language sql immutable strict parallel safe
 return ' ' || fold_letters(btrim(left($1, 100), E' \t\n\r\u00a0\u3000'));
 
--- What a movie is found by. A genre is known by the blank that it begins with, as no word does. The rules of
--- movies are looked at later, so text that they refuse may be here: it is cut.
-create or replace function movie_search(title text, genres text[]) returns tsvector
+comment on function genre_entry(text) is
+  'A genre as the column `search` of movies has it. It begins with a blank, as no word of a title does.';
+
+create function movie_search(title text, genres text[]) returns tsvector
   language sql immutable parallel safe
 return array_to_tsvector(
   title_entries(mark_signs(fold_letters(left(title, 500))))
@@ -135,11 +127,41 @@ return array_to_tsvector(
   )
 );
 
--- All the words, in any order; `cas*` is any word that begins so. A word is also found together with a neighbour
--- (`spider man` finds Spiderman), and words that signs join as one (`s.w.a.t.` finds SWAT). Of a longer search, the
--- first ten words count. Null, which finds nothing, if there is no word in it.
-create function title_query_after(text) returns tsquery
+comment on function movie_search(text, text[]) is
+  'What a movie is found by: the column `search` of movies. The rules of movies are checked later, so there may be text'
+  ' that they refuse: it is cut.';
+
+create function quote_lexeme(text) returns text
   language sql immutable strict parallel safe
+return '''' || replace(replace($1, '\', '\\'), '''', '''''') || '''';
+
+comment on function quote_lexeme(text) is 'A word as a tsquery has it.';
+
+create function number_spellings(word text, is_first boolean) returns text[]
+  language plpgsql immutable parallel safe as $$
+declare
+  spellings constant text[] := string_to_array(
+    '1 one i 2 two ii 3 three iii 4 four iv 5 five v 6 six vi 7 seven vii 8 eight viii 9 nine ix 10 ten x 11 eleven xi '
+    '12 twelve xii 13 thirteen xiii 14 fourteen xiv 15 fifteen xv 16 sixteen xvi 17 seventeen xvii 18 eighteen xviii '
+    '19 nineteen xix 20 twenty xx',
+    ' '
+  );
+  place constant integer := array_position(spellings, $1);
+  digits constant integer := place - (place - 1) % 3;
+begin
+  return case
+    when not is_first or length(spellings[digits + 2]) > 1 then spellings[digits:digits + 2]
+    when place < digits + 2 then spellings[digits:digits + 1]
+  end;
+end
+$$;
+
+comment on function number_spellings(text, boolean) is
+  'The spellings of a number from 1 to 20, or null. A first I, V or X is a letter: `rocky v`, not `v for vendetta`.';
+
+create function title_query(text) returns tsquery
+  language plpgsql immutable strict parallel safe as $$
+begin
 return (
   select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
   from (
@@ -151,7 +173,7 @@ return (
         case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
       ],
       null
-    ) as spellings
+    ) || case when count(*) over () > 1 then number_spellings(word, row_number() over neighbours = 1) end as spellings
     from
       -- Without the last letters of runs; a `*` in front of a letter is a sign.
       string_to_table(
@@ -172,63 +194,41 @@ return (
     from unnest(spellings) as spelling
   ) as joined
 );
+end
+$$;
 
--- All the genres, regardless of case, accents and surrounding blanks.
-create function genres_query_after(text[]) returns tsquery
-  language sql immutable strict parallel safe
-return (select string_agg(quote_lexeme(genre_entry(genre)), ' & ')::tsquery from unnest($1) as genre);
-
--- One of the genres.
-create function genres_any_query_after(text[]) returns tsquery
-  language sql immutable strict parallel safe
-return (select string_agg(quote_lexeme(genre_entry(genre)), ' | ')::tsquery from unnest($1) as genre);
-
--- Until all rows have the new words: either.
-create function title_query(text) returns tsquery
-  language sql immutable strict parallel safe
-return coalesce(
-  title_query_before($1) || title_query_after($1), title_query_after($1), title_query_before($1)
-);
+comment on function title_query(text) is
+  'The filter `title` of lists: all the words, in any order; `cas*` is any word that begins so. A word is also found'
+  ' together with a neighbour (`spider man` finds Spiderman), and words that signs join as one (`s.w.a.t.` finds SWAT). Of'
+  ' a longer search, the first ten words count. Null, which finds nothing, if there is no word in it. A number from 1 to 20'
+  ' is found in every spelling, unless it is the only word: `seven` would list 7:19 before Seven.';
 
 create function genres_query(text[]) returns tsquery
-  language sql immutable strict parallel safe
-return genres_query_before($1) || genres_query_after($1);
+  language plpgsql immutable strict parallel safe as $$
+begin
+return (select string_agg(quote_lexeme(genre_entry(genre)), ' & ')::tsquery from unnest($1) as genre);
+end
+$$;
+
+comment on function genres_query(text[]) is
+  'The filter `genres` of lists: all of them, regardless of case, accents and surrounding blanks.';
 
 create function genres_any_query(text[]) returns tsquery
-  language sql immutable strict parallel safe
-return genres_any_query_before($1) || genres_any_query_after($1);
+  language plpgsql immutable strict parallel safe as $$
+begin
+return (select string_agg(quote_lexeme(genre_entry(genre)), ' | ')::tsquery from unnest($1) as genre);
+end
+$$;
+
+comment on function genres_any_query(text[]) is 'The filter `genres_any` of lists: at least one of them.';
+
+create function search_rank(title text, year bigint) returns bigint
+  language sql immutable parallel safe
+return length($1) * 10000000000 - $2;
+
+comment on function search_rank(text, bigint) is
+  'Sorts movies by relevance, ascending: the shortest title (in characters) first, then the newer year. One character'
+  ' counts more than the distance of any two years. `relevance` in service/catalogue/movie.py computes the same value.';
 
 -- migrate:down
--- Until the end, other sessions would store the words of now.
-lock table movies in share row exclusive mode;
-
-create or replace function movie_search(title text, genres text[]) returns tsvector
-  language sql immutable parallel safe
-return array_to_tsvector(
-  array_remove(string_to_array(replace(fold_text(title), '*', ' '), ' '), '')
-  || array_remove(
-    array[
-      ' ' || left(genres[1], 100), ' ' || left(genres[2], 100), ' ' || left(genres[3], 100),
-      ' ' || left(genres[4], 100), ' ' || left(genres[5], 100)
-    ],
-    null
-  )
-);
-
-drop function title_query(text);
-drop function genres_query(text[]);
-drop function genres_any_query(text[]);
-drop function title_query_after(text);
-drop function genres_query_after(text[]);
-drop function genres_any_query_after(text[]);
-drop function genre_entry(text);
-drop function quote_lexeme(text);
-drop function title_entries(text);
-drop function mark_signs(text);
-drop function fold_letters(text);
-alter function title_query_before(text) rename to title_query;
-alter function genres_query_before(text[]) rename to genres_query;
-alter function genres_any_query_before(text[]) rename to genres_any_query;
-
--- The words that were found before.
-update movies set title = title where search is distinct from movie_search(title, genres);
+do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;

@@ -1,88 +1,33 @@
--- For searches by title (GET /v1/movies): numbers match in every spelling, and the movies that come closest to a search
--- that finds nothing. docs/decisions/0017-suggest-searches.md has the reasons and figures.
+-- replaces: 20260105090000..20261124210001 (release 1.1.0)
 --
--- The release before goes on using title_words, near_words and refresh_title_words: a later release drops these three.
+-- Suggestions for searches that find nothing (queries/suggestions.sql): the words of titles, and the movies that come
+-- closest to a search. docs/decisions/0017-suggest-searches.md has the reasons and figures.
 
 -- migrate:up
--- The spellings of a number from 1 to 20, or null. A first I, V or X is a letter: `rocky v`, not `v for vendetta`.
-create function number_spellings(word text, is_first boolean) returns text[]
-  language plpgsql immutable parallel safe as $$
-declare
-  spellings constant text[] := string_to_array(
-    '1 one i 2 two ii 3 three iii 4 four iv 5 five v 6 six vi 7 seven vii 8 eight viii 9 nine ix 10 ten x 11 eleven xi '
-    '12 twelve xii 13 thirteen xiii 14 fourteen xiv 15 fifteen xv 16 sixteen xvi 17 seventeen xvii 18 eighteen xviii '
-    '19 nineteen xix 20 twenty xx',
-    ' '
-  );
-  place constant integer := array_position(spellings, $1);
-  digits constant integer := place - (place - 1) % 3;
-begin
-  return case
-    when not is_first or length(spellings[digits + 2]) > 1 then spellings[digits:digits + 2]
-    when place < digits + 2 then spellings[digits:digits + 1]
-  end;
-end
-$$;
-
--- All the words, in any order; `cas*` is any word that begins so. A word is also found together with a neighbour
--- (`spider man` finds Spiderman), and words that signs join as one (`s.w.a.t.` finds SWAT). Of a longer search, the
--- first ten words count. Null, which finds nothing, if there is no word in it. A number from 1 to 20 is found in every
--- spelling, unless it is the only word: `seven` would list `7:19` before Seven.
-create or replace function title_query(text) returns tsquery
-  language plpgsql immutable strict parallel safe as $$
-begin
-return (
-  select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
-  from (
-    select array_remove(
-      array[
-        word,
-        lag(rtrim(word, '*')) over neighbours || word,
-        rtrim(word, '*') || lead(word) over neighbours,
-        case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
-      ],
-      null
-    ) || case when count(*) over () > 1 then number_spellings(word, row_number() over neighbours = 1) end as spellings
-    from
-      -- Without the last letters of runs; a `*` in front of a letter is a sign.
-      string_to_table(
-        regexp_replace(
-          regexp_replace(mark_signs(fold_letters($1)), '[^ ]\+', '', 'g'), '\*+(?=[^ *])', '-', 'g'
-        ), ' '
-      ) with ordinality as c (chunk, place),
-      string_to_table(chunk, '-') with ordinality as w (word, part)
-    where rtrim(word, '*') <> ''
-    window neighbours as (order by place, part)
-    order by place, part
-    limit 10
-  ) as words
-  cross join lateral (
-    select string_agg(
-      quote_lexeme(left(rtrim(spelling, '*'), 100)) || case when spelling like '%*' then ':*' else '' end, ' | '
-    ) as forms
-    from unnest(spellings) as spelling
-  ) as joined
-);
-end
-$$;
-
--- The words that titles have or had, for closest_movies. They are only added: a word without movies does no harm. The
--- indexes are not unique, so that nobody waits for a transaction that adds the same word, such as an import.
+-- The indexes are not unique, so that nobody waits for a transaction that adds the same word, such as an import.
 create table search_words (word text collate "C" not null);
 
-comment on table search_words is 'words of titles, for suggestions; triggers of movies and imports add them';
+comment on table search_words is
+  'The words that titles have or had, for suggestions. Triggers of movies and imports add them; a word without movies does'
+  ' no harm. docs/dbas.md says how to collect them anew.';
+comment on column search_words.word is 'As the column `search` of movies has it.';
 
 create index search_words_word on search_words (word);
 create index search_words_start on search_words (length(word), word);
 create index search_words_end on search_words (length(word), reverse(word));
 
--- Whether a misspelt word may be corrected to it: it has at most 30 characters, all of alphabets or digits. A Korean
--- syllable is folded to its letters. The other words are signs, pairs of scripts without blanks, and genres.
+comment on index search_words_word is 'Whether a word is there.';
+comment on index search_words_start is 'Corrections of a word whose first half is right.';
+comment on index search_words_end is 'Corrections of a word whose last half is right.';
+
 create function is_plain_word(text) returns boolean
   language sql immutable strict parallel safe
 return length($1) <= 30 and $1 ~ '^[a-z0-9\u00df-\u0dff\u10a0-\u11ff\u1e00-\u1fff]+$';
 
--- Adds the words that are missing, and returns how many. `movies`: a query of the column `search`.
+comment on function is_plain_word(text) is
+  'Whether a misspelt word may be corrected to it: it has at most 30 characters, all of alphabets or digits. A Korean'
+  ' syllable is folded to its letters. The other words are signs, pairs of scripts without blanks, and genres.';
+
 create function add_search_words(movies text default 'select search from movies') returns bigint
   language plpgsql as $$
 declare
@@ -97,7 +42,12 @@ begin
 end
 $$;
 
--- As for the feed: the rights of the owner, and pg_temp last.
+comment on function add_search_words(text) is
+  'Adds the words that search_words lacks, and returns how many. `movies`: a query of the column `search`.';
+
+-- With the rights of the owner, so that whoever may change movies needs no more rights. pg_temp comes last: otherwise a
+-- temporary table of the writer would be found first
+-- (https://www.postgresql.org/docs/current/sql-createfunction.html#SQL-CREATEFUNCTION-SECURITY).
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 
 create function movies_add_words() returns trigger language plpgsql
@@ -128,6 +78,10 @@ begin
 end
 $$;
 
+comment on function movies_add_words() is
+  'Adds the words of created and changed movies to search_words. An import sets catalogue.adds_words_later and adds its'
+  ' words once.';
+
 create trigger movies_add_created_words after insert on movies
   referencing new table as new_movies
   for each statement execute function movies_add_words();
@@ -135,9 +89,9 @@ create trigger movies_add_updated_words after update on movies
   referencing new table as new_movies
   for each statement execute function movies_add_words();
 
--- Up to 20 words of titles that differ from this one by one letter (missing, added, wrong, or changed places with the
--- next one), the most similar first; with is_prefix, also longer ones that begin with such a word. The mistake is in one
--- half of the word, so the other half finds them along an index.
+comment on trigger movies_add_created_words on movies is 'Keeps search_words, for suggestions.';
+comment on trigger movies_add_updated_words on movies is 'Keeps search_words, for suggestions.';
+
 create function correct_word(word text, is_prefix boolean) returns text[]
   language plpgsql stable parallel safe
   set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $$
@@ -191,11 +145,11 @@ begin
 end
 $$;
 
--- The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another
--- spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as
--- one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts
--- beside another word. The other parameters are filters, as of movie_matches.
---
+comment on function correct_word(text, boolean) is
+  'Up to 20 words of titles that differ from this one by one letter (missing, added, wrong, or changed places with the next'
+  ' one), the most similar first; with is_prefix, also longer ones that begin with such a word. The mistake is in one half'
+  ' of the word, so the other half finds them along an index.';
+
 -- The work is bounded by the number of movies that have the words, as the statistics of `analyze` know it. At most four
 -- words, the rarest, are conditions; the others only count. All spellings of these are together in fewer than 40,000
 -- movies, or those of a single one in fewer than 100,000.
@@ -386,55 +340,11 @@ begin
 end
 $$;
 
+comment on function closest_movies is
+  'The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another'
+  ' spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as'
+  ' one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts beside'
+  ' another word. The other parameters are filters, as of movie_matches.';
+
 -- migrate:down
-drop function closest_movies(
-  text, text, text, integer, integer, int8multirange, integer, integer, int8multirange,
-  timestamptz, timestamptz, timestamptz, timestamptz
-);
-drop function correct_word(text, boolean);
-drop trigger movies_add_created_words on movies;
-drop trigger movies_add_updated_words on movies;
-drop function movies_add_words();
-drop function add_search_words(text);
-drop function is_plain_word(text);
-drop table search_words;
-
-create or replace function title_query(text) returns tsquery
-  language plpgsql immutable strict parallel safe as $$
-begin
-return (
-  select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
-  from (
-    select array_remove(
-      array[
-        word,
-        lag(rtrim(word, '*')) over neighbours || word,
-        rtrim(word, '*') || lead(word) over neighbours,
-        case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
-      ],
-      null
-    ) as spellings
-    from
-      -- Without the last letters of runs; a `*` in front of a letter is a sign.
-      string_to_table(
-        regexp_replace(
-          regexp_replace(mark_signs(fold_letters($1)), '[^ ]\+', '', 'g'), '\*+(?=[^ *])', '-', 'g'
-        ), ' '
-      ) with ordinality as c (chunk, place),
-      string_to_table(chunk, '-') with ordinality as w (word, part)
-    where rtrim(word, '*') <> ''
-    window neighbours as (order by place, part)
-    order by place, part
-    limit 10
-  ) as words
-  cross join lateral (
-    select string_agg(
-      quote_lexeme(left(rtrim(spelling, '*'), 100)) || case when spelling like '%*' then ':*' else '' end, ' | '
-    ) as forms
-    from unnest(spellings) as spelling
-  ) as joined
-);
-end
-$$;
-
-drop function number_spellings(text, boolean);
+do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;

@@ -1,0 +1,1073 @@
+-- The schema that migrations/*.sql make. `make schema` writes it, and a test compares it.
+
+CREATE FUNCTION public.add_search_words(movies text DEFAULT 'select search from movies'::text) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $_$
+declare
+  added bigint;
+begin
+  insert into search_words (word)
+  select s.word collate "C" from ts_stat($1) as s where is_plain_word(s.word)
+  except
+  select w.word from search_words as w;
+  get diagnostics added = row_count;
+  return added;
+end
+$_$;
+
+COMMENT ON FUNCTION public.add_search_words(movies text) IS 'Adds the words that search_words lacks, and returns how many. `movies`: a query of the column `search`.';
+
+CREATE FUNCTION public.closest_movies(search text, genres text DEFAULT NULL::text, genres_any text DEFAULT NULL::text, year_from integer DEFAULT NULL::integer, year_to integer DEFAULT NULL::integer, years int8multirange DEFAULT NULL::int8multirange, runtime_from integer DEFAULT NULL::integer, runtime_to integer DEFAULT NULL::integer, runtimes int8multirange DEFAULT NULL::int8multirange, created_at_from timestamp with time zone DEFAULT NULL::timestamp with time zone, created_at_to timestamp with time zone DEFAULT NULL::timestamp with time zone, updated_at_from timestamp with time zone DEFAULT NULL::timestamp with time zone, updated_at_to timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, likeness double precision)
+    LANGUAGE plpgsql STABLE ROWS 100 PARALLEL SAFE
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $_$
+declare
+  -- Of each word: the query of its own spellings, that of all spellings, its weight, and its year.
+  exact tsquery[];
+  near tsquery[];
+  weights double precision[];
+  word_years integer[];
+  -- The places of the words that are conditions.
+  conditions integer[];
+  wanted tsquery;
+  candidates bigint[] := '{}';
+begin
+  with words as materialized (
+    select
+      row_number() over ()::integer as place, left(rtrim(w.word, '*'), 100) as word, w.word like '%*' as is_prefix,
+      -- The last word may not be typed to its end.
+      w.word like '%*' or lead(w.word) over () is null as may_go_on
+    from string_to_table(translate(mark_signs(fold_letters($1)), '-+', '  '), ' ') as w (word)
+    where rtrim(w.word, '*') <> ''
+    limit 10
+  ),
+  pairs as materialized (
+    select w.place as first, n.place as last, w.word || n.word as word, n.may_go_on
+    from words as w
+    join words as n on n.place = w.place + 1
+  ),
+  catalogue as materialized (
+    select c.relnamespace, c.relname, greatest(c.reltuples, 0)::double precision as movies
+    from pg_class as c
+    where c.oid = 'movies'::regclass
+  ),
+  frequent as materialized (
+    select e.word, e.share * c.movies as movies
+    from catalogue as c
+    join pg_namespace as s on s.oid = c.relnamespace
+    join pg_stats as t on t.schemaname = s.nspname and t.tablename = c.relname and t.attname = 'search'
+    cross join unnest(t.most_common_elems::text::text[], t.most_common_elem_freqs) as e (word, share)
+    where e.word is not null
+  ),
+  spellings as materialized (
+    select w.place as first, w.place as last, true as is_exact, w.word, quote_lexeme(w.word) as query
+    from words as w
+    union all
+    select w.place, w.place, true, s, quote_lexeme(s)
+    from words as w
+    cross join unnest(number_spellings(w.word, w.place = 1)) as s
+    union all
+    select p.first, p.last, false, p.word, quote_lexeme(p.word)
+    from pairs as p
+    union all
+    select w.place, w.place, false, s, quote_lexeme(s)
+    from words as w
+    -- A short start has too many corrections.
+    cross join unnest(correct_word(w.word, w.is_prefix and length(w.word) > 4)) as s
+    where length(w.word) between 3 and 30 and w.word !~ '[0-9]'
+    union all
+    select
+      w.place, w.place, false, l.word,
+      quote_lexeme(l.word) || ' & (' || array_to_string(
+        array(select quote_lexeme(s) from unnest(number_spellings(r.word, false) || r.word) as s), ' | '
+      ) || ')'
+    from words as w
+    cross join generate_series(2, least(length(w.word), 30) - 1) as i
+    cross join lateral (select l.word from search_words as l where l.word = left(w.word, i) limit 1) as l
+    cross join lateral (values (substr(w.word, i + 1))) as r (word)
+    where r.word ~ '^[0-9]$'
+      or i < length(w.word) - 1 and (select true from search_words as s where s.word = r.word limit 1)
+  ),
+  costs as materialized (
+    select s.first, s.last, s.is_exact, s.query, coalesce(f.movies, 0) as movies
+    from spellings as s
+    left join frequent as f on f.word = s.word
+    union all
+    -- The statistics do not know the many rare words that begin so: count the frequent ones three times, and add a
+    -- part of all movies for a start of a few letters.
+    select p.first, p.last, p.first = p.last, quote_lexeme(p.word) || ':*',
+      (select 3 * coalesce(sum(f.movies), 0) from frequent as f where f.word ^@ p.word)
+      + catalogue.movies / 20 ^ (length(p.word) - 1)
+    from catalogue, (
+      select w.place as first, w.place as last, w.word, w.may_go_on from words as w union all select * from pairs
+    ) as p
+    where p.may_go_on
+  ),
+  queries as materialized (
+    select
+      w.place,
+      -- The rarer, the heavier; the longer, as long as nothing was analyzed.
+      case a.movies when 0 then length(w.word) else ln(2 + a.movies / (1 + coalesce(f.movies, 0))) end as weight,
+      case when w.word ~ '^(18|19|20)[0-9][0-9]$' then w.word::integer end as year,
+      string_agg('(' || c.query || ')', ' | ') filter (where c.is_exact) as exact,
+      string_agg('(' || c.query || ')', ' | ') as near,
+      sum(c.movies) as movies
+    from catalogue as a
+    cross join words as w
+    left join frequent as f on f.word = w.word
+    join costs as c on w.place between c.first and c.last
+    group by w.place, w.word, a.movies, f.movies
+  ),
+  chosen as materialized (
+    select q.*
+    from (
+      select q.*, sum(q.movies) over rarest as together
+      from queries as q
+      where q.year is null or not exists (select from queries as o where o.year is null)
+      window rarest as (order by q.movies, q.weight desc, q.place)
+      order by q.movies, q.weight desc, q.place
+      limit 4
+    ) as q
+    where q.together < case when q.movies = q.together then 100000 else 40000 end
+  )
+  select
+    array_agg(q.exact::tsquery order by q.place), array_agg(q.near::tsquery order by q.place),
+    array_agg(q.weight order by q.place), array_agg(q.year order by q.place),
+    array(select c.place from chosen as c)
+  into exact, near, weights, word_years, conditions
+  from queries as q;
+
+  -- Each combination of conditions that has at least 40 % of their weight, the heaviest first, in their own spellings
+  -- and then in all, until there are enough movies.
+  for wanted in
+    select unnest(c.queries)
+    from (
+      select
+        combination, sum(weights[place]) as weight,
+        array[
+          string_agg('(' || exact[place]::text || ')', ' & ')::tsquery,
+          string_agg('(' || near[place]::text || ')', ' & ')::tsquery
+        ] as queries
+      from generate_series(1, (1 << cardinality(conditions)) - 1) as combination
+      cross join unnest(conditions) with ordinality as c (place, i)
+      where (combination >> i::integer - 1) & 1 = 1
+      group by combination
+    ) as c
+    where c.weight >= 0.4 * (select sum(weights[place]) from unnest(conditions) as place)
+    order by c.weight desc, c.combination
+  loop
+    -- The filters, too: otherwise the first 300 might have none that match these.
+    if $2 is not null then
+      wanted := wanted && genres_query(string_to_array($2, ','));
+    end if;
+    if $3 is not null then
+      wanted := wanted && genres_any_query(string_to_array($3, ','));
+    end if;
+    candidates := array(
+      select unnest(candidates)
+      union
+      select m.id
+      from (
+        select m.id
+        from movies as m
+        where m.search @@ wanted
+          and movie_matches(m, null, null, null, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+        limit 300
+      ) as m
+    );
+    exit when cardinality(candidates) >= 5;
+  end loop;
+
+  return query
+    select c.id, c.likeness
+    from (
+      select
+        m.id,
+        sum(
+          w.weight * case
+            when m.search @@ w.exact or m.year = w.year then 1
+            when m.search @@ w.near then 0.6
+            else 0
+          end
+        ) / sum(w.weight) as likeness
+      from movies as m
+      cross join unnest(exact, near, weights, word_years) as w (exact, near, weight, year)
+      where m.id = any (candidates)
+      group by m.id
+    ) as c
+    where c.likeness >= 0.25;
+end
+$_$;
+
+COMMENT ON FUNCTION public.closest_movies(search text, genres text, genres_any text, year_from integer, year_to integer, years int8multirange, runtime_from integer, runtime_to integer, runtimes int8multirange, created_at_from timestamp with time zone, created_at_to timestamp with time zone, updated_at_from timestamp with time zone, updated_at_to timestamp with time zone) IS 'The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts beside another word. The other parameters are filters, as of movie_matches.';
+
+CREATE FUNCTION public.correct_word(word text, is_prefix boolean) RETURNS text[]
+    LANGUAGE plpgsql STABLE PARALLEL SAFE
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $_$
+declare
+  n constant integer := length($1);
+  half constant integer := n / 2;
+begin
+  return array(
+    with edited as materialized (
+      select
+        -- Without a letter, or with two that changed places.
+        array(
+          select overlay($1 placing e.letters from i for e.places)
+          from generate_series(1, n) as i
+          cross join lateral (values ('', 1), (reverse(substr($1, i, 2)), 2)) as e (letters, places)
+        ) as words,
+        -- Another letter in place of one, or in between.
+        array(
+          select overlay($1 placing '_' from i for places) || case when is_prefix then '%' else '' end
+          from generate_series(1, n + 1) as i
+          cross join generate_series(0, 1) as places
+        ) as patterns,
+        array(select generate_series(n, case when is_prefix then 30 else n + 1 end)) as lengths
+    )
+    select c.word
+    from (
+      select w.word
+      from search_words as w
+      where w.word = any ((select e.words from edited as e)::text[])
+      union
+      select w.word
+      from search_words as w
+      where length(w.word) = any ((select e.lengths from edited as e)::integer[])
+        and w.word >= left($1, half) and w.word < left($1, half) || chr(1114111)
+        and w.word like any ((select e.patterns from edited as e)::text[])
+      union
+      select w.word
+      from search_words as w
+      where length(w.word) = any (array[n, n + 1])
+        and reverse(w.word) >= left(reverse($1), n - half)
+        and reverse(w.word) < left(reverse($1), n - half) || chr(1114111)
+        and w.word like any ((select e.patterns from edited as e)::text[])
+    ) as c
+    where c.word <> $1
+    order by
+      (left(c.word, 1) = left($1, 1))::integer + (right(c.word, 1) = right($1, 1))::integer
+      + (length(c.word) = n)::integer desc,
+      c.word
+    limit 20
+  );
+end
+$_$;
+
+COMMENT ON FUNCTION public.correct_word(word text, is_prefix boolean) IS 'Up to 20 words of titles that differ from this one by one letter (missing, added, wrong, or changed places with the next one), the most similar first; with is_prefix, also longer ones that begin with such a word. The mistake is in one half of the word, so the other half finds them along an index.';
+
+CREATE FUNCTION public.fold_letters(text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+declare
+  folded text;
+begin
+  -- Not I by `lower`, which makes it a dotless i in a Turkish locale.
+  if octet_length($1) = length($1) then
+    return lower(replace($1, 'I', 'i'));
+  end if;
+  folded := regexp_replace($1, '([\u00bc-\u00be\u2150-\u215e])', ' \1', 'g'); -- 9½ is 9 1/2
+  folded := lower(replace(normalize(folded, nfkd), 'I', 'i'));
+  folded := regexp_replace(
+    folded,
+    '[\u00ad\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640'
+    '\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u1ab0-\u1aff\u1dc0-\u1dff\u200b-\u200f'
+    '\u202a-\u202e\u2060-\u2064\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\ufeff]+',
+    '', 'g'
+  );
+  -- Of Arabic: alif wasla, ta marbuta, alif maqsura and Persian yeh, Persian kaf.
+  folded := translate(
+    folded,
+    E'łŁøØđĐðÐħĦıςþÞæÆœŒẞ\u0671\u0629\u0649\u06cc\u06a9',
+    E'llooddddhhiσþþææœœß\u0627\u0647\u064a\u064a\u0643'
+  );
+  folded := replace(replace(replace(replace(folded, 'þ', 'th'), 'æ', 'ae'), 'œ', 'oe'), 'ß', 'ss');
+  return case when btrim(folded) = '' then $1 else folded end; -- a title of marks alone
+end
+$_$;
+
+COMMENT ON FUNCTION public.fold_letters(text) IS 'The text in small letters without accents and other marks. Only `lower` depends on the locale: in the locale C of libc, it knows a to z alone.';
+
+CREATE FUNCTION public.genre_entry(text) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN (' '::text || public.fold_letters(btrim("left"($1, 100), ' 	
+
+ 　'::text)));
+
+COMMENT ON FUNCTION public.genre_entry(text) IS 'A genre as the column `search` of movies has it. It begins with a blank, as no word of a title does.';
+
+CREATE FUNCTION public.genres_any_query(text[]) RETURNS tsquery
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+begin
+return (select string_agg(quote_lexeme(genre_entry(genre)), ' | ')::tsquery from unnest($1) as genre);
+end
+$_$;
+
+COMMENT ON FUNCTION public.genres_any_query(text[]) IS 'The filter `genres_any` of lists: at least one of them.';
+
+CREATE FUNCTION public.genres_query(text[]) RETURNS tsquery
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+begin
+return (select string_agg(quote_lexeme(genre_entry(genre)), ' & ')::tsquery from unnest($1) as genre);
+end
+$_$;
+
+COMMENT ON FUNCTION public.genres_query(text[]) IS 'The filter `genres` of lists: all of them, regardless of case, accents and surrounding blanks.';
+
+CREATE FUNCTION public.is_plain_word(text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN ((length($1) <= 30) AND ($1 ~ '^[a-z0-9\u00df-\u0dff\u10a0-\u11ff\u1e00-\u1fff]+$'::text));
+
+COMMENT ON FUNCTION public.is_plain_word(text) IS 'Whether a misspelt word may be corrected to it: it has at most 30 characters, all of alphabets or digits. A Korean syllable is folded to its letters. The other words are signs, pairs of scripts without blanks, and genres.';
+
+CREATE FUNCTION public.list_numbers(parts int8multirange) RETURNS integer[]
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $$
+begin
+  if upper(parts) - lower(parts) > 1000 then
+    return null;
+  end if;
+  return array(select generate_series(lower(part), upper(part) - 1)::integer from unnest(parts) as part);
+end
+$$;
+
+COMMENT ON FUNCTION public.list_numbers(parts int8multirange) IS 'The numbers of these ranges; null if they are from more than 1,000. As `= any`, PostgreSQL finds them by an index and knows about how many movies have them: `year=1950,2020` reads no movies of the years between.';
+
+CREATE FUNCTION public.mark_signs(text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+declare
+  -- Letters of scripts without blanks.
+  run constant text := '\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff'
+    '\u3400-\u9fff\U00020000-\U0003ffff';
+  marked text;
+begin
+  if octet_length($1) = length($1) then
+    marked := regexp_replace($1, '[\u0001-\u001f!-)+-/:-@\[-`{-\u007f]', '-', 'g');
+  else
+    marked := regexp_replace(
+      $1,
+      '[\u0001-\u001f!-)+-/:-@\[-`{-\u00bf\u00d7\u00f7\u02b9-\u02df\u05be\u05c0\u05c3\u05f3\u05f4\u060c\u061b\u061f'
+      '\u066a-\u066d\u06d4\u1680\u2000-\u206f\u20a0-\u20cf\u2190-\u2bff\u2e00-\u2e7f\u3000-\u3004\u3008-\u3020\u3030'
+      '\u30fb\ufe10-\ufe6f]',
+      '-', 'g'
+    );
+    if marked ~ ('[' || run || ']') then
+      marked := (
+        select string_agg(
+          part[1] || case length(part[2])
+            when 0 then ''
+            when 1 then ' ' || part[2] || '* '
+            else ' ' || (
+              select string_agg(substr(part[2], n, 2), ' ' order by n) from generate_series(1, length(part[2]) - 1) as n
+            ) || ' ' || right(part[2], 1) || '+ '
+          end,
+          '' order by place
+        )
+        from regexp_matches(marked, '([^' || run || ']*)([' || run || ']*)', 'g') with ordinality as m (part, place)
+      );
+    end if;
+  end if;
+  if translate(marked, ' *-', '') = '' then
+    -- There are only signs: they are the word. `*`, `+` and `-` have a meaning here, so their full-width forms stand
+    -- for them: fold_letters has replaced all other full-width signs.
+    return translate($1, E'*+- \t\n\r', '＊＋－');
+  end if;
+  return marked;
+end
+$_$;
+
+COMMENT ON FUNCTION public.mark_signs(text) IS 'Folded text with `-` for each sign but `*`. In scripts without blanks (Thai, Lao, Burmese, Khmer, Kana, Han), each pair of neighbouring letters is a word, so that a title is found by any part: 千と千尋 becomes 千と と千 千尋 尋+. The last letter is for searches of one letter, which become 尋*.';
+
+CREATE FUNCTION public.movie_follows(sort text, after text, after_id bigint, id bigint, title text, year integer, runtime integer, created_at timestamp with time zone, updated_at timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+select after_id is null or case sort
+  when 'id' then id > after_id
+  when '-id' then id < after_id
+  when 'title' then (title, id) > (after, after_id)
+  when '-title' then (title, id) < (after, after_id)
+  when 'year' then (year, id) > (after::integer, after_id)
+  when '-year' then (year, id) < (after::integer, after_id)
+  when 'runtime' then (runtime, id) > (after::integer, after_id)
+  when '-runtime' then (runtime, id) < (after::integer, after_id)
+  when 'created_at' then (created_at, id) > (after::timestamptz, after_id)
+  when '-created_at' then (created_at, id) < (after::timestamptz, after_id)
+  when 'updated_at' then (updated_at, id) > (after::timestamptz, after_id)
+  when '-updated_at' then (updated_at, id) < (after::timestamptz, after_id)
+  when 'relevance' then (search_rank(title, year), id) > (after::bigint, after_id)
+  when '-relevance' then (search_rank(title, year), id) < (after::bigint, after_id)
+end
+$$;
+
+COMMENT ON FUNCTION public.movie_follows(sort text, after text, after_id bigint, id bigint, title text, year integer, runtime integer, created_at timestamp with time zone, updated_at timestamp with time zone) IS 'Whether a movie comes after the movie that has the id after_id and, as text, the sort value `after`. All follow if these are null.';
+
+CREATE FUNCTION public.title_entries(text) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+declare
+  words text := translate($1, '*+-', '   ');
+begin
+  if words <> $1 then
+    words := words || ' ' || translate($1, '*+-', '');
+  end if;
+  if length(words) > 100 then
+    words := regexp_replace(words, '([^ ]{100})[^ ]+', '\1', 'g');
+  end if;
+  return array_remove(string_to_array(words, ' '), '');
+end
+$_$;
+
+COMMENT ON FUNCTION public.title_entries(text) IS 'The words of a title whose signs are marked: the parts between the signs, and what they make together. A word is cut after 100 letters, here and in a search: an entry of the index has a limit.';
+
+CREATE FUNCTION public.movie_search(title text, genres text[]) RETURNS tsvector
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN array_to_tsvector(((public.title_entries(public.mark_signs(public.fold_letters("left"(title, 500)))) || CASE WHEN (title ~~ '%&%'::text) THEN ARRAY['and'::text] ELSE NULL::text[] END) || array_remove(ARRAY[public.genre_entry((genres)[1]), public.genre_entry((genres)[2]), public.genre_entry((genres)[3]), public.genre_entry((genres)[4]), public.genre_entry((genres)[5])], NULL::text)));
+
+COMMENT ON FUNCTION public.movie_search(title text, genres text[]) IS 'What a movie is found by: the column `search` of movies. The rules of movies are checked later, so there may be text that they refuse: it is cut.';
+
+CREATE TABLE public.movies (
+    id bigint NOT NULL,
+    title text NOT NULL,
+    year integer NOT NULL,
+    runtime integer NOT NULL,
+    genres text[] NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    search tsvector GENERATED ALWAYS AS (public.movie_search(title, genres)) STORED NOT NULL,
+    CONSTRAINT movies_genres_at_most_100_bytes CHECK (((octet_length(genres[1]) <= 100) AND (octet_length(genres[2]) <= 100) AND (octet_length(genres[3]) <= 100) AND (octet_length(genres[4]) <= 100) AND (octet_length(genres[5]) <= 100))),
+    CONSTRAINT movies_genres_different CHECK (((genres[1] <> ALL (genres[2:5])) AND (genres[2] <> ALL (genres[3:5])) AND (genres[3] <> ALL (genres[4:5])) AND (genres[4] <> ALL (genres[5:5])))),
+    CONSTRAINT movies_genres_no_null CHECK ((num_nulls(VARIADIC genres) = 0)),
+    CONSTRAINT movies_genres_not_empty CHECK ((''::text <> ALL (genres))),
+    CONSTRAINT movies_genres_one_to_five CHECK (((array_ndims(genres) = 1) AND (array_lower(genres, 1) = 1) AND ((cardinality(genres) >= 1) AND (cardinality(genres) <= 5)))),
+    CONSTRAINT movies_runtime_positive CHECK ((runtime > 0)),
+    CONSTRAINT movies_title_at_most_500_bytes CHECK ((octet_length(title) <= 500)),
+    CONSTRAINT movies_title_not_blank CHECK ((title ~ '\S'::text)),
+    CONSTRAINT movies_version_positive CHECK ((version > 0)),
+    CONSTRAINT movies_year_1888_or_later CHECK ((year >= 1888))
+)
+WITH (autovacuum_vacuum_scale_factor='0.02');
+
+COMMENT ON TABLE public.movies IS 'The catalogue. Anybody may write it: constraints and triggers keep the rules, versions, the feed and the words.';
+
+COMMENT ON COLUMN public.movies.id IS 'Clients know a movie by it: it never changes, and no other movie gets it again.';
+
+COMMENT ON COLUMN public.movies.title IS 'As clients sent it: not blank, at most 500 bytes of UTF-8.';
+
+COMMENT ON COLUMN public.movies.year IS 'Of the release, from 1888; the service also refuses years in the future.';
+
+COMMENT ON COLUMN public.movies.runtime IS 'In minutes, at least 1; clients see `107 mins`.';
+
+COMMENT ON COLUMN public.movies.genres IS 'One to five different ones, of 1 to 100 bytes each, in the order that clients sent.';
+
+COMMENT ON COLUMN public.movies.version IS 'The trigger zzz_movies_keep_version raises it whenever a movie changes; the ETag has it.';
+
+COMMENT ON COLUMN public.movies.created_at IS 'When the transaction began that created the movie.';
+
+COMMENT ON COLUMN public.movies.updated_at IS 'When the last change began; a trigger keeps it.';
+
+COMMENT ON COLUMN public.movies.search IS 'The words of the title and the genres: `search @@ title_query(''spider man'')` finds movies.';
+
+CREATE FUNCTION public.movie_matches(m public.movies, title text, genres text, genres_any text, year_from integer, year_to integer, years int8multirange, runtime_from integer, runtime_to integer, runtimes int8multirange, created_at_from timestamp with time zone, created_at_to timestamp with time zone, updated_at_from timestamp with time zone, updated_at_to timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+select
+  (title is null or m.search @@ title_query(title))
+  and (genres is null or m.search @@ genres_query(string_to_array(genres, ',')))
+  and (genres_any is null or m.search @@ genres_any_query(string_to_array(genres_any, ',')))
+  and (year_from is null or m.year >= year_from)
+  and (year_to is null or m.year <= year_to)
+  and (list_numbers(years) is null or m.year = any (list_numbers(years)))
+  and (list_numbers(years) is not null or coalesce(m.year::bigint <@ years, true))
+  and (runtime_from is null or m.runtime >= runtime_from)
+  and (runtime_to is null or m.runtime <= runtime_to)
+  and (list_numbers(runtimes) is null or m.runtime = any (list_numbers(runtimes)))
+  and (list_numbers(runtimes) is not null or coalesce(m.runtime::bigint <@ runtimes, true))
+  and (created_at_from is null or m.created_at >= created_at_from)
+  and (created_at_to is null or m.created_at <= created_at_to)
+  and (updated_at_from is null or m.updated_at >= updated_at_from)
+  and (updated_at_to is null or m.updated_at <= updated_at_to)
+$$;
+
+COMMENT ON FUNCTION public.movie_matches(m public.movies, title text, genres text, genres_any text, year_from integer, year_to integer, years int8multirange, runtime_from integer, runtime_to integer, runtimes int8multirange, created_at_from timestamp with time zone, created_at_to timestamp with time zone, updated_at_from timestamp with time zone, updated_at_to timestamp with time zone) IS 'Whether a list has the movie. A filter that is null matches every movie. The genres are separated by commas. The years are from year_from to year_to, and of these only `years`, if it is not null; the same for runtimes.';
+
+CREATE FUNCTION public.movies_add_words() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  words text[];
+begin
+  -- An import adds its words once, at its end.
+  if current_setting('catalogue.adds_words_later', true) = 'on' then
+    return null;
+  end if;
+  -- Without genres, which begin with a blank. As an array, so that one scan of the index finds all that are there.
+  words := array(
+    select n.word
+    from (select distinct unnest(tsvector_to_array(m.search)) as word from new_movies as m) as n
+    where n.word not like ' %'
+  );
+  insert into search_words (word)
+  select n.word
+  from (
+    select unnest(words) collate "C" as word
+    except
+    select w.word from search_words as w where w.word = any (words)
+  ) as n
+  where is_plain_word(n.word);
+  return null;
+end
+$$;
+
+COMMENT ON FUNCTION public.movies_add_words() IS 'Adds the words of created and changed movies to search_words. An import sets catalogue.adds_words_later and adds its words once.';
+
+CREATE FUNCTION public.movies_keep_version() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if new.id <> old.id then
+    raise exception using
+      errcode = 'generated_always',
+      message = format('the id of movie %s cannot be changed', old.id),
+      hint = 'Clients and the feed know a movie by its id: insert another movie, and delete this one.';
+  end if;
+  new.search := old.search;
+  new.version := old.version;
+  new.updated_at := old.updated_at;
+  if new *<> old then
+    new.version := old.version + 1;
+    -- now() is when the transaction began: one that waited must not turn the time back.
+    new.updated_at := greatest(now(), old.updated_at);
+  end if;
+  return new;
+end
+$$;
+
+COMMENT ON FUNCTION public.movies_keep_version() IS 'Raises version and updated_at if any column changes, and refuses a change of id.';
+
+CREATE FUNCTION public.movies_limit_affected() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+declare
+  max_affected text := current_setting('catalogue.max_affected', true);
+  affected_rows bigint;
+begin
+  if max_affected is null or max_affected = '' or pg_trigger_depth() > 1 then
+    return null;
+  end if;
+  select count(*) into affected_rows from affected;
+  if affected_rows > max_affected::bigint then
+    raise exception using
+      errcode = 'cardinality_violation',
+      message = format(
+        '%s changed %s %s, but at most %s were requested: does the query lack a condition?',
+        lower(tg_op), affected_rows, tg_table_name, max_affected
+      );
+  end if;
+  return null;
+end
+$$;
+
+COMMENT ON FUNCTION public.movies_limit_affected() IS 'Refuses a statement that changes more rows than catalogue.max_affected, which the service sets for each of its writes. Where it is not set, as in psql, nothing is limited. What a trigger changes does not count; what a cascade within the table deletes does.';
+
+CREATE FUNCTION public.movies_record_created() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into movie_changes (transaction, movie_id, version, kind)
+  select pg_current_xact_id(), n.id, n.version, 'created'
+  from new_movies as n;
+  if current_setting('catalogue.nested_since', true) <> '' then
+    with later as (
+      delete from movie_changes as c
+      using new_movies as n
+      where c.transaction = pg_current_xact_id()
+        and c.id > current_setting('catalogue.nested_since')::bigint
+        and c.movie_id = n.id
+        and (c.version > n.version or (c.version = n.version and c.kind = 'deleted'))
+        and (c.kind <> 'deleted' or not exists (select from movies as m where m.id = n.id))
+      returning c.transaction, c.id, c.movie_id, c.version, c.kind
+    )
+    insert into movie_changes (transaction, movie_id, version, kind)
+    select l.transaction, l.movie_id, l.version, l.kind
+    from later as l
+    order by l.id;
+    if pg_trigger_depth() = 1 then
+      perform set_config('catalogue.nested_since', '', true);
+    end if;
+  end if;
+  return null;
+end
+$$;
+
+COMMENT ON FUNCTION public.movies_record_created() IS 'Writes a row of movie_changes for each movie that a statement has created.';
+
+CREATE FUNCTION public.movies_record_deleted() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if pg_trigger_depth() > 1 and coalesce(current_setting('catalogue.nested_since', true), '') = '' then
+    perform set_config('catalogue.nested_since', nextval('movie_changes_id_seq')::text, true);
+  end if;
+  insert into movie_changes (transaction, movie_id, version, kind)
+  select pg_current_xact_id(), o.id, o.version, 'deleted'
+  from old_movies as o;
+  return null;
+end
+$$;
+
+COMMENT ON FUNCTION public.movies_record_deleted() IS 'Writes a row of movie_changes for each movie that a statement has deleted.';
+
+CREATE FUNCTION public.movies_record_truncated() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into movie_changes (transaction, movie_id, version, kind)
+  select pg_current_xact_id(), m.id, m.version, 'deleted'
+  from movies as m;
+  -- Other levels do not see movies that were created after their snapshot, and truncate these, too.
+  if current_setting('transaction_isolation') <> 'read committed' then
+    update movie_feed set id = gen_random_uuid();
+  end if;
+  return null;
+end
+$$;
+
+COMMENT ON FUNCTION public.movies_record_truncated() IS 'Writes a deletion of each movie before `truncate`.';
+
+CREATE FUNCTION public.movies_record_updated() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if pg_trigger_depth() > 1 and coalesce(current_setting('catalogue.nested_since', true), '') = '' then
+    perform set_config('catalogue.nested_since', nextval('movie_changes_id_seq')::text, true);
+  end if;
+  -- A statement that changes nothing keeps the version. Nobody can change an id.
+  insert into movie_changes (transaction, movie_id, version, kind)
+  select pg_current_xact_id(), n.id, n.version, 'updated'
+  from new_movies as n
+  join old_movies as o on o.id = n.id
+  where n.version <> o.version;
+  if current_setting('catalogue.nested_since', true) <> '' then
+    with later as (
+      delete from movie_changes as c
+      using new_movies as n
+      where c.transaction = pg_current_xact_id()
+        and c.id > current_setting('catalogue.nested_since')::bigint
+        and c.movie_id = n.id
+        and (c.version > n.version or (c.version = n.version and c.kind = 'deleted'))
+        and (c.kind <> 'deleted' or not exists (select from movies as m where m.id = n.id))
+      returning c.transaction, c.id, c.movie_id, c.version, c.kind
+    )
+    insert into movie_changes (transaction, movie_id, version, kind)
+    select l.transaction, l.movie_id, l.version, l.kind
+    from later as l
+    order by l.id;
+    if pg_trigger_depth() = 1 then
+      perform set_config('catalogue.nested_since', '', true);
+    end if;
+  end if;
+  return null;
+end
+$$;
+
+COMMENT ON FUNCTION public.movies_record_updated() IS 'Writes a row of movie_changes for each movie that a statement has given a new version.';
+
+CREATE FUNCTION public.number_spellings(word text, is_first boolean) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $_$
+declare
+  spellings constant text[] := string_to_array(
+    '1 one i 2 two ii 3 three iii 4 four iv 5 five v 6 six vi 7 seven vii 8 eight viii 9 nine ix 10 ten x 11 eleven xi '
+    '12 twelve xii 13 thirteen xiii 14 fourteen xiv 15 fifteen xv 16 sixteen xvi 17 seventeen xvii 18 eighteen xviii '
+    '19 nineteen xix 20 twenty xx',
+    ' '
+  );
+  place constant integer := array_position(spellings, $1);
+  digits constant integer := place - (place - 1) % 3;
+begin
+  return case
+    when not is_first or length(spellings[digits + 2]) > 1 then spellings[digits:digits + 2]
+    when place < digits + 2 then spellings[digits:digits + 1]
+  end;
+end
+$_$;
+
+COMMENT ON FUNCTION public.number_spellings(word text, is_first boolean) IS 'The spellings of a number from 1 to 20, or null. A first I, V or X is a letter: `rocky v`, not `v for vendetta`.';
+
+CREATE FUNCTION public.quote_lexeme(text) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN ((''''::text || replace(replace($1, '\'::text, '\\'::text), ''''::text, ''''''::text)) || ''''::text);
+
+COMMENT ON FUNCTION public.quote_lexeme(text) IS 'A word as a tsquery has it.';
+
+CREATE FUNCTION public.search_rank(title text, year bigint) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((length(title) * '10000000000'::bigint) - year);
+
+COMMENT ON FUNCTION public.search_rank(title text, year bigint) IS 'Sorts movies by relevance, ascending: the shortest title (in characters) first, then the newer year. One character counts more than the distance of any two years. `relevance` in service/catalogue/movie.py computes the same value.';
+
+CREATE FUNCTION public.switch_movie_feed(switch_on boolean) RETURNS boolean
+    LANGUAGE plpgsql STRICT
+    AS $$
+begin
+  if (select f.is_on = switch_on from movie_feed as f) then
+    return false;
+  end if;
+  -- These wait for transactions that have changed movies.
+  if switch_on then
+    alter table movies
+      enable trigger movies_record_created, enable trigger movies_record_updated,
+      enable trigger movies_record_deleted, enable trigger movies_record_truncated;
+  else
+    alter table movies
+      disable trigger movies_record_created, disable trigger movies_record_updated,
+      disable trigger movies_record_deleted, disable trigger movies_record_truncated;
+  end if;
+  truncate movie_changes;
+  update movie_feed set id = gen_random_uuid(), is_on = switch_on, cleared_to = '0';
+  return true;
+end
+$$;
+
+COMMENT ON FUNCTION public.switch_movie_feed(switch_on boolean) IS 'Switches the feed on or off, and returns whether it was the other way before; `migrate` calls it, as [changes] keep_days says. Off, it costs nothing. On again, it begins anew: all clients start again.';
+
+CREATE FUNCTION public.title_query(text) RETURNS tsquery
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+begin
+return (
+  select string_agg(distinct '(' || forms || ')', ' & ')::tsquery
+  from (
+    select array_remove(
+      array[
+        word,
+        lag(rtrim(word, '*')) over neighbours || word,
+        rtrim(word, '*') || lead(word) over neighbours,
+        case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
+      ],
+      null
+    ) || case when count(*) over () > 1 then number_spellings(word, row_number() over neighbours = 1) end as spellings
+    from
+      -- Without the last letters of runs; a `*` in front of a letter is a sign.
+      string_to_table(
+        regexp_replace(
+          regexp_replace(mark_signs(fold_letters($1)), '[^ ]\+', '', 'g'), '\*+(?=[^ *])', '-', 'g'
+        ), ' '
+      ) with ordinality as c (chunk, place),
+      string_to_table(chunk, '-') with ordinality as w (word, part)
+    where rtrim(word, '*') <> ''
+    window neighbours as (order by place, part)
+    order by place, part
+    limit 10
+  ) as words
+  cross join lateral (
+    select string_agg(
+      quote_lexeme(left(rtrim(spelling, '*'), 100)) || case when spelling like '%*' then ':*' else '' end, ' | '
+    ) as forms
+    from unnest(spellings) as spelling
+  ) as joined
+);
+end
+$_$;
+
+COMMENT ON FUNCTION public.title_query(text) IS 'The filter `title` of lists: all the words, in any order; `cas*` is any word that begins so. A word is also found together with a neighbour (`spider man` finds Spiderman), and words that signs join as one (`s.w.a.t.` finds SWAT). Of a longer search, the first ten words count. Null, which finds nothing, if there is no word in it. A number from 1 to 20 is found in every spelling, unless it is the only word: `seven` would list 7:19 before Seven.';
+
+CREATE TABLE public.alembic_version (
+    version_num character varying(32) NOT NULL
+);
+
+COMMENT ON TABLE public.alembic_version IS 'For alembic: the newest migration. It decides nothing, schema_migrations does.';
+
+CREATE TABLE public.clients (
+    id bigint NOT NULL,
+    name text NOT NULL,
+    token_hash text NOT NULL COLLATE pg_catalog."C",
+    scopes text[] NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    last_used_on date,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    previous_token_hash text COLLATE pg_catalog."C",
+    previous_expires_at timestamp with time zone,
+    CONSTRAINT clients_name_is_printable CHECK (((name ~ '^[^[:cntrl:]]{1,100}$'::text) AND (name ~ '^[^[:space:]](.*[^[:space:]])?$'::text))),
+    CONSTRAINT clients_previous_token_expires CHECK (((previous_token_hash IS NULL) = (previous_expires_at IS NULL))),
+    CONSTRAINT clients_previous_token_hash_is_sha256 CHECK ((previous_token_hash ~ '^[0-9a-f]{64}$'::text)),
+    CONSTRAINT clients_scopes_are_known CHECK (((scopes <@ '{read,write,admin}'::text[]) AND (cardinality(scopes) > 0) AND (array_ndims(scopes) = 1))),
+    CONSTRAINT clients_token_hash_is_sha256 CHECK ((token_hash ~ '^[0-9a-f]{64}$'::text))
+);
+
+COMMENT ON TABLE public.clients IS 'The clients that use the API with a token (docs/dbas.md).';
+
+COMMENT ON COLUMN public.clients.id IS 'A part of the token.';
+
+COMMENT ON COLUMN public.clients.name IS 'For people; it may be changed at any time.';
+
+COMMENT ON COLUMN public.clients.token_hash IS 'SHA-256 of the whole token, in hex.';
+
+COMMENT ON COLUMN public.clients.scopes IS 'read; write, which includes read; admin, which includes write (no route of /v1 needs it).';
+
+COMMENT ON COLUMN public.clients.expires_at IS 'From then on its tokens are refused; null: never.';
+
+COMMENT ON COLUMN public.clients.revoked_at IS 'From then on its tokens are refused; null: not revoked.';
+
+COMMENT ON COLUMN public.clients.last_used_on IS 'A day in UTC; null: never.';
+
+COMMENT ON COLUMN public.clients.created_at IS 'When the client was added.';
+
+COMMENT ON COLUMN public.clients.previous_token_hash IS 'Of the token before the last rotation, which works until previous_expires_at.';
+
+COMMENT ON COLUMN public.clients.previous_expires_at IS 'Until then the token before the last rotation works; null: there is none.';
+
+ALTER TABLE public.clients ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.clients_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.idempotency_answers (
+    key text NOT NULL COLLATE pg_catalog."C",
+    id bigint NOT NULL,
+    title text NOT NULL,
+    year integer NOT NULL,
+    runtime integer NOT NULL,
+    genres text[] NOT NULL,
+    version integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE public.idempotency_answers IS 'Not used: the release before reads it, and finds it empty.';
+
+CREATE TABLE public.idempotency_keys (
+    key text NOT NULL COLLATE pg_catalog."C",
+    fingerprint text NOT NULL,
+    expires_at timestamp with time zone DEFAULT (now() + '24:00:00'::interval) NOT NULL,
+    movie_id bigint,
+    created_at timestamp with time zone,
+    response jsonb
+)
+WITH (autovacuum_vacuum_scale_factor='0.02');
+
+COMMENT ON TABLE public.idempotency_keys IS 'The Idempotency-Key of each create that had one, with its response, for 24 hours.';
+
+COMMENT ON COLUMN public.idempotency_keys.key IS 'As it was sent; of a client with a token: its id, a tab, and the key. In front of the key of a batch are "batch" and a tab; behind that of a movie of a lenient batch are a tab and its place.';
+
+COMMENT ON COLUMN public.idempotency_keys.fingerprint IS 'SHA-256 of the fields that were sent, in hex.';
+
+COMMENT ON COLUMN public.idempotency_keys.expires_at IS 'From then on the key counts as unused; its default says how long keys are kept.';
+
+COMMENT ON COLUMN public.idempotency_keys.movie_id IS 'Not used: the release before reads it.';
+
+COMMENT ON COLUMN public.idempotency_keys.created_at IS 'Not used: the release before reads it.';
+
+COMMENT ON COLUMN public.idempotency_keys.response IS 'The movie, or the array of movies of a batch, as created; they may have changed since, or be gone.';
+
+CREATE TABLE public.movie_changes (
+    transaction xid8 NOT NULL,
+    id bigint NOT NULL,
+    movie_id bigint NOT NULL,
+    changed_at timestamp with time zone DEFAULT now() NOT NULL,
+    version integer NOT NULL,
+    kind text NOT NULL,
+    CONSTRAINT movie_changes_kind_is_known CHECK ((kind = ANY (ARRAY['created'::text, 'updated'::text, 'deleted'::text])))
+);
+
+COMMENT ON TABLE public.movie_changes IS 'The changes of movies, for GET /v1/changes; triggers of movies write them, and the service clears old ones.';
+
+COMMENT ON COLUMN public.movie_changes.transaction IS 'The one that made the change; transactions are sent in this order.';
+
+COMMENT ON COLUMN public.movie_changes.id IS 'The order of the changes of a transaction.';
+
+COMMENT ON COLUMN public.movie_changes.movie_id IS 'Of the movie, which may be gone.';
+
+COMMENT ON COLUMN public.movie_changes.changed_at IS 'When the transaction began.';
+
+COMMENT ON COLUMN public.movie_changes.version IS 'Of the movie after the change; of a deleted movie, its last one.';
+
+COMMENT ON COLUMN public.movie_changes.kind IS 'created, updated or deleted.';
+
+ALTER TABLE public.movie_changes ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.movie_changes_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.movie_feed (
+    is_single boolean DEFAULT true NOT NULL,
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    is_on boolean DEFAULT true NOT NULL,
+    cleared_to xid8 DEFAULT '0'::xid8 NOT NULL,
+    CONSTRAINT movie_feed_has_one_row CHECK (is_single)
+);
+
+COMMENT ON TABLE public.movie_feed IS 'The state of movie_changes, in one row.';
+
+COMMENT ON COLUMN public.movie_feed.is_single IS 'Always true, so that there is no second row.';
+
+COMMENT ON COLUMN public.movie_feed.id IS 'Cursors belong to it: a new id makes all clients start again.';
+
+COMMENT ON COLUMN public.movie_feed.is_on IS 'False: triggers write no changes (switch_movie_feed).';
+
+COMMENT ON COLUMN public.movie_feed.cleared_to IS 'Changes of this transaction and of earlier ones may be cleared.';
+
+ALTER TABLE public.movies ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.movies_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.schema_migrations (
+    version text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now(),
+    checksum text
+);
+
+COMMENT ON TABLE public.schema_migrations IS 'The migrations that were applied: `python -m service migrate status` lists them.';
+
+CREATE TABLE public.search_words (
+    word text NOT NULL COLLATE pg_catalog."C"
+);
+
+COMMENT ON TABLE public.search_words IS 'The words that titles have or had, for suggestions. Triggers of movies and imports add them; a word without movies does no harm. docs/dbas.md says how to collect them anew.';
+
+COMMENT ON COLUMN public.search_words.word IS 'As the column `search` of movies has it.';
+
+ALTER TABLE ONLY public.alembic_version
+    ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
+
+ALTER TABLE ONLY public.clients
+    ADD CONSTRAINT clients_name_is_unique UNIQUE (name);
+
+ALTER TABLE ONLY public.clients
+    ADD CONSTRAINT clients_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.idempotency_answers
+    ADD CONSTRAINT idempotency_answers_pkey PRIMARY KEY (key);
+
+ALTER TABLE ONLY public.idempotency_keys
+    ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (key);
+
+ALTER TABLE ONLY public.movie_changes
+    ADD CONSTRAINT movie_changes_pkey PRIMARY KEY (transaction, id);
+
+ALTER TABLE ONLY public.movie_feed
+    ADD CONSTRAINT movie_feed_pkey PRIMARY KEY (is_single);
+
+ALTER TABLE ONLY public.movies
+    ADD CONSTRAINT movies_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.schema_migrations
+    ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (version);
+
+CREATE INDEX idempotency_keys_expires_at ON public.idempotency_keys USING btree (expires_at);
+
+COMMENT ON INDEX public.idempotency_keys_expires_at IS 'The service clears keys that have expired.';
+
+CREATE INDEX movies_created_at ON public.movies USING btree (created_at, id);
+
+COMMENT ON INDEX public.movies_created_at IS 'Order and filter by created_at of lists.';
+
+CREATE INDEX movies_rank ON public.movies USING btree (public.search_rank(title, (year)::bigint), id);
+
+COMMENT ON INDEX public.movies_rank IS 'Order by relevance of lists whose search matches many movies.';
+
+CREATE INDEX movies_runtime ON public.movies USING btree (runtime, id, year);
+
+COMMENT ON INDEX public.movies_runtime IS 'Order and filter by runtime of lists; also counts movies of some runtimes and years.';
+
+CREATE INDEX movies_search ON public.movies USING gin (search);
+
+COMMENT ON INDEX public.movies_search IS 'Filters title, genres and genres_any of lists, and suggestions.';
+
+CREATE INDEX movies_title ON public.movies USING btree (title, id);
+
+COMMENT ON INDEX public.movies_title IS 'Order by title of lists.';
+
+CREATE INDEX movies_updated_at ON public.movies USING btree (updated_at, id);
+
+COMMENT ON INDEX public.movies_updated_at IS 'Order and filter by updated_at of lists.';
+
+CREATE INDEX movies_year ON public.movies USING btree (year, id, runtime);
+
+COMMENT ON INDEX public.movies_year IS 'Order and filter by year of lists; also counts movies of some years and runtimes.';
+
+CREATE INDEX search_words_end ON public.search_words USING btree (length(word), reverse(word));
+
+COMMENT ON INDEX public.search_words_end IS 'Corrections of a word whose last half is right.';
+
+CREATE INDEX search_words_start ON public.search_words USING btree (length(word), word);
+
+COMMENT ON INDEX public.search_words_start IS 'Corrections of a word whose first half is right.';
+
+CREATE INDEX search_words_word ON public.search_words USING btree (word);
+
+COMMENT ON INDEX public.search_words_word IS 'Whether a word is there.';
+
+CREATE TRIGGER movies_add_created_words AFTER INSERT ON public.movies REFERENCING NEW TABLE AS new_movies FOR EACH STATEMENT EXECUTE FUNCTION public.movies_add_words();
+
+COMMENT ON TRIGGER movies_add_created_words ON public.movies IS 'Keeps search_words, for suggestions.';
+
+CREATE TRIGGER movies_add_updated_words AFTER UPDATE ON public.movies REFERENCING NEW TABLE AS new_movies FOR EACH STATEMENT EXECUTE FUNCTION public.movies_add_words();
+
+COMMENT ON TRIGGER movies_add_updated_words ON public.movies IS 'Keeps search_words, for suggestions.';
+
+CREATE TRIGGER movies_limit_deleted AFTER DELETE ON public.movies REFERENCING OLD TABLE AS affected FOR EACH STATEMENT EXECUTE FUNCTION public.movies_limit_affected();
+
+COMMENT ON TRIGGER movies_limit_deleted ON public.movies IS 'Refuses a query that deletes more movies than were requested.';
+
+CREATE TRIGGER movies_limit_inserted AFTER INSERT ON public.movies REFERENCING NEW TABLE AS affected FOR EACH STATEMENT EXECUTE FUNCTION public.movies_limit_affected();
+
+COMMENT ON TRIGGER movies_limit_inserted ON public.movies IS 'Refuses a query that creates more movies than were requested.';
+
+CREATE TRIGGER movies_limit_updated AFTER UPDATE ON public.movies REFERENCING OLD TABLE AS affected FOR EACH STATEMENT EXECUTE FUNCTION public.movies_limit_affected();
+
+COMMENT ON TRIGGER movies_limit_updated ON public.movies IS 'Refuses a query that changes more movies than were requested.';
+
+CREATE TRIGGER movies_record_created AFTER INSERT ON public.movies REFERENCING NEW TABLE AS new_movies FOR EACH STATEMENT EXECUTE FUNCTION public.movies_record_created();
+
+COMMENT ON TRIGGER movies_record_created ON public.movies IS 'Writes the feed of changes; switch_movie_feed disables it.';
+
+CREATE TRIGGER movies_record_deleted AFTER DELETE ON public.movies REFERENCING OLD TABLE AS old_movies FOR EACH STATEMENT EXECUTE FUNCTION public.movies_record_deleted();
+
+COMMENT ON TRIGGER movies_record_deleted ON public.movies IS 'Writes the feed of changes; switch_movie_feed disables it.';
+
+CREATE TRIGGER movies_record_truncated BEFORE TRUNCATE ON public.movies FOR EACH STATEMENT EXECUTE FUNCTION public.movies_record_truncated();
+
+COMMENT ON TRIGGER movies_record_truncated ON public.movies IS 'Writes the feed of changes; switch_movie_feed disables it.';
+
+CREATE TRIGGER movies_record_updated AFTER UPDATE ON public.movies REFERENCING OLD TABLE AS old_movies NEW TABLE AS new_movies FOR EACH STATEMENT EXECUTE FUNCTION public.movies_record_updated();
+
+COMMENT ON TRIGGER movies_record_updated ON public.movies IS 'Writes the feed of changes; switch_movie_feed disables it.';
+
+CREATE TRIGGER zzz_movies_keep_version BEFORE UPDATE ON public.movies FOR EACH ROW EXECUTE FUNCTION public.movies_keep_version();
+
+COMMENT ON TRIGGER zzz_movies_keep_version ON public.movies IS 'Keeps version, updated_at and id. Triggers of one kind run in the order of their names: this one must be the last, otherwise a change by a trigger behind it has no version, no ETag and no place in the feed.';
+
+ALTER TABLE ONLY public.idempotency_answers
+    ADD CONSTRAINT idempotency_answers_key_fkey FOREIGN KEY (key) REFERENCES public.idempotency_keys(key) ON DELETE CASCADE;
