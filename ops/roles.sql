@@ -4,7 +4,7 @@
 --   psql -d catalogue -f ops/roles.sql
 --
 -- Another run changes nothing. Default privileges are the same for every table, so migrations
--- (migrations/*protect_clients.sql and *limit_the_application.sql) limit the rights where this file ran before them.
+-- (migrations/*limit_the_application.sql) limit the rights where this file ran before them.
 --
 -- Each role may have another name: -v owner=NAME -v app=NAME -v reader=NAME. In a schema other than
 -- public: -v schema=NAME. Passwords are not in this file: set them with \password. What the roles are for
