@@ -103,19 +103,6 @@ async def test_a_field_that_is_null_or_missing_is_the_same_request(client: Clien
     assert first == repeated
 
 
-async def test_a_key_of_the_previous_release_repeats_each_field(
-    client: Client, execute: Execute
-) -> None:
-    """Its movie is not stored with it, so the fields come from the request."""
-    await request_json(client, "POST", MOVIES, ONE, **KEY)
-    execute("update idempotency_keys set movie_id = 7, created_at = now(), response = null")
-
-    repeated = await request_json(client, "POST", MOVIES, ONE, **KEY)
-
-    assert repeated["movie"]["id"] == 7
-    assert values(repeated["movie"]) == ONE
-
-
 @pytest.mark.parametrize("field", FIELDS)
 async def test_a_patch_changes_one_field(client: Client, field: str) -> None:
     """It keeps the others; the version and the tag change with each field."""

@@ -1,22 +1,18 @@
 """Tests search: the functions of the migrations; test_searches.py has what people type."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from unicodedata import normalize
 from urllib.parse import urlsplit
 
 import psycopg2
 import pytest
 from conftest import ROOT
-from support import Execute, hold
+from support import Execute
 
 from service.catalogue.movie import COLUMNS, Movie
 from service.database.migrations import runner as migrations
-from service.database.migrations import session
-from service.errors import OperatorError
 
 
 @pytest.fixture(scope="module", params=["server", "libc"])
@@ -149,39 +145,6 @@ def test_rows_are_restored_without_a_search_path(execute: Execute) -> None:
     assert execute(find, "xmen") == [("X-Men",)]
 
 
-def copy_migrations(folder: Path, before: str) -> Path:
-    """Copy the migrations before this version into the folder, and return it."""
-    for file in (ROOT / "migrations").glob("*.sql"):
-        if file.name < before:
-            shutil.copy(file, folder)
-    return folder
-
-
-def test_movies_of_earlier_versions_are_found(empty_database: str, tmp_path: Path) -> None:
-    """The migration keeps genres, words and version, and so does taking it back."""
-    folder = copy_migrations(tmp_path, before="20261120130000")
-    migrations.upgrade(empty_database, folder, lambda _: None)
-    # The newest one there, so a downgrade takes it back.
-    copy_migrations(tmp_path, before="20261120130001")
-    find = (
-        "select title, version from movies where search @@ title_query('οδυσσεας')"
-        " and search @@ genres_query('{drama}')"
-    )
-    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute(
-            "insert into movies (title, year, runtime, genres)"
-            " values ('Οδυσσέας', 1997, 176, '{drama}'), ('Moana', 2016, 107, '{drama}')"
-        )
-        found = []
-        for move in (migrations.upgrade, migrations.downgrade, migrations.upgrade):
-            move(empty_database, folder, lambda _: None)
-            cursor.execute(find)
-            found.append(cursor.fetchall())
-
-    assert found == [[("Οδυσσέας", 1)]] * 3
-
-
 # `lower` of a Turkish locale, which few servers have.
 LOWER_IN_TURKISH = """
 create schema turkish;
@@ -190,28 +153,22 @@ create function turkish.lower(text) returns text language sql immutable
 """
 
 
-def test_case_is_folded_alike_in_every_locale(empty_database: str, tmp_path: Path) -> None:
-    """In a database with a Turkish locale, I is found as i, also in what was stored before."""
-    before = copy_migrations(tmp_path, before="20261122100000")
+def test_case_is_folded_alike_in_every_locale(empty_database: str) -> None:
+    """In a database with a Turkish locale, I is found as i."""
     find = "select title from movies where search @@ title_query('titanic') order by id"
     with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(LOWER_IN_TURKISH)
         name = connection.info.dbname
         cursor.execute(f"alter database {name} set search_path = public, turkish, pg_catalog")
-        migrations.upgrade(empty_database, before, lambda _: None)
+        migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
         cursor.execute(
             "insert into movies (title, year, runtime, genres)"
             " select unnest('{TITANIC,TİTANİC!}'::text[]), 1997, 195, '{drama}'"
         )
         cursor.execute(find)
-        found_before = cursor.fetchall()
 
-        migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
-
-        cursor.execute(find)
         assert cursor.fetchall() == [("TITANIC",), ("TİTANİC!",)]
-    assert found_before == []
 
 
 @pytest.mark.parametrize("year", [-(2**31), 1888, 2026, 2**31 - 1])
@@ -228,90 +185,3 @@ def test_the_rank_of_a_movie_is_the_same_in_python(execute: Execute, year: int) 
     movies = [nothing._replace(title=title, year=year) for title in titles]
     assert rows == [(movie.title, movie.relevance) for movie in movies]
     assert is_shorter_first
-
-
-# What the release before stored, and how it is asked for.
-BEFORE = "('Łódź', 2000, 1, '{Drama}'), ('Moana', 2016, 107, '{drama}')"
-FIND = (
-    "select title, version from movies where search @@ title_query('łódź')"
-    " and search @@ genres_query('{Drama}') and search @@ genres_any_query('{Drama,x}')"
-)
-
-
-def test_movies_are_found_while_their_words_change(empty_database: str, tmp_path: Path) -> None:
-    """Each file may be applied alone; a row is found before and after its turn, and by both."""
-    folder = copy_migrations(tmp_path, before="20261123130000")
-    migrations.upgrade(empty_database, folder, lambda _: None)
-    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        insert = "insert into movies (title, year, runtime, genres) values "
-        cursor.execute(insert + BEFORE)
-        found = []
-        for migration in ("20261123130001", "20261123130002", "20261123130003"):
-            copy_migrations(tmp_path, before=migration)
-            migrations.upgrade(empty_database, folder, lambda _: None)
-            cursor.execute(FIND)
-            found.append(cursor.fetchall())
-            if migration == "20261123130001":
-                cursor.execute(insert + BEFORE)
-        for _ in range(3):
-            migrations.downgrade(empty_database, folder, lambda _: None)
-            cursor.execute(FIND)
-            found.append(cursor.fetchall())
-
-    assert found == [[("Łódź", 1)], *([[("Łódź", 1)] * 2] * 5)]
-
-
-def test_what_is_done_stays_if_changing_the_words_stops(
-    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A locked movie stops it; the thousands of movies before are done, and the rest follows."""
-    monkeypatch.setattr(session, "GIVE_UP_S", 1)  # the session before may not have ended yet
-    folder = copy_migrations(tmp_path, before="20261123130000")
-    migrations.upgrade(empty_database, folder, lambda _: None)
-    copy_migrations(tmp_path, before="20261123130002")
-    count = "select count(*) from movies where search @@ '''lodz'''"
-    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute(
-            "insert into movies (title, year, runtime, genres)"
-            " select 'Łódź ' || n, 2000, 1, '{drama}' from generate_series(1, 2500) as n"
-        )
-        found = []
-        with hold(empty_database, "select from movies where title = 'Łódź 1500' for update"):
-            with pytest.raises(OperatorError, match=r"lock timeout.*what is done stays"):
-                migrations.upgrade(empty_database, folder, lambda _: None)
-            cursor.execute(count)
-            found += cursor.fetchall()
-        migrations.upgrade(empty_database, folder, lambda _: None)
-        cursor.execute(count)
-        found += cursor.fetchall()
-
-    assert found == [(1000,), (2500,)]
-
-
-def test_no_movie_that_is_being_written_is_missed(
-    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its words are those of before; changing all words, or taking it back, waits for it."""
-    monkeypatch.setattr(session, "GIVE_UP_S", 1)  # the session before may not have ended yet
-    folder = copy_migrations(tmp_path, before="20261123130000")
-    migrations.upgrade(empty_database, folder, lambda _: None)
-    insert = f"insert into movies (title, year, runtime, genres) values {BEFORE}"
-    count = "select count(*) from movies where search @@ %s"
-    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        found = []
-        copy_migrations(tmp_path, before="20261123130002")
-        for move, word in ((migrations.upgrade, "'lodz'"), (migrations.downgrade, "'łodz'")):
-            with hold(empty_database, insert) as writer:
-                with pytest.raises(OperatorError, match="lock timeout"):
-                    move(empty_database, folder, lambda _: None)
-                writer.commit()
-            move(empty_database, folder, lambda _: None)
-            if move is migrations.upgrade:
-                migrations.downgrade(empty_database, folder, lambda _: None)
-            cursor.execute(count, (word,))
-            found += cursor.fetchall()
-
-    assert found == [(1,), (2,)]

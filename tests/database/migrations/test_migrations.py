@@ -478,21 +478,30 @@ def test_a_migration_reports_its_progress(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("progress", "outcome"),
+    [
+        ("", "nothing of this file was changed"),
+        ("set application_name = 'progress: 1 of 2';", "what is done stays"),
+    ],
+)
 def test_a_lock_that_is_held_too_long_fails_the_migration(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, monkeypatch: pytest.MonkeyPatch, progress: str, outcome: str
 ) -> None:
-    """The message names the holder."""
+    """The message names the holder, and says what a file with progress has left."""
     monkeypatch.setattr(migration_session, "GIVE_UP_S", 0)
     project.write(CREATE_A)
     project.up()
-    project.write(CREATE_A, "-- migrate:up\ncreate table c (id integer);\ndrop table a;\n")
+    project.write(
+        CREATE_A, f"-- migrate:up\n{progress} create table c (id integer);\ndrop table a;\n"
+    )
 
     with hold(f"{project.url}&application_name=report", REPORT) as report:
         pid = report.info.backend_pid
         message = project.refuse(f"^migrations/{SECOND}:2: in this section: .* lock timeout")
 
     assert message.endswith(
-        f"; nothing of this file was changed; the lock was held by pid {pid}, application"
+        f"; {outcome}; the lock was held by pid {pid}, application"
         ' "report", idle in transaction, query: select * from a; tried for 0 s'
     )
     assert project.tables() == {"a"}
