@@ -1,6 +1,6 @@
 # `make` without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock clean bench bench-listing scaling calls schema drills ops-drill \
+.PHONY: help run test coverage lint lock record clean bench bench-listing scaling calls schema drills ops-drill \
     cluster cluster-drill
 
 PYTHON ?= python3
@@ -74,6 +74,9 @@ scaling: $(BENCH)/bench-$(PYTHON_ID) ## CPU time, WAL and sizes for docs/scaling
 
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create, patch and list (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)
+
+record: $(VENV)/dev-$(PYTHON_ID) ## record the rows of `queries test` anew (on a migrated database)
+	PYTHONPATH=. $(BIN)/python tests/record_calls.py
 
 schema: $(VENV)/dev-$(PYTHON_ID) ## write schema.sql, after a new migration
 	$(BIN)/python -m drills.schema_file

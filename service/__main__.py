@@ -23,6 +23,7 @@ from service.client_commands import clients, report
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
 from service.database.migrations import files as migration_files
+from service.database.query_testing import run_tests
 from service.database.verification import explain_query, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
@@ -185,6 +186,21 @@ def check(config: Config) -> None:
     click.echo(f"{len(loaded)} queries in {files} files of {config.queries}: no mistakes found")
     if not is_writable:
         report("the database is read-only: the results of writes were not checked")
+
+
+@queries.command("test")
+@click.pass_obj
+def test_(config: Config) -> None:
+    """Run the service's operations with samples, and compare what the queries return.
+
+    Everything is rolled back; ids that it takes stay used.
+    """
+    loaded = load_queries(config)
+    with with_database(config) as ready:
+        if not asyncio.run(verify_queries(ready, loaded, refuse_faults=True)):
+            raise OperatorError("the database is read-only: the queries cannot be tested there")
+        run_tests(ready, loaded, report)
+    click.echo(f"the queries of {config.queries} return what the service expects")
 
 
 @queries.command("list")

@@ -116,7 +116,7 @@ def list_(config: Config) -> None:
 
     Times are in UTC. "former token until" says how long the token before a rotation still works.
     """
-    with _begin(config, read_only=True) as transaction:
+    with _begin(config, start=transactions.BEGIN_READING) as transaction:
         listed = transaction.run("list_clients")
     rows = [[heading.replace("_", " ") for heading in administration.LISTED]]
     rows += [[_format_cell(value) for value in row] for row in listed]
@@ -171,10 +171,10 @@ def revoke(config: Config, name: str) -> None:
 
 
 @contextmanager
-def _begin(config: Config, *, read_only: bool = False) -> Iterator[Transaction]:
+def _begin(config: Config, *, start: str = transactions.BEGIN_WRITING) -> Iterator[Transaction]:
     with with_database(config) as ready:
         queries = query_files.load(config.queries, administration.QUERIES)
-        with transactions.begin(ready.database.url, queries, read_only=read_only) as transaction:
+        with transactions.begin(ready.database.url, queries, start=start) as transaction:
             yield transaction
 
 

@@ -48,6 +48,7 @@ def mask(text: str) -> str:
     text = re.sub(r'"\d{4}-\d\d-\d\dT[^"]*Z"', '"<time>"', text)
     text = re.sub(r'"request_id": "[^"]*"', '"request_id": "<id>"', text)
     text = re.sub(r"in \d+\.\d s(?: \([\d,]+ rows/s\))?", "in <time>", text)
+    text = re.sub(r"^the queries of \S+", "the queries of <folder>", text, flags=re.MULTILINE)
     return re.sub(r"\d+ queries in \d+ files of \S+", "<number> queries", text)
 
 

@@ -24,6 +24,7 @@ select set_config(name, '0', true) from pg_settings where name in (
 """
 # A deferred constraint would fail at the commit, which does not say which row is refused.
 BEGIN_WRITING = f"begin; set constraints all immediate; {DISABLE_TIMEOUTS}"
+BEGIN_TESTING = BEGIN_WRITING.replace("begin", "begin isolation level repeatable read", 1)
 BEGIN_READING = f"begin isolation level repeatable read, read only; {DISABLE_TIMEOUTS}"
 
 HINTS = (
@@ -121,18 +122,18 @@ class Transaction:
 
 @contextmanager
 def begin(
-    url: str, queries: Mapping[str, Query], *, read_only: bool = False
+    url: str, queries: Mapping[str, Query], *, start: str = BEGIN_WRITING
 ) -> Iterator[Transaction]:
     """Connect and begin a transaction, which is rolled back unless it is committed.
 
-    `read_only`: all its statements see one snapshot. A failure is an `OperatorError`.
+    `start`: one of the statements above. A failure is an `OperatorError`.
     """
     with ThreadPoolExecutor(max_workers=1) as thread:
         session = open_session(url, application_name=application_name())
         session.autocommit = True  # the transaction begins and ends by its own statements
         transaction = Transaction(session, queries, thread)
         try:
-            transaction.execute(BEGIN_READING if read_only else BEGIN_WRITING)
+            transaction.execute(start)
             yield transaction
         except psycopg2.Error as error:
             broke = "the connection to the database broke"

@@ -32,7 +32,7 @@ def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) 
     with (
         write_file(path if path == "-" else os.path.realpath(path)) as file,
         gzip.GzipFile("", "wb", 6, file, mtime=0) if is_gzip else nullcontext(file) as out,
-        transactions.begin(url, queries, read_only=True) as transaction,
+        transactions.begin(url, queries, start=transactions.BEGIN_READING) as transaction,
     ):
         out.write(form.head)
         separator = b""

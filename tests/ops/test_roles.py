@@ -181,6 +181,23 @@ def test_the_owner_manages_clients(roles: Roles, environment: Environment) -> No
     assert err.endswith("; use the role that owns the tables, as for migrate\n")
 
 
+def test_each_login_tests_the_queries(roles: Roles, environment: Environment) -> None:
+    """The application may do what requests do: the rest is named, and needs the owner."""
+    expected = f"the queries of {ROOT / 'queries'} return what the service expects\n"
+    environment["DATABASE_URL"] = roles.owner
+    by_owner, shown, reported = run_here(environment, "queries", "test")
+    environment["DATABASE_URL"] = roles.app
+    status, out, err = run_here(environment, "queries", "test")
+
+    assert (by_owner, shown.endswith(expected), reported) == (0, True, "")
+    assert (status, out) == (0, expected)
+    assert err == (
+        "not tested: changes: permission denied for table movie_changes\n"
+        "not tested: changes, cleared: permission denied for table movie_changes\n"
+        "not tested: clients: permission denied for sequence clients_id_seq\n"
+    )
+
+
 # The application must not change the schema, the list of migrations, or clients.
 REFUSED = {
     "app": [

@@ -1,0 +1,115 @@
+"""Runs the tests of query_tests/calls.json through the queries; all that they do is rolled back.
+
+A test is a list of calls: the names of one or more queries, their parameters, and the rows that
+each of them must return. `before` has the calls that each test begins with. A parameter that a call
+lacks is the one of `defaults`, or null. A row may lack its last columns, and `*` is any value but
+null. Ids, transactions and times differ in each run, so rows and parameters have names for them:
+where a name is used for the first time, it gets the value that is found.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import orjson
+import psycopg2
+from psycopg2 import errors as postgres
+
+from service.config import Config
+from service.database import query_files
+from service.database.driver_errors import describe_error, translate_error
+from service.database.query import TIMEOUT_SETTING, Parameters, Query
+from service.database.transactions import BEGIN_TESTING, Transaction, begin
+from service.errors import Unavailable
+
+FOLDER = Path(__file__).with_name("query_tests")
+CALLS = FOLDER / "calls.json"
+WORD = "qxzvjwk"  # in the samples only
+SHARED = {"count_genres", "list_clients"}  # also return rows of others
+IN_ORDER = {*SHARED, "export_movies", "get_changes", "sort_movies", "walk_movies"}
+NAME = re.compile(r"\b(?:id|change|transaction|time) \d+\b")
+# The machine may be busy. What is rolled back must not wait for others: its own locks delay them
+# meanwhile. A transaction that was read-only once cannot write any more.
+SETTINGS = {TIMEOUT_SETTING: "60s", "lock_timeout": "2s", "transaction_read_only": "off"}
+MAX_AFFECTED = 20  # movies, by one statement
+
+Rows = Sequence[Sequence[object]]
+Call = tuple[str, Parameters, Rows]
+Values = dict[str, str]  # by their names
+Judge = Callable[[Call, Query, Rows, Values], None]
+
+
+def compare(call: Call, query: Query, rows: Rows, values: Values) -> None:
+    """Raise a `FileError` that names the query and the first difference from the call's rows."""
+    place = f"{query.name} {_dump(call[1]):.200}"
+    if len(rows) != len(call[2]):
+        raise query.make_error(f"{place}: expected {len(call[2])} rows, found {len(rows)}")
+    columns = query.expected.columns if query.expected else ("column 1", "column 2")
+    for number, cells in enumerate(zip(rows, call[2], strict=True)):
+        for column, found, expected in zip(columns, *cells, strict=False):
+            if NAME.fullmatch(str(expected)):
+                is_same = values.setdefault(str(expected), str(found)) == str(found)
+            else:
+                is_same = found is not None if expected == "*" else found == expected
+            if not is_same:
+                what = f"expected {_dump(expected)}, found {_dump(found)}"
+                raise query.make_error(f"{place}: {column} of row {number}: {what}")
+
+
+def run_tests(
+    config: Config,
+    queries: Mapping[str, Query],
+    report: Callable[[str], None],
+    judge: Judge = compare,
+) -> None:
+    """Run the tests, `judge` what each call returns, and `report` which tests cannot be run."""
+    document = orjson.loads(CALLS.read_bytes())
+    sent = {
+        name: replace(query, settings={**query.settings, **SETTINGS})
+        for name, query in {**queries, **query_files.load(FOLDER, {})}.items()
+    }
+    for test, calls in document["tests"].items():
+        if test.startswith("changes") and not config.changes.keep_days:
+            report(f"not tested: {test}: the feed is off")
+            continue
+        values: Values = {}
+        with begin(config.database.url, sent, start=BEGIN_TESTING) as transaction:
+            try:
+                for call in (*document["before"], *calls):
+                    parameters = {**document["defaults"], **call[1]}
+                    for query in map(sent.__getitem__, call[0].split()):
+                        judge(call, query, _fetch(transaction, query, parameters, values), values)
+            except postgres.InsufficientPrivilege as error:
+                report(f"not tested: {test}: {describe_error(error)}")
+
+
+def _fetch(transaction: Transaction, query: Query, parameters: Parameters, values: Values) -> Rows:
+    """Run the query; return its rows in an order that does not differ, with values as in JSON."""
+    filled = {name: _fill(parameters.get(name), values) for name in query.parameters}
+    try:
+        transaction.start(query.name, filled, max_affected=MAX_AFFECTED)
+        rows = transaction.finish()
+    except psycopg2.Error as error:
+        if isinstance(unavailable := translate_error(query, error), Unavailable):
+            raise unavailable from error
+        is_denied = isinstance(error, postgres.InsufficientPrivilege)
+        if is_denied and (not query.expected or query.expected.by_command):
+            raise
+        raise query.make_error(f"{query.name}: {describe_error(error, details=True)}") from error
+    if query.name in SHARED:
+        rows = [row for row in rows if WORD in repr(row).lower()]
+    if query.name not in IN_ORDER:
+        rows.sort(key=lambda row: [(value is not None, value) for value in row])
+    return [[str(v) if isinstance(v, datetime | float) else v for v in row] for row in rows]
+
+
+def _fill(parameter: object, values: Values) -> object:
+    """Return what is sent: a list as JSON, and values in place of their names."""
+    text = _dump(parameter) if isinstance(parameter, list) else parameter
+    return NAME.sub(lambda name: values[name[0]], text) if isinstance(text, str) else text
+
+
+def _dump(value: object) -> str:
+    return orjson.dumps(value).decode()

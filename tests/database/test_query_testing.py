@@ -1,0 +1,337 @@
+"""Tests `queries test`: it finds wrong edits of queries, and changes nothing."""
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from support import (
+    Environment,
+    Execute,
+    add_movies,
+    hold,
+    run_here,
+    set_for_database,
+    started,
+    wait_until,
+)
+
+from service import config
+from service.config import Config
+from service.database import query_files
+from service.database.migrations import runner as migrations
+from service.database.query import Query
+from service.database.query_testing import run_tests
+from service.errors import Contended, FileError
+from service.expected import EXPECTED
+
+FIELDS = "select m.id, m.title, m.year, m.runtime"
+SWAPPED = "select m.id, m.title, m.runtime as year, m.year as runtime"
+CREATED = "select n.id, n.title, n.year, n.runtime, n.genres"
+# For each query, what an edit replaces, and by what; `queries check` accepts all of them.
+FOUND = {
+    "get_movies": [
+        (FIELDS, SWAPPED),
+        ("m.created_at, m.updated_at", "m.updated_at as created_at, m.updated_at"),
+        ("where m.id = any (:ids)", "where m.id = any (:ids) and m.year >= 1991"),
+    ],
+    "create_movies": [
+        (CREATED, "select n.id, n.title, n.runtime, n.year, n.genres"),
+        ("n.genres\n  from", "n.genres[1:1]\n  from"),
+        ("n.position,\n  c.id", "9 - n.position + 5 as position,\n  c.id"),
+        ("pg_current_xact_id()::text::bigint", "txid_current() - 1"),
+    ],
+    "update_movies": [
+        ("(c.versions is null or f.version = any (c.versions))\n    and ", ""),
+        ("(c.other_than is null or f.version <> all (c.other_than))", "true"),
+        ("f.updated_at) <= c.unm", "f.updated_at) < c.unm"),
+        ("case when u.id is not null then true when not k.holds then false end", "true"),
+        ("u.genres, u.version", "u.genres, u.version - 1 as version"),
+        ("select n.title, n.year", "select n.title, m.year"),
+        ("m.id = k.id\n    and k.holds", "m.id = k.id"),
+    ],
+    "delete_movies": [
+        ("(d.versions is null or f.version = any (d.versions))", "true"),
+        ("join free as f on f.id = d.id", "join free as f on true"),
+        ("where m.id = k.id\n    and k.holds", "where m.id = k.id"),
+    ],
+    "create_movies_once": [
+        ("from created as c\n  join new", "from created as c\n  join (select * from new limit 0)"),
+        ("and k.expires_at > now()\n    )", "\n    )"),
+        ("select n.key, n.fingerprint, to_jsonb(c)", "select n.key, 'f', to_jsonb(c)"),
+    ],
+    "get_idempotent_responses": [
+        ("where k.expires_at > now()", "where true"),
+        ("m.title, m.year, m.runtime", "m.title, q.year, q.year as runtime"),
+    ],
+    "create_batch_once": [
+        ("order by n.position)\n", "order by n.position desc)\n"),
+        ("having bool_and(c.id is not null)", "having false"),
+    ],
+    "get_batch_response": [
+        ("coalesce(r.place, 1) - 1 as", "coalesce(r.place, 1) as"),
+        ("and k.expires_at > now()", ""),
+    ],
+    "clear_idempotency_keys": [
+        ("k.expires_at <= now()", "k.expires_at > now()"),
+        ("<= now()", "<= now() + interval '1 hour'"),
+        ("limit coalesce(:at_most, 0)", "limit coalesce(:at_most, 0) + 9"),
+    ],
+    "count_movies": [
+        (":updated_at_to\n    )\n    limit", "null::timestamptz\n    )\n    limit"),
+        ("    limit :most::bigint + 1", "    limit 3"),
+    ],
+    "sort_movies": [
+        (":genres, :genres_any", ":genres, nullif(:genres_any, :genres_any)"),
+        ("'-runtime' then m.runtime end desc", "'-runtime' then m.runtime end"),
+        ("offset 0\n", "and m.year >= 1991\n  offset 0\n"),
+    ],
+    "walk_movies": [
+        (":after, :after_id, m.id", ":after, :after_id::bigint - 1, m.id"),
+        ("limit :size offset :skip", "limit :size offset :skip * 0"),
+        ("limit :size offset :skip", "limit :size + 20 offset :skip"),
+        ("case when :sort like '-%' then m.id end desc,\n  m.id", "m.id"),
+        (":created_at_to, :upd", "nullif(:created_at_to, :created_at_to)::timestamptz, :upd"),
+    ],
+    "count_genres": [
+        ("min(s.movies) as movies\n  from spelled", "sum(s.movies) as movies\n  from spelled"),
+        ("m.genres, count(*) as movies", "m.genres, 1 as movies"),
+        ("n.movies desc, n.spelling", "n.movies, n.spelling"),
+        ("order by n.movies desc, n.genre", "order by n.movies, n.genre"),
+    ],
+    "get_changes": [
+        ("\n    and c.transaction < s.horizon\n", "\n"),
+        ("and c.transaction < s.horizon", "and c.transaction < s.horizon and c.kind <> 'deleted'"),
+        ("greatest(l.transaction", "least(l.transaction"),
+        ("left join movies as m on", "join movies as m on"),
+        (") > (\n      coal", ") >= (\n      coal"),
+        ("order by c.transaction, c.id\n  limit :size", "order by c.id\n  limit :size"),
+        (":after::xid8 <= s.cleared_to or ", ""),
+        ("c.version as change_version", "m.version as change_version"),
+    ],
+    "clear_changes": [
+        ("and o.has_expired", ""),
+        ("over (order by c.transaction, c.id)", "over (partition by c.id)"),
+        ("coalesce((select l.transaction from last as l), f.cleared_to)", "f.cleared_to"),
+        ("      and c.transaction < pg_snapshot_xmin(pg_current_snapshot())\n", ""),
+    ],
+    "get_clients": [
+        ("coalesce(c.revoked_at <= now(), false)", "false"),
+        ("coalesce(c.expires_at, 'infinity')", "'infinity'::timestamptz"),
+        ("c.last_used_on is not distinct from", "c.last_used_on is distinct from"),
+    ],
+    "mark_clients_used": [
+        ("(now() at time zone 'UTC')::date\nfrom", "c.last_used_on\nfrom"),
+    ],
+    "rotate_client": [
+        ("previous_expires_at = :former_token_until", "previous_expires_at = c.expires_at"),
+        ("then c.token_hash end", "then :token_hash end"),
+    ],
+    "revoke_client": [
+        ("least(c.revoked_at, now())", "c.revoked_at"),
+    ],
+    "lock_client": [
+        ("least(c.revoked_at, c.expires_at) <= now()", "c.revoked_at <= now()"),
+    ],
+    "import_movies": [
+        ("n.title, n.year, n.runtime", "n.title, n.runtime, n.year"),
+        ("coalesce(n.version, 1)", "1"),
+        ("coalesce(n.updated_at, now())", "now()"),
+    ],
+    "export_movies": [
+        ("m.id > :after_id", "m.id >= :after_id"),
+        ("order by m.id", "order by m.id desc"),
+    ],
+}
+NOT_FOUND = {
+    "count_movies": [
+        (":years, :runtime_from", "null, :runtime_from"),
+    ],
+    "update_movies": [
+        ("for update skip locked", "for update"),
+    ],
+    "walk_movies": [
+        ("set: statement_timeout = 100ms", "set: statement_timeout = 10ms"),
+    ],
+}
+LOADED = query_files.load(ROOT / "queries", EXPECTED)
+Edit = Callable[[str, str, str], Mapping[str, Query]]
+
+
+def list_edits(edits: Mapping[str, list[tuple[str, str]]]) -> list[tuple[str, str, str]]:
+    """Return each edit with the name of its query."""
+    return [(name, *edit) for name, some in edits.items() for edit in some]
+
+
+@pytest.fixture(scope="module")
+def shared(new_database: Callable[[str], str], template: str) -> Config:
+    """Settings with a migrated database for all tests of edits: they change nothing in it."""
+    return config.load(ROOT / "config.toml", {"DATABASE_URL": new_database(template)})
+
+
+@pytest.fixture
+def edit(tmp_path: Path) -> Edit:
+    """Replace a text of a query, and load it."""
+
+    def run(name: str, old: str, new: str) -> Mapping[str, Query]:
+        path = LOADED[name].path
+        before, mark, after = path.read_text().partition(f"-- name: {name}(")
+        query, next_mark, rest = after.partition("\n-- name: ")
+        assert old in query
+        folder = tmp_path / "queries"
+        folder.mkdir()
+        text = before + mark + query.replace(old, new, 1) + next_mark + rest
+        (folder / path.name).write_text(text)
+        names = [name for name in LOADED if LOADED[name].path == path]
+        return LOADED | query_files.load(folder, {name: EXPECTED[name] for name in names})
+
+    return run
+
+
+@pytest.fixture
+def reports() -> list[str]:
+    """What is reported: which tests cannot be run."""
+    return []
+
+
+@pytest.mark.parametrize(("name", "old", "new"), list_edits(FOUND))
+def test_a_wrong_edit_is_found(shared: Config, edit: Edit, name: str, old: str, new: str) -> None:
+    """A mistake names a query, with file and line: the wrong one, or one that shows its effect."""
+    queries = edit(name, old, new)
+
+    with pytest.raises(FileError, match=r"^(queries/\w+|query_tests/samples)\.sql:\d+: \w+"):
+        run_tests(shared, queries, print)
+
+
+@pytest.mark.parametrize(("name", "old", "new"), list_edits(NOT_FOUND))
+def test_what_is_not_tested_is_known(
+    shared: Config, edit: Edit, name: str, old: str, new: str
+) -> None:
+    """Estimates, locks and time limits, as docs/dbas.md says."""
+    run_tests(shared, edit(name, old, new), print)
+
+
+TABLES = ("movies", "movie_changes", "movie_feed", "idempotency_keys", "clients", "search_words")
+
+
+def read_all(execute: Execute) -> list[object]:
+    """Return all rows of the tables that the tests write."""
+    return [execute(f"select t::text from {table} as t order by 1") for table in TABLES]
+
+
+def test_it_changes_nothing(environment: Environment, execute: Execute) -> None:
+    """Movies, keys, changes and clients of others are left as they are, and do not matter."""
+    add_movies(execute, *map(str, range(1500)))
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'a', 2000, 1, array[g::text] from generate_series(1, 900) as g"
+    )
+    execute(
+        "insert into idempotency_keys (key, fingerprint, expires_at)"
+        " select k, 'f', now() + (k - 5) * interval '1 h' from generate_series(1, 9) as k"
+    )
+    execute(
+        "insert into clients (name, token_hash, scopes) values ('a', repeat('0', 64), '{read}')"
+    )
+    before = read_all(execute)
+
+    status, out, err = run_here(environment, "queries", "test")
+
+    assert (status, err) == (0, "")
+    assert out == f"the queries of {ROOT / 'queries'} return what the service expects\n"
+    assert read_all(execute) == before
+
+
+def test_a_mistake_is_reported(environment: Environment, checkout: Path) -> None:
+    """The exit status is 1, and the message has the query, its line and its parameters."""
+    file = checkout / "queries" / "listing.sql"
+    file.write_text(file.read_text().replace(":size offset :skip", ":size offset 0 * :skip", 1))
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+
+    status, out, err = run_here(environment, "queries", "test")
+
+    assert (status, out) == (1, "")
+    place = LOADED["sort_movies"].location
+    call = 'sort_movies {"skip":1,"size":1}'
+    assert err.startswith(f'Error: {place}: {call}: id of row 0: expected "id 1", found ')
+
+
+def test_a_constraint_that_refuses_the_samples_is_named(
+    settings: Callable[..., Config], execute: Execute, reports: list[str]
+) -> None:
+    """A DBA sees which of his rules the samples break, also if it is checked at the commit."""
+    execute(
+        "create table years (year integer primary key);"
+        "alter table movies add constraint movies_year_known"
+        " foreign key (year) references years initially deferred"
+    )
+
+    with pytest.raises(FileError, match=r'import_movies: .*constraint "movies_year_known"'):
+        run_tests(settings(), LOADED, reports.append)
+
+
+def test_the_feed_may_be_off(settings: Callable[..., Config], reports: list[str]) -> None:
+    """Then everything else is tested, and the report says so."""
+    off = settings(changes__keep_days=0)
+    migrations.switch_feed(off.database.url, lambda _: None, is_on=False)
+
+    run_tests(off, LOADED, reports.append)
+
+    assert reports == [
+        "not tested: changes: the feed is off",
+        "not tested: changes, cleared: the feed is off",
+    ]
+
+
+def test_a_read_only_database_is_refused(environment: Environment, execute: Execute) -> None:
+    """The tests write."""
+    set_for_database(execute, "default_transaction_read_only = on")
+
+    status, out, err = run_here(environment, "queries", "test")
+
+    assert (status, out) == (1, "")
+    assert err == "Error: the database is read-only: the queries cannot be tested there\n"
+
+
+WAITING = "from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()"
+
+
+@pytest.fixture
+def sleeping(environment: Environment, execute: Execute) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the command, and wait until it runs a statement that takes a minute."""
+    execute(
+        "create function wait() returns trigger language plpgsql as"
+        " $$begin perform pg_sleep(60); return new; end$$;"
+        "create trigger wait before insert on movies for each row execute function wait()"
+    )
+    with started(environment, "queries", "test") as process:
+        wait_until(lambda: execute(f"select pid {WAITING}"))
+        yield process
+
+
+def test_ctrl_c_ends_the_statement(sleeping: subprocess.Popen[bytes], execute: Execute) -> None:
+    """It is one line, and the server goes on with nothing."""
+    sleeping.send_signal(signal.SIGINT)
+    out, err = sleeping.communicate()
+
+    assert (sleeping.returncode, out, err) == (130, b"", b"stopped\n")
+    wait_until(lambda: not execute(f"select pid {WAITING}"))
+
+
+def test_a_lost_connection_is_reported(sleeping: subprocess.Popen[bytes], execute: Execute) -> None:
+    """It is no mistake of the query."""
+    execute(f"select pg_terminate_backend(pid) {WAITING}")
+    out, err = sleeping.communicate()
+
+    assert (sleeping.returncode, out) == (1, b"")
+    assert err.startswith(b"Error: import_movies: server closed the connection")
+
+
+def test_a_lock_is_not_waited_for(
+    settings: Callable[..., Config], database: str, reports: list[str]
+) -> None:
+    """What the tests have locked would wait, too."""
+    with hold(database, "lock table idempotency_keys"), pytest.raises(Contended, match="lock time"):
+        run_tests(settings(), LOADED, reports.append)

@@ -1,0 +1,97 @@
+"""Records in query_tests/calls.json what the queries return: `make record`.
+
+A call that has rows keeps the number of their columns, and the columns of `*`.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service import config as settings
+from service import logs
+from service.client_commands import report
+from service.database.embedded import with_database
+from service.database.query import Query
+from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
+from service.expected import load_queries
+
+KINDS = {"id": "id", "movie_id": "id", "change": "change", "last_id": "change", "now": "time"}
+KINDS |= {"transaction": "transaction", "last_transaction": "transaction"}
+SAMPLES = {
+    "show_transaction": ["transaction", "now"],
+    "expire_keys": ["key"],
+    "place_changes": ["transaction", "change"],
+}
+
+
+def record() -> None:
+    """Run all calls on the database of config.toml, and write their rows into the file."""
+    recorded = list[Rows]()
+
+    def judge(call: Call, query: Query, rows: Rows, values: Values) -> None:
+        columns = query.expected.columns if query.expected else SAMPLES[query.name]
+        named = [[name(*cell, values) for cell in zip(columns, row, strict=True)] for row in rows]
+        recorded.append(shorten(named, call[2]))
+
+    config = settings.load(Path("config.toml"), os.environ)
+    logs.configure(config.log)
+    with with_database(config) as ready:
+        run_tests(ready, load_queries(config), report, judge)
+    document = orjson.loads(CALLS.read_bytes())
+    found = iter(recorded)
+    for calls in document["tests"].values():
+        for call in (*document["before"], *calls):
+            for _ in call[0].split():
+                call[2] = next(found)
+    CALLS.write_text("\n".join(render(document)) + "\n")
+
+
+def name(column: str, value: object, values: Values) -> object:
+    """Return the name of a value that differs in each run, and any other value as it is."""
+    kind = "time" if str(value) == values.get("time 0") else KINDS.get(column)
+    if value is None or not kind:
+        return value
+    names = [name for name in values if name.startswith(kind)]
+    known = next((name for name in names if values[name] == str(value)), f"{kind} {len(names)}")
+    values[known] = str(value)
+    return known
+
+
+def shorten(found: Rows, former: Rows) -> Rows:
+    """Return the rows with the columns of the former ones, and with their `*`."""
+    if not former:
+        return found
+    hidden = ["*" in column for column in zip(*former, strict=True)]
+    return [
+        [
+            "*" if is_hidden and value is not None else value
+            for value, is_hidden in zip(row, hidden, strict=False)
+        ]
+        for row in found
+    ]
+
+
+def render(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the file: one for each default and each call."""
+    defaults = [f"{dump(name)}: {dump(value)}" for name, value in document["defaults"].items()]
+    tests = [f"{dump(name)}: [\n{join(calls)}\n]" for name, calls in document["tests"].items()]
+    yield '{\n"defaults": {\n' + ",\n".join(defaults) + "\n},"
+    yield f'"before": [\n{join(document["before"])}\n],'
+    yield '"tests": {\n' + ",\n".join(tests) + "\n}\n}"
+
+
+def join(calls: Iterable[object]) -> str:
+    """Return a line for each call."""
+    return ",\n".join(map(dump, calls))
+
+
+def dump(value: object) -> str:
+    """Return the value as JSON."""
+    return orjson.dumps(value).decode()
+
+
+if __name__ == "__main__":
+    record()
