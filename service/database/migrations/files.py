@@ -44,14 +44,6 @@ class Section(NamedTuple):
         return not COMMENT.sub("", self.sql).strip("; \t\r\n\f\v")
 
 
-class Replaced(NamedTuple):
-    """The former files that a file sums up, from the `first` version to the `last` one."""
-
-    first: str
-    last: str
-    release: str  # which one has them, in words, or empty
-
-
 class Migration(NamedTuple):
     """One file; `before` is the version of the file before it."""
 
@@ -62,11 +54,11 @@ class Migration(NamedTuple):
     checksum: str  # SHA-256 of the text in hex, the same for any line ends
     up: Section
     down: Section | None
-    replaces: Replaced | None
+    replaces: tuple[str, str, str] | None  # versions of former files, from .. to; their release
 
     def has_replaced(self, version: str) -> bool:
         """Whether the file replaces the one with this version."""
-        return bool(self.replaces and self.replaces.first <= version <= self.replaces.last)
+        return bool(self.replaces and self.replaces[0] <= version <= self.replaces[1])
 
 
 def read(folder: Path) -> list[Migration]:
@@ -140,5 +132,5 @@ def _parse_file(path: Path, before: str | None) -> Migration:
     down = sections[1] if sections[1:] else None
     checksum = hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
     version, name = path.name[:14], path.stem[15:]
-    replaced = Replaced(replaces[1], replaces[2], replaces[3].strip()) if replaces else None
-    return Migration(version, before, name, path, checksum, sections[0], down, replaced)
+    former = (replaces[1], replaces[2], replaces[3].strip()) if replaces else None
+    return Migration(version, before, name, path, checksum, sections[0], down, former)

@@ -76,7 +76,7 @@ def record_replacing(session: Session, migrations: list[Migration], ledger: Ledg
     replacing: list[str] = []
     for migration in migrations:
         replaced = [version for version in ledger if migration.has_replaced(version)]
-        if migration.version in ledger or not migration.replaces or not replaced:
+        if not migration.replaces or not replaced or migration.version in ledger:
             continue
         _, last, release = migration.replaces
         if last not in replaced:
