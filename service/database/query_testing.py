@@ -39,6 +39,7 @@ Rows = Sequence[Sequence[object]]
 Call = tuple[str, Parameters, Rows]
 Values = dict[str, str]  # by their names
 Judge = Callable[[Call, Query, Rows, Values], None]
+Report = Callable[[str], None]
 
 
 def compare(call: Call, query: Query, rows: Rows, values: Values) -> None:
@@ -59,10 +60,7 @@ def compare(call: Call, query: Query, rows: Rows, values: Values) -> None:
 
 
 def run_tests(
-    config: Config,
-    queries: Mapping[str, Query],
-    report: Callable[[str], None],
-    judge: Judge = compare,
+    config: Config, queries: Mapping[str, Query], report: Report, judge: Judge = compare
 ) -> None:
     """Run the tests, `judge` what each call returns, and `report` which tests cannot be run."""
     document = orjson.loads(CALLS.read_bytes())
