@@ -201,7 +201,7 @@ begin
 end
 $_$;
 
-COMMENT ON FUNCTION public.closest_movies(search text, genres text, genres_any text, year_from integer, year_to integer, years int8multirange, runtime_from integer, runtime_to integer, runtimes int8multirange, created_at_from timestamp with time zone, created_at_to timestamp with time zone, updated_at_from timestamp with time zone, updated_at_to timestamp with time zone) IS 'The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts beside another word. The other parameters are filters, as of movie_matches.';
+COMMENT ON FUNCTION public.closest_movies(search text, genres text, genres_any text, year_from integer, year_to integer, years int8multirange, runtime_from integer, runtime_to integer, runtimes int8multirange, created_at_from timestamp with time zone, created_at_to timestamp with time zone, updated_at_from timestamp with time zone, updated_at_to timestamp with time zone) IS 'The movies that come closest to a search, and how close: from 0.25 to 1, which has all of its words. A word may also be a number in another spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts beside another word. The other parameters are filters, as of movie_matches.';
 
 CREATE FUNCTION public.correct_word(word text, is_prefix boolean) RETURNS text[]
     LANGUAGE plpgsql STABLE PARALLEL SAFE
@@ -338,7 +338,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION public.list_numbers(parts int8multirange) IS 'The numbers of these ranges; null if they are from more than 1,000. As `= any`, PostgreSQL finds them by an index and knows about how many movies have them: `year=1950,2020` reads no movies of the years between.';
+COMMENT ON FUNCTION public.list_numbers(parts int8multirange) IS 'The numbers of these ranges; null if the first and the last one are more than 1,000 apart. As `= any`, PostgreSQL finds them by an index and knows about how many movies have them: `year=1950,2020` reads no movies of the years between.';
 
 CREATE FUNCTION public.mark_signs(text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
@@ -407,7 +407,7 @@ select after_id is null or case sort
 end
 $$;
 
-COMMENT ON FUNCTION public.movie_follows(sort text, after text, after_id bigint, id bigint, title text, year integer, runtime integer, created_at timestamp with time zone, updated_at timestamp with time zone) IS 'Whether a movie comes after the movie that has the id after_id and, as text, the sort value `after`. All follow if these are null.';
+COMMENT ON FUNCTION public.movie_follows(sort text, after text, after_id bigint, id bigint, title text, year integer, runtime integer, created_at timestamp with time zone, updated_at timestamp with time zone) IS 'Whether a movie comes after the movie that has the id after_id and, as text, the sort value `after`. All follow if these are null. `sort` is as in the API: title, -year, relevance ...';
 
 CREATE FUNCTION public.title_entries(text) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
@@ -472,7 +472,7 @@ COMMENT ON COLUMN public.movies.version IS 'The trigger zzz_movies_keep_version 
 
 COMMENT ON COLUMN public.movies.created_at IS 'When the transaction began that created the movie.';
 
-COMMENT ON COLUMN public.movies.updated_at IS 'When the last change began; a trigger keeps it.';
+COMMENT ON COLUMN public.movies.updated_at IS 'When the transaction of the last change began; a trigger keeps it.';
 
 COMMENT ON COLUMN public.movies.search IS 'The words of the title and the genres: `search @@ title_query(''spider man'')` finds movies.';
 
@@ -721,7 +721,7 @@ CREATE FUNCTION public.search_rank(title text, year bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((length(title) * '10000000000'::bigint) - year);
 
-COMMENT ON FUNCTION public.search_rank(title text, year bigint) IS 'Sorts movies by relevance, ascending: the shortest title (in characters) first, then the newer year. One character counts more than the distance of any two years. `relevance` in service/catalogue/movie.py computes the same value.';
+COMMENT ON FUNCTION public.search_rank(title text, year bigint) IS 'Sorts movies by relevance, ascending: the shortest title (in characters) first, then the newer year. One character counts more than the distance of any two years. The service computes the same value for cursors.';
 
 CREATE FUNCTION public.switch_movie_feed(switch_on boolean) RETURNS boolean
     LANGUAGE plpgsql STRICT
@@ -793,7 +793,7 @@ CREATE TABLE public.alembic_version (
     version_num character varying(32) NOT NULL
 );
 
-COMMENT ON TABLE public.alembic_version IS 'For alembic: the newest migration. It decides nothing, schema_migrations does.';
+COMMENT ON TABLE public.alembic_version IS 'The newest migration, for alembic, which runs them. It decides nothing: schema_migrations does.';
 
 CREATE TABLE public.clients (
     id bigint NOT NULL,
@@ -931,7 +931,7 @@ COMMENT ON COLUMN public.movie_feed.id IS 'Cursors belong to it: a new id makes 
 
 COMMENT ON COLUMN public.movie_feed.is_on IS 'False: triggers write no changes (switch_movie_feed).';
 
-COMMENT ON COLUMN public.movie_feed.cleared_to IS 'Changes of this transaction and of earlier ones may be cleared.';
+COMMENT ON COLUMN public.movie_feed.cleared_to IS 'Changes of this transaction and of earlier ones may have been cleared.';
 
 ALTER TABLE public.movies ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.movies_id_seq
@@ -948,7 +948,7 @@ CREATE TABLE public.schema_migrations (
     checksum text
 );
 
-COMMENT ON TABLE public.schema_migrations IS 'The migrations that were applied: `python -m service migrate status` lists them.';
+COMMENT ON TABLE public.schema_migrations IS 'The migrations that were applied, also those of release 1.1.0, which the first files sum up.';
 
 CREATE TABLE public.search_words (
     word text NOT NULL COLLATE pg_catalog."C"
@@ -1027,7 +1027,7 @@ COMMENT ON INDEX public.search_words_start IS 'Corrections of a word whose first
 
 CREATE INDEX search_words_word ON public.search_words USING btree (word);
 
-COMMENT ON INDEX public.search_words_word IS 'Whether a word is there.';
+COMMENT ON INDEX public.search_words_word IS 'Whether a word is there. A word may be there twice.';
 
 CREATE TRIGGER movies_add_created_words AFTER INSERT ON public.movies REFERENCING NEW TABLE AS new_movies FOR EACH STATEMENT EXECUTE FUNCTION public.movies_add_words();
 

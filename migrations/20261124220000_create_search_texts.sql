@@ -228,7 +228,7 @@ return length($1) * 10000000000 - $2;
 
 comment on function search_rank(text, bigint) is
   'Sorts movies by relevance, ascending: the shortest title (in characters) first, then the newer year. One character'
-  ' counts more than the distance of any two years. `relevance` in service/catalogue/movie.py computes the same value.';
+  ' counts more than the distance of any two years. The service computes the same value for cursors.';
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

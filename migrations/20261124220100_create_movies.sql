@@ -55,7 +55,7 @@ comment on column movies.runtime is 'In minutes, at least 1; clients see `107 mi
 comment on column movies.genres is 'One to five different ones, of 1 to 100 bytes each, in the order that clients sent.';
 comment on column movies.version is 'The trigger zzz_movies_keep_version raises it whenever a movie changes; the ETag has it.';
 comment on column movies.created_at is 'When the transaction began that created the movie.';
-comment on column movies.updated_at is 'When the last change began; a trigger keeps it.';
+comment on column movies.updated_at is 'When the transaction of the last change began; a trigger keeps it.';
 comment on column movies.search is 'The words of the title and the genres: `search @@ title_query(''spider man'')` finds movies.';
 
 create index movies_search on movies using gin (search);
@@ -107,4 +107,4 @@ comment on trigger zzz_movies_keep_version on movies is
   ' otherwise a change by a trigger behind it has no version, no ETag and no place in the feed.';
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

@@ -16,8 +16,8 @@ end
 $$;
 
 comment on function list_numbers(int8multirange) is
-  'The numbers of these ranges; null if they are from more than 1,000. As `= any`, PostgreSQL finds them by an index and'
-  ' knows about how many movies have them: `year=1950,2020` reads no movies of the years between.';
+  'The numbers of these ranges; null if the first and the last one are more than 1,000 apart. As `= any`, PostgreSQL finds'
+  ' them by an index and knows about how many movies have them: `year=1950,2020` reads no movies of the years between.';
 
 -- In `coalesce`, PostgreSQL expects that half of the movies match; without it, 0.5 %.
 create function movie_matches(
@@ -74,7 +74,7 @@ $$;
 
 comment on function movie_follows is
   'Whether a movie comes after the movie that has the id after_id and, as text, the sort value `after`. All follow if these'
-  ' are null.';
+  ' are null. `sort` is as in the API: title, -year, relevance ...';
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

@@ -16,7 +16,7 @@ create index search_words_word on search_words (word);
 create index search_words_start on search_words (length(word), word);
 create index search_words_end on search_words (length(word), reverse(word));
 
-comment on index search_words_word is 'Whether a word is there.';
+comment on index search_words_word is 'Whether a word is there. A word may be there twice.';
 comment on index search_words_start is 'Corrections of a word whose first half is right.';
 comment on index search_words_end is 'Corrections of a word whose last half is right.';
 
@@ -341,10 +341,10 @@ end
 $$;
 
 comment on function closest_movies is
-  'The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another'
+  'The movies that come closest to a search, and how close: from 0.25 to 1, which has all of its words. A word may also be a number in another'
   ' spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as'
   ' one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts beside'
   ' another word. The other parameters are filters, as of movie_matches.';
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

@@ -39,7 +39,7 @@ comment on table movie_feed is 'The state of movie_changes, in one row.';
 comment on column movie_feed.is_single is 'Always true, so that there is no second row.';
 comment on column movie_feed.id is 'Cursors belong to it: a new id makes all clients start again.';
 comment on column movie_feed.is_on is 'False: triggers write no changes (switch_movie_feed).';
-comment on column movie_feed.cleared_to is 'Changes of this transaction and of earlier ones may be cleared.';
+comment on column movie_feed.cleared_to is 'Changes of this transaction and of earlier ones may have been cleared.';
 
 insert into movie_feed default values;
 
@@ -193,4 +193,4 @@ comment on function switch_movie_feed(boolean) is
   ' says. Off, it costs nothing. On again, it begins anew: all clients start again.';
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

@@ -46,4 +46,4 @@ create table idempotency_answers (
 comment on table idempotency_answers is 'Not used: the release before reads it, and finds it empty.';
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

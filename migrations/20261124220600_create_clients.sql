@@ -45,4 +45,4 @@ comment on column clients.previous_token_hash is
 comment on column clients.previous_expires_at is 'Until then the token before the last rotation works; null: there is none.';
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

@@ -45,4 +45,4 @@ comment on trigger movies_limit_updated on movies is 'Refuses a query that chang
 comment on trigger movies_limit_deleted on movies is 'Refuses a query that deletes more movies than were requested.';
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

@@ -54,4 +54,4 @@ end
 $$;
 
 -- migrate:down
-do $$ begin raise exception 'not taken back: the movies, keys and clients would be lost'; end $$;
+do $$ begin raise exception 'cannot be reverted: the movies, keys and clients would be lost'; end $$;

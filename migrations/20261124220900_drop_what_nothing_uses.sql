@@ -56,7 +56,7 @@ begin
       ('function genres_any_query(text[])', 'The filter `genres_any` of lists: at least one of them.'),
       ('function search_rank(text, bigint)',
         'Sorts movies by relevance, ascending: the shortest title (in characters) first, then the newer year. One character'
-        ' counts more than the distance of any two years. `relevance` in service/catalogue/movie.py computes the same value.'),
+        ' counts more than the distance of any two years. The service computes the same value for cursors.'),
       ('table movies',
         'The catalogue. Anybody may write it: constraints and triggers keep the rules, versions, the feed and the words.'),
       ('column movies.id', 'Clients know a movie by it: it never changes, and no other movie gets it again.'),
@@ -67,7 +67,7 @@ begin
       ('column movies.version',
         'The trigger zzz_movies_keep_version raises it whenever a movie changes; the ETag has it.'),
       ('column movies.created_at', 'When the transaction began that created the movie.'),
-      ('column movies.updated_at', 'When the last change began; a trigger keeps it.'),
+      ('column movies.updated_at', 'When the transaction of the last change began; a trigger keeps it.'),
       ('column movies.search',
         'The words of the title and the genres: `search @@ title_query(''spider man'')` finds movies.'),
       ('index movies_search', 'Filters title, genres and genres_any of lists, and suggestions.'),
@@ -83,19 +83,19 @@ begin
         'Keeps version, updated_at and id. Triggers of one kind run in the order of their names: this one must be the last,'
         ' otherwise a change by a trigger behind it has no version, no ETag and no place in the feed.'),
       ('function list_numbers(int8multirange)',
-        'The numbers of these ranges; null if they are from more than 1,000. As `= any`, PostgreSQL finds them by an index and'
-        ' knows about how many movies have them: `year=1950,2020` reads no movies of the years between.'),
+        'The numbers of these ranges; null if the first and the last one are more than 1,000 apart. As `= any`, PostgreSQL finds'
+        ' them by an index and knows about how many movies have them: `year=1950,2020` reads no movies of the years between.'),
       ('function movie_matches',
         'Whether a list has the movie. A filter that is null matches every movie. The genres are separated by commas. The years'
         ' are from year_from to year_to, and of these only `years`, if it is not null; the same for runtimes.'),
       ('function movie_follows',
         'Whether a movie comes after the movie that has the id after_id and, as text, the sort value `after`. All follow if these'
-        ' are null.'),
+        ' are null. `sort` is as in the API: title, -year, relevance ...'),
       ('table search_words',
         'The words that titles have or had, for suggestions. Triggers of movies and imports add them; a word without movies does'
         ' no harm. docs/dbas.md says how to collect them anew.'),
       ('column search_words.word', 'As the column `search` of movies has it.'),
-      ('index search_words_word', 'Whether a word is there.'),
+      ('index search_words_word', 'Whether a word is there. A word may be there twice.'),
       ('index search_words_start', 'Corrections of a word whose first half is right.'),
       ('index search_words_end', 'Corrections of a word whose last half is right.'),
       ('function is_plain_word(text)',
@@ -113,7 +113,7 @@ begin
         ' one), the most similar first; with is_prefix, also longer ones that begin with such a word. The mistake is in one half'
         ' of the word, so the other half finds them along an index.'),
       ('function closest_movies',
-        'The movies that come closest to a search, and how close: 1 has all of it. A word may also be a number in another'
+        'The movies that come closest to a search, and how close: from 0.25 to 1, which has all of its words. A word may also be a number in another'
         ' spelling, the start of a word if it is the last one or has a `*`, a corrected word, or two words that were written as'
         ' one; two neighbours may be one word. Words may be missing, and the rarer one weighs more. A year only counts beside'
         ' another word. The other parameters are filters, as of movie_matches.'),
@@ -129,7 +129,7 @@ begin
       ('column movie_feed.is_single', 'Always true, so that there is no second row.'),
       ('column movie_feed.id', 'Cursors belong to it: a new id makes all clients start again.'),
       ('column movie_feed.is_on', 'False: triggers write no changes (switch_movie_feed).'),
-      ('column movie_feed.cleared_to', 'Changes of this transaction and of earlier ones may be cleared.'),
+      ('column movie_feed.cleared_to', 'Changes of this transaction and of earlier ones may have been cleared.'),
       ('function movies_record_created()',
         'Writes a row of movie_changes for each movie that a statement has created.'),
       ('function movies_record_updated()',
@@ -178,8 +178,8 @@ begin
       ('trigger movies_limit_inserted on movies', 'Refuses a query that creates more movies than were requested.'),
       ('trigger movies_limit_updated on movies', 'Refuses a query that changes more movies than were requested.'),
       ('trigger movies_limit_deleted on movies', 'Refuses a query that deletes more movies than were requested.'),
-      ('table schema_migrations', 'The migrations that were applied: `python -m service migrate status` lists them.'),
-      ('table alembic_version', 'For alembic: the newest migration. It decides nothing, schema_migrations does.')
+      ('table schema_migrations', 'The migrations that were applied, also those of release 1.1.0, which the first files sum up.'),
+      ('table alembic_version', 'The newest migration, for alembic, which runs them. It decides nothing: schema_migrations does.')
   loop
     begin
       execute format('comment on %s is %L', object, description);

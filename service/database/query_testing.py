@@ -33,6 +33,7 @@ NAME = re.compile(r"\b(?:id|change|transaction|time) \d+\b")
 # The machine may be busy. What is rolled back must not wait for others: its own locks delay them
 # meanwhile. A transaction that was read-only once cannot write any more.
 SETTINGS = {TIMEOUT_SETTING: "60s", "lock_timeout": "2s", "transaction_read_only": "off"}
+OTHERWISE = "; if this query is right, one that the test called before it is wrong"
 MAX_AFFECTED = 20  # movies, by one statement
 
 Rows = Sequence[Sequence[object]]
@@ -46,7 +47,8 @@ def compare(call: Call, query: Query, rows: Rows, values: Values) -> None:
     """Raise a `FileError` that names the query and the first difference from the call's rows."""
     place = f"{query.name} {_dump(call[1]):.200}"
     if len(rows) != len(call[2]):
-        raise query.make_error(f"{place}: expected {len(call[2])} rows, found {len(rows)}")
+        what = f"expected {len(call[2])} rows, found {len(rows)}"
+        raise query.make_error(f"{place}: {what}{OTHERWISE}")
     columns = query.expected.columns if query.expected else ("column 1", "column 2")
     for number, cells in enumerate(zip(rows, call[2], strict=True)):
         for column, found, expected in zip(columns, *cells, strict=False):
@@ -56,7 +58,7 @@ def compare(call: Call, query: Query, rows: Rows, values: Values) -> None:
                 is_same = found is not None if expected == "*" else found == expected
             if not is_same:
                 what = f"expected {_dump(expected)}, found {_dump(found)}"
-                raise query.make_error(f"{place}: {column} of row {number}: {what}")
+                raise query.make_error(f"{place}: {column} of row {number}: {what}{OTHERWISE}")
 
 
 def run_tests(

@@ -53,27 +53,12 @@ def read_ledger(session: Session) -> Ledger:
     return {version: Applied(*rest) for version, *rest in sorted(rows or [])}
 
 
-def complete_ledger(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
-    """Add the checksums that dbmate or an earlier release has not stored, in one transaction.
+def add_replacing(migrations: list[Migration], ledger: Ledger) -> Ledger:
+    """Return the ledger with the files that sum up what is applied: these need not run.
 
-    Writes nothing if none is missing: `alter table` would wait for each reader of the table.
+    `OperatorError` if only some of what a file replaces is applied: no file applies the others.
     """
-    if any(applied.checksum is None for applied in ledger.values()):
-        with session, session.cursor() as cursor:
-            cursor.execute(PREPARE_LEDGER)
-            cursor.executemany(
-                "update schema_migrations set checksum = %s"
-                " where version = %s and checksum is null",
-                [(migration.checksum, migration.version) for migration in migrations],
-            )
-
-
-def record_replacing(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
-    """Record the files whose replaced files are all applied, without running them.
-
-    `OperatorError` if only some of these are applied: no file is left that applies the others.
-    """
-    replacing: list[str] = []
+    added: dict[str, Applied] = {}
     for migration in migrations:
         replaced = [version for version in ledger if migration.has_replaced(version)]
         if not migration.replaces or not replaced or migration.version in ledger:
@@ -85,11 +70,26 @@ def record_replacing(session: Session, migrations: list[Migration], ledger: Ledg
                 f" upgrade: first run migrate of the release whose newest migration is {last}"
                 f" {release}".rstrip()
             )
-        replacing.append(migration.version)
-    if replacing:
+        added[migration.version] = Applied(None, None)
+    return {**ledger, **added}
+
+
+def complete_ledger(session: Session, migrations: list[Migration], ledger: Ledger) -> None:
+    """Store the files and checksums that the table lacks, in one transaction.
+
+    Writes nothing if none is missing: `alter table` would wait for each reader of the table.
+    """
+    if any(applied.checksum is None for applied in ledger.values()):
         with session, session.cursor() as cursor:
+            cursor.execute(PREPARE_LEDGER)
             cursor.execute(
-                "insert into schema_migrations (version) select unnest(%s)", (replacing,)
+                "insert into schema_migrations (version) select unnest(%s) on conflict do nothing",
+                ([*ledger],),
+            )
+            cursor.executemany(
+                "update schema_migrations set checksum = %s"
+                " where version = %s and checksum is null",
+                [(migration.checksum, migration.version) for migration in migrations],
             )
 
 
@@ -109,15 +109,23 @@ def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]
     """Return the migrations to run; `OperatorError` if a file is missing, or is too old to run."""
     files = {migration.version for migration in migrations}
     newest = max(ledger, default="")
+    base = max((migration.version for migration in migrations if migration.replaces), default="")
     for version in ledger:
         is_replaced = any(migration.has_replaced(version) for migration in migrations)
         if version not in files and not is_replaced and version < max(files, default=""):
-            raise OperatorError(f"migration {version} is applied but its file is missing")
+            raise OperatorError(
+                f"migration {version} is applied but its file is missing: put it back"
+            )
     for migration in migrations:
         if migration.version not in ledger and migration.version < newest:
             raise OperatorError(
                 f"{locate(migration.path)}: older than {newest}, which is applied already: "
                 "give it a new timestamp"
+            )
+        if migration.version not in ledger and not migration.replaces and migration.version < base:
+            raise OperatorError(
+                f"{locate(migration.path)}: older than {base}, one of those that make the schema:"
+                " give it a new timestamp, also in schema_migrations of databases that have it"
             )
     return [migration for migration in migrations if migration.version > newest]
 

@@ -67,7 +67,7 @@ def status(url: str, folder: Path, report: Report) -> list[Status]:
     """Return all migrations with a file or applied, in order; write nothing, and need no lock."""
     migrations = read(folder)
     with connect(url, report) as session:
-        ledger = history.read_ledger(session)
+        ledger = history.add_replacing(migrations, history.read_ledger(session))
     history.report_edits(migrations, ledger, report)
     names = {migration.version: migration.name for migration in migrations}
     replaced = {version for version in ledger for file in migrations if file.has_replaced(version)}
@@ -88,15 +88,14 @@ def _migrate(url: str, folder: Path, report: Report, *, up: bool) -> None:
     with connect(url, report) as session:
         retry(partial(lock, url, session), report)
         require_utf8(session)
-        ledger = history.read_ledger(session)
-        if up:
-            record = partial(history.record_replacing, session, migrations, ledger)
-            retry(Watch(url, session, report, record).run, report)
-            ledger = history.read_ledger(session)
+        recorded = history.read_ledger(session)
+        ledger = history.add_replacing(migrations, recorded) if up else recorded
         choose = history.find_pending if up else history.find_newest_applied
         chosen = choose(migrations, ledger)
         complete = partial(history.complete_ledger, session, migrations, ledger)
         retry(Watch(url, session, report, complete).run, report)
+        if added := len(ledger) - len(recorded):
+            report(f"recorded {added} files that sum up what is applied, without running them")
         history.report_edits(migrations, ledger, report)
         session.autocommit = False  # SQLAlchemy begins and ends the transactions from here on
         engine = create_engine(f"{DIALECT}://", creator=lambda: session, poolclass=NullPool)

@@ -182,7 +182,7 @@ def test_schema_sql_is_what_the_migrations_make(project: Project) -> None:
     while not files.pop().replaces:
         project.down()
         assert schema_file.dump(project.url) == schemas.pop()
-    project.refuse("not taken back: the movies, .* would be lost", migrations.downgrade)
+    project.refuse("cannot be reverted: the movies, .* would be lost", migrations.downgrade)
     project.up()
     assert schema_file.dump(project.url) == schema_file.FILE.read_text("utf-8")
 
@@ -763,12 +763,33 @@ def test_a_file_is_recorded_where_all_that_it_replaces_is_applied(
         project.query("alter table schema_migrations drop applied_at, drop checksum")
     squash(project)
 
-    assert project.up() == [f"applied {FOURTH}"]
+    status = project.run(migrations.status)
+    assert [(entry.version, bool(entry.applied)) for entry in status] == [(V3, True), (V4, False)]
+    assert project.up() == [
+        "recorded 1 files that sum up what is applied, without running them",
+        f"applied {FOURTH}",
+    ]
     assert project.up() == [f"nothing to do: the newest migration is {V4}"]
     assert project.applied() == [V1, V2, V3, V4]
     assert read_columns(project) == ["b", "c", "id"]
     assert [entry.version for entry in project.run(migrations.status)] == [V3, V4]
     assert dict(project.query(CHECKSUMS))[V3] == migration_files.read(project.folder)[0].checksum
+
+
+def test_a_file_of_a_dba_in_front_of_the_sum_is_refused(project: Project) -> None:
+    """In an empty database, its tables are not there yet; nothing is recorded."""
+    fill(project.folder, {SECOND: CREATE_B, THIRD: SQUASHED.replace(f"..{V2}", f"..{V1}")})
+
+    project.refuse(f"^migrations/{SECOND}:1: older than {V3}, one of those that make the schema")
+    assert project.query(SCHEMA) == []
+    project.query(
+        "create table schema_migrations (version varchar primary key);"
+        f"insert into schema_migrations values ('{V1}'), ('{V2}')"
+    )
+    (project.folder / SECOND).unlink()
+    project.refuse(f"^migration {V2} is applied but its file is missing: put it back")
+
+    assert project.query("select * from schema_migrations") == [(V1,), (V2,)]
 
 
 def test_a_database_with_a_part_of_what_a_file_replaces_is_refused(project: Project) -> None:
