@@ -1,10 +1,11 @@
-"""The command line: serve, web, migrate, queries, import, export, clients.
+"""The command line: serve, web, config, migrate, queries, import, export, clients.
 
 python -m service serve     one process
 python -m service web       several, under gunicorn, as the Procfile does
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import click
@@ -24,6 +26,7 @@ from service.config import Config, require_database_url
 from service.database.embedded import with_database
 from service.database.migrations import files as migration_files
 from service.database.query_testing import run_tests
+from service.database.urls import hide_password
 from service.database.verification import explain_query, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
@@ -99,6 +102,23 @@ def web_(ctx: click.Context) -> None:
     program = str(Path(sys.executable).with_name("gunicorn"))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until gunicorn handles it
     os.execve(program, [program, "service.worker:make_worker"], environ)  # noqa: S606 - no shell
+
+
+@main.command("config")
+@click.pass_obj
+def config_(config: Config) -> None:
+    """Show each setting without secrets, and where it comes from; refuse what a start refuses."""
+    from service.app import create_app  # noqa: PLC0415 - as in `serve`
+
+    for name in settings.SETTINGS:
+        value = attrgetter(name)(config)
+        if name in settings.SECRETS and value:
+            urls = [value] if isinstance(value, str) else value
+            is_url = name.startswith("database.")
+            value = ", ".join(map(hide_password, urls)) if is_url else "***"
+        source = config.sources.get(name, "default")
+        click.echo(f"{settings.show_name(name)} = {json.dumps(value)}  # {source}")
+    create_app(config)
 
 
 @main.group(invoke_without_command=True)

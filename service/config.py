@@ -237,20 +237,31 @@ class Config:
     operations: Operations
     log: Log
     tracing: Tracing
+    # The file or the variable of each setting that is given, such as {"server.port": "PORT"}.
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     # Found once: a reload reads the same files, whatever happens to the folder.
     queries = _find_folder("queries")
     migrations = _find_folder("migrations")
 
 
-SECTIONS = {name: kind for name, kind in get_type_hints(Config).items() if name != "root"}
+NO_SECTIONS = ("root", "sources")
+SECTIONS = {name: kind for name, kind in get_type_hints(Config).items() if name not in NO_SECTIONS}
 SETTINGS: dict[str, kinds.Field[Any]] = {
     f"{section}.{key.name}": key.metadata["kind"]
     for section, kind in SECTIONS.items()
     for key in fields(kind)
 }
+SECRETS = {
+    f"{name}.{key.name}" for name, kind in SECTIONS.items() for key in fields(kind) if not key.repr
+}
 OWN_NAMES = {f"CATALOGUE_{name.replace('.', '_').upper()}": name for name in SETTINGS}
-VARIABLES = PLATFORM_NAMES | OWN_NAMES  # the last one wins
+VARIABLES = {  # the last one wins
+    f"{variable}{suffix}": name
+    for variable, name in (PLATFORM_NAMES | OWN_NAMES).items()
+    for suffix in (("", "_FILE") if name in SECRETS else ("",))
+}
+FILES = {name for name in VARIABLES if name.endswith("_FILE")}  # each has the path of a secret
 show_name = partial(re.sub, r"^(.*?)\.", r"[\1] ")  # [server] port
 
 
@@ -268,23 +279,39 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
             values |= {f"{section}.{key}": value for key, value in keys.items()}
         else:
             values[section] = keys
-    sources = {name: variable for variable, name in VARIABLES.items() if variable in environ}
+    texts, mistakes = _read_secrets(environ)
+    sources = {name: variable for variable, name in VARIABLES.items() if variable in texts}
     sources |= {name: name for name in environ.keys() - VARIABLES.keys() if OWN_NAME.match(name)}
-    values |= {name: environ[variable] for name, variable in sources.items()}
+    values |= {name: texts[variable] for name, variable in sources.items()}
     try:
         loaded = Schema.from_dict(SETTINGS)().load(values)  # nested: names have dots
     except ValidationError as error:
-        mistakes = [
+        mistakes += [
             f"{sources.get(name) or f'{path}: {show_name(name)}'}: {_describe(name, problem)}"
             for name, problems in error.messages_dict.items()
             for problem in dict.fromkeys(problems)
         ]
-        raise OperatorError("\n".join(sorted(mistakes))) from error
+    if mistakes:
+        raise OperatorError("\n".join(sorted(mistakes)))
     sections = {name: kind(**loaded.get(name, {})) for name, kind in SECTIONS.items()}
-    config = Config(root=path.resolve().parent, **sections)
+    given_by = dict.fromkeys(values, str(path)) | sources
+    config = Config(root=path.resolve().parent, **sections, sources=given_by)
     if config.operations.port and config.operations.port == config.server.port:
         raise OperatorError("[operations] port: must differ from [server] port")
     return config
+
+
+def _read_secrets(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables, with the content of the files that they name, and mistakes."""
+    texts, mistakes = dict(environ), []
+    for name in FILES & environ.keys():
+        if (plain := name.removesuffix("_FILE")) in environ:
+            mistakes.append(f"{plain} and {name} are both set: expected one of them")
+        try:  # without the line end, which editors add
+            texts[name] = Path(texts[name]).read_text("utf-8", "surrogateescape").rstrip("\r\n")
+        except OSError as error:
+            mistakes.append(f"{name}: {texts.pop(name)}: cannot be read: {error.strerror}")
+    return texts, mistakes
 
 
 def require_database_url(config: Config) -> None:

@@ -56,7 +56,7 @@ def test_config_toml_shows_every_setting_with_its_default(tmp_path: Path) -> Non
 
     # JSON makes lists of tuples, as in TOML.
     assert json.loads(json.dumps({name: defaults[name] for name in config.SECTIONS})) == shown
-    assert loaded | {"root": tmp_path} == defaults
+    assert loaded | {"root": tmp_path, "sources": {}} == defaults
 
 
 def test_the_platform_names_are_at_the_top_of_the_file() -> None:
@@ -126,8 +126,8 @@ def test_a_variable_of_the_service_wins() -> None:
 
 
 def test_other_variables_are_ignored() -> None:
-    """Other variables, and the place of config.toml, have no effect."""
-    environ = {"PATH": "/bin", "CATALOGUE_CONFIG": "elsewhere.toml", "SERVER_PORT": "1"}
+    """Other variables, and the place of config.toml, have no effect; a port is no secret."""
+    environ = {"PATH": "/bin", "CATALOGUE_CONFIG": "elsewhere.toml", "PORT_FILE": "/nowhere"}
 
     loaded = config.load(DEFAULTS, environ)
 
@@ -283,6 +283,64 @@ def test_a_bad_variable_is_refused_by_its_name(variable: str, value: str) -> Non
     message = refused(DEFAULTS, **{variable: value})
 
     assert message.startswith(f"{variable}: ")
+
+
+@pytest.mark.parametrize(
+    ("variable", "secret"),
+    [
+        ("DATABASE_URL", f"postgresql://u:{SECRET}@h/d"),
+        ("CATALOGUE_DATABASE_URL", f"postgresql://u:{SECRET}@h/d"),
+        ("CATALOGUE_DATABASE_REPLICA_URLS", "postgresql://u@h/d,postgresql://u@g/d"),
+        ("CATALOGUE_LIMITS_REDIS_URL", f"redis://:{SECRET}@h:6379/0"),
+        ("CATALOGUE_OPERATIONS_TOKEN", "0123456789abcdef"),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_secret_may_be_in_a_file(tmp_path: Path, variable: str, secret: str, end: str) -> None:
+    """Its path is in ..._FILE; an editor adds the line end, which is no part of the secret."""
+    path = tmp_path / "secret"
+    path.write_bytes(f"{secret}{end}".encode())
+
+    loaded = config.load(DEFAULTS, {f"{variable}_FILE": str(path)})
+
+    assert asdict(loaded) | {"sources": None} == asdict(
+        config.load(DEFAULTS, {variable: secret})
+    ) | {"sources": None}
+
+
+def test_every_secret_may_be_in_a_file() -> None:
+    """The settings that `repr` hides, and no others, have such a variable."""
+    secrets = {config.VARIABLES[name] for name in config.FILES}
+
+    assert secrets == {
+        "database.url",
+        "database.replica_urls",
+        "limits.redis_url",
+        "operations.token",
+    }
+
+
+def test_a_wrong_file_of_a_secret_is_refused_with_the_other_mistakes(tmp_path: Path) -> None:
+    """Its path is named, but not what is in it; a secret may not come from two places."""
+    wrong = tmp_path / "wrong"
+    wrong.write_text(SECRET)
+    missing = tmp_path / "missing"
+
+    token = "16 or more letters, digits and -._~+/, as of openssl rand -hex 16, or empty"
+    assert list_mistakes(
+        DEFAULTS,
+        PORT="http",
+        DATABASE_URL=f"postgresql://u:{SECRET}@h/d",
+        DATABASE_URL_FILE=str(missing),
+        CATALOGUE_OPERATIONS_TOKEN_FILE=str(wrong),
+        CATALOGUE_SERVER_PORT_FILE="/nowhere",
+    ) == [
+        f"CATALOGUE_OPERATIONS_TOKEN_FILE: must be {token}",
+        "CATALOGUE_SERVER_PORT_FILE: unknown setting; did you mean CATALOGUE_SERVER_PORT?",
+        "DATABASE_URL and DATABASE_URL_FILE are both set: expected one of them",
+        f"DATABASE_URL_FILE: {missing}: cannot be read: No such file or directory",
+        "PORT: must be a whole number",
+    ]
 
 
 def test_the_operations_port_is_another_one() -> None:

@@ -37,6 +37,8 @@ from support import (
     with_user,
 )
 
+from service import config
+
 
 def test_serve_from_its_start_to_ctrl_c(environment: Environment) -> None:
     """It prints the reference's URL and a command to try, but no password.
@@ -329,6 +331,68 @@ def test_all_wrong_settings_are_reported_in_one_start(
         "PORT",
         "WEB_CONCURRENCY",
     ]
+
+
+def test_config_shows_each_setting_and_where_it_comes_from(
+    environment: Environment, tmp_path: Path
+) -> None:
+    """The file, a variable, or the default; passwords and tokens are hidden, wherever they are."""
+    (tmp_path / "secret").write_text("postgresql://u:s3cret@127.0.0.1/d\n")
+    path = tmp_path / "config.toml"
+    path.write_text(
+        '[operations]\ntoken = "s3cret-s3cret-s3cret"\n'
+        '[database]\nreplica_urls = ["postgres://u:s3cret@[::1]/d", "postgres://u@localhost/d"]\n'
+    )
+    del environment["DATABASE_URL"]
+    command = [sys.executable, "-m", "service", "--config", str(path), "config"]
+
+    status, shown, errors = run(
+        command,
+        environment,
+        PORT="5000",
+        DATABASE_URL_FILE=str(tmp_path / "secret"),
+        CATALOGUE_LIMITS_REDIS_URL="redis://:s3cret@127.0.0.1:6379/0",
+    )
+
+    assert (status, errors) == (0, "")
+    assert "s3cret" not in shown
+    lines = shown.splitlines()
+    assert [line.partition(" = ")[0] for line in lines] == [
+        config.show_name(name) for name in config.SETTINGS
+    ]
+    replicas = '"user=u password=*** dbname=d host=::1, user=u dbname=d host=localhost"'
+    assert [line for line in lines if not line.endswith("  # default")] == [
+        "[server] port = 5000  # PORT",
+        '[database] url = "user=u password=*** dbname=d host=127.0.0.1"  # DATABASE_URL_FILE',
+        f"[database] replica_urls = {replicas}  # {path}",
+        '[limits] redis_url = "***"  # CATALOGUE_LIMITS_REDIS_URL',
+        f'[operations] token = "***"  # {path}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "mistakes"),
+    [
+        ({"PORT": "http", "HOST": ""}, ["HOST: shorter than", "PORT: must be"]),
+        (
+            {
+                "DATABASE_URL": "postgresql://u@db.example/d",
+                "CATALOGUE_DATABASE_REQUIRE_TLS": "true",
+            },
+            ["the password of the database may cross a network without TLS"],
+        ),
+    ],
+)
+def test_config_refuses_what_a_start_refuses(
+    environment: Environment, changes: dict[str, str], mistakes: list[str]
+) -> None:
+    """All wrong values at once, or what the values mean together; the database is not asked."""
+    status, _, errors = run([sys.executable, "-m", "service", "config"], environment, **changes)
+
+    assert status == 1
+    assert len(errors.splitlines()) == len(mistakes)
+    for line, mistake in zip(errors.splitlines(), mistakes, strict=True):
+        assert line.removeprefix("Error: ").startswith(mistake)
 
 
 def test_a_config_toml_in_another_folder_needs_only_what_differs(
