@@ -116,7 +116,7 @@ def create_app(
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
     cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
-    health = Health(config.service.environment, sources.require_migrations, cycle)
+    health = Health(config.service, sources.require_migrations, cycle)
     routes = _make_routes(config, sources, access, health, cycle)
     if token := config.operations.token:
         page = MetricsPage(metrics, token)
@@ -129,7 +129,7 @@ def create_app(
         app.cleanup_ctx.append(replicas.run)
     clearing = Clearing(statements, config.changes.keep_days)
     app.cleanup_ctx.extend([clearing.run, limits.run, metrics.sample_regularly])
-    metrics.describe_process(__version__, config.service.environment)
+    metrics.describe_process(__version__, config.service)
     metrics.add_sampler(pool.sample)
     metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS_APP] = _make_operations(config, access, make_operations_routes(health, metrics))

@@ -23,6 +23,7 @@ from service.errors import OperatorError
 # Names that platforms use (https://devcenter.heroku.com/articles/config-vars).
 PLATFORM_NAMES = {
     "ENVIRONMENT": "service.environment",
+    "HEROKU_SLUG_COMMIT": "service.commit",
     "HOST": "server.host",
     "PORT": "server.port",
     "WEB_CONCURRENCY": "server.workers",
@@ -114,9 +115,10 @@ POSITIVE_SECONDS = kinds.Float(validate=Range(0.001, 86400))
 
 @dataclass(frozen=True)
 class Service:
-    """The name of this deployment."""
+    """The name of this deployment, and the commit that it runs."""
 
     environment: str = _setting("development", TEXT)
+    commit: str = _setting("", kinds.String(validate=Length(max=100)))
 
 
 @dataclass(frozen=True)

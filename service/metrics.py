@@ -20,6 +20,7 @@ from prometheus_client import disable_created_metrics as hide_creation_times
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from service.config import Service
 from service.context import METHODS, RequestContext
 from service.errors import Refusal
 from service.log_writer import get_writer
@@ -158,9 +159,8 @@ class Metrics:
         )
 
         # The processes.
-        self.info = gauge(
-            "catalogue_info", "Always 1.", ("version", "environment"), multiprocess_mode="livemax"
-        )
+        labels = ("version", "commit", "environment")
+        self.info = gauge("catalogue_info", "Always 1.", labels, multiprocess_mode="livemax")
         self.log_lines_dropped = counter(
             "catalogue_log_lines_dropped_total", "Log lines that could not be written."
         )
@@ -210,9 +210,9 @@ class Metrics:
             self._statement_failures.labels(query),
         )
 
-    def describe_process(self, version: str, environment: str) -> None:
+    def describe_process(self, version: str, service: Service) -> None:
         """Set the gauges that do not change."""
-        self.info.labels(version, environment).set(1)
+        self.info.labels(version, service.commit, service.environment).set(1)
         self.processes.set(1)
         self.start_time.set(time.time())
 

@@ -70,6 +70,7 @@ def test_the_platform_names_are_at_the_top_of_the_file() -> None:
     ("variable", "value", "section", "key", "expected"),
     [
         ("ENVIRONMENT", "production", "service", "environment", "production"),
+        ("HEROKU_SLUG_COMMIT", "4a74d18", "service", "commit", "4a74d18"),
         ("HOST", "0.0.0.0", "server", "host", "0.0.0.0"),  # noqa: S104 - nothing listens
         ("PORT", "5000", "server", "port", 5000),
         ("WEB_CONCURRENCY", "4", "server", "workers", 4),
@@ -197,6 +198,7 @@ def test_all_mistakes_are_reported_at_once(write: Write) -> None:
 # A setting with its value in config.toml, and values that are wrong.
 BAD = [
     ("environment", '"development"', "5", '""'),
+    ("commit", '""', "5", f'"{"a" * 101}"'),
     ("host", '"127.0.0.1"\nport = 8000', '""\nport = 8000'),
     ("host", '"127.0.0.1"\nport = 0', '""\nport = 0'),
     ("port", "8000", "-1", "65536", "80.5", "true", "[8000]"),

@@ -245,15 +245,17 @@ async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
 
 
 async def test_the_process(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Version, memory, files, and log lines that were dropped."""
-    client = await start(operations__token=TOKEN, service__environment="staging")
+    """Version and commit, memory, files, and log lines that were dropped."""
+    client = await start(
+        operations__token=TOKEN, service__environment="staging", service__commit="4a74d18"
+    )
     metrics = get_app(client)[CYCLE].metrics
     before = read_series(metrics)
     monkeypatch.setattr(get_writer(), "dropped_in_all", get_writer().dropped_in_all + 3)
 
     after = read_series(metrics)
 
-    assert after[f"info{{environment=staging,version={__version__}}}"] == 1
+    assert after[f"info{{commit=4a74d18,environment=staging,version={__version__}}}"] == 1
     assert after["processes"] == 1
     assert after["resident_memory_bytes"] > 10_000_000
     assert 0.1 < after["cpu_seconds_total"] <= time.process_time()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from service import __version__
+from service.config import Service
 from service.errors import Refusal, Unavailable
 from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import json_response
@@ -21,13 +22,15 @@ READY_INTERVAL_S = 15.0  # as often as ops/prometheus.yml asks
 class Health:
     """The handlers of /v1/healthcheck; `require_database` raises `Unavailable`."""
 
-    environment: str
+    service: Service
     require_database: Callable[[], Awaitable[None]]
     cycle: RequestCycle
 
     async def show(self, _: web.Request) -> web.StreamResponse:
         """200 while the process can respond; does not use the database."""
-        info = {"environment": self.environment, "version": __version__}
+        info = {"environment": self.service.environment, "version": __version__}
+        if self.service.commit:
+            info["commit"] = self.service.commit
         return json_response({"status": "available", "system_info": info})
 
     async def ready(self, _: web.Request) -> web.StreamResponse:

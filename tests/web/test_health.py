@@ -32,6 +32,15 @@ async def test_the_healthcheck_tells_environment_and_version(start: Start) -> No
     }
 
 
+async def test_the_healthcheck_tells_the_commit_if_the_deployment_names_it(start: Start) -> None:
+    """Otherwise there is no such field, and the response is the one of earlier releases."""
+    client = await start(service__commit="4a74d18")
+
+    health = await (await client.get("/v1/healthcheck")).json()
+
+    assert health["system_info"]["commit"] == "4a74d18"
+
+
 async def test_liveness_does_not_need_the_database(start: Start) -> None:
     """Without the database a process is alive, so that it is not restarted; all else is 503."""
     client = await start(database__url=AWAY)

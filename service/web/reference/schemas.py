@@ -112,8 +112,10 @@ FeedMetadata = _schema(
 ChangeList = _schema("ChangeList", changes=List(Nested(Change)), metadata=Nested(FeedMetadata))
 SystemInfo = _schema(
     "SystemInfo",
+    ("commit",),
     environment=_field("the name of this deployment", "production"),
     version=_field("the version of the service", __version__),
+    commit=_field("the commit that runs; missing if the deployment names none", "4a74d18"),
 )
 Health = _schema(
     "Health",
