@@ -1,6 +1,7 @@
 """ops/nginx.conf: through nginx, clients see the service's responses, or a list of its cache."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -18,9 +19,10 @@ from aiohttp import ClientSession
 from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
 from support import Execute, add_client, movie_tag, until
+from yarl import URL
 
 from service.errors import Unavailable
-from service.web.problems import CONTENT_TYPE, PROBLEMS, REFERENCE
+from service.web.problems import BY_SLUG, CONTENT_TYPE, PROBLEMS, REFERENCE
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
 MAIN = """
@@ -62,13 +64,16 @@ def proxy(tmp_path: Path) -> Proxy:
     """Start an nginx that compresses everything else, without TLS."""
 
     @asynccontextmanager
-    async def run(client: Client, version: str = "1.1") -> AsyncIterator[ClientSession]:
+    async def run(
+        client: Client, version: str = "1.1", other: Client | None = None
+    ) -> AsyncIterator[ClientSession]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         text = (ROOT / "ops" / "nginx.conf").read_text()
         text = re.sub(r"^ *ssl_.*\n", "", text, flags=re.MULTILINE)
         text = text.replace("listen 443 ssl http2;", f"listen 127.0.0.1:{port};")
-        text = text.replace("server 127.0.0.1:8000;", f"server 127.0.0.1:{client.port};")
+        for example, instance in (("8000", client), ("8001", other or client)):
+            text = text.replace(f"server 127.0.0.1:{example}", f"server 127.0.0.1:{instance.port}")
         text = text.replace("/var/cache/movie-catalogue", str(tmp_path / "cache"))
         text = text.replace("proxy_http_version 1.1", f"proxy_http_version {version}")
         text = text.replace("lock_timeout 200ms", "lock_timeout 60s")  # on a busy machine
@@ -331,6 +336,52 @@ async def test_without_the_service_errors_are_problems(
             "detail": problem.detail,
             "request_id": "mine",
         }
+
+
+async def test_one_of_two_instances_is_enough(start: Start, proxy: Proxy) -> None:
+    """While the other one refuses connections, nothing fails: no reads, and no writes."""
+    first, second = await start(), await start()
+    async with proxy(first, other=second) as session:
+        await first.close()
+
+        for _ in range(6):
+            await create(session)
+            async with session.get("/v1/movies") as response:
+                assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("request_head", "slug"),
+    [
+        (b"GET /v1/movies HTTP/1.1\r\n\r\n", "bad-request"),  # no Host
+        (b"nonsense\r\n\r\n", "bad-request"),
+        (b"GET /v1/movies?title=%s HTTP/1.1\r\nHost: a\r\n\r\n" % (b"a" * 9000), "bad-request"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nCookie: %s\r\n\r\n" % (b"a" * 9000), "bad-request"),
+        (
+            b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: 2097153\r\n\r\n",
+            "malformed-body",
+        ),
+    ],
+    ids=["no host", "not HTTP", "long path", "long header", "large body"],
+)
+async def test_what_nginx_itself_refuses_is_a_problem(
+    proxied: ClientSession, request_head: bytes, slug: str
+) -> None:
+    """The service refuses the same with 400, too."""
+    base = URL(str(proxied._base_url))  # noqa: SLF001 - it has no public name
+    reader, writer = await asyncio.open_connection(base.host, base.port)
+    writer.write(request_head)
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+
+    lines = head.lower().split("\r\n")
+    assert lines[0].startswith("http/1.1 400 ")
+    assert f"content-type: {CONTENT_TYPE}" in lines
+    problem = json.loads(body)
+    assert f"x-request-id: {problem['request_id']}" in lines
+    kind = BY_SLUG[slug]
+    assert problem["type"] == f"{REFERENCE}#{slug}"
+    assert (problem["title"], problem["status"]) == (kind.title, kind.status)
 
 
 async def test_of_many_requests_for_a_new_list_one_reaches_the_service(
