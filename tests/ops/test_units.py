@@ -1,5 +1,6 @@
-"""The systemd units run the Procfile's commands, and systemd accepts them."""
+"""The systemd units run the Procfile's commands and ops/backup.sh, and systemd accepts them."""
 
+import os
 import shlex
 import shutil
 import socket
@@ -29,13 +30,14 @@ def read_unit(name: str) -> ConfigParser:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    """Without a warning; the Python of the checkout is replaced by this one."""
-    copies = [tmp_path / name for name in UNITS.values()]
-    for copy in copies:
-        copy.write_text((ROOT / "ops" / copy.name).read_text().replace(PYTHON, sys.executable))
+    """Without a warning; the programs of the checkout are replaced by those that are here."""
+    units = [*(ROOT / "ops").glob("*.service"), *(ROOT / "ops").glob("*.timer")]
+    for unit in units:
+        text = unit.read_text().replace(PYTHON, sys.executable)
+        (tmp_path / unit.name).write_text(text.replace("/opt/movie-catalogue/ops", f"{ROOT}/ops"))
 
     verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *copies],
+        ["systemd-analyze", "verify", "--man=no", *(tmp_path / unit.name for unit in units)],
         capture_output=True,
         text=True,
         check=False,
@@ -64,6 +66,85 @@ def test_systemd_waits_longer_than_gunicorn() -> None:
 
     assert int(unit["TimeoutStopSec"]) > ceil(server.drain_delay + server.shutdown_timeout) + 5
     assert int(unit["LimitNOFILE"]) > server.max_connections + 128 + settings.database.max_open
+
+
+class Backups:
+    """A folder of backups, with programs that stand in for those of PostgreSQL."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "backup"
+        self._programs = folder / "programs"
+        for path in (self.folder / "wal", self._programs):
+            path.mkdir(parents=True)
+        self.replace(
+            "pg_basebackup",
+            'mkdir "$4"; echo "START WAL LOCATION: 0/1 (file 01)" > "$4/backup_label"',
+        )
+        self.replace("pg_verifybackup", 'test -f "$2/backup_label"')
+        self.replace("pg_archivecleanup", 'echo "$2" > "$1/kept_from"')
+
+    def replace(self, program: str, script: str) -> None:
+        """Make a program."""
+        path = self._programs / program
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def add_old(self, *names: str) -> None:
+        """Add backups of earlier nights."""
+        for name in names:
+            (self.folder / name).mkdir()
+            (self.folder / name / "backup_label").write_text(
+                f"START WAL LOCATION: 0/1 (file {name})\n"
+            )
+
+    def list_names(self) -> list[str]:
+        """Return the names of the backups."""
+        return sorted(path.name for path in self.folder.iterdir() if path.name != "wal")
+
+    def run(self) -> int:
+        """Back up, and return the exit status."""
+        environment = {
+            "PATH": f"{self._programs}:{os.defpath}",
+            "BACKUP": str(self.folder),
+            "BACKUP_URL": "postgresql://backup@127.0.0.1/postgres",
+            "BACKUP_KEEP": "2",
+        }
+        return subprocess.run([ROOT / "ops" / "backup.sh"], env=environment, check=False).returncode
+
+
+def test_a_verified_backup_replaces_the_oldest_one(tmp_path: Path) -> None:
+    """`base` leads to it; the WAL is kept from the oldest backup that stays."""
+    backups = Backups(tmp_path)
+    backups.add_old("base-20260101T020000Z", "base-20260102T020000Z", "unverified-base-1")
+
+    status = backups.run()
+
+    link, kept, new = backups.list_names()
+    assert (status, link, kept) == (0, "base", "base-20260102T020000Z")
+    assert (backups.folder / "base").readlink() == Path(new)
+    assert (backups.folder / "wal" / "kept_from").read_text() == f"{kept}\n"
+
+
+def test_a_backup_that_is_damaged_deletes_nothing(tmp_path: Path) -> None:
+    """The unit fails, and `base` leads to the last good one."""
+    backups = Backups(tmp_path)
+    backups.run()
+    before = backups.list_names()
+    backups.replace("pg_verifybackup", "exit 1")
+
+    status = backups.run()
+
+    assert status == 1
+    assert [name for name in backups.list_names() if "unverified" not in name] == before
+
+
+def test_a_folder_that_was_made_by_hand_is_not_replaced(tmp_path: Path) -> None:
+    """`ln` would put the link into it, and a restore would take the old backup."""
+    backups = Backups(tmp_path)
+    backups.add_old("base")
+
+    assert backups.run() == 1
+    assert backups.list_names() == ["base"]
 
 
 def test_gunicorn_reports_to_systemd_that_it_listens(
