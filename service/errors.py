@@ -144,7 +144,7 @@ class LimitReached(CatalogueError):
 
 
 class Refusal(StrEnum):
-    """Why a request was refused for now, for the metrics; docs/operators/run.md describes each."""
+    """Why a request was refused for now, for the metrics; docs/logs.md describes each."""
 
     NO_DATABASE = "no_database"
     NOT_READY = "not_ready"

@@ -295,8 +295,8 @@ async def test_every_metric_is_there_at_once(start: Start, database: str) -> Non
 
 
 def test_operators_read_of_every_label_and_reason() -> None:
-    """docs/operators/run.md explains them; the metrics say themselves what they are."""
-    text = (ROOT / "docs/operators/run.md").read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
+    """docs/logs.md explains them; the metrics say themselves what they are."""
+    text = (ROOT / "docs/logs.md").read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
     labels = {label for metric in list_metrics() for label in metric.labels}
 
     assert [label for label in sorted(labels) if f"`{label}`" not in text] == []
