@@ -14,7 +14,11 @@ from conftest import ROOT
 from support import list_metrics
 
 OPS = ROOT / "ops"
-TESTS = ROOT / "tests" / "ops" / "alerts_test.yml"
+# The files of rules, each with its tests.
+RULES = {
+    "alerts.yml": "alerts_test.yml",
+    "alerts-infrastructure.yml": "alerts_infrastructure_test.yml",
+}
 PROMTOOL = shutil.which("promtool")
 # Of every series that Prometheus scrapes.
 PROMETHEUS_LABELS = {"job", "instance", "le"}
@@ -22,9 +26,9 @@ PROMETHEUS_LABELS = {"job", "instance", "le"}
 VARIABLES = {"$__rate_interval": "1m", "$instance": ".*"}
 
 
-def list_rules() -> list[dict[str, Any]]:
-    """Return the alerts."""
-    groups = yaml.safe_load((OPS / "alerts.yml").read_text())["groups"]
+def list_rules(name: str = "alerts.yml") -> list[dict[str, Any]]:
+    """Return the alerts of a file."""
+    groups = yaml.safe_load((OPS / name).read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
@@ -128,27 +132,42 @@ def test_a_cause_mutes_its_consequences() -> None:
         } == {"warning"}
 
 
-def test_every_alert_is_tested() -> None:
+def test_every_alert_on_other_parts_has_a_row_and_every_row_an_alert() -> None:
+    """The table of docs/operators/infrastructure.md says what to do."""
+    path = "docs/operators/infrastructure.md"
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / path).read_text(), re.MULTILINE)
+    rules = list_rules("alerts-infrastructure.yml")
+
+    assert sorted(re.findall(r"\w+", " ".join(rows))) == sorted(rule["alert"] for rule in rules)
+    for rule in rules:
+        assert rule["annotations"]["runbook"] == path
+        assert rule["annotations"]["summary"].endswith(".")
+        assert rule["annotations"]["description"].endswith(".")
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_alert_is_tested(name: str) -> None:
     """Each has a test in which it fires."""
-    tests = yaml.safe_load(TESTS.read_text())["tests"]
+    tests = yaml.safe_load((ROOT / "tests" / "ops" / RULES[name]).read_text())["tests"]
     fired = {
-        name
+        alert
         for test in tests
         for check in test["promql_expr_test"]
         for sample in check["exp_samples"]
-        for name in re.findall('alertname="(.*?)"', sample["labels"])
+        for alert in re.findall('alertname="(.*?)"', sample["labels"])
     }
 
-    assert fired == {rule["alert"] for rule in list_rules()}
+    assert fired == {rule["alert"] for rule in list_rules(name)}
 
 
 @pytest.mark.skipif(not PROMTOOL, reason="promtool is missing (apt-get install prometheus)")
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("check", "rules", "ops/alerts.yml"),
         ("check", "config", "ops/prometheus.yml"),
-        ("test", "rules", "tests/ops/alerts_test.yml"),
+        *(("check", "rules", f"ops/{name}") for name in RULES),
+        *(("test", "rules", f"tests/ops/{name}") for name in RULES.values()),
     ],
     ids=" ".join,
 )
