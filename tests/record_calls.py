@@ -18,8 +18,9 @@ from service.database.query import Query
 from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
 from service.expected import load_queries
 
-KINDS = {"id": "id", "movie_id": "id", "change": "change", "last_id": "change", "now": "time"}
+KINDS = {"id": "id", "movie_id": "id", "change": "change", "last_id": "change"}
 KINDS |= {"transaction": "transaction", "last_transaction": "transaction"}
+KINDS |= {"now": "time", "changed_at": "time"}
 SAMPLES = {
     "show_transaction": ["transaction", "now"],
     "expire_keys": ["key"],

@@ -64,7 +64,7 @@ def compare(call: Call, query: Query, rows: Rows, values: Values) -> None:
 def run_tests(
     config: Config, queries: Mapping[str, Query], report: Report, judge: Judge = compare
 ) -> None:
-    """Run the tests, `judge` what each call returns, and `report` which tests cannot be run."""
+    """Run the tests and `judge` what each call returns; `report` each test that cannot be run."""
     document = orjson.loads(CALLS.read_bytes())
     sent = {
         name: replace(query, settings={**query.settings, **SETTINGS})

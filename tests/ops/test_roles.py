@@ -190,7 +190,7 @@ def test_each_login_tests_the_queries(roles: Roles, environment: Environment) ->
     status, out, err = run_here(environment, "queries", "test")
 
     assert (by_owner, shown.endswith(expected), reported) == (0, True, "")
-    assert (status, out) == (0, expected)
+    assert (status, out) == (0, f"as far as they were tested, {expected}")
     assert err == (
         "not tested: changes: permission denied for table movie_changes\n"
         "not tested: changes, cleared: permission denied for table movie_changes\n"

@@ -26,7 +26,7 @@ MARKERS_FORM = (
     'expected "-- migrate:up", then at most one "-- migrate:down", each at the start of a line, '
     "with no other option than transaction:false"
 )
-LIKE_REPLACES = re.compile(r"--\s*replaces\b", re.IGNORECASE)
+LIKE_REPLACES = re.compile(r"^\s*--\s*replaces?\s*:", re.IGNORECASE | re.MULTILINE)
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 REPLACES = re.compile(r"--[ \t]*replaces:[ \t]*([0-9]{14})\.\.([0-9]{14})\b([^\r\n]*)")
 
@@ -116,8 +116,8 @@ def _parse_file(path: Path, before: str | None) -> Migration:
         if line.strip() and not line.lstrip().startswith("--"):
             raise FileError(path, number, 'only -- comments are allowed before "-- migrate:up"')
     replaces = REPLACES.match(comments)
-    if not replaces and LIKE_REPLACES.match(comments):
-        raise FileError(path, 1, 'expected "-- replaces: <14 digits>..<14 digits>"')
+    if LIKE_REPLACES.search(comments) and not (replaces and replaces[1] <= replaces[2]):
+        raise FileError(path, 1, 'expected "-- replaces: <first>..<last version>" in line 1')
     sections: list[Section] = []
     number = comments.count("\n") + 1
     for found, sql in zip(marked[::2], marked[1::2], strict=True):

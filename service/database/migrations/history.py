@@ -120,7 +120,7 @@ def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]
         if migration.version not in ledger and migration.version < newest:
             raise OperatorError(
                 f"{locate(migration.path)}: older than {newest}, which is applied already: "
-                "give it a new timestamp"
+                f"give it a new timestamp, or {newest} if that is a file of your own"
             )
         if migration.version not in ledger and not migration.replaces and migration.version < base:
             raise OperatorError(
