@@ -17,6 +17,7 @@ SQL = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+NAMES = {"commit"}  # a setting, a label and a field
 DATA = re.compile(r"\b(movies|movies_id_seq|idempotency_\w+)\b")
 
 
@@ -41,6 +42,7 @@ def test_no_module_contains_sql_on_the_catalogues_data() -> None:
         (path.relative_to(SERVICE), line, text)
         for path in SERVICE.rglob("*.py")
         for line, text in strings(path.read_text())
+        if text not in NAMES
         if SQL.search(text) and (DATA.search(text) or not path.is_relative_to(SERVICE / "database"))
     ]
 
