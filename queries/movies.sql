@@ -2,7 +2,7 @@
 -- statement takes and returns many rows. The service sends parameters as literals. To run a query in
 -- psql, set its parameters first: the comment below its name shows how. See docs/dbas.md.
 -- `transaction`, here and in idempotency.sql, is the number of the statement's own transaction: clients get it as
--- Catalogue-Position, and a replica that has replayed it shows them their write (docs/clients.md).
+-- Catalogue-Position, and a replica that has replayed it shows them their write (docs/clients/contract.md).
 
 -- name: get_movies(ids)
 -- set: transaction_read_only = on

@@ -111,10 +111,9 @@ async def approve(_: object) -> bool:
 
 
 def read_token_function() -> str:
-    """Return the shell function of docs/clients.md that makes curl send a token."""
-    text = (Path(__file__).parent.parent / "docs/clients.md").read_text()
-    section = text.split("## Tokens")[1].split("\n## ")[0]
-    (function,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    """Return the shell function of the guides that makes curl send a token."""
+    text = (Path(__file__).parent.parent / "docs/clients/guides.md").read_text()
+    (function,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     return str(function)
 
 

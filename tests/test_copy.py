@@ -1,8 +1,7 @@
-"""Runs the program of docs/clients.md that keeps a copy of the catalogue, through kills."""
+"""Runs the program `clients/movies.py`, which keeps a copy of the catalogue, through kills."""
 
 import json
 import random
-import re
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from support import SERVICE, Environment, wait_until
 from service.database import embedded
 from service.database.migrations import runner as migrations
 
+PROGRAM = str(ROOT / "clients/movies.py")
 WRITERS = 3
 COMMITS = 40  # between two faults
 INSERT = "insert into movies (title, year, runtime, genres) select 'x', 2000, n, '{x}' from "
@@ -119,13 +119,6 @@ def read_catalogue(base: str) -> list[object]:
         return movies
 
 
-def read_program() -> str:
-    """Return the program of docs/clients.md."""
-    text = (ROOT / "docs/clients.md").read_text().split("## Changes")[1].split("\n## ")[0]
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    return str(program)
-
-
 class CutOff(BaseHTTPRequestHandler):
     """Sends a list that lacks its last movie, and ends as if it were whole."""
 
@@ -146,7 +139,7 @@ def test_a_copy_is_not_made_of_a_list_that_lacks_movies(
         threading.Thread(target=server.serve_forever).start()
         stack.callback(server.shutdown)
         copied = environment | {"API": f"http://127.0.0.1:{server.server_port}"}
-        command = [sys.executable, "-u", "-c", read_program()]
+        command = [sys.executable, "-u", PROGRAM]
         copy = stack.enter_context(
             subprocess.Popen(command, cwd=tmp_path, env=copied, stdout=subprocess.PIPE, text=True)
         )
@@ -162,7 +155,6 @@ def test_a_copy_is_exact_after_kills(
     folder: Path, tmp_path: Path, environment: Environment
 ) -> None:
     """Of the service, of PostgreSQL and of the program, while transactions stay open for long."""
-    program = read_program()
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:
@@ -171,8 +163,8 @@ def test_a_copy_is_exact_after_kills(
         served = environment | {"DATABASE_URL": url, "PORT": str(port), "LOG_LEVEL": "error"}
         service = Program([*SERVICE, "serve"], ROOT, served)
         stack.callback(service.stop)
-        copied = environment | {"API": f"{base}/v1"}
-        copy = Program([sys.executable, "-c", program], tmp_path, copied)
+        copied = environment | {"API": base}
+        copy = Program([sys.executable, PROGRAM], tmp_path, copied)
         stack.callback(copy.stop)
 
         def kill_database() -> None:

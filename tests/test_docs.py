@@ -29,13 +29,13 @@ from service.web.problems import BY_SLUG
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench" / "README.md"]
 )
-WITH_CONSOLES = [
-    ROOT / name
-    for name in ("README.md", "docs/clients.md", "docs/dbas.md", "docs/operators/run.md")
-]
+WITH_CONSOLES = [ROOT / name for name in ("README.md", "docs/dbas.md", "docs/operators/run.md")]
+CONTRACT = ROOT / "docs/clients/contract.md"
+# The documents with commands for clients, in the order of a reader.
+FOR_CLIENTS = [ROOT / "docs/clients" / name for name in ("quick-start.md", "guides.md")]
 SETTINGS = {field.name for kind in SECTIONS.values() for field in fields(kind)}
 # Folders at the start of paths in documents.
-FOLDERS = "bench|docs|migrations|ops|queries|samples|service|tests"
+FOLDERS = "bench|clients|docs|migrations|ops|queries|samples|service|tests"
 
 
 def name_document(path: Path) -> str:
@@ -46,6 +46,7 @@ def name_document(path: Path) -> str:
 def mask(text: str) -> str:
     """Replace the parts that differ in each run."""
     text = re.sub(r'"\d{4}-\d\d-\d\dT[^"]*Z"', '"<time>"', text)
+    text = re.sub(r'"id": \d+', '"id": <id>', text)
     text = re.sub(r'"request_id": "[^"]*"', '"request_id": "<id>"', text)
     text = re.sub(r"in \d+\.\d s(?: \([\d,]+ rows/s\))?", "in <time>", text)
     text = re.sub(r"^the queries of \S+", "the queries of <folder>", text, flags=re.MULTILINE)
@@ -69,34 +70,38 @@ def read_sections(path: Path) -> set[str]:
 
 
 async def run_console(
-    path: Path, client: Client, environment: dict[str, str], folder: Path, prelude: str = ""
+    paths: list[Path], client: Client, environment: dict[str, str], folder: Path, prelude: str = ""
 ) -> list[tuple[str, str]]:
-    """Run all commands of a document in order; return those that print something else, and what.
+    """Run all commands of the documents in one shell; return the wrong ones, and what they print.
 
-    `prelude` are commands before each one.
+    `prelude` are commands before the first one.
     """
     (folder / "samples").symlink_to(ROOT / "samples")
     address = str(client.make_url("")).rstrip("/")
-    steps = read_console(path)
+    steps = [step for path in paths for step in read_console(path)]
     assert steps
-    wrong = []
-    for command, expected in steps:
-        process = await asyncio.create_subprocess_exec(
-            *("sh", "-c", prelude + command.replace("http://127.0.0.1:8000", address)),
-            cwd=folder,
-            env={
-                **environment,
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
-                "PYTHONPATH": str(ROOT),
-                "CATALOGUE_CONFIG": str(ROOT / "config.toml"),
-            },
-            stdout=PIPE,
-            stderr=STDOUT,
-        )
-        printed, _ = await asyncio.wait_for(process.communicate(), 20)
-        if mask(printed.decode()) != mask(expected):
-            wrong.append((command, printed.decode()))
-    return wrong
+    end = "\N{END OF TRANSMISSION}\n"  # of the output of a command
+    commands = [command.replace("http://127.0.0.1:8000", address) for command, _ in steps]
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", prelude + "".join(f"{command}\nprintf '{end}'\n" for command in commands)),
+        cwd=folder,
+        env={
+            **environment,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "CATALOGUE_CONFIG": str(ROOT / "config.toml"),
+        },
+        stdout=PIPE,
+        stderr=STDOUT,
+    )
+    printed, _ = await asyncio.wait_for(process.communicate(), 20 * len(steps))
+    outputs = printed.decode().split(end)
+    assert outputs.pop() == ""
+    return [
+        (command, output)
+        for (command, expected), output in zip(steps, outputs, strict=True)
+        if mask(output) != mask(expected)
+    ]
 
 
 @pytest.mark.parametrize("path", WITH_CONSOLES, ids=name_document)
@@ -104,19 +109,24 @@ async def test_commands_print_what_the_document_shows(
     client: Client, environment: dict[str, str], tmp_path: Path, path: Path
 ) -> None:
     """The catalogue is empty, and clients need no token."""
-    assert await run_console(path, client, environment, tmp_path) == []
+    assert await run_console([path], client, environment, tmp_path) == []
 
 
-async def test_commands_for_clients_print_the_same_with_a_token(
-    start: Start, execute: Execute, environment: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("anonymous", ["write", "none"])
+async def test_commands_for_clients_print_what_the_documents_show(
+    start: Start, execute: Execute, environment: dict[str, str], tmp_path: Path, anonymous: str
 ) -> None:
-    """The service requires a token; docs/clients.md has a function that sends it."""
-    client = await start(access__anonymous="none")
+    """The catalogue has movies; with `none`, a function of the guides sends a token."""
+    client = await start(access__anonymous=anonymous)
     environment["TOKEN"] = add_client(execute, "write")
-
-    wrong = await run_console(
-        ROOT / "docs/clients.md", client, environment, tmp_path, read_token_function()
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select title, 2000 + n, 100, array['animation'] from generate_series(1, 9) as n,"
+        " unnest(array['Moana', 'Brave', 'Cars']) as title"
     )
+
+    prelude = read_token_function() if anonymous == "none" else ""
+    wrong = await run_console(FOR_CLIENTS, client, environment, tmp_path, prelude)
 
     assert wrong == []
 
@@ -258,7 +268,7 @@ def test_the_readme_lists_every_route(settings: Callable[..., Config]) -> None:
 
 def test_clients_read_of_every_problem() -> None:
     """The table of errors has every problem with its status."""
-    text = (ROOT / "docs/clients.md").read_text()
+    text = CONTRACT.read_text()
     listed = re.findall(r"^\| (\d{3}) \| `([a-z-]+)` \|", text, re.MULTILINE)
 
     assert sorted(listed) == sorted((str(p.status), p.slug) for p in BY_SLUG.values())
@@ -266,7 +276,7 @@ def test_clients_read_of_every_problem() -> None:
 
 def test_clients_read_of_every_parameter_of_lists() -> None:
     """The table of parameters has all of them."""
-    text = (ROOT / "docs/clients.md").read_text()
+    text = CONTRACT.read_text()
     table = text.split("| parameter | meaning |")[1].split("\n\n")[0]
     first_cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
 
@@ -275,7 +285,7 @@ def test_clients_read_of_every_parameter_of_lists() -> None:
 
 def test_clients_read_the_limits_of_the_rules() -> None:
     """The table of fields has the constants of `rules.py`."""
-    text = (ROOT / "docs/clients.md").read_text()
+    text = CONTRACT.read_text()
     rule = dict(re.findall(r"^\| `(\w+)` \| yes \| (.*) \|$", text, re.MULTILINE))
 
     assert f"; 1 to {rules.MAX_TITLE_BYTES} bytes of UTF-8" in rule["title"]
@@ -286,7 +296,7 @@ def test_clients_read_the_limits_of_the_rules() -> None:
 
 def test_clients_read_which_cells_of_a_csv_are_formulas() -> None:
     """A spreadsheet takes them for some; they are sent as they are."""
-    text = (ROOT / "docs/clients.md").read_text()
+    text = CONTRACT.read_text()
     (listed,) = re.findall(r"\*\*A cell of a CSV may begin with (.*?)\*\*", text)
     encode = OUTPUT_FORMS["csv"].encode
 

@@ -141,7 +141,7 @@ def test_the_service_and_the_database_have_the_same_limits(
     remedy = (
         f"{constant} in service/catalogue/rules.py is {limit}, but {place} in the migrated database"
         " has another limit. Correct the constant, or write a migration that changes the database."
-        " Then correct the table of fields in docs/clients.md."
+        " Then correct the table of fields in docs/clients/contract.md."
     )
 
     assert is_accepted(execute, make_fields(limit)), remedy

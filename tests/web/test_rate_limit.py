@@ -93,7 +93,7 @@ UNITS: list[tuple[bytes, int]] = [
 
 
 async def test_lists_and_large_bodies_take_more_units(start: Start, clock: StoppedClock) -> None:
-    """As docs/clients.md says."""
+    """As docs/clients/contract.md says."""
     client = await start(limits__rate=1, limits__burst=30)
 
     for sent, units in UNITS:

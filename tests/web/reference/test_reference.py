@@ -138,7 +138,7 @@ async def test_responses_to_head_have_no_content(document: dict[str, Any]) -> No
 
 
 async def test_only_bodies_of_requests_refuse_other_fields(document: dict[str, Any]) -> None:
-    """Responses may get new fields within /v1 (docs/clients.md, Compatibility)."""
+    """Responses may get new fields within /v1 (docs/clients/contract.md, Compatibility)."""
     schemas = document["components"]["schemas"].items()
 
     strict = {name for name, schema in schemas if schema.get("additionalProperties") is False}

@@ -1,0 +1,149 @@
+/** A client of the movie catalogue for Node.js 18 or later, to copy and change. */
+import { randomUUID } from "node:crypto"; // in a browser: crypto.randomUUID
+
+const PAUSES_S = [0.5, 1, 2, 4, 8, 10, 10]; // together longer than a restart of the service
+const MAX_PAUSE_S = 60; // also if Retry-After is longer
+const REPEATED = [409, 429, 503]; // nothing is wrong with the request: try later
+
+/**
+ * @typedef {{title: string, year: number, runtime: string, genres: string[]}} MovieInput
+ * @typedef {MovieInput & {id: number, version: number, created_at: string,
+ *   updated_at: string}} Movie
+ * @typedef {{status: number, movie?: Movie, problem?: object}} Result
+ */
+
+/** The service refused a request; `errors` has each mistake with its place. */
+export class Problem extends Error {
+  /** @param {number} status @param {{detail?: string, errors?: object[]}} content */
+  constructor(status, content) {
+    super(`${status} ${content.detail ?? ""} ${JSON.stringify(content.errors ?? [])}`);
+    this.status = status;
+    this.errors = content.errors ?? [];
+  }
+}
+
+/** The requests to a catalogue. */
+export class Catalogue {
+  /** @param {string} api @param {string} [token] */
+  constructor(api, token) {
+    this.api = api;
+    this.authorization = token ? { Authorization: `Bearer ${token}` } : {};
+  }
+
+  /**
+   * Send a request; send it again after a lost connection, and when Retry-After says so.
+   * @template T
+   * @param {string} method
+   * @param {string} path
+   * @param {{body?: object, headers?: Record<string, string>,
+   *   read?: (response: Response) => Promise<T>, timeout?: number}} [options] `read` reads the body
+   * @returns {Promise<T>}
+   */
+  async send(method, path, options = {}) {
+    const { body, headers, read = (response) => response.json(), timeout = 30_000 } = options;
+    for (const pause of [...PAUSES_S, null]) {
+      let after = null;
+      try {
+        const response = await fetch(this.api + path, {
+          method,
+          headers: { ...this.authorization, ...headers },
+          body: body && JSON.stringify(body),
+          signal: AbortSignal.timeout(timeout),
+        });
+        if (response.ok) return await read(response);
+        if (!REPEATED.includes(response.status) || pause === null) {
+          throw new Problem(response.status, await response.json().catch(() => ({})));
+        }
+        after = response.headers.get("Retry-After");
+        await response.body?.cancel();
+      } catch (error) {
+        if (error instanceof Problem || pause === null) throw error;
+      }
+      const wait = /^\d+$/.test(after ?? "") ? Math.min(Number(after), MAX_PAUSE_S) : pause;
+      await new Promise((done) => setTimeout(done, 1000 * (wait + Math.random() / 4)));
+    }
+  }
+
+  /**
+   * Create a movie once; with a stored key, also if this process is started again.
+   * @param {MovieInput} movie @param {string} [key] @returns {Promise<Movie>}
+   */
+  async create(movie, key = randomUUID()) {
+    const headers = { "Idempotency-Key": key };
+    return (await this.send("POST", "/v1/movies", { body: movie, headers })).movie;
+  }
+
+  /**
+   * Create up to 100 movies; return the status of each, with its movie or problem.
+   * @param {MovieInput[]} movies @param {string} key @returns {Promise<Result[]>}
+   */
+  async createMany(movies, key) {
+    const headers = { "Idempotency-Key": key, Prefer: "handling=lenient" };
+    return (await this.send("POST", "/v1/movies/batch", { body: { movies }, headers })).results;
+  }
+
+  /**
+   * Change the fields that `decide` returns for the movie as it is now.
+   * @param {number} id @param {(movie: Movie) => Partial<MovieInput>} decide
+   * @returns {Promise<Movie>}
+   */
+  async change(id, decide) {
+    const path = `/v1/movies/${id}`;
+    const read = async (response) => [response.headers.get("ETag"), (await response.json()).movie];
+    for (;;) {
+      const [tag, movie] = await this.send("GET", path, { read });
+      const options = { body: decide(movie), headers: { "If-Match": tag } };
+      try {
+        return (await this.send("PATCH", path, options)).movie;
+      } catch (error) {
+        if (error.status !== 412) throw error; // else somebody was faster: decide again
+      }
+    }
+  }
+
+  /** Return all movies that match, page by page. @returns {AsyncGenerator<Movie>} */
+  async *movies(/** @type {Record<string, string | number>} */ filters) {
+    for (let cursor = ""; cursor !== null; ) {
+      const query = new URLSearchParams({ page_size: 100, ...filters, ...(cursor && { cursor }) });
+      const page = await this.send("GET", `/v1/movies?${query}`);
+      yield* page.movies;
+      cursor = page.metadata.next_cursor;
+    }
+  }
+}
+
+/** A copy of the catalogue in memory. To store it, store the movies and the cursor together. */
+export class Copy {
+  /** @type {Map<number, Movie>} */ movies = new Map();
+  /** @type {string | null} */ cursor = null;
+
+  /** Get all movies the first time, then the changes; wait up to 20 s if there are none. */
+  async update(/** @type {Catalogue} */ catalogue) {
+    try {
+      if (this.cursor === null) return await this.copyAll(catalogue);
+      const path = `/v1/changes?wait=20&after=${encodeURIComponent(this.cursor)}`;
+      const { changes, metadata } = await catalogue.send("GET", path);
+      for (const { id, movie } of changes) {
+        if (movie) this.movies.set(id, movie);
+        else this.movies.delete(id);
+      }
+      this.cursor = metadata.next_cursor;
+    } catch (error) {
+      if (error.status !== 410) throw error;
+      await this.copyAll(catalogue); // the feed no longer has all changes after the cursor
+    }
+  }
+
+  async copyAll(/** @type {Catalogue} */ catalogue) {
+    const read = async (response) => {
+      const lines = (await response.text()).split("\n").filter((line) => line);
+      const total = Number(response.headers.get("Total-Records"));
+      if (lines.length !== total) throw new Error("the list broke off");
+      return [response.headers.get("Changes-Cursor"), lines.map((line) => JSON.parse(line))];
+    };
+    const options = { headers: { Accept: "application/x-ndjson" }, read, timeout: 3_600_000 };
+    const [cursor, movies] = await catalogue.send("GET", "/v1/movies", options);
+    this.movies = new Map(movies.map((movie) => [movie.id, movie]));
+    this.cursor = cursor;
+  }
+}

@@ -1,0 +1,149 @@
+"""A client of the movie catalogue to copy; as a program, it keeps a copy of $API in copy.db."""
+
+import json
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypedDict
+from uuid import uuid4
+
+import requests
+
+PAUSES_S = (0.5, 1, 2, 4, 8, 10, 10)  # together longer than a restart of the service
+MAX_PAUSE_S = 60  # also if Retry-After is longer
+REPEATED = {409, 429, 503}  # nothing is wrong with the request: try later
+LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+
+
+class MovieInput(TypedDict):
+    """The fields that a client sends."""
+
+    title: str
+    year: int
+    runtime: str  # such as "107 mins"
+    genres: list[str]
+
+
+class Movie(MovieInput):
+    """A movie of the catalogue; later releases may add fields."""
+
+    id: int
+    version: int
+    created_at: str
+    updated_at: str
+
+
+class Problem(Exception):
+    """The service refused a request; `errors` has each mistake with its place."""
+
+    def __init__(self, response: requests.Response) -> None:
+        is_json = "json" in response.headers.get("Content-Type", "")  # a proxy may send HTML
+        content = response.json() if is_json else {}
+        self.status = response.status_code
+        self.errors: list[dict[str, str]] = content.get("errors", [])
+        super().__init__(f"{self.status} {content.get('detail', response.reason)} {self.errors}")
+
+
+class Catalogue:
+    """The requests to a catalogue."""
+
+    def __init__(self, api: str, token: str | None = None) -> None:
+        self.api = api
+        self.session = requests.Session()
+        if token:
+            self.session.headers["Authorization"] = f"Bearer {token}"
+
+    def send(self, method: str, path: str, **options: Any) -> requests.Response:
+        """Send a request; send it again after a lost connection, and when Retry-After says so."""
+        pauses = iter(PAUSES_S)
+        while True:
+            pause, after = next(pauses, None), ""
+            try:
+                response = self.session.request(method, self.api + path, timeout=30, **options)
+                if response.ok:
+                    return response
+                if response.status_code not in REPEATED or pause is None:
+                    raise Problem(response)
+                after = response.headers.get("Retry-After", "")
+            except LOST:
+                if pause is None:
+                    raise
+            wait = min(int(after), MAX_PAUSE_S) if after.isdigit() else pause
+            time.sleep(wait + random.random() / 4)  # other clients wait as long
+
+    def create(self, movie: MovieInput, key: str | None = None) -> Movie:
+        """Create a movie once; with a stored key, also if this process is started again."""
+        headers = {"Idempotency-Key": key or str(uuid4())}
+        return self.send("POST", "/v1/movies", json=movie, headers=headers).json()["movie"]
+
+    def create_many(self, movies: list[MovieInput], key: str) -> list[dict[str, Any]]:
+        """Create up to 100 movies; return the status of each, with its movie or problem."""
+        headers = {"Idempotency-Key": key, "Prefer": "handling=lenient"}
+        batch = {"movies": movies}
+        return self.send("POST", "/v1/movies/batch", json=batch, headers=headers).json()["results"]
+
+    def change(self, movie_id: int, decide: Callable[[Movie], dict[str, Any]]) -> Movie:
+        """Change the fields that `decide` returns for the movie as it is now."""
+        path = f"/v1/movies/{movie_id}"
+        while True:
+            seen = self.send("GET", path)
+            fields = decide(seen.json()["movie"])
+            headers = {"If-Match": seen.headers["ETag"]}
+            try:
+                return self.send("PATCH", path, json=fields, headers=headers).json()["movie"]
+            except Problem as problem:
+                if problem.status != 412:  # else somebody was faster: decide again
+                    raise
+
+    def movies(self, **filters: str | int) -> Iterator[Movie]:
+        """Return all movies that match, page by page."""
+        page = {"metadata": {"next_cursor": ""}}
+        while (cursor := page["metadata"]["next_cursor"]) is not None:
+            query = {"page_size": 100, **filters, **({"cursor": cursor} if cursor else {})}
+            page = self.send("GET", "/v1/movies", params=query).json()
+            yield from page["movies"]
+
+
+def copy_all(catalogue: Catalogue, db: sqlite3.Connection) -> str:
+    """Copy all movies, and return the cursor after which the changes follow."""
+    accept = {"Accept": "application/x-ndjson"}
+    with catalogue.send("GET", "/v1/movies", headers=accept, stream=True) as response:
+        db.execute("delete from movies")
+        rows = ((json.loads(line)["id"], line.decode()) for line in response.iter_lines())
+        copied = db.executemany("insert into movies values (?, ?)", rows).rowcount
+        if copied != int(response.headers["Total-Records"]):
+            raise requests.ConnectionError(f"the list broke off after {copied} movies")
+        return response.headers["Changes-Cursor"]
+
+
+def follow(catalogue: Catalogue, db: sqlite3.Connection, cursor: str) -> str:
+    """Apply the next changes, wait up to 20 s if there are none, and return the next cursor."""
+    try:
+        answer = catalogue.send("GET", "/v1/changes", params={"after": cursor, "wait": 20}).json()
+    except Problem as problem:
+        if problem.status != 410:  # else the feed no longer has all changes after the cursor
+            raise
+        return copy_all(catalogue, db)
+    for change in answer["changes"]:
+        db.execute("delete from movies where id = ?", [change["id"]])
+        if movie := change.get("movie"):
+            db.execute("insert into movies values (?, ?)", [movie["id"], json.dumps(movie)])
+    return answer["metadata"]["next_cursor"]
+
+
+if __name__ == "__main__":
+    source = Catalogue(os.environ.get("API", "http://127.0.0.1:8000"), os.environ.get("TOKEN"))
+    copy = sqlite3.connect("copy.db")
+    copy.execute("create table if not exists movies (id integer primary key, movie text)")
+    copy.execute("create table if not exists feed (id integer primary key, cursor text)")
+    while True:
+        try:
+            with copy:  # one transaction for the movies and their cursor; an error undoes it
+                known = copy.execute("select cursor from feed").fetchone()
+                after = follow(source, copy, *known) if known else copy_all(source, copy)
+                copy.execute("replace into feed values (1, ?)", [after])
+        except requests.RequestException as error:  # a stream broke off: begin again
+            print(error)
+            time.sleep(1)
