@@ -17,6 +17,7 @@ MIN_YEAR = 1888  # Roundhay Garden Scene
 MAX_TITLE_BYTES = 500
 MAX_GENRES = 5
 MAX_GENRE_BYTES = 100
+TEXT = r"^[^\x00]*[^\s\x00][^\x00]*$"  # for JSON Schema: not blank, no NUL
 RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
 
 
@@ -96,7 +97,7 @@ class MovieInput(JSONObject):
         {
             "minLength": 1,
             "maxLength": MAX_TITLE_BYTES,
-            "pattern": r"\S",
+            "pattern": TEXT,
             "description": f"1 to {MAX_TITLE_BYTES} bytes of UTF-8, not blank; stored byte for"
             " byte",
             "examples": ["Casablanca"],
@@ -108,7 +109,8 @@ class MovieInput(JSONObject):
         _check_year,
         {
             "minimum": MIN_YEAR,
-            "description": f"{MIN_YEAR} to this year (UTC)",
+            "format": "int32",
+            "description": f"{MIN_YEAR} to this year (UTC); digits only, not `1942.0`",
             "examples": [1942],
         },
     )
@@ -128,7 +130,7 @@ class MovieInput(JSONObject):
         "an array of strings",
         _check_genres,
         {
-            "items": {"type": "string", "minLength": 1, "maxLength": MAX_GENRE_BYTES},
+            "items": {"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": TEXT},
             "minItems": 1,
             "maxItems": MAX_GENRES,
             "uniqueItems": True,

@@ -62,7 +62,11 @@ def _genres(which: str, example: str) -> QueryParameter:
         f" bytes each, {which} of which a movie must have",
         _parse_genres,
         type="array",
-        items={"type": "string", "maxLength": MAX_GENRE_BYTES, "pattern": "^[^,]+$"},
+        items={
+            "type": "string",
+            "maxLength": MAX_GENRE_BYTES,
+            "pattern": r"^[^,\x00]*[^,\s\x00][^,\x00]*$",
+        },
         minItems=1,
         maxItems=MAX_GENRES,
         examples=[example.split(",")],
@@ -144,6 +148,11 @@ def _parse_ids(text: str) -> tuple[int, ...]:
     return ids
 
 
+def _name_sort(sort: str) -> str:
+    """Return the name for generated clients, such as YEAR_DESC: they make none of `-`."""
+    return f"{sort.removeprefix('-')}{'_desc' if sort.startswith('-') else ''}".upper()
+
+
 class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
@@ -153,14 +162,14 @@ class MoviesQuery(Schema):
         type="array",
         items={"type": "integer", "format": "int64", "minimum": 1, "maximum": MAX_BIGINT},
         minItems=1,
-        maxItems=MAX_PAGE_SIZE,
-        examples=[[7, 8]],
+        maxItems=MAX_PAGE_SIZE,  # no example: tools send the examples of all parameters at once
     )
     title = QueryParameter(
         f"words of the title, or beginnings of words like `cas*`, at most {MAX_TITLE_BYTES} bytes",
         type="string",
         minLength=1,
         maxLength=MAX_TITLE_BYTES,
+        pattern=r"^[^\x00]+$",
         examples=["cas*"],
     )
     genres = _genres("all", "drama,romance")
@@ -174,6 +183,7 @@ class MoviesQuery(Schema):
         lambda text: SORTS[SORTS.index(text)],
         type="string",
         enum=[*SORTS],
+        **{"x-enum-varnames": [_name_sort(sort) for sort in SORTS]},
     )
     page_size = number_parameter(MAX_PAGE_SIZE)
     page = number_parameter(MAX_INTEGER)

@@ -1,8 +1,9 @@
 """Builds the OpenAPI 3.1 document from the routes and the marshmallow schemas.
 
 https://spec.openapis.org/oas/v3.1.0. Every route has an `Operation`. What all operations share is
-added here: the request id, the problems that any request can get, HEAD and OPTIONS. apispec turns
-schemas and names of components into references.
+added here: the request id, and the problems that any request can get. apispec turns schemas and
+names of components into references. HEAD and OPTIONS are only in the description: as operations,
+they would be half of a generated client, and nobody calls them by name.
 """
 
 import re
@@ -17,6 +18,7 @@ from marshmallow import Schema
 
 from service import __version__
 from service.access.clients import Scope
+from service.web.http.conditions import ENTITY_TAGS
 from service.web.http.contexts import WELL_FORMED_ID
 from service.web.http.headers import POSITIONS
 from service.web.problems import BY_SLUG, CONTENT_TYPE, example_json
@@ -116,7 +118,6 @@ HEADERS = {
     "Catalogue-Position": _header(
         "With a write: sent with a `GET`, its response shows at least this write.", required=False
     ),
-    "Allow": _header("The methods of this path."),
     "Upgrade": _header("`HTTP/1.1`."),
     "Retry-After": _header("Seconds to wait before the next attempt.", type="integer", minimum=0),
     "ETag": _header("The entity tag; it changes whenever the response does.", required=False),
@@ -138,12 +139,12 @@ HEADERS = {
 PROBLEM_HEADERS = {
     401: ("WWW-Authenticate",),
     403: ("WWW-Authenticate",),
-    405: ("Allow",),
     409: ("Retry-After",),
     426: ("Upgrade",),
     429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
     503: ("Retry-After",),
 }
+ETAGS = rf"^([ \t]*\*[ \t]*|{ENTITY_TAGS.pattern})$"
 REQUEST_ID = parameter(
     "X-Request-Id",
     "header",
@@ -151,7 +152,7 @@ REQUEST_ID = parameter(
     " Otherwise the service makes a new one.",
 )
 IF_NONE_MATCH = parameter(
-    "If-None-Match", "header", "The `ETag` that you have; 304 if it is current.", minLength=1
+    "If-None-Match", "header", "The `ETag` that you have; 304 if it is current.", pattern=ETAGS
 )
 POSITION = parameter(
     "Catalogue-Position",
@@ -202,26 +203,10 @@ def build_document(
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
-    paths = set[str]()
     for route in filter(lambda route: route.name, routes):
-        operation, path = described[route.name], route.path
-        operations = {route.method.lower(): _describe(route, operation, anonymous)}
-        if route.method == "GET":
-            head = operation._replace(
-                summary=f"{operation.summary} (headers only)",
-                description="As `GET`, without the body.",
-            )
-            named = route._replace(name=f"{route.name}_head")
-            operations["head"] = _describe(named, head, anonymous)
-            responses = operations["head"]["responses"]
-            for status, each in responses.items():  # clients would parse the empty body
-                whole = _problem_response(each) if isinstance(each, str) else each
-                responses[status] = {key: it for key, it in whole.items() if key != "content"}
-        if path not in paths:
-            paths.add(path)
-            named = route._replace(name=f"{route.name}_options", scope=Scope.NONE)
-            operations["options"] = _describe(named, _options(operation), anonymous)
-        spec.path(re.sub(r"\{(\w+):[^/]*\}", r"{\1}", path), operations=operations)
+        path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
+        operation = _describe(route, described[route.name], anonymous)
+        spec.path(path, operations={route.method.lower(): operation})
     # Only those that an operation refers to.
     for group in sorted(set(re.findall("#/components/responses/([a-z.-]+)", str(spec.to_dict())))):
         spec.components.response(group, _problem_response(group))
@@ -272,19 +257,6 @@ def _describe(route: Route, operation: Operation, anonymous: Scope) -> Json:
 def _add_position(described: Json) -> Json:
     name = "Catalogue-Position"
     return described | {"headers": described["headers"] | {name: name}}
-
-
-def _options(other: Operation) -> Operation:
-    """Describe OPTIONS: any id is accepted, because the movie is not looked up."""
-    path = tuple({**p, "schema": STRING} for p in other.parameters if p["in"] == "path")
-    return Operation(
-        summary="List the methods of this path",
-        description="Does not use the database.",
-        response=response("The methods, in `Allow`.", ("Allow",)),
-        parameters=path,
-        status=204,
-        tag=other.tag,
-    )
 
 
 def _group_problems(slugs: Iterable[str]) -> dict[int, str]:

@@ -17,8 +17,10 @@ from service.web.http.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.http.query_strings import QueryParameter, list_parameters
 from service.web.movies.parameters import PARAMETERS
 from service.web.movies.streams import STREAMS
+from service.web.problems import BY_SLUG, example_json
 from service.web.reference import schemas
 from service.web.reference.document import (
+    ETAGS,
     IF_NONE_MATCH,
     STRING,
     Json,
@@ -75,13 +77,13 @@ PRECONDITIONS = (
         "If-Match",
         "header",
         "`ETag`s or `*`: change the movie only if one of them is its current one; otherwise 412.",
-        minLength=1,
+        pattern=ETAGS,
     ),
     parameter(
         "If-None-Match",
         "header",
         "`ETag`s or `*`: change the movie only if none of them is its current one; otherwise 412.",
-        minLength=1,
+        pattern=ETAGS,
     ),
     parameter(
         "If-Unmodified-Since",
@@ -192,7 +194,15 @@ OPERATIONS: Mapping[str, Operation] = {
         (IDEMPOTENCY_KEY, PREFER),
         MOVIES,
         status=201,
-        multi_status=json_response("The results.", schemas.BatchResults, ("Preference-Applied",)),
+        multi_status=json_response(
+            "The results.",
+            schemas.BatchResults,
+            ("Preference-Applied",),
+            results=[
+                {"status": 201, "movie": schemas.make_example(schemas.Movie())},
+                {"status": 422, "problem": example_json(BY_SLUG["validation-failed"])},
+            ],
+        ),
     ),
     "show_movie": Operation(
         "Show a movie",

@@ -15,6 +15,7 @@ from service.catalogue.rules import MOVIE, MovieInput
 from service.web import index
 from service.web.problems import REFERENCE
 
+BIGINT = {"minimum": 1, "format": "int64"}  # or generators in some languages take 32 bits
 MOVIE_PATCH = MovieInput(partial=True)  # the body of PATCH
 
 
@@ -56,7 +57,7 @@ def _cursor(page: str) -> Field[Any]:
 
 Movie = _schema(
     "Movie",
-    id=_field("read-only; never used again for another movie", 7, minimum=1, readOnly=True),
+    id=_field("read-only; never used again for another movie", 7, **BIGINT, readOnly=True),
     **MOVIE.fields,
     version=_field("read-only; increases by 1 with every change", 1, minimum=1, readOnly=True),
     created_at=_time("read-only; RFC 3339, in UTC", readOnly=True),
@@ -81,7 +82,10 @@ PageMetadata = _schema(
             "maxItems": 5,
         },
     ),
-    missing_ids=List(Integer(), metadata={"description": "only with `id`: those without a movie"}),
+    missing_ids=List(
+        Integer(metadata=BIGINT),
+        metadata={"description": "only with `id`: those without a movie"},
+    ),
 )
 MovieList = _schema("MovieList", movies=List(Nested(Movie)), metadata=Nested(PageMetadata))
 Genre = _schema(
@@ -99,7 +103,7 @@ Change = _schema(
     "Change",
     ("movie",),
     kind=_field("what happened", "updated", enum=["created", "updated", "deleted"]),
-    id=_field("the id of the movie", 7, minimum=1),
+    id=_field("the id of the movie", 7, **BIGINT),
     version=_field("of the movie after the change; of a deleted one, its last", 2, minimum=1),
     changed_at=_time("when the transaction of the change began"),
     movie=Nested(Movie, metadata={"description": "as it is now; missing if it is gone"}),
