@@ -1,4 +1,4 @@
-"""Serves the OpenAPI document and the page that shows it.
+"""Serves the OpenAPI document and the page that shows it, with the documents for clients.
 
 The page loads nothing from other hosts, and its Content-Security-Policy allows no inline scripts or
 styles.
@@ -18,6 +18,7 @@ from aiohttp import web
 from service.web.http.compression import Content
 from service.web.problems import BY_SLUG, Problem, example_json
 from service.web.reference.document import Json
+from service.web.reference.documents import DOCUMENTS, render_document
 from service.web.responses import cacheable_response, encode_json, make_content
 
 FOLDER = Path(__file__).parent / "page"
@@ -30,6 +31,9 @@ FILES = {
 LINK = Template(
     '        <li><a href="#$slug"><span class="status s$class">$status</span>'
     " <span>$title</span></a></li>"
+)
+CONTENTS = Template(
+    '        <h2><a href="#$id">$title</a></h2>\n        <ul>\n$links\n        </ul>'
 )
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -72,13 +76,17 @@ class Reference:
 
 
 def _render_page() -> bytes:
-    """Return the page; it has a section for every kind of problem, without JavaScript."""
-    page, section = (
-        Template((FOLDER / name).read_text("utf-8")) for name in ("reference.html", "problem.html")
+    """Return the page; documents and problems are on it without JavaScript."""
+    page, document, section = (
+        Template((FOLDER / f"{name}.html").read_text("utf-8"))
+        for name in ("reference", "document", "problem")
     )
+    documents = [render_document(name)._asdict() for name in DOCUMENTS]
     by_status = sorted(BY_SLUG.values(), key=lambda problem: problem.status)
     problems = [_render_texts(problem) for problem in by_status]
     return page.substitute(
+        documents="\n".join(map(document.substitute, documents)),
+        contents="\n".join(map(CONTENTS.substitute, documents)),
         links="\n".join(LINK.substitute(problem) for problem in problems),
         problems="".join(section.substitute(problem) for problem in problems).rstrip(),
     ).encode()

@@ -1,6 +1,7 @@
 """Tests the OpenAPI document and the page: complete, without dead links or foreign files."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from support import Execute, add_client, bearer, get_app
 
 from service.web.problems import BY_SLUG, REFERENCE
 from service.web.reference import handlers
+from service.web.reference.documents import DOCS, DOCUMENTS
 
 # Headers of HTTP itself, and headers for browsers, which the document leaves out.
 PLAIN = {"content-encoding", "content-length", "content-type", "date", "server", "vary"}
@@ -386,6 +388,23 @@ async def test_the_type_of_a_problem_leads_to_its_section(client: Client) -> Non
     for slug in BY_SLUG:
         assert f'id="{slug}"' in page, slug
         assert f'href="#{slug}"' in page, slug
+
+
+async def test_the_documents_are_on_the_page(client: Client) -> None:
+    """All sections, without JavaScript; each link leads somewhere, and no id is there twice."""
+    page = await (await client.get("/v1/docs")).text()
+
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
+    assert set(re.findall(r'href="([^#h][^"]*)"', page)) == {
+        *("docs/icon.svg", "docs/reference.css", "openapi.json")
+    }
+    texts = [(DOCS / name).read_text() for name in DOCUMENTS]
+    sections = sum(len(re.findall("(?m)^## ", text)) for text in texts)
+    assert page.count("<h3 id=") == sections
+    assert "<table>" in page
+    assert "<!--" not in page
 
 
 FILES = {

@@ -1,11 +1,11 @@
-// Renders openapi.json: the operations, their links, and a form that sends each of them.
-// Text from the document becomes text nodes, never markup.
+// Renders openapi.json: the operations, their links, and a form that sends each of them. Searches the whole page.
+// Text becomes text nodes, never markup.
 "use strict";
 
 const { entries, keys, values } = Object;
 const byId = (id) => document.getElementById(id);
 const findAll = (selector) => [...document.querySelectorAll(selector)];
-const PLAIN = { autocomplete: "off", autocapitalize: "off", spellcheck: "false" };
+const MAX_SHOWN = 100_000; // characters of a response: a stream can have gigabytes
 let spec;
 
 // Makes an element, for example `p.note`; attributes that start with "on" are event handlers.
@@ -15,7 +15,7 @@ function make(kind, attributes = {}, ...children) {
   if (className) element.className = className;
   for (const [name, value] of entries(attributes)) {
     if (name.startsWith("on")) element[name] = value;
-    else if (value !== false && value !== undefined) element.setAttribute(name, value === true ? "" : value);
+    else if (value) element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat(Infinity).filter(Boolean));
   return element;
@@ -35,18 +35,46 @@ function renderCode(text) {
   return text.split("`").map((part, index) => (index % 2 ? make("code", {}, part) : part));
 }
 
-// JSON with a span for the colour of each value.
-function highlightJson(text) {
+// JSON with a span for the colour of each value; in the response to a form, some values are links.
+function highlightJson(text, form) {
   const parts = text.split(/("(?:[^"\\]|\\.)*"|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/);
+  let name;
   return parts.map((part, index) => {
     if (index % 2 === 0) return part;
     const kind = !part.startsWith('"') ? "literal" : /^\s*:/.test(parts[index + 1]) ? "key" : "string";
-    return make(`span.${kind}`, {}, part);
+    if (kind === "key") name = part.slice(1, -1);
+    return make(`span.${kind}`, {}, (form && kind === "string" && linkValue(name, part, form)) || part);
+  });
+}
+
+function linkValue(name, text, form) {
+  const value = text.replaceAll('"', "");
+  const [, slug] = value.split("/v1/docs#");
+  if (name === "type" && slug) return make("a", { href: `#${slug}` }, text);
+  const field = name.endsWith("_cursor") && (form.elements.after ?? form.elements.cursor);
+  return field && linkToForm(text, field.dataset.operation, { [field.name]: value });
+}
+
+// A link that fills these fields of a form.
+function linkToForm(text, operation, fields) {
+  return make("a", { href: `#${operation}`, onclick: () => {
+    for (const [name, value] of entries(fields)) setValue(byId(`${operation}-parameter-${name}`), value);
+  } }, text);
+}
+
+// Links for the URLs of Location and Link, and the cursor of a list for the feed.
+function linkHeader(name, text) {
+  if (name === "changes-cursor") return linkToForm(text, "list_changes", { after: text });
+  return text.split(/(\/v1\/movies[^>\s]*)/).map((part, index) => {
+    if (index % 2 === 0) return part;
+    const [path, query] = part.split("?");
+    const id = path.split("/")[3];
+    return id ? linkToForm(part, "show_movie", { id }) : linkToForm(part, "list_movies", Object.fromEntries(new URLSearchParams(query)));
   });
 }
 
 function makeCodeBlock(label, ...children) {
-  return make("pre", { tabindex: 0, role: "group", "aria-label": label }, make("code", {}, children));
+  return make("pre", { tabindex: "0", role: "group", "aria-label": label }, make("code", {}, children));
 }
 
 // The type of a schema: "string", "array of string", "integer".
@@ -55,32 +83,11 @@ function describeType(schema) {
   return [schema.type].flat().join(" or ");
 }
 
-function describeRange(minimum, maximum, unit = "") {
-  if (minimum === undefined) return [];
-  // JavaScript does not represent larger limits exactly.
-  return [`${minimum} ${maximum <= Number.MAX_SAFE_INTEGER ? `to ${maximum}` : "or more"}${unit}`];
-}
-
-// The rules of a schema besides its type.
-function renderLimits(schema) {
-  const limits = [
-    ...describeRange(schema.minimum, schema.maximum),
-    ...describeRange(schema.minLength, schema.maxLength, " characters"),
-    ...describeRange(schema.minItems, schema.maxItems, " items"),
-    schema.uniqueItems && "all different",
-    schema.format,
-    schema.enum?.join(", "),
-    schema.pattern && ["matches ", make("code", {}, schema.pattern)],
-  ];
-  return limits.filter(Boolean).map((limit) => make("span.limit", {}, limit));
-}
-
-function renderField(name, schema, required, place) {
+// The description has the limits of the value; patterns are for programs.
+function renderField(name, schema, required) {
   return make("div.field", {},
-    make("dt", {}, make("code", {}, name),
-      make("span.type", {}, describeType(schema), place && `, in ${place}`),
-      required && make("span.required", {}, "required")),
-    make("dd", {}, renderCode(schema.description ?? ""), make("div.limits", {}, renderLimits(schema))));
+    make("dt", {}, make("code", {}, name), make("span.type", {}, describeType(schema)), required && make("span.required", {}, "required")),
+    make("dd", {}, renderCode(schema.description ?? ""), schema.enum && `: ${schema.enum.join(", ")}`));
 }
 
 // The fields of an object; nested fields are shown by their path.
@@ -109,49 +116,39 @@ function renderResponse(status, response) {
   const headers = keys(response.headers).filter((name) => !["Cache-Control", "X-Request-Id"].includes(name));
   return make("li", {}, makeStatusBadge(status),
     make("span", {}, links.length ? links : renderCode(response.description),
-      headers.map((name, index) => make("span.with", {}, index ? ", " : " with ", make("code", {}, name)))));
+      make("span.with", {}, headers.length > 0 && ` with ${headers.join(", ")}`)));
 }
 
-function renderParameters(operation) {
-  const parameters = [...describeToken(operation), ...operation.parameters];
-  return make("dl.fields", {}, parameters.map(({ name, description, schema, required, in: place }) =>
-    renderField(name, { ...schema, description }, required, place)));
+// The token as a row of the form; its field is above all forms.
+function describeToken({ scope, needsToken }) {
+  return renderField("Authorization", { type: "header", description: `\`Bearer\` and a token with the scope \`${scope}\`: Token above.` +
+    (needsToken ? "" : " This service also allows it without a token.") }, needsToken);
 }
 
-// The header for the token as a parameter; none for an operation that ignores it.
-function describeToken({ scope, needsToken: required }) {
-  if (!scope) return [];
-  const description = `\`Bearer\` and a token with the scope \`${scope}\`.` +
-    (required ? "" : " This service also allows it without a token.");
-  return [{ name: "Authorization", in: "header", required, description, schema: { type: "string" } }];
-}
-
-// The token is only in its field; nothing stores it.
 function readToken({ scope }) {
   return scope ? byId("token").value.trim() : "";
 }
 
-function makeTokenControl() {
-  const input = make("input", { id: "token", type: "password", "aria-describedby": "token-problem", ...PLAIN,
-    oninput: () => { // the samples depend on it
-      for (const form of findAll("form")) form.dispatchEvent(new Event("input"));
-    } });
+// The token is only in its field; nothing stores it.
+function setUpToken() {
+  const input = byId("token");
+  input.closest("div").parentElement.hidden = false;
+  input.oninput = () => findAll("form").forEach((form) => form.oninput()); // the samples depend on it
   addEventListener("pagehide", () => { input.value = ""; }); // or going back would show this page with it
-  return make("div.token", {}, makeLabelled("Token", input), make("div", { id: "token-problem", role: "alert" }),
-    make("p.note", {}, "For the requests that you send from this page. It is kept in memory only, until you",
-      " reload or leave the page."));
 }
 
-function makeSelect(attributes, choices) {
-  return make("select", attributes, choices.map((each) => make("option", {}, each)));
-}
-
-function makeInput(id, parameter) {
-  const { schema, required } = parameter;
-  const shared = { id, name: parameter.name, "data-in": parameter.in, required };
-  if (schema.enum) return makeSelect(shared, required ? schema.enum : ["", ...schema.enum]);
-  return make("input", { ...shared, value: required ? schema.examples[0] : undefined, ...PLAIN,
-    inputmode: schema.type === "integer" ? "numeric" : undefined });
+function makeParameter(operation, parameter) {
+  const { name, description, schema, required } = parameter;
+  const id = `${operation}-parameter-${name}`;
+  const shared = { id, name, "data-in": parameter.in, "data-operation": operation, required, "aria-describedby": `${id}-note` };
+  const example = schema.examples?.[0];
+  const input = schema.enum
+    ? make("select", shared, (required ? schema.enum : ["", ...schema.enum]).map((each) => make("option", {}, each)))
+    : make("input", { ...shared, value: required && example, placeholder: example && String(example), autocomplete: "off" });
+  return make("div.control", {},
+    make("label", { for: id }, make("code", {}, name), make("span.type", {}, ` ${describeType(schema)}, ${parameter.in}`),
+      required && make("span.required", {}, " required")),
+    input, make("div.note", { id: `${id}-note` }, renderCode(description ?? "")));
 }
 
 // The request that the form describes: URL, method, headers and body.
@@ -166,7 +163,6 @@ function readForm(form, { path, method }) {
     else if (value) headers[input.name] = value;
   }
   const body = form.elements.body?.value;
-  if (body !== undefined) headers["Content-Type"] = form.elements.kind.value;
   return { url: new URL(url + (query.size ? `?${query}` : ""), location.href).href, method: method.toUpperCase(), headers, body };
 }
 
@@ -204,31 +200,40 @@ function formatCode({ url, method, headers, body }, hasToken, isPython) {
 }
 
 // Screen readers announce the first child of `output`, the status.
-async function send(request, token, { firstChild: status, lastChild: content }, form) {
+async function send(form, operation, { firstElementChild: status, lastElementChild: content }) {
+  const request = readForm(form, operation);
+  const token = readToken(operation);
   content.replaceChildren();
   status.replaceChildren(make("p.waiting", {}, "Sending…"));
-  const started = performance.now();
   try {
     const headers = token ? { ...request.headers, Authorization: `Bearer ${token}` } : request.headers;
     const response = await fetch(request.url, { ...request, headers, cache: "no-store" });
-    const text = await response.text();
-    const milliseconds = Math.round(performance.now() - started);
+    const text = await readStart(response);
     const isJSON = /[/+]json\b/.test(response.headers.get("Content-Type"));
     status.replaceChildren(make("p.outcome", {}, makeStatusBadge(response.status), " ",
-      make("strong", {}, response.statusText), " ", make("span.took", {}, `${milliseconds} ms`)));
+      make("strong", {}, response.statusText)));
     content.replaceChildren(
-      ...(text ? [make("h5", {}, "Body"), makeCodeBlock("Response body", isJSON ? highlightJson(text) : text)] : []),
+      ...(text ? [make("h5", {}, "Body"), makeCodeBlock("Response body", isJSON ? highlightJson(text, form) : text)] : []),
       make("h5", {}, "Headers"),
-      make("dl.headers", {}, [...response.headers].map(([name, value]) =>
-        make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
+      makeCodeBlock("Response headers", [...response.headers].map(([name, value]) => [`${name}: `, linkHeader(name, value), "\n"])),
     );
-    fillInId(response.headers.get("Location"));
+    const [, id] = response.headers.get("Location")?.split("/v1/movies/") ?? [];
+    if (id) findAll("input[name=id][required]").forEach((input) => setValue(input, id)); // of the other forms
     byId("token-problem").replaceChildren();
     if (response.status === 401) return askForToken(form);
   } catch (error) {
     status.replaceChildren(make("p.failed", {}, `No response: ${error.message}`));
   }
-  status.scrollIntoView();
+  const { top, bottom } = status.getBoundingClientRect();
+  if (top < 0 || bottom > innerHeight / 2) status.scrollIntoView();
+}
+
+async function readStart({ body }) {
+  const reader = body?.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (let part; reader && text.length < MAX_SHOWN && !(part = await reader.read()).done;) text += part.value;
+  reader?.cancel();
+  return text.length < MAX_SHOWN ? text : `${text}\n… (only the start is shown)`;
 }
 
 // After a 401: leads to the field for the token, and back.
@@ -238,155 +243,147 @@ function askForToken(form) {
   byId("token").focus();
 }
 
-// After a movie was created, fill its id into the other forms.
-function fillInId(location) {
-  if (location) for (const input of findAll("input[name=id]")) setValue(input, location.split("/").pop());
-}
-
 function setValue(input, value) {
   input.value = value;
   input.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
 function makeBodyControls(name, content) {
-  const examples = entries(values(content)[0].examples)
-    .map(([what, { value }]) => [what, JSON.stringify(value, null, 2)]);
-  const [[, text]] = examples;
-  const body = make("textarea", { id: `${name}-body`, name: "body", rows: text.split("\n").length, spellcheck: "false" }, text);
-  const choose = makeSelect({ id: `${name}-example`, onchange: () => setValue(body, examples[choose.selectedIndex][1]) },
-    examples.map(([what]) => what));
-  const kinds = makeSelect({ id: `${name}-kind`, name: "kind" }, keys(content));
-  return [makeLabelled("Body", body), make("div.pair", {},
-    examples.length > 1 && makeLabelled("Example", choose), makeLabelled("Content-Type", kinds))];
+  const { schema, examples } = values(content)[0];
+  const text = JSON.stringify(values(examples)[0].value, null, 2);
+  return [make("div.control", {}, make("label", { for: `${name}-body` }, "Body"),
+    make("textarea", { id: `${name}-body`, name: "body", rows: text.split("\n").length, spellcheck: "false" }, text)),
+  make("dl.fields", {}, renderFields(resolve(schema)))];
 }
 
-function makeLabelled(text, input, note) {
-  return make("div.control", {},
-    make("label", { for: input.id }, text, note && make("span.type", {}, ` ${note}`)), input);
-}
-
-function makeForm(operation) {
-  const { operationId: name, path, method, parameters, requestBody, scope, needsToken } = operation;
-  const output = make("div.output", {}, make("div.result", { role: "status" }), make("div"));
-  const sample = makeCodeBlock("Sample");
-  sample.id = `${name}-sample`;
-  const language = makeSelect({ class: "language", "aria-label": "Language", oninput: () => refresh(), onchange: () => {
-    for (const other of findAll(".language")) setValue(other, language.value);
-  } }, keys(SAMPLES));
-  const copy = make("button.copy", { type: "button", hidden: !navigator.clipboard, onclick: async () => {
-    await navigator.clipboard.writeText(sample.textContent);
-    copy.textContent = "Copied";
-    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
-  } }, "Copy");
-  const controls = parameters.map((parameter) =>
-    makeLabelled(parameter.name, makeInput(`${name}-parameter-${parameter.name}`, parameter),
-      parameter.required ? parameter.in : `${parameter.in}, optional`));
-  const refresh = () => {
-    sample.firstChild.textContent = SAMPLES[language.value](readForm(form, operation), needsToken || readToken(operation));
-  };
-  const form = make("form", { "aria-label": `Try ${method} ${path}`, oninput: refresh, onsubmit: (event) => {
-    event.preventDefault();
-    send(readForm(form, operation), readToken(operation), output, form);
-  } }, controls, requestBody && makeBodyControls(name, requestBody.content),
-    make("button.send", {}, `Send ${method.toUpperCase()}`));
-  refresh();
-  const token = [", with ", make("a", { href: "#token" }, "your token"), !needsToken && " if you enter one"];
-  return make("div.panel", {},
-    make("div.panel-head", {}, make("h4", {}, "Sample"), language, copy),
-    sample, make("h4", {}, "Try it"), make("p.note", {}, "Sends a real request", scope && token, "."),
-    form, output);
-}
-
+// Fills the template: the form, and beside it the sample and the response; before one was sent, its example.
 function renderOperation(operation) {
-  const { operationId: name, summary, path, method, description, requestBody, responses } = operation;
-  const sent = requestBody && resolve(values(requestBody.content)[0].schema);
-  const status = keys(responses).find((each) => each.startsWith("2"));
-  const [[kind, { schema, example }]] = entries(responses[status].content);
-  const fields = resolve(schema);
-  return make("article.operation", { id: name, "aria-labelledby": `${name}-title` },
-    make("header", {},
-      make("h3", {}, make("span", { id: `${name}-title` }, summary),
-        make("a.anchor", { href: `#${name}`, "aria-label": `Link to ${summary}` }, "#")),
-      make("p.route", {}, makeMethodBadge(method),
-        make("code", {}, path.split(/(\{[^}]+\})/).map((part) =>
-          part.startsWith("{") ? make("em", {}, part) : part.replaceAll("/", "/\u200b"))))),
-    make("div.about", {},
-      renderParagraphs(description),
-      make("h4", {}, "Parameters"), renderParameters(operation),
-      sent && [make("h4", {}, "Body"), make("dl.fields", {}, renderFields(sent))],
-      make("h4", {}, "Responses"),
-      make("ul.responses", {}, entries(responses).map(([each, response]) => renderResponse(each, resolve(response)))),
-      fields.properties && make("details", {}, make("summary", {}, `Fields of the ${status} response`), make("dl.fields", {}, renderFields(fields))),
-      example && make("details", {}, make("summary", {}, `Example of the ${status} response, ${kind}`),
-        makeCodeBlock("Example response", highlightJson(JSON.stringify(example, null, 2))))),
-    makeForm(operation));
+  const { operationId: name, summary, path, method, description, parameters, requestBody, responses, scope, needsToken } = operation;
+  const article = byId("operation").content.firstElementChild.cloneNode(true);
+  const find = (selector) => article.querySelector(selector);
+  article.id = name;
+  article.ariaLabel = summary;
+  find(".title").append(summary);
+  find(".anchor").href = `#${name}`;
+  find(".route").append(makeMethodBadge(method), make("code", {}, path));
+  const [first, ...rest] = renderParagraphs(description);
+  find(".description").append(first);
+  find(".more").prepend(...rest);
+
+  const form = find("form");
+  const sample = find(".sample");
+  const language = find(".language");
+  const refresh = () => {
+    sample.textContent = SAMPLES[language.value](readForm(form, operation), needsToken || readToken(operation));
+  };
+  sample.id = `${name}-sample`;
+  language.oninput = refresh;
+  language.onchange = () => {
+    for (const other of findAll(".language")) setValue(other, language.value);
+  };
+  find(".copy").hidden = !navigator.clipboard;
+  find(".copy").onclick = () => navigator.clipboard.writeText(sample.textContent);
+  find(".send").append(` ${method.toUpperCase()}`);
+  form.append(...[requestBody && makeBodyControls(name, requestBody.content), scope && make("dl.fields", {}, describeToken(operation)),
+    parameters.map((parameter) => makeParameter(name, parameter))].flat().filter(Boolean));
+  form.ariaLabel = `Try ${method} ${path}`;
+  form.oninput = refresh;
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    send(form, operation, find(".output"));
+  };
+  form.onkeydown = ({ key, ctrlKey, metaKey }) => { if (key === "Enter" && (ctrlKey || metaKey)) form.requestSubmit(); };
+  refresh();
+
+  find(".responses").append(...entries(responses).map(([status, response]) => renderResponse(status, resolve(response))));
+  for (const [status, { content }] of entries(responses)) {
+    if (!status.startsWith("2")) continue;
+    const [[kind, { schema, example }]] = entries(content);
+    const fields = resolve(schema);
+    if (fields.properties) find(".more").append(make("details", {}, make("summary", {}, `Fields of the ${status} response`), make("dl.fields", {}, renderFields(fields))));
+    if (example) find(".output").lastElementChild.append(make("h5", {}, `Example of ${status}, ${kind}`), makeCodeBlock(`Example of ${status}`, highlightJson(JSON.stringify(example, null, 2))));
+  }
+  return article;
 }
 
 // Adds what the functions above need; `scope` is undefined if the operation ignores tokens.
 function describeOperation(path, method, operation) {
-  const { parameters, security: [way, alternative] } = operation;
-  return { ...operation, path, method, parameters: parameters.map(resolve), scope: way?.token[0], needsToken: way && !alternative };
+  const { requestBody, responses, security: [way, alternative] } = operation;
+  const parameters = operation.parameters.map(resolve);
+  const choose = (name, content, required) => parameters.push({ name, in: "header", required, schema: { type: "string", enum: keys(content) } });
+  if (responses[200]?.content["text/csv"]) choose("Accept", responses[200].content);
+  if (requestBody) choose("Content-Type", requestBody.content, true);
+  return { ...operation, path, method, parameters, scope: way?.token[0], needsToken: way && !alternative };
 }
 
 function render() {
   byId("version").textContent = `v${spec.info.version}`;
-  byId("description").replaceChildren(...renderParagraphs(spec.info.description), makeTokenControl());
-  const operations = entries(spec.paths).flatMap(([path, item]) => entries(item)
-    .filter(([method]) => !/head|options/.test(method)).map(([method, operation]) => describeOperation(path, method, operation)));
-  for (const { name } of spec.tags) {
-    const id = `tag-${name.toLowerCase()}`;
-    const tagged = operations.filter((operation) => operation.tags.includes(name));
-    byId("operation-links").append(make("h2", {}, make("a", { href: `#${id}` }, name)),
-      make("ul", {}, tagged.map(({ operationId, method, path, summary }) => make("li", { "data-text": `${method} ${path} ${summary}`.toLowerCase() },
-        make("a", { href: `#${operationId}` }, makeMethodBadge(method), make("span", {}, summary))))));
-    byId("operations").append(make("section", { id, "aria-labelledby": `${id}-title` },
-      make("h2", { id: `${id}-title` }, name), tagged.map(renderOperation)));
-  }
+  byId("base").textContent = location.href.split("/docs")[0];
+  for (const code of findAll(".document pre code")) code.textContent = code.textContent.replaceAll("http://127.0.0.1:8000", location.origin);
+  setUpToken();
+  const operations = entries(spec.paths).flatMap(([path, item]) =>
+    entries(item).map(([method, operation]) => describeOperation(path, method, operation)));
+  const sorted = spec.tags.flatMap(({ name }) => operations.filter(({ tags }) => tags.includes(name)));
+  byId("operation-links").append(...sorted.map(({ operationId, method, summary }) =>
+    make("li", {}, make("a", { href: `#${operationId}` }, makeMethodBadge(method), make("span", {}, summary)))));
+  byId("operations").append(...sorted.map(renderOperation));
 }
 
-// Marks the link of the visible section: the one in the address, else the uppermost.
+// Marks the link of the last section that begins in the upper part of the window, or above it.
 function markCurrentLink() {
-  const links = findAll("nav li a");
+  const links = findAll("#sections li a");
   const mark = () => {
-    const visible = links.filter((link) => {
-      const { top, bottom } = byId(link.hash.slice(1)).getBoundingClientRect();
-      return top < innerHeight * 0.3 && bottom > innerHeight * 0.1;
-    });
-    const current = visible.find((link) => link.hash === location.hash) ?? visible[0];
-    for (const link of links) link.setAttribute("aria-current", String(link === current));
+    const current = links.findLast(({ hash }) => byId(hash.slice(1)).getBoundingClientRect().top < innerHeight * 0.3);
+    for (const link of links) link.ariaCurrent = link === current;
   };
   for (const event of ["scroll", "resize", "hashchange"]) addEventListener(event, mark);
   mark();
 }
 
-// Hides the links of the operations that lack a word; Enter follows the first link.
+// Finds the parts of the page that have all words: sections of documents, operations and problems. Those with more of
+// the words in their titles come first; Enter follows the first link.
 function setUpSearch() {
   const search = byId("search");
-  const items = findAll("#operation-links li");
+  const parts = findAll(".document :is(h2, h3, h4), article").map((part) => {
+    const title = (part.querySelector("header, h3") ?? part).textContent;
+    let text = part.textContent;
+    for (let next = part; part.tagName !== "ARTICLE" && (next = next.nextElementSibling) && !/^H\d$/.test(next.tagName);) text += ` ${next.textContent}`;
+    return { id: part.id, title, text: text.replaceAll(/\s+/g, " "), place: part.closest("section").ariaLabel ?? "" };
+  });
+  const contains = (text, word) => text.toLowerCase().includes(word);
   search.parentElement.hidden = false;
   search.oninput = () => {
-    const words = search.value.toLowerCase().split(/\s+/);
-    for (const item of items) item.hidden = !words.every((word) => item.dataset.text.includes(word));
-    for (const list of findAll("#operation-links ul")) {
-      list.hidden = list.previousElementSibling.hidden = !list.querySelector("li:not([hidden])");
-    }
-    byId("found").textContent = search.value && `${items.filter((item) => !item.hidden).length} of ${items.length} operations`;
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const rank = ({ title }) => words.filter((word) => contains(title, word)).length;
+    const found = parts.filter(({ text }) => words[0] && words.every((word) => contains(text, word))).sort((a, b) => rank(b) - rank(a));
+    byId("sections").hidden = words.length > 0;
+    byId("found").textContent = words[0] ? `${found.length} found` : "";
+    byId("results").replaceChildren(...found.map(({ id, title, place, text }) => {
+      const start = Math.max(0, text.toLowerCase().indexOf(words[0]) - 30);
+      return make("li", {}, make("a", { href: `#${id}` }, title, make("span.note", {}, ` ${place} …${text.slice(start, start + 100)}…`)));
+    }));
   };
-  search.onkeydown = ({ key }) => { if (key === "Enter") items.find((item) => !item.hidden)?.querySelector("a").click(); };
+  search.onkeydown = ({ key }) => { if (key === "Enter") byId("results").querySelector("a")?.click(); };
 }
 
 function setUpMenu() {
   const menu = byId("menu");
   const contents = byId("contents");
   const unfold = (open) => {
-    menu.setAttribute("aria-expanded", String(open));
+    menu.ariaExpanded = open;
     contents.className = `contents ${open ? "unfolded" : "folded"}`;
   };
   menu.hidden = false;
   unfold(false);
-  menu.onclick = () => unfold(menu.getAttribute("aria-expanded") === "false");
+  menu.onclick = () => unfold(menu.ariaExpanded === "false");
   contents.onclick = ({ target }) => { if (target.closest("a")) unfold(false); };
-  document.onkeydown = ({ key }) => { if (key === "Escape") unfold(false); };
+  document.onkeydown = (event) => {
+    if (event.key === "Escape") unfold(false);
+    if (event.key !== "/" || event.target.matches("input, select, textarea")) return;
+    event.preventDefault();
+    unfold(true);
+    byId("search").focus();
+  };
 }
 
 async function start() {

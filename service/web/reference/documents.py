@@ -1,0 +1,58 @@
+"""Renders the documents for clients, which are Markdown files in docs/clients/, for the page."""
+
+import re
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+
+DOCS = Path(__file__).parents[3] / "docs"
+DOCUMENTS = tuple(f"clients/{name}.md" for name in ("quick-start", "guides", "contract"))
+STEMS = {Path(name).stem for name in DOCUMENTS}
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+COMMENT = re.compile("<!--.*?-->", re.DOTALL)
+LINK = Template('        <li><a href="#$id"><span>$title</span></a></li>')
+
+
+class Document(NamedTuple):
+    """A document in HTML; the ids of its headings begin with `id`, the name of its file."""
+
+    id: str
+    title: str
+    content: str
+    links: str  # to its sections
+
+
+def render_document(name: str) -> Document:
+    """Render a file of `docs/`; its title becomes a heading of the second level."""
+    stem = Path(name).stem
+    tokens = MARKDOWN.parse(COMMENT.sub("", (DOCS / name).read_text("utf-8")))
+    title, links = stem, list[str]()
+    for opening, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if opening.type == "heading_open":
+            text = escape(inline.content.replace("`", ""))
+            fragment = re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")  # as on GitHub
+            level, own = opening.tag, f"{stem}-{fragment}"
+            if level == "h1":
+                title, own = text, stem
+            elif level == "h2":
+                links.append(LINK.substitute(id=own, title=text))
+            opening.attrSet("id", own)
+            opening.tag = closing.tag = f"h{int(level[1]) + 1}"
+    for each in (child for token in tokens for child in token.children or ()):
+        if each.type == "link_open":
+            each.attrs = _direct_link(str(each.attrs["href"]), stem)
+    content = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
+    return Document(stem, title, content, "\n".join(links))
+
+
+def _direct_link(href: str, stem: str) -> dict[str, str | int | float]:
+    """Return the attributes of a link: to a place on the page, outside, or none to other files."""
+    if re.match("https?:|/", href):
+        return {"href": href}
+    path, _, fragment = href.partition("#")
+    target = Path(path).stem if path else stem
+    own = {"href": f"#{target}-{fragment}" if fragment else f"#{target}"}
+    return dict(own) if target in STEMS else {}
