@@ -100,13 +100,15 @@ class Feed:
         self._waiting: dict[asyncio.Future[ChangePage], FeedPlace] = {}
         self._asking: asyncio.Task[None] | None = None
 
-    async def fetch(self, after: FeedPlace | None, context: RequestContext) -> ChangePage:
-        """Return the next changes behind the place, or the oldest ones that are kept.
+    async def fetch(
+        self, after: FeedPlace | None, context: RequestContext, limit: int = PAGE_CHANGES
+    ) -> ChangePage:
+        """Return up to `limit` changes behind the place, or the oldest ones that are kept.
 
         `context`: of the request, for logs. Raises `CursorExpired` if the place is of another feed,
         or if changes behind it may be missing.
         """
-        page, is_expired = await self._read(after, [context])
+        page, is_expired = await self._read(after, [context], limit)
         if after and (is_expired or after.feed != page.next.feed):
             raise CursorExpired
         return page
@@ -191,7 +193,10 @@ class Feed:
                     news.set_result(pages.setdefault(start, page))
 
     async def _read(
-        self, after: FeedPlace | None, waiting: Sequence[RequestContext] = ()
+        self,
+        after: FeedPlace | None,
+        waiting: Sequence[RequestContext] = (),
+        limit: int = PAGE_CHANGES,
     ) -> tuple[ChangePage, bool]:
         """Return changes, and whether some behind the place may be missing."""
         rows = await self._statements.fetch(
@@ -199,7 +204,7 @@ class Feed:
             {
                 "after": str(after.transaction) if after else None,
                 "after_id": after.change if after else None,
-                "size": PAGE_CHANGES,
+                "size": limit,
             },
             waiting=waiting,
         )

@@ -7,7 +7,7 @@ from functools import lru_cache
 from aiohttp import web
 from marshmallow import Schema
 
-from service.catalogue.changes import Change, ChangePage, Feed
+from service.catalogue.changes import PAGE_CHANGES, Change, ChangePage, Feed
 from service.catalogue.movie import movie_json
 from service.web.bodies import ClientGone
 from service.web.changes_cursors import decode_change, encode_change
@@ -18,6 +18,7 @@ from service.web.request_cycle.cycle import RequestCycle
 from service.web.responses import JSON_HEADERS, encode_json
 
 MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
+MAX_CHANGES = 1000  # in a response
 STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
 
 
@@ -31,6 +32,7 @@ class ChangesQuery(Schema):
         minLength=1,
     )
     wait = number_parameter(MAX_WAIT_S, 0, " of seconds")
+    limit = number_parameter(MAX_CHANGES, 1, " of changes")
 
 
 SCHEMA = ChangesQuery()
@@ -48,13 +50,17 @@ class Changes:
         context, loop = request[CONTEXT], asyncio.get_running_loop()
         query = parse_query(request.rel_url.raw_query_string, SCHEMA)
         after, seconds = query.get("after"), query.get("wait", 0)
+        limit = query.get("limit", PAGE_CHANGES)
         end = loop.time() + seconds
         context.deadline += seconds
-        page = await self.feed.fetch(after, context)
+        page = await self.feed.fetch(after, context, limit)
         while not page.changes and (left := end - loop.time()) > 0 and not self.cycle.is_draining:
             if request.transport is None:  # nobody waits: make room for others
                 raise ClientGone
-            page = await self.feed.wait(page.next, min(left, STOP_CHECK_S)) or page
+            news = await self.feed.wait(page.next, min(left, STOP_CHECK_S))
+            if news and len(news.changes) > limit:  # the page of all who wait
+                news = await self.feed.fetch(page.next, context, limit)
+            page = news or page
         return LargeResponse(_encode(page), {"Cache-Control": "no-store"})
 
 

@@ -102,6 +102,44 @@ async def test_each_change_comes_once_in_order_with_the_movie_as_it_is_now(clien
     assert found[2]["changed_at"] == movie["updated_at"]
 
 
+async def test_limit_is_the_number_of_changes(client: Client, execute: Execute) -> None:
+    """From 1 to 1,000, 100 by default; the cursor goes on behind the last one."""
+    after = await find_end(client)
+    add_movies(execute, *"x" * 250)
+
+    async def get_some(after: str, **query: int) -> tuple[list[int], str]:
+        response = await client.get(PATH, params={"after": after, "wait": 20, **query})
+        answer = await response.json()
+        return [each["id"] for each in answer["changes"]], answer["metadata"]["next_cursor"]
+
+    assert (await get_some(after, limit=1000))[0] == [*range(1, 251)]
+    assert (await get_some(after))[0] == [*range(1, 101)]
+    first, behind = await get_some(after, limit=2)
+    second, _ = await get_some(behind, limit=3)
+    assert (first, second) == ([1, 2], [3, 4, 5])
+    for wrong in ("0", "1001", "x"):
+        assert (await client.get(PATH, params={"limit": wrong})).status == 422
+
+
+async def test_limit_holds_for_a_request_that_waits(
+    client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who wait get the same changes, but one with a limit gets only so many of them."""
+    sent = watch_polls(monkeypatch)
+    after = await find_end(client)
+    query = {"after": after, "wait": "20"}
+    requests = [client.get(PATH, params=query | more) for more in ({}, {"limit": "2"})]
+    waiting = [asyncio.create_task(each) for each in requests]
+    await until(lambda: sent["poll"] > 1)
+    add_movies(execute, *"abcde")
+
+    whole, limited = [await (await each).json() for each in waiting]
+
+    assert [len(each["changes"]) for each in (whole, limited)] == [5, 2]
+    rest, _ = await get(client, limited["metadata"]["next_cursor"])
+    assert [each["id"] for each in rest] == [3, 4, 5]
+
+
 async def test_every_writer_is_recorded(client: Client, database: str) -> None:
     """Statements of psql on many movies; not what has no effect or is rolled back."""
     with session(database) as run:

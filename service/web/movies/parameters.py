@@ -33,7 +33,8 @@ IDS = re.compile(rf"[1-9][0-9]{{0,18}}(,[1-9][0-9]{{0,18}}){{0,{MAX_PAGE_SIZE - 
 RANGES = re.compile(rf"{RANGE}(,{RANGE}){{0,{MAX_RANGES - 1}}}")
 CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
 # PostgreSQL stores microseconds, and no leap seconds.
-TIME = rf"[0-9]{{4}}(-[0-9]{{2}}){{2}}[Tt]{CLOCK}:[0-5][0-9](\.[0-9]{{1,6}})?([Zz]|(\+|-){CLOCK})"
+OF_DAY = rf"[Tt]{CLOCK}:[0-5][0-9](\.[0-9]{{1,6}})?([Zz]|(\+|-){CLOCK})"
+TIME = rf"[0-9]{{4}}(-[0-9]{{2}}){{2}}({OF_DAY})?"
 TIMES = re.compile(rf"{TIME}(\.\.({TIME})?)?|\.\.{TIME}")
 
 
@@ -88,7 +89,8 @@ def _times() -> QueryParameter:
     start, end = "2026-01-05T09:00:00Z", "2026-01-05T10:30:00.123456%2B01:00"
     return QueryParameter(
         f"a time like {start} or {end} (RFC 3339; at most 6 decimals, as times are stored in"
-        " microseconds; percent-encode + as %2B), or a range of times A..B, A.. or ..B",
+        f" microseconds; percent-encode + as %2B), a day of UTC like {start[:10]}, or a range"
+        " A..B, A.. or ..B of these",
         _parse_times,
         type="string",
         pattern=f"^({TIMES.pattern})$",
@@ -117,16 +119,18 @@ def _parse_times(text: str) -> Range:
     if not TIMES.fullmatch(text):
         raise ValueError("not times")
     low_text, dots, high_text = text.partition("..")
-    low = _parse_time(low_text)
-    high = _parse_time(high_text) if dots else low
+    low = _parse_time(low_text, "T00:00:00Z")
+    high = _parse_time(high_text if dots else low_text, "T23:59:59.999999Z")
     if low and high and low > high:
         raise ValidationError(f"must not start after its end, found {text}")
     return Range(low, high)
 
 
-def _parse_time(text: str) -> datetime | None:
+def _parse_time(text: str, of_day: str) -> datetime | None:
+    """Return the time; of a day alone, its time `of_day`."""
+    moment = text if re.search("[Tt]", text) else text + of_day
     try:
-        return datetime.fromisoformat(text.upper()).astimezone(UTC) if text else None
+        return datetime.fromisoformat(moment.upper()).astimezone(UTC) if text else None
     except OverflowError as error:
         raise ValidationError(f"must be in the years 1 to 9999 of UTC, found {text}") from error
 

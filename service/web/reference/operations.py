@@ -164,9 +164,10 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "list_changes": Operation(
         "Get the changes",
-        "Returns up to 100 changes of movies after the cursor `after`, in an order that never"
-        " misses one; without `after`, the oldest that are kept. With `wait`, the response comes as"
-        " soon as there is a change, or without changes after so many seconds.\n\n"
+        "Returns up to 100 changes of movies (`limit`: up to 1,000) after the cursor `after`, in an"
+        " order that never misses one; without `after`, the oldest that are kept. With `wait`, the"
+        " response comes as soon as there is a change, or without changes after so many"
+        " seconds.\n\n"
         "To keep a copy of the catalogue, get all movies with `GET /v1/movies`, and begin with the"
         " header `Changes-Cursor` of the first page. Then send each `next_cursor` as `after`.",
         json_response("The changes.", schemas.ChangeList, changes=[_CHANGE]),
