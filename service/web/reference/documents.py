@@ -4,7 +4,6 @@ import re
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
@@ -16,17 +15,11 @@ COMMENT = re.compile("<!--.*?-->", re.DOTALL)
 LINK = Template('        <li><a href="#$id"><span>$title</span></a></li>')
 
 
-class Document(NamedTuple):
-    """A document in HTML; the ids of its headings begin with `id`, the name of its file."""
+def render_document(name: str) -> dict[str, str]:
+    """Render a file of `docs/`: its `id`, `title`, `content` and the `links` to its sections.
 
-    id: str
-    title: str
-    content: str
-    links: str  # to its sections
-
-
-def render_document(name: str) -> Document:
-    """Render a file of `docs/`; its title becomes a heading of the second level."""
+    Its title becomes a heading of the second level; the ids of all headings begin with its `id`.
+    """
     stem = Path(name).stem
     tokens = MARKDOWN.parse(COMMENT.sub("", (DOCS / name).read_text("utf-8")))
     title, links = stem, list[str]()
@@ -45,7 +38,7 @@ def render_document(name: str) -> Document:
         if each.type == "link_open":
             each.attrs = _direct_link(str(each.attrs["href"]), stem)
     content = MARKDOWN.renderer.render(tokens, MARKDOWN.options, {})
-    return Document(stem, title, content, "\n".join(links))
+    return {"id": stem, "title": title, "content": content, "links": "\n".join(links)}
 
 
 def _direct_link(href: str, stem: str) -> dict[str, str | int | float]:

@@ -81,7 +81,7 @@ def _render_page() -> bytes:
         Template((FOLDER / f"{name}.html").read_text("utf-8"))
         for name in ("reference", "document", "problem")
     )
-    documents = [render_document(name)._asdict() for name in DOCUMENTS]
+    documents = [render_document(name) for name in DOCUMENTS]
     by_status = sorted(BY_SLUG.values(), key=lambda problem: problem.status)
     problems = [_render_texts(problem) for problem in by_status]
     return page.substitute(
