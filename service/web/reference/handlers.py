@@ -50,8 +50,11 @@ class Reference:
     """
 
     def __init__(self, make_document: Callable[[int], Json]) -> None:
-        self._files = {name: (FOLDER / name).read_bytes() for name in FILES}
-        self._page = _render_page()
+        # Each is compressed once.
+        self._files = {
+            name: make_content((FOLDER / name).read_bytes(), FILES[name]) for name in FILES
+        }
+        self._page = make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
         self.make_document = make_document
         self._content = lru_cache(maxsize=1)(self._encode_document)  # of this year
 
@@ -64,15 +67,14 @@ class Reference:
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """200 and the page."""
-        content = make_content(self._page, "text/html; charset=utf-8", PAGE_HEADERS)
-        return cacheable_response(request, content)
+        return cacheable_response(request, self._page)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
         """200 and a file that the page loads."""
         name = request.match_info["file"]
         if name not in self._files:
             raise web.HTTPNotFound
-        return cacheable_response(request, make_content(self._files[name], FILES[name]))
+        return cacheable_response(request, self._files[name])
 
 
 def _render_page() -> bytes:
