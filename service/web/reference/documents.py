@@ -11,7 +11,6 @@ DOCS = Path(__file__).parents[3] / "docs"
 DOCUMENTS = tuple(f"clients/{name}.md" for name in ("quick-start", "guides", "contract"))
 STEMS = {Path(name).stem for name in DOCUMENTS}
 MARKDOWN = MarkdownIt("commonmark").enable("table")
-COMMENT = re.compile("<!--.*?-->", re.DOTALL)
 LINK = Template('        <li><a href="#$id"><span>$title</span></a></li>')
 
 
@@ -21,7 +20,7 @@ def render_document(name: str) -> dict[str, str]:
     Its title becomes a heading of the second level; the ids of all headings begin with its `id`.
     """
     stem = Path(name).stem
-    tokens = MARKDOWN.parse(COMMENT.sub("", (DOCS / name).read_text("utf-8")))
+    tokens = MARKDOWN.parse(re.sub("(?s)<!--.*?-->", "", (DOCS / name).read_text("utf-8")))
     title, links = stem, list[str]()
     for opening, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if opening.type == "heading_open":
@@ -42,10 +41,11 @@ def render_document(name: str) -> dict[str, str]:
 
 
 def _direct_link(href: str, stem: str) -> dict[str, str | int | float]:
-    """Return the attributes of a link: to a place on the page, outside, or none to other files."""
+    """Return the attributes of a link: to a place on the page or outside, none to other files."""
     if re.match("https?:|/", href):
         return {"href": href}
     path, _, fragment = href.partition("#")
     target = Path(path).stem if path else stem
-    own = {"href": f"#{target}-{fragment}" if fragment else f"#{target}"}
-    return dict(own) if target in STEMS else {}
+    if target in STEMS:
+        return {"href": f"#{target}-{fragment}" if fragment else f"#{target}"}
+    return {"href": f"docs/{Path(path).name}"} if "/clients/" in path else {}

@@ -18,15 +18,17 @@ from aiohttp import web
 from service.web.http.compression import Content
 from service.web.problems import BY_SLUG, Problem, example_json
 from service.web.reference.document import Json
-from service.web.reference.documents import DOCUMENTS, render_document
+from service.web.reference.documents import DOCS, DOCUMENTS, render_document
 from service.web.responses import cacheable_response, encode_json, make_content
 
 FOLDER = Path(__file__).parent / "page"
-# The files that the page loads, and their Content-Type.
+# The files that the page loads, and the clients to copy, with their Content-Type.
 FILES = {
     "reference.css": "text/css; charset=utf-8",
     "reference.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml; charset=utf-8",
+    "movies.mjs": "text/plain; charset=utf-8",
+    "movies.py": "text/plain; charset=utf-8",
 }
 LINK = Template(
     '        <li><a href="#$slug"><span class="status s$class">$status</span>'
@@ -52,7 +54,9 @@ class Reference:
     def __init__(self, make_document: Callable[[int], Json]) -> None:
         # Each is compressed once.
         self._files = {
-            name: make_content((FOLDER / name).read_bytes(), FILES[name]) for name in FILES
+            path.name: make_content(path.read_bytes(), FILES[path.name])
+            for path in (*FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
+            if path.name in FILES
         }
         self._page = make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
         self.make_document = make_document

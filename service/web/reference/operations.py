@@ -280,7 +280,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "show_file": Operation(
         "Get a file of the reference page",
-        "Its style sheet, script or icon.",
+        "Its style sheet, script or icon, or a client to copy.",
         response("The file.", ("ETag",), {key: {"schema": STRING} for key in FILE_TYPES}),
         (FILE, IF_NONE_MATCH),
         tag="Reference",

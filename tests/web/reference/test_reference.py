@@ -398,7 +398,8 @@ async def test_the_documents_are_on_the_page(client: Client) -> None:
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(ids)
     assert set(re.findall(r'href="([^#h][^"]*)"', page)) == {
-        *("docs/icon.svg", "docs/reference.css", "openapi.json")
+        *("docs/icon.svg", "docs/reference.css", "openapi.json"),
+        *("docs/movies.mjs", "docs/movies.py"),
     }
     texts = [(DOCS / name).read_text() for name in DOCUMENTS]
     sections = sum(len(re.findall("(?m)^## ", text)) for text in texts)
@@ -413,6 +414,8 @@ FILES = {
     "/v1/docs/reference.css": "text/css; charset=utf-8",
     "/v1/docs/reference.js": "text/javascript; charset=utf-8",
     "/v1/docs/icon.svg": "image/svg+xml; charset=utf-8",
+    "/v1/docs/movies.mjs": "text/plain; charset=utf-8",
+    "/v1/docs/movies.py": "text/plain; charset=utf-8",
 }
 
 
