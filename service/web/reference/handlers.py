@@ -15,6 +15,7 @@ from string import Template
 
 from aiohttp import web
 
+from service.errors import OperatorError
 from service.web.http.compression import Content
 from service.web.problems import BY_SLUG, Problem, example_json
 from service.web.reference.document import Json
@@ -48,17 +49,21 @@ PAGE_HEADERS = {
 class Reference:
     """The handlers of /v1/openapi.json and /v1/docs.
 
-    `make_document`: returns the document in which this year is the latest of a new movie.
+    `make_document`: returns the document in which this year is the latest of a new movie. Raises
+    `OperatorError` if a file of the page is missing.
     """
 
     def __init__(self, make_document: Callable[[int], Json]) -> None:
         # Each is compressed once.
-        self._files = {
-            path.name: make_content(path.read_bytes(), FILES[path.name])
-            for path in (*FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
-            if path.name in FILES
-        }
-        self._page = make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
+        try:
+            self._files = {
+                path.name: make_content(path.read_bytes(), FILES[path.name])
+                for path in (*FOLDER.iterdir(), *(DOCS.parent / "clients").iterdir())
+                if path.name in FILES
+            }
+            self._page = make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
+        except OSError as error:  # a deployment without docs/ or clients/
+            raise OperatorError(f"{error.filename}: cannot be read: {error.strerror}") from error
         self.make_document = make_document
         self._content = lru_cache(maxsize=1)(self._encode_document)  # of this year
 
