@@ -59,8 +59,8 @@ export class Catalogue {
       } catch (error) {
         if (error instanceof Problem || pause === null) throw error;
       }
-      const wait = /^\d+$/.test(after ?? "") ? Math.min(Number(after), MAX_PAUSE_S) : pause;
-      await new Promise((done) => setTimeout(done, 1000 * (wait + Math.random() / 4)));
+      const least = /^\d+$/.test(after ?? "") ? Math.min(Number(after), MAX_PAUSE_S) : 0;
+      await new Promise((done) => setTimeout(done, 1000 * (Math.max(pause, least) + Math.random() / 4)));
     }
   }
 
@@ -101,7 +101,7 @@ export class Catalogue {
     }
   }
 
-  /** Return all movies that match, page by page. @returns {AsyncGenerator<Movie>} */
+  /** Return all movies, page by page; not for `id` (one page). @returns {AsyncGenerator<Movie>} */
   async *movies(/** @type {Record<string, string | number>} */ filters) {
     for (let cursor = ""; cursor !== null; ) {
       const query = new URLSearchParams({ page_size: 100, ...filters, ...(cursor && { cursor }) });

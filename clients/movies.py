@@ -12,7 +12,6 @@ from uuid import uuid4
 import requests
 
 PAUSES_S = (0.5, 1, 2, 4, 8, 10, 10)  # together longer than a restart of the service
-MAX_PAUSE_S = 60  # also if Retry-After is longer
 REPEATED = {409, 429, 503}  # nothing is wrong with the request: try later
 LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 
@@ -52,8 +51,7 @@ class Catalogue:
     def __init__(self, api: str, token: str | None = None) -> None:
         self.api = api
         self.session = requests.Session()
-        if token:
-            self.session.headers["Authorization"] = f"Bearer {token}"
+        self.session.headers.update({"Authorization": f"Bearer {token}"} if token else {})
 
     def send(self, method: str, path: str, **options: Any) -> requests.Response:
         """Send a request; send it again after a lost connection, and when Retry-After says so."""
@@ -70,8 +68,8 @@ class Catalogue:
             except LOST:
                 if pause is None:
                     raise
-            wait = min(int(after), MAX_PAUSE_S) if after.isdigit() else pause
-            time.sleep(wait + random.random() / 4)  # other clients wait as long
+            least = min(int(after), 60) if after.isdigit() else 0  # at most a minute
+            time.sleep(max(pause, least) + random.random() / 4)  # other clients wait as long
 
     def create(self, movie: MovieInput, key: str | None = None) -> Movie:
         """Create a movie once; with a stored key, also if this process is started again."""
@@ -89,16 +87,16 @@ class Catalogue:
         path = f"/v1/movies/{movie_id}"
         while True:
             seen = self.send("GET", path)
-            fields = decide(seen.json()["movie"])
-            headers = {"If-Match": seen.headers["ETag"]}
+            tag, fields = seen.headers["ETag"], decide(seen.json()["movie"])
             try:
-                return self.send("PATCH", path, json=fields, headers=headers).json()["movie"]
+                answer = self.send("PATCH", path, json=fields, headers={"If-Match": tag})
+                return answer.json()["movie"]
             except Problem as problem:
                 if problem.status != 412:  # else somebody was faster: decide again
                     raise
 
     def movies(self, **filters: str | int) -> Iterator[Movie]:
-        """Return all movies that match, page by page."""
+        """Return all movies that match, page by page; not for `id`, whose list has one page."""
         page = {"metadata": {"next_cursor": ""}}
         while (cursor := page["metadata"]["next_cursor"]) is not None:
             query = {"page_size": 100, **filters, **({"cursor": cursor} if cursor else {})}
@@ -144,6 +142,8 @@ if __name__ == "__main__":
                 known = copy.execute("select cursor from feed").fetchone()
                 after = follow(source, copy, *known) if known else copy_all(source, copy)
                 copy.execute("replace into feed values (1, ?)", [after])
-        except requests.RequestException as error:  # a stream broke off: begin again
+        except (requests.RequestException, Problem) as error:  # later, it may succeed
+            if isinstance(error, Problem) and error.status not in REPEATED:
+                raise
             print(error)
             time.sleep(1)

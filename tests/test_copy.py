@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -149,6 +150,42 @@ def test_a_copy_is_not_made_of_a_list_that_lacks_movies(
 
     assert said == "the list broke off after 1 movies\n"
     assert read_copy(tmp_path) == []
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Is away for two requests, and then takes the token no more."""
+
+    statuses = iter((503, 503, 401))
+
+    def do_GET(self) -> None:
+        """An empty response."""
+        self.send_response(next(self.statuses))
+        self.end_headers()
+
+
+def test_a_copy_waits_for_the_service_and_ends_if_it_is_refused(
+    tmp_path: Path, environment: Environment
+) -> None:
+    """However long the service is away: here, the client repeats no request by itself."""
+    source = re.sub("(?m)^PAUSES_S = .*", "PAUSES_S = ()", Path(PROGRAM).read_text())
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server, ExitStack() as stack:
+        threading.Thread(target=server.serve_forever).start()
+        stack.callback(server.shutdown)
+        copied = environment | {"API": f"http://127.0.0.1:{server.server_port}"}
+        command = [sys.executable, "-u", "-c", source]
+        ended = subprocess.run(
+            command,
+            check=False,
+            cwd=tmp_path,
+            env=copied,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    assert re.findall("^[0-9]+", ended.stdout, re.MULTILINE) == ["503", "503"]
+    assert "Problem: 401" in ended.stderr
+    assert ended.returncode == 1
 
 
 def test_a_copy_is_exact_after_kills(
