@@ -33,7 +33,7 @@ FILES = {
 }
 LINK = Template(
     '        <li><a href="#$slug"><span class="status s$class">$status</span>'
-    " <span>$title</span></a></li>"
+    " <span>$slug</span></a></li>"
 )
 CONTENTS = Template(
     '        <h2><a href="#$id">$title</a></h2>\n        <ul>\n$links\n        </ul>'
