@@ -29,7 +29,6 @@ from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
 from service.metrics import Metrics
-from service.tracing import Tracing
 from service.web.access import AccessControl
 from service.web.bodies import BodyReader
 from service.web.changes import Changes
@@ -105,7 +104,6 @@ def create_app(
         files.load()
     for url in (config.database.url, *config.database.replica_urls):
         check_tls(replace(config.database, url=url))
-    tracing = Tracing(config)
     server = replace(config.server, max_connections=choose_max_connections(config))
     pool = Pool(config.database, files.verify, metrics, server.max_streams)
     replicas = None
@@ -115,14 +113,14 @@ def create_app(
     statements = sources.make_statements()
     limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), limits)
-    cycle = RequestCycle(server, access, metrics, tracing, AccessLog(config.log))
+    cycle = RequestCycle(server, access, metrics, AccessLog(config.log))
     health = Health(config.service, sources.require_migrations, cycle)
     routes = _make_routes(config, sources, access, health, cycle)
     if token := config.operations.token:
         page = MetricsPage(metrics, token)
         routes.append(Route("GET", "/metrics", page.show_with_token, Scope.NONE))
     app = cycle.make_application(routes)
-    app.cleanup_ctx.extend([tracing.run, partial(_run_pool, pool, refuse_mistakes=refuse_mistakes)])
+    app.cleanup_ctx.append(partial(_run_pool, pool, refuse_mistakes=refuse_mistakes))
     if metrics.is_enabled:
         app.cleanup_ctx.append(health.run)
     if replicas:

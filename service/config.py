@@ -211,13 +211,6 @@ class Log:
     slow_statement: float = _setting(0.5, SECONDS)
 
 
-@dataclass(frozen=True)
-class Tracing:
-    """Spans; OpenTelemetry has its own settings in the environment."""
-
-    enabled: bool = _setting(default=False, kind=SWITCH)
-
-
 def _find_folder(name: str) -> cached_property[Path]:
     """Make a property: the folder next to config.toml if it is there, else the service's own."""
     own = Path(__file__).parents[1] / name
@@ -238,7 +231,6 @@ class Config:
     limits: Limits
     operations: Operations
     log: Log
-    tracing: Tracing
     # The file or the variable of each setting that is given, such as {"server.port": "PORT"}.
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

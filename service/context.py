@@ -1,9 +1,7 @@
 """The context of a request: its id, its trace, its client, and what is reported of it."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, Self
 
 from multidict import istr
 
@@ -14,18 +12,6 @@ TOTAL_RECORDS = "Total-Records"  # the header: the number of movies in a stream
 TRACEPARENT = istr("traceparent")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MAX_LOGGED_LENGTH = 256  # characters of a path or a user agent; a request may have 8,190
-
-
-class Span(Protocol):
-    """The span of a request (`service/spans.py`)."""
-
-    def end(self, method: str, route: str | None, status: int) -> None:
-        """End it with the response."""
-
-    def trace_statement(
-        self, query: str, waiting: Sequence[Self]
-    ) -> AbstractContextManager[Callable[[int], None]]:
-        """Make the span of a statement that these requests share; yield what reports its rows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +25,7 @@ class RequestContext:
     # Of its response, also if that is an error. `report_shown` and `Statements.stream` add to them.
     headers: dict[str, str]
     is_last: bool = False  # its connection ends with the response
-    trace_id: str | None = None  # that of the client, or of its span
-    span: Span | None = None  # if the request is traced
+    trace_id: str | None = None  # that of the client's `traceparent`
     # `HttpServer`, from the head:
     expects_continue: bool = False  # the client waits for `100 Continue` before it sends the body
     refused_status: int | None = None  # if the head is too large, or has an unknown `Expect`

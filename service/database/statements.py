@@ -6,7 +6,7 @@ except a broken rule that has a name.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
@@ -43,7 +43,6 @@ DEFAULTS = "set local transaction_isolation = 'read committed'; "
 WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
 STREAM_ROWS = 250  # of a stream at once; the event loop then waits for a few ms
 STREAM_TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms wait for 30 s
-NO_TRACE: AbstractContextManager[Callable[[int], None] | None] = nullcontext()
 
 log = structlog.get_logger()
 
@@ -98,7 +97,7 @@ class Statements:
         requests share the statement, it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`; with
         `expects_timeout`, it is neither logged nor counted as a failure.
-        `waiting`: the requests that wait for it, for logs and traces; they get its transaction.
+        `waiting`: the requests that wait for it, for logs; they get its transaction.
         Raises `Contended`, `Unavailable`, `RuleBroken` or `StatementFailed`.
         """
         query = self.queries[name]
@@ -110,25 +109,20 @@ class Statements:
             is_shared=len(waiting) != 1,  # without requests, it is not known: as several
             expects_timeout=expects_timeout,
         )
-        spans = [context.span for context in waiting if context.span]
-        trace = spans[0].trace_statement(name, [*dict.fromkeys(spans)]) if spans else NO_TRACE
-        with trace as report_rows:
+        try:
             try:
-                try:
-                    rows = await self._run(query, execution, parameters, waiting)
-                except psycopg2.Error:  # the connection broke
-                    if not may_repeat:
-                        raise
-                    rows = await self._run(query, execution, parameters, waiting)
-            except psycopg2.Error as error:
-                raise self._to_unavailable(query, describe_error(error)) from error
-            except StatementFailed as error:
-                # The query was right when it was verified: was a migration reverted since?
-                if error.for_every_row and self.require_migrations:
-                    await self.require_migrations()
-                raise
-            if report_rows:
-                report_rows(len(rows))
+                rows = await self._run(query, execution, parameters, waiting)
+            except psycopg2.Error:  # the connection broke
+                if not may_repeat:
+                    raise
+                rows = await self._run(query, execution, parameters, waiting)
+        except psycopg2.Error as error:
+            raise self._to_unavailable(query, describe_error(error)) from error
+        except StatementFailed as error:
+            # The query was right when it was verified: was a migration reverted since?
+            if error.for_every_row and self.require_migrations:
+                await self.require_migrations()
+            raise
         if rows and query.returns_transaction:
             report_shown(waiting, rows[0][0])
         return rows
@@ -148,22 +142,21 @@ class Statements:
         preamble = query.build_preamble(STREAM_TIMEOUT_S, begin)
         opening = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
         next_rows = opening._replace(preamble="", statement=fetch)
-        with context.span.trace_statement(name, [context.span]) if context.span else NO_TRACE:
-            async with self.pool.connection(self._reads) as connection:
-                if context.has_left and context.has_left():  # while it waited for its place
-                    raise ConnectionResetError("the client has gone")
-                try:
-                    given = parameters, [context], connection
-                    ((total,),) = await self._run(query, opening, *given)
-                    context.headers[TOTAL_RECORDS] = f"{total}"
-                    while rows := await self._run(query, next_rows, *given):
-                        yield rows
-                except psycopg2.Error as error:  # the connection broke
-                    raise self._to_unavailable(query, describe_error(error)) from error
-                finally:
-                    with suppress(psycopg2.Error, TimeoutError):  # the pool then discards it
-                        async with connection.cursor(timeout=SILENCE_MAX_S) as cursor:
-                            await cursor.execute("rollback")
+        async with self.pool.connection(self._reads) as connection:
+            if context.has_left and context.has_left():  # while it waited for its place
+                raise ConnectionResetError("the client has gone")
+            try:
+                given = parameters, [context], connection
+                ((total,),) = await self._run(query, opening, *given)
+                context.headers[TOTAL_RECORDS] = f"{total}"
+                while rows := await self._run(query, next_rows, *given):
+                    yield rows
+            except psycopg2.Error as error:  # the connection broke
+                raise self._to_unavailable(query, describe_error(error)) from error
+            finally:
+                with suppress(psycopg2.Error, TimeoutError):  # the pool then discards it
+                    async with connection.cursor(timeout=SILENCE_MAX_S) as cursor:
+                        await cursor.execute("rollback")
 
     def require_sent(self, name: str, returned: Sequence[int], sent: Collection[int]) -> None:
         """Raise `StatementFailed` unless each key that a query returned was sent, and no key twice.

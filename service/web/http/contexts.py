@@ -6,27 +6,30 @@ import secrets
 
 from aiohttp import web
 from aiohttp.http import HttpVersion10, RawRequestMessage
-from multidict import istr
+from multidict import CIMultiDictProxy, istr
 
 from service.config import Server as Settings
 from service.context import TRACEPARENT, RequestContext
-from service.tracing import Tracing, find_trace_id
 from service.web.http.client_address import ClientAddresses
 from service.web.http.headers import CommonHeaders
 
 CONTEXT = web.RequestKey("context", RequestContext)
 REQUEST_ID = istr("X-Request-Id")
 WELL_FORMED_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+# version-trace_id-parent_id-flags (https://www.w3.org/TR/trace-context/). Later versions may have
+# more fields, but no version is ff.
+WELL_FORMED_TRACE = re.compile(
+    r"(?!ff)(?!00.{53}.)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
+)
 
 
 class Contexts:
     """Makes the contexts of a server's requests."""
 
-    def __init__(self, settings: Settings, tracing: Tracing | None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._common = CommonHeaders(settings)
         trusted = settings.trusted_proxies
         self._clients = ClientAddresses(trusted) if trusted else None
-        self._tracing = tracing
         self._process_id = secrets.token_hex(8)
         self._numbers = itertools.count(1)
 
@@ -49,6 +52,11 @@ class Contexts:
             context.headers |= self._common.choose_cors(message.method, headers)
         if TRACEPARENT in headers:
             context.trace_id = find_trace_id(headers)
-        if self._tracing and self._tracing.tracer:
-            self._tracing.tracer.start_request(context, headers, message.url.raw_path)
         return context
+
+
+def find_trace_id(headers: CIMultiDictProxy[str]) -> str | None:
+    """Return the id of the trace if the request has exactly one valid `traceparent`."""
+    lines = headers.getall(TRACEPARENT)
+    match = WELL_FORMED_TRACE.fullmatch(lines[0]) if len(lines) == 1 else None
+    return match[1] if match else None

@@ -1,4 +1,4 @@
-"""The middleware of all requests; it also reports each response to log, spans and metrics."""
+"""The middleware of all requests; it also reports each response to log and metrics."""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,7 +11,6 @@ from service.config import Server as Settings
 from service.context import POSITION, RequestContext
 from service.errors import Refusal, Unavailable
 from service.metrics import Metrics
-from service.tracing import Tracing
 from service.web import problems
 from service.web.access import AccessControl
 from service.web.bodies import ClientGone
@@ -45,11 +44,10 @@ class RequestCycle:
         settings: Settings,
         access: AccessControl,
         metrics: Metrics,
-        tracing: Tracing | None = None,
         access_log: AccessLog | None = None,
     ) -> None:
         self.settings = settings
-        self.contexts = Contexts(settings, tracing)
+        self.contexts = Contexts(settings)
         self.is_draining = False  # set when the process is about to stop
         self._routes: dict[Handler, Route] = {}
         self._access = access
@@ -137,11 +135,9 @@ class RequestCycle:
         response: web.StreamResponse,
         seconds: float,
     ) -> None:
-        """Write the access line, end the span, and count a response that was sent."""
+        """Write the access line, and count a response that was sent."""
         if self._access_log:
             self._access_log.write(request, context, response, seconds)
-        if context.span:
-            context.span.end(context.method, context.route, response.status)
         if self.metrics.is_enabled:
             self.metrics.count_response(context, response.status, seconds)
 
