@@ -131,7 +131,6 @@ class Server:
     max_connections: int = _setting(4000, WholeNumber(1, 1_000_000))
     keepalive_timeout: float = _setting(75.0, SECONDS)
     request_timeout: float = _setting(10.0, POSITIVE_SECONDS)
-    head_timeout: float = _setting(15.0, POSITIVE_SECONDS)
     body_timeout: float = _setting(5.0, POSITIVE_SECONDS)
     drain_delay: float = _setting(0.0, SECONDS)
     shutdown_timeout: float = _setting(10.0, POSITIVE_SECONDS)

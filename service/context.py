@@ -24,11 +24,7 @@ class RequestContext:
     address: str  # of the client, as trusted proxies report it
     # Of its response, also if that is an error. `report_shown` and `Statements.stream` add to them.
     headers: dict[str, str]
-    is_last: bool = False  # its connection ends with the response
     trace_id: str | None = None  # that of the client's `traceparent`
-    # `HttpServer`, from the head:
-    expects_continue: bool = False  # the client waits for `100 Continue` before it sends the body
-    refused_status: int | None = None  # if the head is too large, or has an unknown `Expect`
     # `RequestCycle.respond`:
     deadline: float = 0.0  # by the loop's clock; streams and waits for changes add to it
     route: str | None = None  # its path in the table of routes; `stream_movies` sets its own
@@ -44,8 +40,6 @@ class RequestContext:
     parser_error: str | None = None  # the request is not valid HTTP: method and path are unknown
     # `report_shown`:
     shown: int = 0  # a transaction that the response shows: of a write, its own
-    # `DirectResponse`:
-    sent_bytes: int = 0  # past aiohttp's writer; 0: aiohttp counts
 
     @property
     def ids(self) -> dict[str, str]:

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
+from typing import Any
 
 from service.app import RELOAD_QUERIES, create_app
 from service.config import Config
@@ -41,15 +43,16 @@ async def _serve(config: Config) -> None:
         if config.operations.port:
             for_operators = bind(config.operations, "[operations] host and port")
         await runner.listen(sockets, for_operators)
-        warn_if_anyone_can_write(config.access, runner.addresses)
-        _print_banner(config, runner)
+        addresses = [each.getsockname() for each in sockets]
+        warn_if_anyone_can_write(config.access, addresses)
+        _print_banner(config, addresses[0])
         await stop.wait()
     finally:
         await runner.cleanup()
 
 
-def _print_banner(config: Config, runner: Runner) -> None:
-    host, port = runner.addresses[0][:2]
+def _print_banner(config: Config, address: Sequence[Any]) -> None:
+    host, port = address[:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     movie = '{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
     _print(f"listening on {base}")

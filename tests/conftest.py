@@ -19,6 +19,7 @@ import os
 import random
 import secrets
 import shutil
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import fields, replace
@@ -33,6 +34,7 @@ from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
 from pytest_aiohttp import AiohttpClient
 from support import FAST, RUN_FOLDER, SESSION_OPTIONS, approve, make_folder, stop_servers
+from yarl import URL
 
 from service import config
 from service.app import POOL, create_app
@@ -248,6 +250,17 @@ class Service(BaseTestServer):
         self.app = create_app(settings)
         if not verify:
             self.app[POOL]._verify = is_writable  # noqa: SLF001 - production verifies
+
+    async def start_server(self, *_: Any, **__: Any) -> None:
+        """Listen as production does; aiohttp's own method would make its own connections."""
+        if self.runner:
+            return
+        self.runner = runner = await self._make_runner()
+        await runner.setup()
+        listener = socket.create_server((self.host, 0))
+        self.port = listener.getsockname()[1]
+        self._root = URL(f"http://{self.host}:{self.port}")
+        await runner.listen([listener])
 
     async def _make_runner(self, **_: Any) -> Runner:
         return Runner(self.app)

@@ -208,7 +208,6 @@ BAD = [
     ("max_streams", "2", "-1", "1.5"),
     ("keepalive_timeout", "75", "-1", "true", '"soon"', "inf", "nan"),
     ("request_timeout", "10", "0"),
-    ("head_timeout", "15", "0"),
     ("body_timeout", "5", "0"),
     ("drain_delay", "0", "-0.5"),
     ("shutdown_timeout", "10", "0"),

@@ -4,11 +4,10 @@ import asyncio
 import re
 import zlib
 
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 
 from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable, quote
-from service.web.http.contexts import CONTEXT
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
 # without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.
@@ -74,7 +73,7 @@ class BodyReader:
             raise ClientGone
         if (request.content_length or 0) > MAX_BYTES:
             raise Malformed(TOO_LARGE)
-        if request[CONTEXT].expects_continue:  # RFC 9110, 10.1.1
+        if hdrs.EXPECT in request.headers and request.version >= HttpVersion11:  # RFC 9110, 10.1.1
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # the response itself has not begun
         body = bytearray()

@@ -25,8 +25,6 @@ from service.web.responses import json_response
 
 log = structlog.get_logger()
 
-# Of the request line and all headers. aiohttp limits each line to 8,190 bytes and allows 128 lines.
-MAX_HEAD_BYTES = 65_536
 REFERENCE = "/v1/docs"  # the page has a section for every slug below
 CONTENT_TYPE = "application/problem+json"
 AN_ID = "/v1/movies/{id} takes an id of 1 to 2^63-1 in digits, without leading zeros"
@@ -257,14 +255,6 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
         "The path exists, but it does not support this method.",
         "Use one of the methods in the `Allow` header.",
     ),
-    408: Problem(
-        "head-timeout",
-        "Request timeout",
-        408,
-        "the head of the request, its request line and headers, did not arrive in time",
-        "The request line and the headers did not arrive in time. The connection ends.",
-        "Send the head of a request at once, when it is complete.",
-    ),
     417: Problem(
         "expectation-failed",
         "Expectation failed",
@@ -282,14 +272,6 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
         "The client, or a proxy in front of the service, asked for a stream with HTTP/1.0.",
         "Use HTTP/1.1 or later. If you do, tell the operator: nginx speaks HTTP/1.0 to the service"
         " unless `proxy_http_version 1.1` is set.",
-    ),
-    431: Problem(
-        "head-too-large",
-        "Request header fields too large",
-        431,
-        f"the request line and all headers must be at most {MAX_HEAD_BYTES} bytes together",
-        f"The head of the request has more than {MAX_HEAD_BYTES:,} bytes. The connection ends.",
-        "Send fewer or smaller headers; no header of this API needs more than 8 kB.",
     ),
     500: INTERNAL,
 }

@@ -11,7 +11,6 @@ from conftest import AWAY, Client, Start
 from multidict import CIMultiDict
 from support import get_app
 
-from service.app import MAX_OPERATORS_CONNECTIONS
 from service.web.request_cycle.cycle import CYCLE
 from service.web.request_cycle.runner import Runner, bind
 
@@ -90,21 +89,6 @@ async def test_with_too_many_connections(start: Start) -> None:
     assert (live[0], ready[0]) == (200, 200)
     assert (await reader.readline()).startswith(b"HTTP/1.1 422 ")
     writer.close()
-
-
-async def test_health_checks_are_answered_beside_silent_clients(start: Start) -> None:
-    """At the limit, a new connection ends an idle one."""
-    base = await open_port(await start(operations__port=1))
-    silent = [
-        await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
-        for _ in range(2 * MAX_OPERATORS_CONNECTIONS)
-    ]
-
-    statuses = [(await get(f"{base}/{path}"))[0] for path in ("live", "ready", "metrics")]
-
-    assert statuses == [200, 200, 200]
-    for _, writer in silent:
-        writer.close()
 
 
 async def test_until_the_end_of_draining(start: Start) -> None:

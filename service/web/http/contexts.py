@@ -5,12 +5,11 @@ import re
 import secrets
 
 from aiohttp import web
-from aiohttp.http import HttpVersion10, RawRequestMessage
 from multidict import CIMultiDictProxy, istr
 
 from service.config import Server as Settings
 from service.context import TRACEPARENT, RequestContext
-from service.web.http.client_address import ClientAddresses
+from service.web.http.client_address import UNIX, ClientAddresses
 from service.web.http.headers import CommonHeaders
 
 CONTEXT = web.RequestKey("context", RequestContext)
@@ -33,9 +32,10 @@ class Contexts:
         self._process_id = secrets.token_hex(8)
         self._numbers = itertools.count(1)
 
-    def make(self, message: RawRequestMessage, peer: str) -> RequestContext:
-        """Make the context of a request from this peer, also for invalid HTTP."""
-        headers = message.headers
+    def make(self, request: web.BaseRequest) -> RequestContext:
+        """Make the context of a request, also for invalid HTTP."""
+        headers = request.headers
+        peer = (request.remote or UNIX).removeprefix("::ffff:")  # IPv4 on a socket of IPv6
         sent = headers.get(REQUEST_ID)
         if sent is not None and WELL_FORMED_ID.fullmatch(sent):
             request_id = sent
@@ -43,13 +43,12 @@ class Contexts:
             request_id = f"{self._process_id}-{next(self._numbers):x}"
         context = RequestContext(
             request_id,
-            message.method,
+            request.method,
             self._clients.find(peer, headers) if self._clients else peer,
             {**self._common.constant, "X-Request-Id": request_id},
-            is_last=message.should_close or message.version == HttpVersion10,
         )
         if self._common.origins:
-            context.headers |= self._common.choose_cors(message.method, headers)
+            context.headers |= self._common.choose_cors(request.method, headers)
         if TRACEPARENT in headers:
             context.trace_id = find_trace_id(headers)
         return context

@@ -9,7 +9,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from wsgiref.handlers import format_date_time
 
-from aiohttp import ClientConnectionResetError, hdrs, web
+from aiohttp import ClientConnectionResetError, HttpVersion10, hdrs, web
 
 from service.web.http.contexts import CONTEXT
 
@@ -40,7 +40,7 @@ class DirectResponse(web.StreamResponse):
             fields["Vary"] = f"{self.own_headers['Vary']}, {context.headers['Vary']}"
         if self._has_length:
             fields["Content-Length"] = f"{len(self.body)}"
-        if context.is_last or self._is_last:
+        if self._is_last or not request.keep_alive or request.version == HttpVersion10:
             self._is_last = True
             fields.setdefault("Connection", "close")
         lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
@@ -48,7 +48,7 @@ class DirectResponse(web.StreamResponse):
         body = b"" if context.method == hdrs.METH_HEAD else self.body
         message = head.encode("ascii") + body
         transport.write(message)
-        context.sent_bytes = len(message)
+        request.writer.output_size += len(message)
         self.body = b""  # aiohttp keeps a response until the connection's next one
         if transport.get_write_buffer_size():
             await request.writer.drain()  # if the client does not read, take no further request

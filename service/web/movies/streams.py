@@ -13,7 +13,6 @@ from service.web.changes_cursors import begin_copy
 from service.web.http.compression import parse_qualities, prefers_gzip
 from service.web.http.contexts import CONTEXT
 from service.web.movies.parameters import parse_list_query
-from service.web.request_cycle.connections import get_connection
 
 READ_TIMEOUT_S = 10.0  # for a client to read what was sent
 MAX_STREAM_S = 3600.0  # VACUUM keeps dead rows as long as a snapshot may see them
@@ -53,7 +52,6 @@ async def stream_movies(
         response.enable_compression(web.ContentCoding.gzip)
     context.deadline += MAX_STREAM_S
     context.has_left = lambda: request.transport is None
-    connection = get_connection(request)
     text = form.head
     try:
         async with aclosing(listing.stream(query.filter, query.sort, context)) as chunks:
@@ -62,14 +60,12 @@ async def stream_movies(
                 async with asyncio.timeout(READ_TIMEOUT_S):
                     await response.prepare(request)
                     await response.write(text)
-                connection.outbox.stop_clock()  # the client reads
                 text = b""
         await response.prepare(request)
         await response.write(text)  # of an empty list: the head of a CSV
     except BaseException as error:
-        if response.prepared:
-            connection.outbox.reset()
-            connection.force_close()  # aiohttp writes nothing more
+        if response.prepared and request.transport:
+            request.transport.abort()
         if isinstance(error, OSError):
             context.reason = str(error) or "the client does not read"
             raise ClientGone from error

@@ -173,7 +173,7 @@ PARAMETER_PROBLEMS = {
 }
 # Of every operation with a scope; `malformed-header`: there are two Authorization headers.
 SCOPE_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached", "wrong-parameters")
-HTTP_PROBLEMS = ("bad-request", "head-timeout", "expectation-failed", "head-too-large")
+HTTP_PROBLEMS = ("bad-request", "expectation-failed")
 COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
 
 

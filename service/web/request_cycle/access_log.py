@@ -48,17 +48,16 @@ class AccessLog:
         line["client"] = context.address
         if context.client_id is not None:
             line["client_id"] = context.client_id
-        sent = context.sent_bytes or request.writer.output_size
         if context.parser_error:
             line["status"] = response.status
-            line["bytes"] = sent
+            line["bytes"] = request.writer.output_size
             line["error"] = context.parser_error
         else:
             line["method"] = context.method
             line["route"] = context.route
             line["path"] = request.rel_url.raw_path[:MAX_LOGGED_LENGTH]
             line["status"] = response.status
-            line["bytes"] = sent
+            line["bytes"] = request.writer.output_size
             line["duration_ms"] = round(seconds * 1000, 2)
             user_agent = request.headers.get(hdrs.USER_AGENT)
             if user_agent is not None:

@@ -1,7 +1,8 @@
 """The middleware of all requests; it also reports each response to log and metrics."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
@@ -24,6 +25,7 @@ from service.web.request_cycle.access_log import AccessLog
 from service.web.route import Route
 
 UPGRADE = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}  # of a 426: RFC 9110, 7.8
+CHECK_INTERVAL_S = 0.5
 NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 
 
@@ -64,15 +66,17 @@ class RequestCycle:
         """
         app = web.Application(middlewares=[self.respond])
         app.on_response_prepare.append(add_common_headers)
+        app.cleanup_ctx.append(self.run)
         app[CYCLE] = self
         for route in sorted(routes, key=lambda route: "{" not in route.path):
-            resource = app.router.add_route(route.method, route.path, route.handler).resource
+            add = partial(app.router.add_route, expect_handler=wait_for_reader)
+            resource = add(route.method, route.path, route.handler).resource
             self._routes[route.handler] = route._replace(
                 path=resource.canonical if resource else route.path,
                 is_open=self._access.is_open(route),
             )
             if route.method == "GET":
-                app.router.add_route("HEAD", route.path, route.handler)
+                add("HEAD", route.path, route.handler)
         return app
 
     @property
@@ -83,15 +87,13 @@ class RequestCycle:
     @web.middleware
     async def respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Respond in time, and to every error with a problem document."""
-        context = request[CONTEXT]
+        context = request[CONTEXT] = self.contexts.make(request)
         task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # in one
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:
-            if context.refused_status:
-                refusal = problems.respond_http(request, context.refused_status)
-                refusal.force_close()
-                return refusal
+            if hdrs.EXPECT in request.headers:
+                _require_known_expectation(request.headers[hdrs.EXPECT])
             if route := self._routes.get(handler):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:
@@ -116,6 +118,19 @@ class RequestCycle:
         if self.is_draining or not request.content.is_eof():  # the rest of a body is not read
             response.force_close()
         return response
+
+    async def run(self, _: object) -> AsyncIterator[None]:
+        """End overdue requests while the application runs (a `cleanup_ctx`)."""
+        check = asyncio.create_task(self._check_regularly())
+        yield
+        check.cancel()
+
+    async def _check_regularly(self) -> None:
+        interval = min(CHECK_INTERVAL_S, self.settings.request_timeout / 2)
+        while True:
+            now = asyncio.get_running_loop().time()
+            self.cancel_overdue(now, now + interval)
+            await asyncio.sleep(interval)
 
     def cancel_overdue(self, now: float, next_check: float) -> None:
         """Cancel the requests whose deadline has passed; both times by the loop's clock.
@@ -162,11 +177,26 @@ async def add_common_headers(request: web.BaseRequest, response: web.StreamRespo
     """Add the headers that the response does not have, before aiohttp sends it."""
     headers = response.headers
     headers.popall("Server", None)  # aiohttp's
+    if CONTEXT not in request and isinstance(request, web.Request):
+        # aiohttp itself refuses an unknown `Expect` on an unknown path, with a text.
+        request[CONTEXT] = request.app[CYCLE].contexts.make(request)
+        problem = problems.respond_http(request, response.status)
+        response.body = problem.body  # type: ignore[attr-defined] # it is an HTTPException
+        headers.update(problem.own_headers, **{"Content-Length": f"{len(problem.body)}"})
     for name, value in request[CONTEXT].headers.items():
         if name not in headers or (name == "Vary" and value not in ", ".join(headers.getall(name))):
             headers.add(name, value)
     if "Access-Control-Max-Age" in headers and "Allow" in headers:
         headers["Access-Control-Allow-Methods"] = headers["Allow"]
+
+
+def _require_known_expectation(sent: str) -> None:
+    if sent.lower() not in ("100-continue", ""):
+        raise web.HTTPExpectationFailed
+
+
+async def wait_for_reader(_: web.Request) -> None:
+    """Leave `100 Continue` to the handler that reads the body."""
 
 
 CYCLE = web.AppKey("cycle", RequestCycle)

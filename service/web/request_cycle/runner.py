@@ -5,6 +5,7 @@ import resource
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -14,9 +15,8 @@ from aiohttp import web
 from service.config import Access, Config, Operations
 from service.config import Server as Settings
 from service.errors import OperatorError
-from service.web.request_cycle.connections import EndOfRequest
 from service.web.request_cycle.cycle import CYCLE
-from service.web.request_cycle.server import HttpServer
+from service.web.request_cycle.server import Connection, ConnectionLimit, ResponseReport
 
 log = structlog.get_logger()
 
@@ -24,6 +24,7 @@ ACCEPTED_AT_ONCE = 32
 BACKLOG = 2048  # connections that may wait to be accepted; further clients retry after 1 s
 FEW_CONNECTIONS = 100  # fewer are probably a mistake
 RESERVED_FILES = 128  # besides connections: log, event loop, listening sockets, DNS lookups
+UNREAD_MAX_MS = 30_000  # for a client to read what was sent
 LINGERING_S = 2.0  # for the rest of a body that was refused
 # When the process stops, connections have so long for one more response, which tells the client
 # that the connection ends.
@@ -41,11 +42,11 @@ class Runner(web.AppRunner):
             "auto_decompress": False,  # `bodies.py` decompresses, up to a limit
             "keepalive_timeout": self._settings.keepalive_timeout,
             "lingering_time": LINGERING_S,
-            "access_log_class": EndOfRequest,
+            "access_log_class": ResponseReport,
         }
         # aiohttp's own wait is short, because `cleanup` has waited for the requests before.
         super().__init__(app, shutdown_timeout=1, **self._options)
-        self._check: asyncio.Task[None] | None = None
+        self.servers: list[asyncio.Server] = []
         self._operations: Runner | None = None
 
     async def listen(
@@ -56,29 +57,33 @@ class Runner(web.AppRunner):
             self._operations = Runner(self.app[OPERATIONS_APP])
             await self._operations.setup()
             await self._operations.listen(for_operators)
+        assert self.server, "set up before"  # noqa: S101 - for mypy
+        limit = ConnectionLimit(self._settings.max_connections)
+        make_connection = partial(Connection, self.server, self.app[CYCLE], limit, **self._options)
         for each in sockets:
+            if each.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+                # Connections inherit it: the kernel ends one whose client does not read.
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MAX_MS)
             # asyncio uses `backlog` also as the number of connections that it accepts at once, and
             # each opens a file before it is counted. So it is small first, and then raised.
-            await web.SockSite(self, each, backlog=ACCEPTED_AT_ONCE).start()
+            loop = asyncio.get_running_loop()
+            self.servers.append(
+                await loop.create_server(make_connection, sock=each, backlog=ACCEPTED_AT_ONCE)
+            )
             each.listen(BACKLOG)
-
-    async def _make_server(self) -> web.Server:
-        server = HttpServer(await super()._make_server(), self.app[CYCLE], **self._options)
-        self._check = asyncio.create_task(server.check_regularly())
-        return server
 
     async def cleanup(self) -> None:
         """Report "not ready", accept no more connections, wait for requests in flight, stop."""
         cycle = self.app[CYCLE]
-        if self.server and self.sites and not cycle.is_draining:
+        must_drain = self.servers and not cycle.is_draining
+        if must_drain:
             cycle.is_draining = True
             await asyncio.sleep(self._settings.drain_delay)
-            for site in list(self.sites):
-                await site.stop()
+        for each in self.servers:
+            each.close()
+        if self.server and must_drain:
             await self._drain(self.server)
         await super().cleanup()
-        if self._check:
-            self._check.cancel()
         if self._operations:
             await self._operations.cleanup()
 

@@ -1,120 +1,92 @@
-"""The server of a process: makes connections and requests, and checks them regularly."""
+"""The connections of a server: aiohttp's own, with problem documents and a limit."""
 
 import asyncio
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
 import structlog
-from aiohttp import hdrs, web, web_protocol
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import HttpVersion11, RawRequestMessage
-from aiohttp.streams import StreamReader
-from multidict import CIMultiDict, CIMultiDictProxy
+from aiohttp import hdrs, web
+from aiohttp.abc import AbstractAccessLogger
+from aiohttp.http_exceptions import InvalidHeader, InvalidURLError, LineTooLong
 
-from service.context import RequestContext
+from service.web import problems
 from service.web.http.contexts import CONTEXT
-from service.web.problems import MAX_HEAD_BYTES
-from service.web.request_cycle.connections import Connection, Shared
 from service.web.request_cycle.cycle import RequestCycle
 
 log = structlog.get_logger()
 
-CHECK_INTERVAL_S = 0.5
-CROWDED_S = 10.0  # below the limit, until the log gets the next line
-# Requests of one connection that wait for the previous one; aiohttp's limit of 32 lets a client
-# fill 4 MB with large heads.
-MAX_PIPELINED = 2
+FULL_LOG_S = 10.0  # between two lines in the log about too many connections
 
 
-class HttpServer(web.Server):
-    """Makes a `Connection` of each connection, and a context of each request.
+@dataclass
+class ConnectionLimit:
+    """The most connections of a server."""
 
-    At most `max_connections` stay open: a new one ends the one that has been idle for longest.
-    """
+    most: int
+    next_line: float = 0.0  # by the loop's clock
 
-    def __init__(self, aiohttp_server: web.Server, cycle: RequestCycle, **options: Any) -> None:
-        super().__init__(
-            aiohttp_server.request_handler, request_factory=self._begin_request, **options
-        )
-        web_protocol.MAX_MSG_QUEUE_SIZE = MAX_PIPELINED
-        self._cycle = cycle
-        self.shared = Shared(cycle, asyncio.get_running_loop().time())
-        self._make_bare_request = aiohttp_server.request_factory
-        self._options = options
-        self._open = 0
-        self._crowded_until = 0.0
 
-    def __call__(self) -> Connection:
-        """Make the protocol of a new connection."""
-        return Connection(self, self.shared, loop=asyncio.get_running_loop(), **self._options)
+class Connection(web.RequestHandler):
+    """Answers invalid HTTP with a problem document; ends at once if there are too many."""
 
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Make room for the connection if there are too many."""
-        super().connection_made(handler, transport)
-        self._open += 1
-        self.shared.idle[cast("Connection", handler)] = None
-        if self._open > self._cycle.settings.max_connections:
-            if self.shared.now > self._crowded_until:
-                most = self._cycle.settings.max_connections
-                log.warning("too many connections", max_connections=most)
-            self._crowded_until = self.shared.now + CROWDED_S
-            longest_idle = next(iter(self.shared.idle))
-            del self.shared.idle[longest_idle]
-            longest_idle.outbox.reset()
-
-    def connection_lost(
-        self, handler: web.RequestHandler, exc: BaseException | None = None
+    def __init__(
+        self, server: web.Server, cycle: RequestCycle, limit: ConnectionLimit, **options: Any
     ) -> None:
-        """Forget the connection."""
-        super().connection_lost(handler, exc)
-        self._open -= 1
-        self.shared.idle.pop(cast("Connection", handler), None)
+        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        self.server, self.cycle, self.limit = server, cycle, limit
 
-    def _begin_request(
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Refuse the connection if `max_connections` are open."""
+        super().connection_made(transport)
+        if len(self.server.connections) > self.limit.most:
+            self.force_close()
+            now = asyncio.get_running_loop().time()
+            if now >= self.limit.next_line:
+                self.limit.next_line = now + FULL_LOG_S
+                log.warning("too many connections", max_connections=self.limit.most)
+
+    def handle_error(
         self,
-        message: RawRequestMessage,
-        payload: StreamReader,
-        protocol: web.RequestHandler,
-        writer: AbstractStreamWriter,
-        task: "asyncio.Task[None]",
-    ) -> web.BaseRequest:
-        """Make a request and its context, also for invalid HTTP."""
-        connection: Connection = protocol  # type: ignore[assignment] # of this server
-        connection.is_busy = True
-        connection.body = payload
-        self.shared.idle.pop(connection, None)
-        context = self._cycle.contexts.make(message, connection.peer)
-        if connection.received > MAX_HEAD_BYTES and _count_bytes(message) > MAX_HEAD_BYTES:
-            context.refused_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        elif hdrs.EXPECT in message.headers:
-            message = _take_expectation(message, context)
-        request = self._make_bare_request(message, payload, connection, writer, task)
-        connection.context = request[CONTEXT] = context
-        return request
-
-    async def check_regularly(self) -> None:
-        """End slow connections and requests, until it is cancelled."""
-        settings = self._cycle.settings
-        interval = min(CHECK_INTERVAL_S, settings.request_timeout / 2, settings.head_timeout / 2)
-        while True:
-            self.shared.now = now = asyncio.get_running_loop().time()
-            self._cycle.cancel_overdue(now, now + interval)
-            for connection in cast("list[Connection]", self.connections):
-                connection.check(now, settings.head_timeout)
-            self.shared.outboxes.limit()
-            await asyncio.sleep(interval)
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that the HTTP parser refused, or that failed within aiohttp."""
+        if CONTEXT not in request:  # it did not reach the middleware
+            request[CONTEXT] = self.cycle.contexts.make(request)
+            if hdrs.EXPECT in request.headers:  # aiohttp cannot encode its text about this one
+                status, exc = HTTPStatus.EXPECTATION_FAILED, None
+        context = request[CONTEXT]
+        reason = None
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            log.error("connection failed", **context.ids, exc_info=exc)
+        else:
+            mistake = _describe_mistake(exc, message)
+            context.parser_error = mistake or HTTPStatus(status).phrase
+            reason = mistake and mistake[0].lower() + mistake[1:]
+        response = problems.respond_http(request, status, reason=reason)
+        response.force_close()
+        return response
 
 
-def _count_bytes(message: RawRequestMessage) -> int:
-    """Return the size of a head, without its separators."""
-    return len(message.path) + sum(len(name) + len(value) for name, value in message.raw_headers)
+def _describe_mistake(exc: BaseException | None, message: str | None) -> str | None:
+    """Say in one line what is wrong with the HTTP, without the client's data."""
+    if isinstance(exc, LineTooLong):  # its message has the line
+        return "a line is too long"
+    if isinstance(exc, InvalidHeader):  # its message has the header, perhaps a token
+        return "Invalid HTTP header"
+    if isinstance(exc, InvalidURLError):  # its message is the URL
+        return "Invalid URL"
+    # Other lines of the message quote the request.
+    return message and message.strip().partition("\n")[0].rstrip(": ")
 
 
-def _take_expectation(message: RawRequestMessage, context: RequestContext) -> RawRequestMessage:
-    """Return the message without `Expect`: aiohttp would respond to an unknown one with a text."""
-    if message.headers[hdrs.EXPECT].lower() not in ("100-continue", ""):
-        context.refused_status = HTTPStatus.EXPECTATION_FAILED
-    context.expects_continue = message.version == HttpVersion11
-    others = CIMultiDict(message.headers)
-    del others[hdrs.EXPECT]
-    return message._replace(headers=CIMultiDictProxy(others))
+class ResponseReport(AbstractAccessLogger):
+    """aiohttp calls it when a response was sent, or its client has gone."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Report the response; `time`: seconds since the request began."""
+        cycle = cast("Connection", request.protocol).cycle
+        cycle.report(request, request[CONTEXT], response, time)
