@@ -193,7 +193,7 @@ from service.web.request_cycle.access_log import AccessLog
 
 request = make_mocked_request('GET', '/v1/movies/1', headers={'User-Agent': 'caf\\xe9'})
 context = RequestContext('7f', 'GET', '192.0.2.1', {}, route='/v1/movies/{id}', reason='x')
-context.sent_bytes = 700
+request.writer.output_size = 700
 AccessLog(settings).write(request, context, web.Response(status=503), 0.0123)
 """
 
