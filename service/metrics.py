@@ -87,6 +87,9 @@ class Metrics:
         )
         refusals = counter("catalogue_refusals_total", "Responses 503, by reason.", ("reason",))
         limited = counter("catalogue_limited_total", "Responses 429, by limit.", ("limit",))
+        self.unlimited = counter(
+            "catalogue_unlimited_total", "Requests without a rate limit, as Redis did not respond."
+        )
 
         # The database.
         self.ready = lowest(

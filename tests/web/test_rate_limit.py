@@ -5,10 +5,10 @@ import json
 import pytest
 from aiohttp import ClientResponse
 from conftest import MOANA, Client, Start
+from limits.aio.storage import memory
 from support import Execute, StoppedClock, add_client, bearer
 from wire import exchange, send_raw
 
-from service.access import counts
 from service.web.access import MAX_BODY_UNITS
 
 RATE = {"limits__rate": 1, "limits__burst": 20}  # a window of 20 s
@@ -22,7 +22,7 @@ NOON = 1_800_014_400.0  # 12:00 UTC; a window begins
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     """The clock of limits, which stands still at noon."""
     clock = StoppedClock(NOON)
-    monkeypatch.setattr(counts, "time", clock)
+    monkeypatch.setattr(memory, "time", clock)
     return clock
 
 

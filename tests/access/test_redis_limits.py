@@ -1,4 +1,4 @@
-"""Counts of several processes in a real Redis, and without it."""
+"""Limits of several processes in a real Redis, and without it."""
 
 import asyncio
 import shutil
@@ -11,19 +11,22 @@ from typing import Any
 
 import pytest
 from conftest import Client, Start
+from metric_values import read_series
 from redis.asyncio import Redis as RedisClient
 from redis.exceptions import RedisError
 from structlog.testing import capture_logs
-from support import until
+from support import get_app, until
 
-from service.access import redis_counts
-from service.access.redis_counts import RedisCounts
-from service.errors import OperatorError, Policy
+from service.access import limits
+from service.config import Limits as Settings
+from service.errors import OperatorError
+from service.metrics import Metrics
+from service.web.request_cycle.cycle import CYCLE
 
 SERVER = shutil.which("redis-server")
 PASSWORD = "s3cret"  # of a server that the test starts
-HUNDRED = Policy("rate", 100, 3600)
 RATE = {"limits__rate": 1, "limits__burst": 1000}
+TOKEN = "0123456789abcdef"
 GONE = "limits without redis"
 BACK = "limits with redis"
 
@@ -84,21 +87,12 @@ class Server:
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     """An empty Redis; a service looks for it often, and waits for it on a busy machine."""
-    monkeypatch.setattr(redis_counts, "RETRY_S", 0.05)
-    monkeypatch.setattr(redis_counts, "TIMEOUT_S", 20)
+    monkeypatch.setattr(limits, "REDIS_RETRY_S", 0.05)
+    monkeypatch.setattr(limits, "REDIS_TIMEOUT_S", 20)
     server = Server(tmp_path)
     await server.start()
     yield server
     await server.kill()
-
-
-@pytest.fixture
-async def counts(server: Server) -> AsyncIterator[RedisCounts]:
-    """Counts in it."""
-    counts = RedisCounts(HUNDRED, server.url)
-    await counts.connect()
-    yield counts
-    await counts.close()
 
 
 async def count_passed(*clients: Client, requests: int = 100) -> int:
@@ -108,6 +102,12 @@ async def count_passed(*clients: Client, requests: int = 100) -> int:
     ]
     assert set(statuses) <= {404, 429}
     return statuses.count(404)
+
+
+async def wait_for_redis(client: Client, logs: list[Any]) -> None:
+    """Send requests until one finds that Redis responds."""
+    while BACK not in list_events(logs):
+        await client.get("/v1/movies/1")
 
 
 def list_events(logs: list[Any]) -> list[str]:
@@ -128,63 +128,36 @@ async def test_processes_count_together(start: Start, server: Server, url: str) 
     assert 1 <= int(refused.headers["Retry-After"]) <= 101
 
 
-async def test_a_client_learns_when_to_come_back(counts: RedisCounts, server: Server) -> None:
-    """Also from a process that did not serve the earlier requests."""
-    other = RedisCounts(HUNDRED, server.url)
-    await other.connect()
-    await other.take("client:7", 90)
-    await other.close()
-
-    for _ in range(9):
-        refused = await counts.take("client:7", 11)
-
-        assert refused
-        assert refused.remaining == 10
-        assert 3500 <= refused.retry_after_s <= 3601
-    assert await counts.take("client:7", 10) is None  # what was refused does not count
-
-
-async def test_without_redis_each_process_limits_for_itself(start: Start, server: Server) -> None:
-    """No request fails, and earlier requests count. The log has one line for each change."""
-    client = await start(limits__rate=1, limits__burst=1000, limits__redis_url=server.url)
-    await count_passed(client)
+async def test_without_redis_requests_pass(start: Start, server: Server) -> None:
+    """The log has one line for each change, and the metric counts the requests."""
+    client = await start(
+        limits__rate=1, limits__burst=50, limits__redis_url=server.url, operations__token=TOKEN
+    )
+    metrics = get_app(client)[CYCLE].metrics
+    assert await count_passed(client) in range(50, 60)
     with capture_logs() as logs:
         await server.kill()
-        assert await count_passed(client, requests=1000) in range(900, 940)
+        assert await count_passed(client) == 100
+        assert read_series(metrics)["unlimited_total"] == 100
         await server.start()
-        await until(lambda: BACK in list_events(logs))
-        await count_passed(client)
+        await wait_for_redis(client, logs)
+        assert await count_passed(client) in range(48, 60)  # an empty Redis has forgotten
 
     assert list_events(logs) == [GONE, BACK]
-
-
-async def test_an_empty_redis_does_not_forget_for_the_process(
-    counts: RedisCounts, server: Server
-) -> None:
-    """Redis was restarted: it has neither counts nor scripts."""
-    await counts.take("client:7", 90)
-    await server.kill()
-    await server.start()
-
-    refused = await counts.take("client:7", 20)
-    await until(lambda: counts.is_there)
-
-    assert refused
-    assert await counts.take("client:7", 10) is None
-    assert counts.is_there
 
 
 async def test_a_redis_that_hangs_delays_few_requests(
     start: Start, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that wait when it stops responding; others do not ask it."""
-    monkeypatch.setattr(redis_counts, "TIMEOUT_S", 0.25)
+    monkeypatch.setattr(limits, "REDIS_TIMEOUT_S", 0.25)
+    monkeypatch.setattr(limits, "REDIS_RETRY_S", 60)
     client = await start(limits__redis_url=server.url, **RATE)
     server.signal(signal.SIGSTOP)
     try:
         with capture_logs() as logs:
             responses = await asyncio.gather(*(client.get("/v1/movies/1") for _ in range(50)))
-            async with asyncio.timeout(50 * redis_counts.TIMEOUT_S):
+            async with asyncio.timeout(50 * limits.REDIS_TIMEOUT_S):
                 await count_passed(client, requests=400)
             await client.close()  # the service stops
     finally:
@@ -213,7 +186,7 @@ async def test_a_redis_that_refuses_is_as_none(
     remedy: tuple[str, ...],
     reason: str,
 ) -> None:
-    """Redis is full, a replica, or has another password: processes count alone meanwhile."""
+    """Redis is full, a replica, or has another password: requests pass meanwhile."""
     async with RedisClient.from_url(server.url) as operator:
         await operator.execute_command(*command)  # type: ignore[no-untyped-call]
         with capture_logs() as logs:
@@ -221,7 +194,7 @@ async def test_a_redis_that_refuses_is_as_none(
             assert await count_passed(client) == 100
             assert list_events(logs) == [GONE]
             await operator.execute_command(*remedy)  # type: ignore[no-untyped-call]
-            await until(lambda: BACK in list_events(logs))
+            await wait_for_redis(client, logs)
 
     (line,) = [line for line in logs if line["event"] == GONE]
     assert reason in line["reason"]
@@ -231,7 +204,7 @@ async def test_a_redis_that_refuses_is_as_none(
 def test_a_wrong_url_stops_the_start() -> None:
     """The message says what is expected, without the password."""
     with pytest.raises(OperatorError) as caught:
-        RedisCounts(HUNDRED, f"redis://:{PASSWORD}@h:port/0")
+        limits.Limits(Settings(1, 100, f"redis://:{PASSWORD}@h:port/0"), Metrics(is_enabled=False))
 
     assert str(caught.value).startswith("[limits] redis_url: expected redis://")
     assert PASSWORD not in str(caught.value)
