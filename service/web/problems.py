@@ -15,7 +15,6 @@ from aiohttp import web
 from service import errors
 from service.access.tokens import EXPECTED_HEADER
 from service.catalogue.rules import MOVIE
-from service.catalogue.strict_json import MAX_BYTES, MAX_COLONS_AND_BRACKETS, MAX_COMMAS
 from service.context import MAX_LOGGED_LENGTH
 from service.json_fields import refuse_field
 from service.web.http.contexts import CONTEXT
@@ -31,119 +30,56 @@ AN_ID = "/v1/movies/{id} takes an id of 1 to 2^63-1 in digits, without leading z
 
 
 class Problem(NamedTuple):
-    """A kind of error, and what the reference says about it, with code in backticks."""
+    """A kind of error; docs/clients/problems.md says what happened, and how to fix it."""
 
     slug: str  # the fragment of `type`, which clients rely on
     title: str
     status: int
     detail: str  # for clients; empty: they get the text of the error itself
-    what_happened: str
-    how_to_fix: str
     example: errors.CatalogueError | None = None  # if the detail or the failures vary
 
 
-NOT_FOUND = Problem(
-    "not-found",
-    "Not found",
-    404,
-    "there is no movie with this id",
-    "No movie has this id, or nothing exists at this path. The detail says which.",
-    "Check the path and the id: 1 to 2^63-1 in digits, without leading zeros. Deleted movies"
-    " do not come back, and their ids are not used again.",
-)
+NOT_FOUND = Problem("not-found", "Not found", 404, "there is no movie with this id")
 INTERNAL = Problem(
-    "internal-error",
-    "Internal server error",
-    500,
-    "unexpected error; the log has the details",
-    "An unexpected error occurred in the service.",
-    "The request is not the cause. Send the `request_id` to the operators of the service: their"
-    " log has the details under it.",
+    "internal-error", "Internal server error", 500, "unexpected error; the log has the details"
 )
 PROBLEMS: Mapping[type[Exception], Problem] = {
     errors.Malformed: Problem(
-        "malformed-body",
-        "Malformed request body",
-        400,
-        "",
-        "The body cannot be read as a movie or a batch. It is not exactly one JSON object in UTF-8,"
-        " it has an unknown, repeated or read-only field or one of the wrong JSON type, or more"
-        f" than {MAX_BYTES:,} bytes, {MAX_COLONS_AND_BRACKETS:,} colons and brackets or"
-        f" {MAX_COMMAS:,} commas.",
-        "`errors` lists all wrong fields, or the detail names the character. Send numbers as"
-        ' numbers (`1942`, not `"1942"`) and the runtime as `"102 mins"`. Do not send read-only'
-        " fields such as `id`.",
-        refuse_field("titel", MOVIE),
+        "malformed-body", "Malformed request body", 400, "", refuse_field("titel", MOVIE)
     ),
     errors.MalformedHeader: Problem(
         "malformed-header",
         "Malformed header",
         400,
         "",
-        "A header of the request cannot be read. Nothing was changed.",
-        "The detail names the header and the expected form. Send entity tags exactly as you"
-        " received them, with their quotes, and only one `Authorization` header.",
         errors.MalformedHeader('If-Match must be * or tags like "7-1", found "7-1 without quotes"'),
     ),
     errors.WrongKey: Problem(
-        "wrong-idempotency-key",
-        "Wrong Idempotency-Key",
-        400,
-        "",
-        "The `Idempotency-Key` is empty, longer than 255 characters, not printable ASCII, or sent"
-        " twice.",
-        "Create a new key, such as a UUID, for every movie that you add. Send the same key when"
-        " you retry.",
-        errors.WrongKey(EXPECTED_KEY),
+        "wrong-idempotency-key", "Wrong Idempotency-Key", 400, "", errors.WrongKey(EXPECTED_KEY)
     ),
     errors.Unauthorized: Problem(
         "unauthorized",
         "Unauthorized",
         401,
         "",
-        "The request has no token but needs one, or its token is malformed, unknown, expired,"
-        " revoked or replaced. The detail says which. Nothing was changed.",
-        "Send `Authorization: Bearer` and your token, complete and unchanged. If the token is no"
-        " longer valid, or if you have none, ask the operator of the service for a new one.",
         errors.Unauthorized(EXPECTED_HEADER, is_token_sent=False),
     ),
-    errors.Forbidden: Problem(
-        "forbidden",
-        "Forbidden",
-        403,
-        "",
-        "The token is valid, but it does not have the scope that the request needs. Nothing was"
-        " changed.",
-        "The detail names the scope: `write` for every change. Ask the operator of the service to"
-        " add it to your token, or for another token.",
-        errors.Forbidden("write"),
-    ),
+    errors.Forbidden: Problem("forbidden", "Forbidden", 403, "", errors.Forbidden("write")),
     errors.OriginNotAllowed: Problem(
         "origin-not-allowed",
         "Origin not allowed",
         403,
         "pages of this origin may not change movies",
-        "A browser sent a change for a page of an origin that this service does not allow.",
-        "Ask the operator of the service to add the origin of the page to `[server] cors_origins`.",
     ),
     errors.MovieNotFound: NOT_FOUND,
     errors.BodyTimedOut: Problem(
-        "body-timeout",
-        "Request timeout",
-        408,
-        "the request body did not arrive in time",
-        "The headers of the request arrived, but its body did not arrive in time.",
-        "Send as many bytes as `Content-Length` says, without a pause, and try again.",
+        "body-timeout", "Request timeout", 408, "the request body did not arrive in time"
     ),
     errors.KeyInUse: Problem(
         "idempotency-key-in-use",
         "Idempotency-Key in use",
         409,
         "",
-        "An earlier request with the same key is still running, or another release of the service"
-        " has stored its response. The detail says which. This request did nothing.",
-        "Wait for the number of seconds in `Retry-After` and send the same request again. It gets"
-        " the response of the first request. Before you use another key, look for the movie.",
         errors.KeyInUse("another request with this Idempotency-Key is still running"),
     ),
     errors.CursorExpired: Problem(
@@ -151,27 +87,18 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Cursor expired",
         410,
         "the feed no longer has all changes after this cursor; start again with a whole list",
-        "Some changes after the cursor are no longer there: they were cleared after some days, or"
-        " the database was restored, or another server took over.",
-        "Get all movies again, as a stream or page by page, and go on with its new cursor.",
     ),
     errors.PreconditionFailed: Problem(
         "precondition-failed",
         "Precondition failed",
         412,
         "the movie does not match the conditions of the request; compare its ETag",
-        "The movie exists, but it does not match `If-Match`, `If-None-Match` or"
-        " `If-Unmodified-Since`: somebody else has changed it. It was not changed by this request.",
-        "Get the movie, look at the changes, and send your request again with the new `ETag`.",
     ),
     errors.Invalid: Problem(
         "validation-failed",
         "Validation failed",
         422,
         "the request breaks a rule of the catalogue; see errors",
-        "The request could be read, but a movie breaks rules. `errors` lists all failures, each"
-        " with a JSON Pointer to the field and with what is expected.",
-        "Correct the fields that `errors` lists, and send the request again.",
         errors.Invalid(
             [
                 errors.Failure("year", "must not be in the future"),
@@ -184,10 +111,6 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Wrong query parameters",
         422,
         "a query parameter is wrong; see errors",
-        "The query string has an unknown or repeated parameter, or a wrong value. `errors` lists"
-        " all failures, each with what is expected.",
-        "Correct the parameters that `errors` lists. A cursor is only valid with the filters and"
-        " the sort order that it was made for; without a cursor, the list starts at the beginning.",
         errors.WrongParameters(
             [errors.Failure("year", "must be years like 1990, 1990..1999, 1990.. or ..1999")]
         ),
@@ -197,27 +120,18 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Idempotency-Key already used",
         422,
         "this Idempotency-Key was already sent with another movie or batch",
-        "The `Idempotency-Key` was sent with another movie or batch in the last 24 hours.",
-        "Use a new key for another movie. To retry, send the same fields as the first time;"
-        " whitespace and the order of the fields do not matter.",
     ),
     errors.PreconditionRequired: Problem(
         "precondition-required",
         "Precondition required",
         428,
         "updates and deletes require If-Match with the ETag of the movie",
-        "This deployment requires `If-Match` for updates and deletes.",
-        "Send `If-Match` with the `ETag` of the movie that you want to change.",
     ),
     errors.LimitReached: Problem(
         "limit-reached",
         "Too many requests",
         429,
         "",
-        "The client, or its address if it sends no token, has used up its limit of this service. A"
-        " list or a large body counts more than a movie by id. Nothing was changed.",
-        "Wait for the number of seconds in `Retry-After` and try again. The detail and the header"
-        " `RateLimit-Policy` say what the limit is.",
         errors.CatalogueError(
             "the limit is 10 units per second, and 100 at once; this request takes 1: try again in"
             " 3 s"
@@ -229,39 +143,23 @@ PROBLEMS: Mapping[type[Exception], Problem] = {
         "Service unavailable",
         503,
         "the service is temporarily unavailable; try again later",
-        "The database is unreachable, overloaded or too slow, or this process is shutting down.",
-        "Wait for the number of seconds in `Retry-After` and try again; wait longer after each"
-        " attempt. You can repeat any request that only reads, a POST with an `Idempotency-Key`,"
-        " and a change with `If-Match`. Any other request may have succeeded: check first.",
     ),
 }
 # Errors of HTTP itself, raised by aiohttp, by status.
 HTTP_PROBLEMS: Mapping[int, Problem] = {
-    400: Problem(
-        "bad-request",
-        "Bad request",
-        400,
-        "the request is not valid HTTP",
-        "The request is not valid HTTP. No part of it was processed.",
-        "Use a common HTTP client. If you use your own, the detail says which part of the request"
-        " line or of the headers could not be read. Each line must be shorter than 8 kB.",
-    ),
+    400: Problem("bad-request", "Bad request", 400, "the request is not valid HTTP"),
     404: NOT_FOUND._replace(detail="nothing exists at this path"),
     405: Problem(
         "method-not-allowed",
         "Method not allowed",
         405,
         "this path does not support the method; see the Allow header",
-        "The path exists, but it does not support this method.",
-        "Use one of the methods in the `Allow` header.",
     ),
     417: Problem(
         "expectation-failed",
         "Expectation failed",
         417,
         'only the expectation "100-continue" is supported',
-        "The `Expect` header of the request asks for something unknown.",
-        "Send `Expect: 100-continue` or omit the header.",
     ),
     426: Problem(
         "upgrade-required",
@@ -269,9 +167,6 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
         426,
         "a stream needs HTTP/1.1: a client of HTTP/1.0 takes a list that was cut off for complete;"
         " behind nginx, set `proxy_http_version 1.1`",
-        "The client, or a proxy in front of the service, asked for a stream with HTTP/1.0.",
-        "Use HTTP/1.1 or later. If you do, tell the operator: nginx speaks HTTP/1.0 to the service"
-        " unless `proxy_http_version 1.1` is set.",
     ),
     500: INTERNAL,
 }
@@ -336,7 +231,7 @@ def respond_http(
 ) -> DirectResponse:
     """Build the response to an error of HTTP itself; `reason` ends its detail."""
     phrase = HTTPStatus(status).phrase
-    problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase, "", "")
+    problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase)
     if reason:
         problem = problem._replace(detail=f"{problem.detail}: {reason}")
     body = _problem_json(problem, None, request.rel_url.raw_path, request[CONTEXT].id)

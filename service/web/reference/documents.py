@@ -8,7 +8,8 @@ from string import Template
 from markdown_it import MarkdownIt
 
 DOCS = Path(__file__).parents[3] / "docs"
-DOCUMENTS = tuple(f"clients/{name}.md" for name in ("quick-start", "guides", "contract"))
+PROBLEMS = "problems"  # the document to whose sections the types of problems lead
+DOCUMENTS = tuple(f"clients/{name}.md" for name in ("quick-start", "guides", "contract", PROBLEMS))
 STEMS = {Path(name).stem for name in DOCUMENTS}
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 LINK = Template('        <li><a href="#$id"><span>$title</span></a></li>')
@@ -17,7 +18,8 @@ LINK = Template('        <li><a href="#$id"><span>$title</span></a></li>')
 def render_document(name: str) -> dict[str, str]:
     """Render a file of `docs/`: its `id`, `title`, `content` and the `links` to its sections.
 
-    Its title becomes a heading of the second level; the ids of all headings begin with its `id`.
+    Its title becomes a heading of the second level. The ids of all headings begin with its `id`,
+    except those of problems, which are their slugs.
     """
     stem = Path(name).stem
     tokens = MARKDOWN.parse(re.sub("(?s)<!--.*?-->", "", (DOCS / name).read_text("utf-8")))
@@ -26,7 +28,8 @@ def render_document(name: str) -> dict[str, str]:
         if opening.type == "heading_open":
             text = escape(inline.content.replace("`", ""))
             fragment = re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")  # as on GitHub
-            level, own = opening.tag, f"{stem}-{fragment}"
+            level = opening.tag
+            own = fragment if stem == PROBLEMS else f"{stem}-{fragment}"
             if level == "h1":
                 title, own = text, stem
             elif level == "h2":
@@ -47,5 +50,6 @@ def _direct_link(href: str, stem: str) -> dict[str, str | int | float]:
     path, _, fragment = href.partition("#")
     target = Path(path).stem if path else stem
     if target in STEMS:
-        return {"href": f"#{target}-{fragment}" if fragment else f"#{target}"}
+        own = fragment if target == PROBLEMS else f"{target}-{fragment}"
+        return {"href": f"#{own}" if fragment else f"#{target}"}
     return {"href": f"docs/{Path(path).name}"} if "/clients/" in path else {}

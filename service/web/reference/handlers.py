@@ -4,9 +4,6 @@ The page loads nothing from other hosts, and its Content-Security-Policy allows 
 styles.
 """
 
-import html
-import json
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -17,7 +14,6 @@ from aiohttp import web
 
 from service.errors import OperatorError
 from service.web.http.compression import Content
-from service.web.problems import BY_SLUG, Problem, example_json
 from service.web.reference.document import Json
 from service.web.reference.documents import DOCS, DOCUMENTS, render_document
 from service.web.responses import cacheable_response, encode_json, make_content
@@ -31,10 +27,6 @@ FILES = {
     "movies.mjs": "text/plain; charset=utf-8",
     "movies.py": "text/plain; charset=utf-8",
 }
-LINK = Template(
-    '        <li><a href="#$slug"><span class="status s$class">$status</span>'
-    " <span>$slug</span></a></li>"
-)
 CONTENTS = Template(
     '        <h2><a href="#$id">$title</a></h2>\n        <ul>\n$links\n        </ul>'
 )
@@ -87,27 +79,12 @@ class Reference:
 
 
 def _render_page() -> bytes:
-    """Return the page; documents and problems are on it without JavaScript."""
-    page, document, section = (
-        Template((FOLDER / f"{name}.html").read_text("utf-8"))
-        for name in ("reference", "document", "problem")
+    """Return the page; the documents are on it without JavaScript."""
+    page, document = (
+        Template((FOLDER / f"{name}.html").read_text("utf-8")) for name in ("reference", "document")
     )
     documents = [render_document(name) for name in DOCUMENTS]
-    by_status = sorted(BY_SLUG.values(), key=lambda problem: problem.status)
-    problems = [_render_texts(problem) for problem in by_status]
     return page.substitute(
         documents="\n".join(map(document.substitute, documents)),
         contents="\n".join(map(CONTENTS.substitute, documents)),
-        links="\n".join(LINK.substitute(problem) for problem in problems),
-        problems="".join(section.substitute(problem) for problem in problems).rstrip(),
     ).encode()
-
-
-def _render_texts(problem: Problem) -> dict[str, str]:
-    """Return what the templates show of a problem, in HTML."""
-    example = json.dumps(example_json(problem), indent=2, ensure_ascii=False)
-    texts = {**problem._asdict(), "example": example, "class": problem.status // 100}
-    return {
-        name: re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(str(text)))
-        for name, text in texts.items()
-    }

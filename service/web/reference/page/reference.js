@@ -340,7 +340,7 @@ function markCurrentLink() {
   mark();
 }
 
-// Finds the parts of the page that have all words: sections of documents, operations and problems. Those with more of
+// Finds the parts of the page that have all words: sections of documents and operations. Those with more of
 // the words in their titles come first; Enter follows the first link.
 function setUpSearch() {
   const search = byId("search");
