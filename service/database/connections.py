@@ -6,12 +6,14 @@ So the pool tries the addresses one after the other, each with its own timeout.
 """
 
 import asyncio
+import ctypes
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import aiopg
 import psycopg2
+from psycopg2 import _psycopg
 from psycopg2.errors import QueryCanceled
 
 from service import __version__
@@ -21,6 +23,9 @@ from service.database.urls import Address, list_addresses, parse_url
 from service.errors import OperatorError
 
 Session = psycopg2.extensions.connection
+# The libpq that psycopg2 has loaded. https://www.psycopg.org/docs/connection.html#connection.pgconn_ptr
+LIBPQ = ctypes.CDLL(_psycopg.__file__)
+PQERRORS_VERBOSE = 2
 
 COMMAND_CONNECT_TIMEOUT_S = 10  # for each host
 POOL_CONNECT_TIMEOUT_S = 2.0  # for each address; as long as a request waits for the pool
@@ -145,6 +150,9 @@ class Connector:
             except psycopg2.Error as error:
                 failures.append(describe_error(error))
             else:
+                # A notice then names its place in PostgreSQL's source, in every language.
+                pointer = ctypes.c_void_p(connection.raw.pgconn_ptr)
+                LIBPQ.PQsetErrorVerbosity(pointer, PQERRORS_VERBOSE)
                 self._last = address
                 return connection
         raise psycopg2.OperationalError("; ".join(failures))

@@ -8,6 +8,7 @@ except a broken rule that has a name.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import Literal
 
@@ -41,6 +42,10 @@ UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
 # it, and PostgreSQL must warn if a commit was not replicated.
 DEFAULTS = "set local transaction_isolation = 'read committed'; "
 WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
+# The function of PostgreSQL that warns that a commit may not have been replicated, because somebody
+# has cancelled its wait for the standby (src/backend/replication/syncrep.c).
+NOT_REPLICATED = "SyncRepWaitForLSN"
+NOTICE_LOG_S = 60.0  # between two lines in the log about other notices
 STREAM_ROWS = 250  # of a stream at once; the event loop then waits for a few ms
 STREAM_TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms wait for 30 s
 
@@ -77,6 +82,7 @@ class Statements:
         """Count in the metrics of the pool, and find the share there."""
         self.metrics = self.pool.metrics
         self._reads = getattr(self.pool, self.share) if self.share else None
+        self._notice_logged_at = -inf
 
     async def fetch(  # noqa: PLR0913 - the options of a statement
         self,
@@ -228,10 +234,8 @@ class Statements:
             finally:
                 seconds = monotonic() - started
                 metrics.duration.observe(seconds)
-            # PostgreSQL warns if somebody has cancelled the wait of a commit for the standby: the
-            # write may not be there.
             if connection.notices and not query.is_read_only:
-                raise self._to_unavailable(query, " ".join(connection.notices))
+                self._read_notices(query, " ".join(" ".join(connection.notices).split()))
             # Let a late timeout cancel an empty statement, not the next one, of another request.
             if seconds > execution.driver_timeout - SILENCE_MAX_S:
                 await ping(connection)
@@ -239,6 +243,14 @@ class Statements:
         if self.slow and seconds > self.slow:
             log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))
         return rows
+
+    def _read_notices(self, query: Query, notices: str) -> None:
+        """Raise `Unavailable` if the commit may not have been replicated; log other notices."""
+        if NOT_REPLICATED in notices:
+            raise self._to_unavailable(query, notices)
+        if monotonic() - self._notice_logged_at > NOTICE_LOG_S:
+            self._notice_logged_at = monotonic()
+            log.warning("notice", query=query.name, file=query.location, reason=notices)
 
     def _to_unavailable(self, query: Query, reason: str) -> Unavailable:
         """Log why it is unknown whether a statement was executed; return that as an error."""
