@@ -261,6 +261,23 @@ $_$;
 
 COMMENT ON FUNCTION public.correct_word(word text, is_prefix boolean) IS 'Up to 20 words of titles that differ from this one by one letter (missing, added, wrong, or changed places with the next one), the most similar first; with is_prefix, also longer ones that begin with such a word. The mistake is in one half of the word, so the other half finds them along an index.';
 
+CREATE FUNCTION public.find_changed_collation() RETURNS TABLE(actual text, recorded text)
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  -- PostgreSQL 14 records no version for the collation of a database.
+  if current_setting('server_version_num')::integer >= 150000 then
+    return query
+    select pg_database_collation_actual_version(d.oid), d.datcollversion
+    from pg_database as d
+    where d.datname = current_database()
+      and d.datcollversion <> pg_database_collation_actual_version(d.oid);
+  end if;
+end
+$$;
+
+COMMENT ON FUNCTION public.find_changed_collation() IS 'A row if the sort rules of the database have changed since its indexes were sorted; get_schema_faults says what to do.';
+
 CREATE FUNCTION public.fold_letters(text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
     AS $_$

@@ -10,8 +10,9 @@ from schema_migrations as s;
 -- set: transaction_read_only = on
 -- Returns what the service needs and the schema lacks: triggers, indexes and constraints that were dropped, disabled or
 -- left invalid, and triggers behind the one that must be the last. Also what would hide or change movies without a sign:
--- row level security, rules, and a session that runs no triggers. Names are compared, not definitions. If you do without
--- one on purpose, delete its name here.
+-- row level security, rules, and a session that runs no triggers. Also a sequence that is behind its table, and sort rules
+-- that have changed under the indexes. Names are compared, not definitions. If you do without one on purpose, delete its
+-- name here.
 with tables as (
   select c.oid, c.relname, c.relrowsecurity
   from pg_class as c
@@ -110,4 +111,25 @@ where r.setting <> 'origin'
 union all
 select 'search_words is empty, so that nothing is suggested: run select add_search_words()'
 where exists (select from movies) and not exists (select from search_words)
+union all
+-- After logical replication, or a load of data without sequences, the next id would be one that is there.
+select 'sequence movies_id_seq is behind the ids of movies: run select setval(''movies_id_seq'', max(id)) from movies'
+where (select max(m.id) from movies as m) > coalesce(pg_sequence_last_value('movies_id_seq'), 0)
+union all
+select format(
+  'collation of the database is %s now, and its indexes were sorted by %s: run reindex database %I;'
+  ' alter database %I refresh collation version', v.actual, v.recorded, current_database(), current_database()
+)
+from find_changed_collation() as v
+union all
+select format(
+  'collation %s is %s now, and the index %s was sorted by %s: run reindex index %s; alter collation %s refresh version',
+  c.oid::regcollation, pg_collation_actual_version(c.oid), i.indexrelid::regclass, c.collversion,
+  i.indexrelid::regclass, c.oid::regcollation
+)
+from tables as t
+join pg_index as i on i.indrelid = t.oid
+cross join unnest(i.indcollation) as k (oid)
+join pg_collation as c on c.oid = k.oid
+where c.collversion <> pg_collation_actual_version(c.oid)
 order by fault;

@@ -35,6 +35,18 @@ OUTDATED = (
     postgres.FeatureNotSupported,  # "cached plan must not change result type"
 )
 
+# Tables that no client fills: a broken constraint of these is a fault of the service or of a DBA.
+OWN_TABLES = frozenset(
+    (
+        "clients",
+        "idempotency_keys",
+        "movie_changes",
+        "movie_feed",
+        "schema_migrations",
+        "search_words",
+    )
+)
+
 
 def describe_error(error: BaseException, *, details: bool = False) -> str:
     """Describe an error in one line; `details`: with PostgreSQL's detail and hint (row values)."""
@@ -51,9 +63,7 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
-    # Clients cannot send a null, so a null is in a column that they do not know.
-    is_null = isinstance(error, postgres.NotNullViolation)
-    if isinstance(error, CAUSED_BY_CLIENTS) and not is_null and not query.is_read_only:
+    if isinstance(error, CAUSED_BY_CLIENTS) and not query.is_read_only and not _is_own(error):
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name}: {describe_error(error)}"
     if isinstance(error, CONTENDED):
@@ -64,4 +74,14 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     return StatementFailed(
         f"{query.name} ({query.location}): {describe_error(error)}",
         for_every_row=isinstance(error, psycopg2.ProgrammingError),
+    )
+
+
+def _is_own(error: psycopg2.Error) -> bool:
+    """Whether no client can break this constraint: it sends neither nulls nor ids."""
+    constraint = error.diag.constraint_name or ""
+    return (
+        isinstance(error, postgres.NotNullViolation)
+        or constraint.endswith("_pkey")  # the sequence is behind
+        or error.diag.table_name in OWN_TABLES
     )

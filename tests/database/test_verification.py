@@ -343,6 +343,20 @@ RESTRICT = (
     " for each row execute function movies_keep_version()"
 )
 
+BEHIND_IDS = (
+    "sequence movies_id_seq is behind the ids of movies:"
+    " run select setval('movies_id_seq', max(id)) from movies"
+)
+RESORT = (
+    "create collation mine (provider = builtin, locale = 'C.UTF-8');"
+    " create index movies_mine on movies (title collate mine);"
+    " update pg_collation set collversion = '0' where collname = 'mine'"
+)
+RESORTED = (
+    "collation mine is 1 now, and the index movies_mine was sorted by 0: run"
+    " reindex index movies_mine; alter collation mine refresh version"
+)
+
 
 @pytest.mark.parametrize(
     ("sql", "fault"),
@@ -397,6 +411,14 @@ RESTRICT = (
             "rule lose of movie_changes changes what statements do",
         ),
         (
+            f"{ADD}; select setval('movies_id_seq', 1, false)",
+            BEHIND_IDS,
+        ),
+        (
+            RESORT,
+            RESORTED,
+        ),
+        (
             BEHIND,
             f"trigger zzzz runs behind {LAST}, so that its changes have no version: rename it",
         ),
@@ -414,6 +436,19 @@ async def test_what_the_schema_lacks_is_logged(
     (line,) = logged
     assert (line["event"], line["log_level"]) == ("schema incomplete", "warning")
     assert line["reason"] == fault
+
+
+async def test_a_changed_collation_of_the_database_is_found(
+    connection: aiopg.Connection, execute: Execute
+) -> None:
+    """After an upgrade of PostgreSQL's libraries, walks by title would return movies twice."""
+    execute("update pg_database set datcollversion = '0' where datname = current_database()")
+
+    with capture_logs() as logged:
+        await verify_database(connection, VERSIONS, query_files.load(ROOT / "queries", EXPECTED))
+
+    (line,) = logged
+    assert "is 1 now, and its indexes were sorted by 0: run reindex database" in line["reason"]
 
 
 def test_queries_refuses_what_the_schema_lacks(execute: Execute, environment: Environment) -> None:

@@ -24,6 +24,19 @@ async def create(client: Client, movie: dict[str, Any] = MOANA) -> dict[str, Any
     return dict((await response.json())["movie"])
 
 
+async def test_a_sequence_that_is_behind_is_no_mistake_of_the_client(
+    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After logical replication, for example; the log says why."""
+    await create(client)
+    execute("select setval('movies_id_seq', 1, false)")
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert response.status == 500
+    assert "movies_pkey" in capsys.readouterr().out
+
+
 async def test_create_returns_the_movie_and_its_location(client: Client) -> None:
     """POST returns 201, the stored movie, and its Location, where GET returns the same movie."""
     before = datetime.now(UTC) - timedelta(seconds=1)
