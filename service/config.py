@@ -19,6 +19,7 @@ from marshmallow import fields as kinds
 from marshmallow.validate import Length, OneOf, Range, Regexp
 
 from service.errors import OperatorError
+from service.text_files import decode, require_utf8
 
 # Names that platforms use (https://devcenter.heroku.com/articles/config-vars).
 PLATFORM_NAMES = {
@@ -53,6 +54,16 @@ class WholeNumber(kinds.Field[int]):
         if type(value) is int or (isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value)):
             return int(value)
         raise ValidationError("must be a whole number")
+
+
+class Choice(kinds.String):
+    """One of these words, in any case."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(validate=OneOf(words))
+
+    def _deserialize(self, *args: Any, **options: Any) -> Any:
+        return super()._deserialize(*args, **options).lower()
 
 
 def _pattern(regex: str, expected: str) -> kinds.String:
@@ -106,9 +117,11 @@ BEARER_TOKEN = _pattern(  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
     r"[A-Za-z0-9._~+/-]{16,}=*\Z",
     "16 or more letters, digits and -._~+/, as of openssl rand -hex 16",
 )
+EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 TEXT = kinds.String(validate=Length(min=1))
-LEVEL = kinds.String(validate=OneOf(("debug", "info", "warning", "error")))
-SWITCH = kinds.Boolean(truthy={True, "true"}, falsy={False, "false"})
+SWITCH = kinds.Boolean(
+    truthy={True, "true", "True", "TRUE"}, falsy={False, "false", "False", "FALSE"}
+)
 SECONDS = kinds.Float(validate=Range(0, 86400))
 POSITIVE_SECONDS = kinds.Float(validate=Range(0.001, 86400))
 
@@ -175,7 +188,7 @@ class Changes:
 class Access:
     """What clients without a token may do."""
 
-    anonymous: str = _setting("write", kinds.String(validate=OneOf(("write", "read", "none"))))
+    anonymous: str = _setting("write", Choice("write", "read", "none"))
 
 
 @dataclass(frozen=True)
@@ -205,8 +218,8 @@ class Operations:
 class Log:
     """Logs; durations in seconds."""
 
-    level: str = _setting("info", LEVEL)
-    format: str = _setting("auto", kinds.String(validate=OneOf(("auto", "text", "json"))))
+    level: str = _setting("info", Choice("debug", "info", "warning", "error"))
+    format: str = _setting("auto", Choice("auto", "text", "json"))
     slow_statement: float = _setting(0.5, SECONDS)
 
 
@@ -261,11 +274,12 @@ show_name = partial(re.sub, r"^(.*?)\.", r"[\1] ")  # [server] port
 def load(path: Path, environ: Mapping[str, str]) -> Config:
     """Read config.toml at `path`, overridden by `environ`; raises `OperatorError`."""
     try:
-        given = tomllib.loads(path.read_text("utf-8"))
+        given = tomllib.loads(decode(path.read_bytes()))
     except OSError as error:
         raise OperatorError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # TOMLDecodeError is one
         raise OperatorError(f"{path}: not TOML: {error}") from error
+    environ = {name: text for name, text in environ.items() if text}  # platforms set empty ones
     values: dict[str, Any] = {}
     for section, keys in given.items():
         if isinstance(keys, dict) and (keys or section in SECTIONS):
@@ -288,9 +302,11 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         raise OperatorError("\n".join(sorted(mistakes)))
     sections = {name: kind(**loaded.get(name, {})) for name, kind in SECTIONS.items()}
     given_by = dict.fromkeys(values, str(path)) | sources
-    config = Config(root=path.resolve().parent, **sections, sources=given_by)
-    if config.operations.port and config.operations.port == config.server.port:
-        raise OperatorError("[operations] port: must differ from [server] port")
+    config = Config(root=path.absolute().parent, **sections, sources=given_by)
+    hosts = {config.operations.host, config.server.host}
+    is_same_host = len(hosts) == 1 or hosts & EVERY_ADDRESS
+    if config.operations.port and config.operations.port == config.server.port and is_same_host:
+        raise OperatorError("[operations] port: must differ from [server] port on this host")
     return config
 
 
@@ -300,10 +316,16 @@ def _read_secrets(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]
     for name in FILES & environ.keys():
         if (plain := name.removesuffix("_FILE")) in environ:
             mistakes.append(f"{plain} and {name} are both set: expected one of them")
-        try:  # without the line end, which editors add
-            texts[name] = Path(texts[name]).read_text("utf-8", "surrogateescape").rstrip("\r\n")
+        path = texts.pop(name)
+        try:
+            raw = Path(path).read_bytes()
+            require_utf8(raw)
         except OSError as error:
-            mistakes.append(f"{name}: {texts.pop(name)}: cannot be read: {error.strerror}")
+            mistakes.append(f"{name}: {path}: cannot be read: {error.strerror}")
+        except ValueError as error:
+            mistakes.append(f"{name}: {path}: {error}")
+        else:  # without the line end, which editors add
+            texts[name] = raw.decode("utf-8-sig", "surrogateescape").rstrip("\r\n")
     return texts, mistakes
 
 

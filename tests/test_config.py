@@ -238,7 +238,7 @@ BAD = [
     ("burst", "100", "0"),
     ("redis_url", '""', '"localhost:6379"'),
     ("token", '""', '"fifteen-letters"', '"sixteen letters "', "1234567890123456"),
-    ("level", '"info"', '"loud"', '"INFO"'),
+    ("level", '"info"', '"loud"', "1"),
     ("format", '"auto"', '"xml"', "1"),
     ("slow_statement", "0.5", "-1"),
 ]
@@ -269,10 +269,9 @@ def test_every_setting_has_a_bad_value() -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        *(("PORT", wrong) for wrong in ("http", "", "5 000", "٣", "1" * 5000)),
+        *(("PORT", wrong) for wrong in ("http", "5 000", "٣", "1" * 5000)),
         ("WEB_CONCURRENCY", "2.5"),
         ("LOG_LEVEL", "loud"),
-        ("HOST", ""),
         ("DATABASE_URL", "sqlite:///movies.db"),
         ("CATALOGUE_SERVER_REQUEST_TIMEOUT", "soon"),
         ("CATALOGUE_DATABASE_MAX_OPEN", "0"),
@@ -344,13 +343,64 @@ def test_a_wrong_file_of_a_secret_is_refused_with_the_other_mistakes(tmp_path: P
 
 
 def test_the_operations_port_is_another_one() -> None:
-    """Whatever the hosts are: gunicorn tells its sockets apart by the port."""
+    """Unless the hosts are two addresses."""
     ports = {"PORT": "9100", "CATALOGUE_OPERATIONS_PORT": "9100"}
 
-    with pytest.raises(
-        OperatorError, match=r"^\[operations\] port: must differ from \[server\] port$"
-    ):
-        config.load(DEFAULTS, ports)
+    for host in ("127.0.0.1", "0.0.0.0", "::"):  # noqa: S104 - refused
+        with pytest.raises(
+            OperatorError, match=r"^\[operations\] port: must differ from \[server\] port on this"
+        ):
+            config.load(DEFAULTS, {**ports, "HOST": host})
+    assert config.load(DEFAULTS, {**ports, "HOST": "127.0.0.2"}).operations.port == 9100
+
+
+@pytest.mark.parametrize("variable", sorted(config.VARIABLES))
+def test_an_empty_variable_is_as_a_missing_one(variable: str) -> None:
+    """Platforms and compose files set empty ones."""
+    assert config.load(DEFAULTS, {variable: ""}) == config.load(DEFAULTS, {})
+
+
+def test_words_may_be_in_any_case() -> None:
+    """LOG_LEVEL=INFO is how other services write it."""
+    loaded = config.load(
+        DEFAULTS,
+        {"LOG_LEVEL": "INFO", "CATALOGUE_LOG_FORMAT": "Json", "CATALOGUE_SHARING_ENABLED": "True"},
+    )
+
+    assert (loaded.log.level, loaded.log.format, loaded.sharing.enabled) == ("info", "json", True)
+
+
+def test_the_folders_are_next_to_the_config_as_it_was_named(tmp_path: Path) -> None:
+    """A ConfigMap of Kubernetes makes config.toml a link to another folder."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "config.toml").touch()
+    (tmp_path / "config.toml").symlink_to("data/config.toml")
+    for name in ("queries", "migrations"):
+        (tmp_path / name).mkdir()
+
+    loaded = config.load(tmp_path / "config.toml", {})
+
+    assert (loaded.queries, loaded.migrations) == (tmp_path / "queries", tmp_path / "migrations")
+
+
+def test_a_byte_order_mark_is_accepted_and_utf_16_named(tmp_path: Path) -> None:
+    """In the settings, and in a file with a secret."""
+    path, secret = tmp_path / "config.toml", tmp_path / "url"
+    path.write_text('[log]\nlevel = "debug"\n', "utf-8-sig")
+    secret.write_text("postgresql://u@h/d\n", "utf-8-sig")
+    environ = {"DATABASE_URL_FILE": str(secret)}
+
+    loaded = config.load(path, environ)
+
+    assert (loaded.log.level, loaded.database.url) == ("debug", "postgresql://u@h/d")
+    for encoding, name in (("utf-16", "UTF-16"), ("utf-16-be", "UTF-16"), ("utf-32", "UTF-32")):
+        secret.write_text("postgresql://u@h/d", encoding)
+        assert list_mistakes(path, **environ) == [
+            f"DATABASE_URL_FILE: {secret}: it is in {name}: save it as UTF-8"
+        ]
+        path.write_text("[log]\n", encoding)
+        assert f"not TOML: it is in {name}: save it as UTF-8" in refused(path)
+        path.write_text("", "utf-8")
 
 
 def test_a_file_that_cannot_be_read_is_refused(write: Write, tmp_path: Path) -> None:

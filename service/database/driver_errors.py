@@ -65,14 +65,14 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     """
     if isinstance(error, CAUSED_BY_CLIENTS) and not query.is_read_only and not _is_own(error):
         return RuleBroken(error.diag.constraint_name or "")
-    reason = f"{query.name}: {describe_error(error)}"
+    reason = f"{query.name} ({query.location}): {describe_error(error)}"
     if isinstance(error, CONTENDED):
         return Contended(reason)
     is_standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only
     if is_standby or isinstance(error, psycopg2.OperationalError):
         return Unavailable(reason, Refusal.STATEMENT_LOST)
     return StatementFailed(
-        f"{query.name} ({query.location}): {describe_error(error)}",
+        reason,
         for_every_row=isinstance(error, psycopg2.ProgrammingError),
     )
 

@@ -26,6 +26,7 @@ from service.database.query import (
     parse_seconds,
 )
 from service.errors import FileError, OperatorError
+from service.text_files import decode
 
 # https://www.postgresql.org/docs/current/sql-syntax-lexical.html
 # Block comments nest; those that begin with + are hints for pg_hint_plan, and stay in the SQL.
@@ -47,6 +48,10 @@ TOKEN = re.compile(
 ANY_NAME = re.compile(r"^\s*--\s*name\s*:", re.MULTILINE)
 NAME = re.compile(
     r"^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$", re.MULTILINE
+)
+# A line like `-- nmae: get_movies(ids)`, `/* name: get_movies(ids) */` or `name: get_movies(ids)`.
+LIKE_A_NAME = re.compile(
+    r"^[ \t]*(?:[-#/*]+[ \t]*)?(\w+)[ \t]*[:=]?[ \t]*\w+[ \t]*\([\w \t,]*\)[ \t;*/]*$", re.MULTILINE
 )
 EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
 EXPECTED_SETTING = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
@@ -72,9 +77,16 @@ FIXED_SETTINGS = {
 def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
     """Load every query of the folder; `OperatorError` if one is not as the service expects."""
     queries: dict[str, Query] = {}
-    for path in sorted(folder.glob("[!.]*.sql")):  # hidden files are editors' locks
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
+    for path in paths:
+        if path.suffix != ".sql" or path.name.startswith("."):  # hidden ones are editors' locks
+            continue
         text = read_sql_file(path).replace("\r\n", "\n").replace("\r", "\n")
-        names = _find_names(path, text)
+        if not (names := _find_names(path, text)):
+            raise FileError(path, 1, f"no query: expected a line {EXPECTED_NAME}, or no file")
         ends = [*(name.start() for name in names[1:]), len(text)]
         for name, end in zip(names, ends, strict=True):
             query = _load_query(path, name, end)
@@ -92,10 +104,12 @@ def read_sql_file(path: Path) -> str:
     except OSError as error:
         raise FileError(path, 1, f"cannot be read: {error.strerror}") from error
     try:
-        text = raw.decode("utf-8-sig")
+        text = decode(raw)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise FileError(path, line, "not UTF-8: save the file as UTF-8") from error
+    except ValueError as error:
+        raise FileError(path, 1, f"not UTF-8: {error}") from error
     if "\0" in text:
         raise FileError(path, _get_line(text, text.index("\0")), "a NUL character: remove it")
     return text
@@ -114,7 +128,7 @@ def _find_names(path: Path, text: str) -> list[re.Match[str]]:
                 raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
             names.append(name)
     if (first := _skip_blank(text)) < (names[0].start() if names else len(text)):
-        line = _get_line(text, first)
+        line = _find_misspelt_name(text, 0, first) or _get_line(text, first)
         raise FileError(path, line, f"expected {EXPECTED_NAME} before any SQL")
     return names
 
@@ -143,7 +157,9 @@ def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
     for token in TOKEN.finditer(text, start, end):
         if ANY_SETTING.match(token[0]):
             raise FileError(path, _get_line(text, token.start()), EXPECTED_SETTING)
-        if token["end"] and _skip_blank(text, token.end(), end) < end:
+        if token["end"] and (more := _skip_blank(text, token.end(), end)) < end:
+            if line := _find_misspelt_name(text, token.end(), more):
+                raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
             problem = f"more SQL after this semicolon: expected a line {EXPECTED_NAME} before it"
             raise FileError(path, _get_line(text, token.start()), problem)
     line, sql_line = _get_line(text, name.start()), _get_line(text, start)
@@ -189,6 +205,13 @@ def _skip_blank(text: str, start: int = 0, end: int | None = None) -> int:
     """Return where the next SQL begins, behind blanks and comments."""
     blank = BLANK.match(text, start, len(text) if end is None else end)
     return blank.end() if blank else start
+
+
+def _find_misspelt_name(text: str, start: int, sql: int) -> int | None:
+    """Return the first line from `start` to that of the SQL that was probably meant as a name."""
+    end = text.find("\n", sql)
+    found = LIKE_A_NAME.search(text, start, end if end >= 0 else len(text))
+    return _get_line(text, found.start(1)) if found else None
 
 
 def _get_line(text: str, position: int) -> int:

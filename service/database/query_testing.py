@@ -22,7 +22,7 @@ from service.database import query_files
 from service.database.driver_errors import describe_error, translate_error
 from service.database.query import TIMEOUT_SETTING, Parameters, Query
 from service.database.transactions import BEGIN_TESTING, Transaction, begin
-from service.errors import Unavailable
+from service.errors import FileError, Unavailable
 
 FOLDER = Path(__file__).with_name("query_tests")
 CALLS = FOLDER / "calls.json"
@@ -31,8 +31,8 @@ SHARED = {"count_genres", "list_clients"}  # also return rows of others
 IN_ORDER = {*SHARED, "export_movies", "get_changes", "sort_movies", "walk_movies"}
 NAME = re.compile(r"\b(?:id|change|transaction|time) \d+\b")
 # The machine may be busy. What is rolled back must not wait for others: its own locks delay them
-# meanwhile. A transaction that was read-only once cannot write any more.
-SETTINGS = {TIMEOUT_SETTING: "60s", "lock_timeout": "2s", "transaction_read_only": "off"}
+# meanwhile.
+SETTINGS = {TIMEOUT_SETTING: "10s", "lock_timeout": "2s"}
 OTHERWISE = "; if this query is right, one that the test called before it is wrong"
 MAX_AFFECTED = 20  # movies, by one statement
 
@@ -63,8 +63,12 @@ def compare(call: Call, query: Query, rows: Rows, values: Values) -> None:
 
 def run_tests(
     config: Config, queries: Mapping[str, Query], report: Report, judge: Judge = compare
-) -> None:
-    """Run the tests and `judge` what each call returns; `report` each test that cannot be run."""
+) -> bool:
+    """Run the tests and `judge` what each call returns; `report` each test that cannot be run.
+
+    Returns whether the login may run all of them.
+    """
+    may_run_all = True
     document = orjson.loads(CALLS.read_bytes())
     sent = {
         name: replace(query, settings={**query.settings, **SETTINGS})
@@ -76,21 +80,37 @@ def run_tests(
             continue
         values: Values = {}
         with begin(config.database.url, sent, start=BEGIN_TESTING) as transaction:
+            tested: Query | None = None  # the last query of the service
             try:
                 for call in (*document["before"], *calls):
                     parameters = {**document["defaults"], **call[1]}
                     for query in map(sent.__getitem__, call[0].split()):
                         judge(call, query, _fetch(transaction, query, parameters, values), values)
+                        tested = query if query.expected else tested
+            except FileError as error:
+                if query.expected or not tested:
+                    raise
+                # The query is one of `FOLDER`, which is right.
+                what = (
+                    f"{tested.name}, or a query that the test called before it, is wrong: {error}"
+                )
+                raise tested.make_error(what) from error
             except postgres.InsufficientPrivilege as error:
                 report(f"not tested: {test}: {describe_error(error)}")
+                may_run_all = False
+    return may_run_all
 
 
 def _fetch(transaction: Transaction, query: Query, parameters: Parameters, values: Values) -> Rows:
     """Run the query; return its rows in an order that does not differ, with values as in JSON."""
     filled = {name: _fill(parameters.get(name), values) for name in query.parameters}
     try:
+        if query.is_read_only:  # a transaction that was read-only cannot write any more
+            transaction.execute("savepoint reading")
         transaction.start(query.name, filled, max_affected=MAX_AFFECTED)
         rows = transaction.finish()
+        if query.is_read_only:
+            transaction.execute("rollback to savepoint reading; release savepoint reading")
     except psycopg2.Error as error:
         if isinstance(unavailable := translate_error(query, error), Unavailable):
             raise unavailable from error

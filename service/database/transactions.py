@@ -92,7 +92,8 @@ class Transaction:
         try:
             self.finish()
         except psycopg2.Error as error:
-            if not isinstance(translate_error(self._queries[name], error), RuleBroken):
+            is_refused = isinstance(translate_error(self._queries[name], error), RuleBroken)
+            if not is_refused and not isinstance(error, postgres.UniqueViolation):  # files have ids
                 raise
             self.execute("rollback to savepoint insert_rows; release savepoint insert_rows")
             if len(rows) == 1:
@@ -146,4 +147,6 @@ def begin(
                 # A backend that waits for a lock does not notice a close.
                 while wait([is_idle], CANCEL_AFTER_S).not_done:
                     session.cancel()
+                # PostgreSQL sees a close later than the next session begins, which may want a lock.
+                session.cursor().execute("rollback")
             session.close()

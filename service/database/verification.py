@@ -224,7 +224,8 @@ class LoadedQueries(dict[str, Query]):
 
     def __missing__(self, name: str) -> NoReturn:
         """Refuse the request."""
-        raise Unavailable(f"{name} is not loaded", Refusal.NOT_READY)
+        what = f"{name}: the queries are not loaded, because of a mistake that the log has"
+        raise Unavailable(f"{what} (not ready)", Refusal.NOT_READY)
 
 
 class QueryRegistry:
@@ -296,6 +297,8 @@ class QueryRegistry:
             log.warning("queries not reloaded", reason=str(error))
             if self._former:
                 self._replace(self._former)
+        except Exception:  # nobody waits for this task
+            log.exception("queries not reloaded")
         self._former = None
 
     def _replace(self, queries: Mapping[str, Query]) -> None:

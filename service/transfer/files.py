@@ -1,5 +1,6 @@
 """Reading a file, gzip or not, and writing one that gets its name when it is complete."""
 
+import codecs
 import gzip
 import io
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from service.errors import OperatorError
+from service.text_files import START_BYTES, require_utf8
 
 
 @contextmanager
@@ -23,7 +25,15 @@ def open_source(path: str) -> Iterator[BinaryIO]:
             # https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1
             is_gzip = opened.peek().startswith(b"\x1f\x8b")
             unpacked = files.enter_context(gzip.GzipFile(fileobj=opened)) if is_gzip else None
-        yield io.BufferedReader(unpacked) if unpacked else opened
+            source = io.BufferedReader(unpacked) if unpacked else opened
+            start = source.peek(START_BYTES)
+            try:
+                require_utf8(start)
+            except ValueError as error:
+                raise OperatorError(f"{path}: {error}") from error
+            if start.startswith(codecs.BOM_UTF8):
+                source.read(len(codecs.BOM_UTF8))
+        yield source
 
 
 @contextmanager

@@ -41,23 +41,26 @@ Record = tuple[int, list[str], int]  # line, cells, and size in bytes
 
 
 def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
-    """Split a file into records, with parameters of Python's csv module; skips blank lines."""
+    """Split a file into records, with parameters of Python's csv module.
+
+    Skips blank lines, and rows of empty cells, which spreadsheets leave behind.
+    """
     first = 1  # line of the record
     size = 0
 
     def decode_lines() -> Iterator[str]:
         nonlocal size
-        for number, line in read_lines(stream):
+        for _, line in read_lines(stream):
             size += len(line)
             if size > MAX_BYTES:
                 raise BrokenFile(first, f"{TOO_LONG}; is a closing quote missing?")
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
+            yield line.decode("utf-8", "surrogateescape")
 
     csv.field_size_limit(MAX_BYTES)
     reader = csv.reader(decode_lines(), strict=True, **form)
     try:
         for cells in reader:
-            if cells:
+            if any(map(str.strip, cells)):
                 yield first, cells, size
             first = reader.line_num + 1
             size = 0

@@ -169,7 +169,11 @@ GET_A = "-- name: get_a()\n"
     [
         # The file.
         (f"-- A file.\nselect 0;\n{GET_A}select 1;\n", f"2: {BEFORE_NAME}"),
-        ("-- nmae: get_a()\nselect 1;\n-- name: get_b()\nselect 2;\n", f"2: {BEFORE_NAME}"),
+        ("-- nmae: get_a()\nselect 1;\n-- name: get_b()\nselect 2;\n", f"1: {BEFORE_NAME}"),
+        *(
+            (text, "1: no query: expected a line")
+            for text in ("", "\n\n", "-- Only a comment.\n", "/* name: get_a() */\n")
+        ),
         ("select 1;\n", f"1: {BEFORE_NAME}"),
         (f"{GET_A}select 1;\n\n{GET_A}select 2;\n", "4: get_a is already in a.sql:1"),
         (f"{GET_A}select 1\nfrom movies \0 where false;\n", "3: a NUL character: remove it"),
@@ -185,9 +189,14 @@ GET_A = "-- name: get_a()\n"
         (f"{GET_A}select 1; -- name: get_b()\nselect 2;\n", f"2: {NAME}"),
         # Misspelt, it is a comment; the query that it names would become part of the one before.
         *(
-            (f"{GET_A}select 1\n;\n{line}\nselect 2;\n", f"3: {SECOND}")
-            for line in ("-- nmae: get_b(x)", "-- Name: get_b(x)", "-- get_b()", "")
+            (f"{GET_A}select 1\n;\n-- A comment.\n{line}\nselect 2;\n", "5: expected a line")
+            for line in (
+                *("-- nmae: get_b(x)", "-- Name: get_b(x)", "-- get_b()", "--get_b(x, y)"),
+                *("- name: get_b()", "name: get_b(x)", "# name: get_b()", "/* name: get_b() */"),
+                *("-- name get_b()", "-- name = get_b()"),
+            )
         ),
+        (f"{GET_A}select 1\n;\n\nselect 2;\n", f"3: {SECOND}"),
         (f"{GET_A}select 1;\n-- name: get_b()\n/* A\n*/\n ;\n", "3: empty sql for: get_b"),
         # A setting.
         *(

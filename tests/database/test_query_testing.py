@@ -201,7 +201,7 @@ def test_a_wrong_edit_is_found(shared: Config, edit: Edit, name: str, old: str, 
     """A mistake names a query, with file and line: the wrong one, or one that shows its effect."""
     queries = edit(name, old, new)
 
-    with pytest.raises(FileError, match=r"^(queries/\w+|query_tests/samples)\.sql:\d+: \w+"):
+    with pytest.raises(FileError, match=r"^queries/\w+\.sql:\d+: \w+"):
         run_tests(shared, queries, print)
 
 
@@ -211,6 +211,21 @@ def test_what_is_not_tested_is_known(
 ) -> None:
     """Estimates, locks and time limits, as docs/dbas.md says."""
     run_tests(shared, edit(name, old, new), print)
+
+
+def test_a_read_that_writes_is_found(
+    settings: Callable[..., Config], edit: Edit, execute: Execute
+) -> None:
+    """Also if a function does it: requests send the read in a read-only transaction."""
+    execute(
+        "create or replace function touched(id bigint) returns bigint language plpgsql as"
+        " $$ begin delete from idempotency_keys where key = 'qxzvjwk'; return id; end $$"
+    )
+
+    with pytest.raises(FileError, match=r"get_movies: cannot execute DELETE in a read-only"):
+        run_tests(
+            settings(), edit("get_movies", "select m.id,", "select touched(m.id) as id,"), print
+        )
 
 
 TABLES = ("movies", "movie_changes", "movie_feed", "idempotency_keys", "clients", "search_words")
@@ -326,7 +341,9 @@ def test_a_lost_connection_is_reported(sleeping: subprocess.Popen[bytes], execut
     out, err = sleeping.communicate()
 
     assert (sleeping.returncode, out) == (1, b"")
-    assert err.startswith(b"Error: import_movies: server closed the connection")
+    assert err.startswith(
+        b"Error: import_movies (queries/transfer.sql:39): server closed the connection"
+    )
 
 
 def test_a_lock_is_not_waited_for(

@@ -280,7 +280,6 @@ def test_a_row_that_is_not_csv_stops_the_import(read: Read, row: str, problem: s
     ("data", "columns", "problem"),
     [
         ("", {}, 'one column "title", found an empty file'),
-        (b"\xff\xfet\0", {}, 'one column "title", found "'),
         ("name,year\n", {}, 'one column "title", found "name", "year"'),
         (CSV, {"year": "jahr"}, 'one column "jahr", found "title"'),
         ("year," + CSV, {}, 'one column "year", found "year", "title", "year"'),
@@ -294,6 +293,34 @@ def test_a_header_that_does_not_fit_stops_the_import(
         read(data, "csv", **columns)
 
     assert str(caught.value).startswith(f"movies:1: expected a header with {problem}")
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.json", "a.csv"])
+def test_a_byte_order_mark_is_accepted_and_utf_16_named(tmp_path: Path, name: str) -> None:
+    """In every form; editors and spreadsheets write them."""
+    movie = '{"title": "A", "year": 2001, "runtime": "1 mins", "genres": ["x"]}'
+    texts = {"a.ndjson": movie, "a.json": f"[{movie}]", "a.csv": f"{CSV}\nA,2001,1,x"}
+    path = tmp_path / name
+
+    path.write_text(texts[name], "utf-8-sig")
+    with open_source(str(path)) as stream:
+        start = stream.read(1)
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        path.write_text(texts[name], encoding)
+        with (
+            pytest.raises(OperatorError, match=r"it is in UTF-\d\d: save it as UTF-8"),
+            open_source(str(path)),
+        ):
+            pass
+
+    assert start == texts[name][:1].encode()
+
+
+def test_rows_of_empty_cells_are_skipped(read: Read) -> None:
+    """As blank lines are: spreadsheets leave them behind."""
+    rows = read(f'{CSV}A,2001,1,x\n,,,\n , ,"",\t\nB,2002,2,y\n,,,\n', "csv")
+
+    assert [row.line for row in rows] == [2, 5]
 
 
 def test_genres_in_one_cell() -> None:
