@@ -198,7 +198,7 @@ def _compare(known: Known, row: Movie | None) -> str:
         return "its deletion was acknowledged, and it is there" if row else ""
     if row is None:
         return "" if known.may_be_deleted else "it was acknowledged, and it is missing"
-    expected = {name: known.movie[name] for name in FIELDS}
+    expected = {name: known.movie.get(name) for name in FIELDS}  # responses leave out null
     if row == expected:
         return ""
     newer = row["version"] - expected["version"]

@@ -19,6 +19,7 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
@@ -72,6 +73,8 @@ class Start(Protocol):
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep stderr for the watchdog; the first process makes the folder for all servers."""
+    # What tests start inherits an ignored Ctrl-C, as of a run in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[WATCHDOG_OUTPUT] = os.dup(2)  # while a test runs, 2 is a file
     if RUN_FOLDER not in os.environ:  # workers of pytest-xdist inherit it
         folder = make_folder()

@@ -76,10 +76,8 @@ class Backups:
         self._programs = folder / "programs"
         for path in (self.folder / "wal", self._programs):
             path.mkdir(parents=True)
-        self.replace(
-            "pg_basebackup",
-            'mkdir "$4"; echo "START WAL LOCATION: 0/1 (file 01)" > "$4/backup_label"',
-        )
+        label = f"START WAL LOCATION: 0/1 (file {1:08X}{99:016X})"
+        self.replace("pg_basebackup", f'mkdir "$4"; echo "{label}" > "$4/backup_label"')
         self.replace("pg_verifybackup", 'test -f "$2/backup_label"')
         self.replace("pg_archivecleanup", 'echo "$2" > "$1/kept_from"')
 
@@ -89,25 +87,30 @@ class Backups:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def add_old(self, *names: str) -> None:
-        """Add backups of earlier nights."""
-        for name in names:
-            (self.folder / name).mkdir()
-            (self.folder / name / "backup_label").write_text(
-                f"START WAL LOCATION: 0/1 (file {name})\n"
-            )
+    def add_old(self, **wal_files: str) -> None:
+        """Add backups of earlier nights, each with its first WAL file."""
+        for name, wal_file in wal_files.items():
+            folder = self.folder / name.replace("_", "-")
+            folder.mkdir()
+            (folder / "backup_label").write_text(f"START WAL LOCATION: 0/1 (file {wal_file})\n")
 
     def list_names(self) -> list[str]:
         """Return the names of the backups."""
-        return sorted(path.name for path in self.folder.iterdir() if path.name != "wal")
+        names = (path.name for path in self.folder.iterdir())
+        return sorted(name for name in names if name not in {"lock", "wal"})
 
-    def run(self) -> int:
+    def read_kept_wal(self) -> str:
+        """Return the first WAL file that was kept."""
+        return (self.folder / "wal" / "kept_from").read_text().strip()
+
+    def run(self, **settings: str) -> int:
         """Back up, and return the exit status."""
         environment = {
             "PATH": f"{self._programs}:{os.defpath}",
             "BACKUP": str(self.folder),
             "BACKUP_URL": "postgresql://backup@127.0.0.1/postgres",
             "BACKUP_KEEP": "2",
+            **settings,
         }
         return subprocess.run([ROOT / "ops" / "backup.sh"], env=environment, check=False).returncode
 
@@ -115,14 +118,78 @@ class Backups:
 def test_a_verified_backup_replaces_the_oldest_one(tmp_path: Path) -> None:
     """`base` leads to it; the WAL is kept from the oldest backup that stays."""
     backups = Backups(tmp_path)
-    backups.add_old("base-20260101T020000Z", "base-20260102T020000Z", "unverified-base-1")
+    backups.add_old(
+        base_20260101T020000Z=f"{1:08X}{1:016X}",
+        base_20260102T020000Z=f"{1:08X}{2:016X}",
+        unverified_base_1=f"{1:08X}{3:016X}",
+    )
 
     status = backups.run()
 
     link, kept, new = backups.list_names()
     assert (status, link, kept) == (0, "base", "base-20260102T020000Z")
     assert (backups.folder / "base").readlink() == Path(new)
-    assert (backups.folder / "wal" / "kept_from").read_text() == f"{kept}\n"
+    assert backups.read_kept_wal() == f"{1:08X}{2:016X}"
+
+
+@pytest.mark.parametrize("keep", ["0", "00", "-1", "+2", "1.5", " 2", "seven", "9" * 30])
+def test_a_number_of_backups_that_is_none_is_refused(tmp_path: Path, keep: str) -> None:
+    """It would delete all of them, or none for ever."""
+    backups = Backups(tmp_path)
+    backups.add_old(base_20260101T020000Z=f"{1:08X}{1:016X}")
+
+    assert backups.run(BACKUP_KEEP=keep) == 1
+    assert backups.list_names() == ["base-20260101T020000Z"]
+
+
+@pytest.mark.parametrize("missing", ["BACKUP", "BACKUP_URL"])
+def test_a_backup_without_a_place_or_a_source_is_refused(tmp_path: Path, missing: str) -> None:
+    """An empty folder would be `/`, an empty URL a server on this machine."""
+    assert Backups(tmp_path).run(**{missing: ""}) == 1
+
+
+def test_a_clock_that_was_wrong_deletes_no_new_backup(tmp_path: Path) -> None:
+    """The order is that of the WAL, so the names of a wrong clock go when their turn comes."""
+    backups = Backups(tmp_path)
+    backups.add_old(
+        base_20990101T020000Z=f"{1:08X}{1:016X}",
+        base_20990102T020000Z=f"{1:08X}{2:016X}",
+        base_19700101T020000Z=f"{1:08X}{3:016X}",
+    )
+
+    status = backups.run()
+
+    link, kept, new = backups.list_names()
+    assert (status, link, kept) == (0, "base", "base-19700101T020000Z")
+    assert (backups.folder / "base").readlink() == Path(new)
+    assert backups.read_kept_wal() == f"{1:08X}{3:016X}"
+
+
+def test_a_new_timeline_keeps_the_wal_of_each_backup(tmp_path: Path) -> None:
+    """It is newer, also at an earlier position; pg_archivecleanup compares positions only."""
+    backups = Backups(tmp_path)
+    backups.add_old(
+        base_20260101T020000Z=f"{1:08X}{8:016X}",
+        base_20260102T020000Z=f"{1:08X}{9:016X}",
+        base_20260103T020000Z=f"{2:08X}{5:016X}",
+    )
+
+    backups.run(BACKUP_KEEP="3")
+
+    assert backups.list_names()[1:3] == ["base-20260102T020000Z", "base-20260103T020000Z"]
+    assert backups.read_kept_wal() == f"{2:08X}{5:016X}"
+
+
+def test_two_backups_at_once_do_not_delete_each_other(tmp_path: Path) -> None:
+    """The second one is refused, and the first one goes on."""
+    backups = Backups(tmp_path)
+    script = ROOT / "ops" / "backup.sh"
+    backups.replace("pg_verifybackup", f'! "{script}"')
+
+    status = backups.run()
+
+    assert status == 0
+    assert len(backups.list_names()) == len(("base", "the backup"))
 
 
 def test_a_backup_that_is_damaged_deletes_nothing(tmp_path: Path) -> None:
@@ -135,13 +202,13 @@ def test_a_backup_that_is_damaged_deletes_nothing(tmp_path: Path) -> None:
     status = backups.run()
 
     assert status == 1
-    assert [name for name in backups.list_names() if "unverified" not in name] == before
+    assert backups.list_names() == before
 
 
 def test_a_folder_that_was_made_by_hand_is_not_replaced(tmp_path: Path) -> None:
     """`ln` would put the link into it, and a restore would take the old backup."""
     backups = Backups(tmp_path)
-    backups.add_old("base")
+    backups.add_old(base="")
 
     assert backups.run() == 1
     assert backups.list_names() == ["base"]
