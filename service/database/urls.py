@@ -6,8 +6,10 @@ https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS
 
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Mapping
+from functools import lru_cache
 
 import psycopg2
 import structlog
@@ -18,6 +20,17 @@ from service.errors import OperatorError
 
 Address = Mapping[str, str]  # libpq's parameters that name one server, or one address of it
 
+UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "(\w+)"')
+# libpq looks at these while it connects.
+NUMBERS = {
+    "connect_timeout",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "tcp_user_timeout",
+}
+
 log = structlog.get_logger()
 
 
@@ -25,7 +38,13 @@ def parse_url(url: str) -> dict[str, str]:
     """Return what the URL says, by libpq's names; `OperatorError` if it cannot be read."""
     try:
         given: dict[str, str] = parse_dsn(url)
-    except psycopg2.ProgrammingError:
+    except psycopg2.ProgrammingError as error:
+        unknown = UNKNOWN_PARAMETER.search(str(error))
+        if unknown and f"{unknown[1]}=" in url.rpartition("?")[2]:  # no part of a password
+            raise OperatorError(
+                f'the database\'s URL has the parameter "{unknown[1]}", which libpq does not know:'
+                " remove it (https://www.postgresql.org/docs/current/libpq-connect.html)"
+            ) from None
         given = {"host": "@"}  # refused below
     # Part of a password that is not escaped ends up as the host, the port or the database's name,
     # which libpq's messages repeat.
@@ -34,7 +53,29 @@ def parse_url(url: str) -> dict[str, str]:
             "the database's URL cannot be read: expected postgresql://user:password@host:port/name,"
             " with @ : / ? # % in the password written as %40 %3A %2F %3F %23 %25"
         )
+    _check_values(url)
     return given
+
+
+@lru_cache
+def _check_values(url: str) -> None:
+    """Raise `OperatorError` for a value that libpq refuses, such as `sslmode=no-verify`.
+
+    libpq checks all but numbers before it connects, here to a port of this machine that refuses.
+    """
+    given = parse_dsn(url)
+    ports = [port for port in given.get("port", "").split(",") if port]
+    if not all(port.isdecimal() and 0 < int(port) < 65536 for port in ports):  # noqa: PLR2004
+        raise OperatorError("the port of the database's URL must be a number from 1 to 65535")
+    for name in NUMBERS & given.keys():
+        if not re.fullmatch("-?[0-9]{1,9}", given[name]):
+            what = f"{name}={given[name]}: expected a whole number"
+            raise OperatorError(f"the database's URL has {what}")
+    try:
+        psycopg2.connect(**{**given, "host": "127.0.0.1", "hostaddr": "127.0.0.1", "port": "1"})
+    except psycopg2.OperationalError as error:
+        if not str(error).startswith("connection to server"):
+            raise OperatorError(f"the database's URL is wrong: {str(error).strip()}") from None
 
 
 def hide_password(url: str) -> str:

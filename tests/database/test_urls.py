@@ -43,7 +43,6 @@ def test_a_url_is_read_as_libpq_reads_it(url: str, expected: str) -> None:
             for password in ("sec/ret", "sec@ret", "123/ret", "sec%ret")
         ),
         "nonsense secret",
-        "postgresql://me:secret@host/movies?secret=ret",
     ],
 )
 def test_a_url_that_cannot_be_read_does_not_show(url: str) -> None:
@@ -70,6 +69,29 @@ def test_a_url_that_cannot_be_read_does_not_show(url: str) -> None:
 def test_the_password_does_not_show(url: str, shown: str) -> None:
     """The shown text identifies the database, without passwords."""
     assert set(hide_password(url).split()) == set(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ("schema=public", 'the parameter "schema", which libpq does not know: remove it'),
+        ("pgbouncer=true", 'the parameter "pgbouncer", which libpq does not know: remove it'),
+        ("sslmode=no-verify", 'wrong: invalid sslmode value: "no-verify"'),
+        ("target_session_attrs=master", 'wrong: invalid target_session_attrs value: "master"'),
+        ("channel_binding=yes", 'wrong: invalid channel_binding value: "yes"'),
+        ("connect_timeout=soon", "connect_timeout=soon: expected a whole number"),
+        ("keepalives_idle=5s", "keepalives_idle=5s: expected a whole number"),
+        ("service=none", 'wrong: definition of service "none" not found'),
+        ("port=5432x", "must be a number from 1 to 65535"),
+    ],
+)
+def test_a_wrong_parameter_is_named(parameters: str, problem: str) -> None:
+    """Before the start: libpq would refuse it at each connect, as if the database were away."""
+    with pytest.raises(OperatorError) as caught:
+        parse_url(f"postgresql://me:s3cret@h/d?{parameters}")
+
+    assert problem in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
