@@ -8,6 +8,7 @@ import atexit
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from functools import partial
 from math import ceil
@@ -56,6 +57,17 @@ loglevel = _config.log.level
 accesslog = None  # the service writes it
 # gunicorn would create a control socket in the home folder.
 control_socket_disable = True
+
+
+def on_starting(_: Arbiter) -> None:
+    """Refuse a port that is taken: gunicorn would try for 5 s, and name no remedy."""
+    family = socket.AF_INET6 if ":" in _server.host else socket.AF_INET
+    try:
+        socket.create_server((_server.host, _server.port), family=family).close()
+    except OSError as error:
+        what = f"cannot listen on {bind}: {error.strerror}; HOST and PORT set the address"
+        logs.log_start_failure(OperatorError(what))
+        raise SystemExit(1) from error
 
 
 def when_ready(server: Arbiter) -> None:

@@ -1,10 +1,14 @@
 """Tests that each metric changes when it should, in a running service."""
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +23,7 @@ from service.app import POOL
 from service.database import batching
 from service.errors import Refusal
 from service.log_writer import get_writer
-from service.metrics import Metrics
+from service.metrics import FILE_BYTES, Metrics
 from service.web import health
 from service.web.request_cycle.cycle import CYCLE
 
@@ -292,6 +296,45 @@ async def test_every_metric_is_there_at_once(start: Start, database: str) -> Non
         for name in parse(text)
     }
     assert names == {metric.name for metric in list_metrics()}
+
+
+MAKE_METRICS = """
+import os, sys
+from pathlib import Path
+from service import metrics
+folder = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+metrics.FILE_BYTES |= {"histogram": int(sys.argv[1])}
+made = metrics.Metrics(is_enabled=True, folder=folder)
+made.sample()
+found = [f"{file.name.rpartition('_')[0]} {file.stat().st_size}" for file in folder.iterdir()]
+print(made.is_enabled, *found)
+"""
+
+
+def make_metrics(folder: Path, histogram_bytes: int) -> list[str]:
+    """Make the metrics of a worker in another process: whether they are on, and their files."""
+    done = subprocess.run(
+        [sys.executable, "-c", MAKE_METRICS, str(histogram_bytes)],
+        cwd=ROOT,
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_a_worker_reserves_the_space_of_its_files(tmp_path: Path) -> None:
+    """All that it maps: a page without space on a full disk would end it (SIGBUS)."""
+    is_on, *files = make_metrics(tmp_path, FILE_BYTES["histogram"])
+
+    assert is_on == "True"
+    assert dict(zip(files[::2], map(int, files[1::2]), strict=True)) == FILE_BYTES
+
+
+def test_a_worker_without_space_serves_without_metrics(tmp_path: Path) -> None:
+    """What observes must not stop what serves."""
+    assert make_metrics(tmp_path, 1 << 60) == ["False"]
 
 
 def test_operators_read_of_every_label_and_reason() -> None:

@@ -373,7 +373,7 @@ def test_config_shows_each_setting_and_where_it_comes_from(
 @pytest.mark.parametrize(
     ("changes", "mistakes"),
     [
-        ({"PORT": "http", "HOST": ""}, ["HOST: shorter than", "PORT: must be"]),
+        ({"PORT": "http", "WEB_CONCURRENCY": "0"}, ["PORT: must be", "WEB_CONCURRENCY: must be"]),
         (
             {
                 "DATABASE_URL": "postgresql://u@db.example/d",
