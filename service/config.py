@@ -71,6 +71,15 @@ def _pattern(regex: str, expected: str) -> kinds.String:
     return kinds.String(validate=Regexp(rf"(?:{regex})|\Z", error=f"must be {expected}, or empty"))
 
 
+def _seconds(minimum: float) -> kinds.Float:
+    """Make a setting that is a time, of a day at most."""
+    mistake = "must be a number of seconds"
+    return kinds.Float(
+        validate=Range(minimum, 86400, error=f"must be {minimum:g} to 86400 seconds"),
+        error_messages={"invalid": mistake, "special": mistake, "too_large": mistake},
+    )
+
+
 def _texts(expected: str, is_right: Callable[[str], object], mistake: str) -> kinds.Function:
     """Make a setting that is a list; in the environment, commas separate its texts."""
 
@@ -122,8 +131,7 @@ TEXT = kinds.String(validate=Length(min=1))
 SWITCH = kinds.Boolean(
     truthy={True, "true", "True", "TRUE"}, falsy={False, "false", "False", "FALSE"}
 )
-SECONDS = kinds.Float(validate=Range(0, 86400))
-POSITIVE_SECONDS = kinds.Float(validate=Range(0.001, 86400))
+SECONDS, POSITIVE_SECONDS = _seconds(0), _seconds(0.001)
 
 
 @dataclass(frozen=True)
@@ -307,7 +315,22 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     is_same_host = len(hosts) == 1 or hosts & EVERY_ADDRESS
     if config.operations.port and config.operations.port == config.server.port and is_same_host:
         raise OperatorError("[operations] port: must differ from [server] port on this host")
+    _require_nested(config)
     return config
+
+
+def _require_nested(config: Config) -> None:
+    """Raise `OperatorError` if a part of a request may take longer than all of it."""
+    database, whole = config.database, config.server.request_timeout
+    for name, seconds in {
+        "[server] body_timeout": config.server.body_timeout,
+        "[database] acquire_timeout + statement_timeout": (
+            database.acquire_timeout + database.statement_timeout
+        ),
+    }.items():
+        if seconds > whole:
+            what = f"{name} is {seconds:g} seconds: expected at most [server] request_timeout"
+            raise OperatorError(f"{what}, {whole:g} seconds")
 
 
 def _read_secrets(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -96,6 +96,8 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
     values = {
         "url": "postgres://u@h/d",
         "enabled": "false",
+        "request_timeout": "70",
+        "statement_timeout": "4",
         "require_if_match": "true",
         "require_tls": "true",
         "level": "error",
@@ -358,6 +360,22 @@ def test_the_operations_port_is_another_one() -> None:
 def test_an_empty_variable_is_as_a_missing_one(variable: str) -> None:
     """Platforms and compose files set empty ones."""
     assert config.load(DEFAULTS, {variable: ""}) == config.load(DEFAULTS, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CATALOGUE_DATABASE_STATEMENT_TIMEOUT", "3000"),
+        ("CATALOGUE_DATABASE_ACQUIRE_TIMEOUT", "7.1"),
+        ("CATALOGUE_SERVER_BODY_TIMEOUT", "10.5"),
+        ("CATALOGUE_SERVER_REQUEST_TIMEOUT", "4.9"),
+    ],
+)
+def test_timeouts_that_do_not_nest_are_refused(name: str, value: str) -> None:
+    """Such as one in milliseconds; the message has the unit."""
+    message = refused(DEFAULTS, **{name: value})
+
+    assert re.search(r"is [\d.]+ seconds: expected at most \[server\] request_timeout, ", message)
 
 
 def test_words_may_be_in_any_case() -> None:

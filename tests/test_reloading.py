@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from processes import (
@@ -29,9 +30,10 @@ from support import Environment, Execute, add_movies, hold, set_for_database, un
 from service.config import Config
 from service.database import query_files, verification
 from service.database.query import Query
+from service.database.statements import Statements
 from service.database.verification import QueryRegistry
-from service.errors import OperatorError
-from service.expected import EXPECTED
+from service.errors import OperatorError, Unavailable
+from service.expected import EXPECTED, load_queries
 
 # One that the reader of the files finds, and one that PostgreSQL finds.
 MISTAKES = [
@@ -191,6 +193,37 @@ def make_registry(settings: Callable[..., Config], checkout: Path) -> QueryRegis
     """Make a registry of the queries in this folder, none of which the service expects."""
     load = partial(query_files.load, checkout / "queries", {})
     return QueryRegistry(settings(root=checkout), load)
+
+
+async def test_a_migration_that_was_taken_back_is_forgotten(
+    settings: Callable[..., Config], checkout: Path, statements: Statements
+) -> None:
+    """After SIGHUP; until then, a process that started with its file is not ready."""
+    own = checkout / "migrations" / "20991231000000_create_mine.sql"
+    own.write_text("-- migrate:up\nselect 1;\n")
+    files = QueryRegistry(settings(root=checkout), partial(load_queries, settings(root=checkout)))
+    files.load()
+    with pytest.raises(Unavailable, match="20991231000000"):
+        await files.require_migrations(statements)
+
+    own.unlink()
+    with capture_logs() as logged:
+        files.reload()
+        await until(lambda: "queries reloaded" in [line["event"] for line in logged])
+        await files.require_migrations(statements)
+
+    assert logged[-1]["event"] == "ready"
+
+
+async def test_a_reload_that_fails_in_any_way_is_logged(settings: Callable[..., Config]) -> None:
+    """Nobody waits for it, so that nobody would see its traceback."""
+    files = QueryRegistry(settings(), Mock(side_effect=ZeroDivisionError))
+
+    with capture_logs() as logged:
+        files.reload()
+        await until(lambda: logged)
+
+    assert [line["event"] for line in logged] == ["queries not reloaded"]
 
 
 async def test_of_two_reloads_the_later_one_wins(

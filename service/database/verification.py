@@ -242,6 +242,7 @@ class QueryRegistry:
         # While the queries of a reload are not verified in full: the queries before it.
         self._former: Mapping[str, Query] | None = None
         self._versions: Sequence[str] = []  # of the migrations
+        self._missing = ""  # which migration is, as it was logged
         self._config = config
         self._are_reads_verified = False
         self._reloading: asyncio.Task[None] | None = None
@@ -266,9 +267,21 @@ class QueryRegistry:
         return is_verified
 
     async def require_migrations(self, statements: Statements) -> None:
-        """Raise `Unavailable` unless all migrations have been applied."""
+        """Raise `Unavailable` unless all migrations have been applied; log when that changes."""
         applied = await statements.fetch("get_applied_migrations")
-        require_migrations(self._versions, applied)
+        try:
+            require_migrations(self._versions, applied)
+        except Unavailable as error:
+            self._report_missing(str(error))
+            raise
+        self._report_missing("")
+
+    def _report_missing(self, missing: str) -> None:
+        if missing and missing != self._missing:
+            log.warning("not ready", reason=missing)
+        elif self._missing and not missing:
+            log.info("ready")
+        self._missing = missing
 
     def reload(self) -> None:
         """Start to replace the queries by those that the files hold now.
@@ -284,11 +297,12 @@ class QueryRegistry:
 
     async def _reload(self) -> None:
         try:
-            found = self._read_files()
+            found, versions = self._read_files(), list_versions(self._config.migrations)
             is_verified = await self._verify_soon(found)
             changed = [name for name in found if found[name] != self.queries.get(name)]
             self._former = self._former or dict(self.queries)
             self._replace(found)
+            self._versions = versions  # a file of a DBA may have been taken back
             log.info("queries reloaded", changed=changed)
             while not is_verified:  # the writes: the database is read-only
                 await asyncio.sleep(WRITABLE_RETRY_S)

@@ -1,5 +1,6 @@
 """Tests liveness, readiness and the index."""
 
+import pytest
 from conftest import AWAY, Client, Start
 from support import Execute
 
@@ -70,6 +71,22 @@ async def test_ready_with_migrations_that_dbmate_applied(start: Start, execute: 
     client = await start()
 
     assert (await client.get("/v1/healthcheck/ready")).status == 200
+
+
+async def test_a_change_of_readiness_is_one_line(
+    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its reason, however often somebody asks."""
+    execute("create table kept as select * from schema_migrations; truncate schema_migrations")
+    for _ in range(3):
+        await client.get("/v1/healthcheck/ready")
+    execute("insert into schema_migrations select * from kept")
+    for _ in range(3):
+        await client.get("/v1/healthcheck/ready")
+
+    lines = [line.split("]")[1] for line in capsys.readouterr().out.splitlines() if "ready" in line]
+    changes = [line.split()[0] for line in lines if line.split()[0] != "request"]
+    assert changes == ["not", "ready"]
 
 
 async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute: Execute) -> None:
