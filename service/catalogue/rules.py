@@ -17,7 +17,12 @@ MIN_YEAR = 1888  # Roundhay Garden Scene
 MAX_TITLE_BYTES = 500
 MAX_GENRES = 5
 MAX_GENRE_BYTES = 100
-TEXT = r"^[^\x00]*[^\s\x00][^\x00]*$"  # for JSON Schema: not blank, no NUL
+BLANK = (  # White_Space, Cc, Default_Ignorable_Code_Point and the like: the same as in is_visible
+    r"\x00-\x20\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
+    r"\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+)
+BLANKS = re.compile(rf"[{BLANK}\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]")
+TEXT = rf"^[^\x00]*[^{BLANK}][^\x00]*$"  # for JSON Schema: not blank, no NUL
 RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
 
 
@@ -45,14 +50,17 @@ def _check_genres(genres: list[Any]) -> None:
     broken: list[Failure] = []
     if not 1 <= len(genres) <= MAX_GENRES:
         broken.append(Failure("genres", f"must be 1 to {MAX_GENRES} genres"))
+    names: list[str] = []
     wrong: list[tuple[int, str]] = []  # index and type of those that are no strings
     for index, genre in enumerate(genres):
         if type(genre) is not str:  # `isinstance` takes longer
             wrong.append((index, type_name(genre)))
         elif index < MAX_LISTED:
             errors = _find_text_errors(genre, MAX_GENRE_BYTES)
-            if genre in genres[:index]:
+            name = BLANKS.sub("", genre).casefold()
+            if name in names:
                 errors.append("must not be repeated")
+            names.append(name)
             broken += [Failure(f"genres/{index}", error) for error in errors]
     if wrong:
         failures = [
@@ -68,7 +76,7 @@ def _check_genres(genres: list[Any]) -> None:
 def _find_text_errors(text: str, max_bytes: int) -> list[str]:
     """Find blank or too long text and characters that PostgreSQL cannot store."""
     errors = []
-    if not text.strip():
+    if not BLANKS.sub("", text):
         errors.append("must not be blank")
     if "\0" in text:
         errors.append("must not contain a NUL character")
@@ -134,8 +142,8 @@ class MovieInput(JSONObject):
             "minItems": 1,
             "maxItems": MAX_GENRES,
             "uniqueItems": True,
-            "description": f"1 to {MAX_GENRES} different strings of 1 to {MAX_GENRE_BYTES}"
-            " bytes of UTF-8, none blank",
+            "description": f"1 to {MAX_GENRES} strings of 1 to {MAX_GENRE_BYTES} bytes of"
+            " UTF-8, none blank, which differ not only in case or blanks",
             "examples": [["drama", "romance", "war"]],
         },
     )

@@ -80,6 +80,8 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 def _is_own(error: psycopg2.Error) -> bool:
     """Whether no client can break this constraint: it sends neither nulls nor ids."""
     constraint = error.diag.constraint_name or ""
+    if constraint == "idempotency_keys_pkey":  # another request has stored this key meanwhile
+        return False
     return (
         isinstance(error, postgres.NotNullViolation)
         or constraint.endswith("_pkey")  # the sequence is behind

@@ -42,6 +42,7 @@ def stamps(execute: Execute, movie_id: int) -> tuple[int, datetime]:
 BROKEN = [
     ("movies_title_not_blank", {"title": ""}),
     ("movies_title_not_blank", {"title": " \t\n"}),
+    ("movies_title_not_blank", {"title": "\u200b\u3164\U000e0041"}),
     ("movies_title_at_most_500_bytes", {"title": "x" * 501}),
     ("movies_title_at_most_500_bytes", {"title": "é" * 250 + "x"}),
     ("movies_year_1888_or_later", {"year": 1887}),
@@ -53,6 +54,7 @@ BROKEN = [
     ("movies_genres_one_to_five", {"genres": "[0:0]={a}"}),  # SQL's arrays may begin anywhere
     ("movies_genres_no_null", {"genres": ["a", None]}),
     ("movies_genres_not_empty", {"genres": ["a", ""]}),
+    *(("movies_genres_not_empty", {"genres": [*"abcd"[:n], " \u2060"]}) for n in range(5)),
     *(
         ("movies_genres_different", {"genres": list(letters)})
         for letters in ("aa", "aba", "abcda", "abb", "abcdb", "abcc", "abcdc", "abcdd")
@@ -146,6 +148,19 @@ def test_the_service_and_the_database_have_the_same_limits(
 
     assert is_accepted(execute, make_fields(limit)), remedy
     assert not is_accepted(execute, make_fields(beyond)), remedy
+
+
+def test_the_service_and_the_database_find_the_same_texts_blank(execute: Execute) -> None:
+    """Each character alone."""
+    characters = [chr(n) for n in (*range(1, 0xD800), *range(0xE000, 0x110000))]
+
+    rows = execute("select c from unnest(%s) as c where not is_visible(c)", characters)
+
+    blank = {character for (character,) in rows}
+    assert blank == {character for character in characters if not rules.BLANKS.sub("", character)}
+    assert {each for each in characters if each.isspace()} < blank
+    assert {*"\u00ad\u034f\u061c\u115f\u17b4\u180e\u200b\u200d\u202e\u2060\u2800"} < blank
+    assert {*"\u3164\ufe0f\ufeff\uffa0\U000e0041\U000e01ef"} < blank
 
 
 def is_accepted(execute: Execute, fields: dict[str, Any]) -> bool:

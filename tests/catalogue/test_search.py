@@ -1,9 +1,12 @@
 """Tests search: the functions of the migrations; test_searches.py has what people type."""
 
 import os
+import re
+import shutil
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from unicodedata import normalize
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg2
@@ -12,7 +15,9 @@ from conftest import ROOT
 from support import Execute
 
 from service.catalogue.movie import COLUMNS, Movie
+from service.catalogue.rules import BLANKS
 from service.database.migrations import runner as migrations
+from service.errors import OperatorError
 
 
 @pytest.fixture(scope="module", params=["server", "libc"])
@@ -56,6 +61,74 @@ def test_ascii_is_folded_as_all_else(execute: Execute) -> None:
 
     assert len(rows) == 127
     assert [text for text, short, long in rows if short != long] == []
+
+
+# Letters and marks of scripts without blanks, of which a part is a word.
+RUNS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
+)
+FORMS = {"<super>", "<sub>", "<circle>", "<square>", "<fraction>"}
+
+
+def classify(character: str) -> str | None:
+    """Return what a character does within a word: "sign", "nothing", "letter"; None: any.
+
+    Of the characters of Unicode 3.2, which every PostgreSQL knows.
+    """
+    parts = unicodedata.normalize("NFKD", character)
+    if unicodedata.ucd_3_2_0.category(character) in ("Cn", "Co", "Cs") or RUNS.search(parts):
+        return None
+    category = unicodedata.category(character)
+    if not BLANKS.sub("", character) and category in ("Cf", "Mn", "Lo"):
+        return "nothing"
+    form = unicodedata.decomposition(character).split(" ")[0]
+    if category[0] in "PSZ" or category == "Cc" or form in FORMS:
+        return "sign"
+    is_letter = category in ("Nd", "Lu", "Ll", "Lt", "Lo") and parts.isalnum()
+    return "letter" if is_letter else None
+
+
+def test_each_character_divides_a_word_or_does_not(execute: Execute) -> None:
+    """Signs and blanks of all scripts do; letters, digits, and invisible characters do not."""
+    expected = {chr(n): classify(chr(n)) for n in (*range(1, 0xD800), *range(0xE000, 0x110000))}
+    characters = [character for character, kind in expected.items() if kind]
+
+    rows = execute(
+        "select c, t.search @@ title_query('ab') and t.search @@ title_query('cd'),"
+        " t.search @@ title_query('abcd') from unnest(%s) as c"
+        " cross join lateral (select movie_search('ab' || c || 'cd', '{}') as search) as t",
+        characters,
+    )
+
+    found = {
+        character: "sign" if is_divided else "nothing" if is_joined else "letter"
+        for character, is_divided, is_joined in rows
+    }
+    wrong = {hex(ord(c)): (kind, expected[c]) for c, kind in found.items() if kind != expected[c]}
+    assert wrong == {}
+    assert {*found.values()} == {"sign", "nothing", "letter"}
+
+
+def test_each_digit_is_found_by_each_other_form(execute: Execute) -> None:
+    """Of all scripts, full-width, circled, as a superscript."""
+    forms = [
+        character
+        for character in map(chr, (*range(1, 0xD800), *range(0xE000, 0x20000)))
+        if unicodedata.digit(character, -1) >= 0
+        and unicodedata.ucd_3_2_0.category(character) in ("Nd", "No")
+        and not 0x1369 <= ord(character) <= 0x1371  # Ethiopic ones are not of a decimal system
+    ]
+
+    rows = execute(
+        "select form from unnest(%s, %s) as d (form, digit)"
+        " where movie_search('Rocky ' || form, '{}') @@ title_query(digit) is not true"
+        " or movie_search(digit, '{}') @@ title_query(form) is not true",
+        forms,
+        [str(unicodedata.digit(form)) for form in forms],
+    )
+
+    assert len(forms) > 300
+    assert rows == []
 
 
 @pytest.mark.parametrize("letters", [99, 100, 101, 250])
@@ -120,7 +193,9 @@ def test_every_title_is_found_by_itself(execute: Execute) -> None:
 def test_the_longest_titles_have_entries(execute: Execute) -> None:
     """An entry may have 2,046 bytes; characters that NFKD makes longer are joined by signs."""
     characters = [chr(code) for code in range(0xA0, 0x10000) if not 0xD800 <= code < 0xE000]
-    longest = sorted(characters, key=lambda c: len(normalize("NFKD", c).encode()))[-2000:]
+    longest = sorted(characters, key=lambda c: len(unicodedata.normalize("NFKD", c).encode()))[
+        -2000:
+    ]
     texts = ["-".join([c * (496 // len(c.encode()) // 2)] * 2) for c in longest]
 
     rows = execute(
@@ -169,6 +244,43 @@ def test_case_is_folded_alike_in_every_locale(empty_database: str) -> None:
         cursor.execute(find)
 
         assert cursor.fetchall() == [("TITANIC",), ("TİTANİC!",)]
+
+
+def test_earlier_movies_get_the_words_of_now(empty_database: str, tmp_path: Path) -> None:
+    """And keep their version; a blank title of theirs, which nobody can see, is named first."""
+    for path in (ROOT / "migrations").iterdir():
+        if path.name < "20261125110000":
+            shutil.copy(path, tmp_path)
+    migrations.upgrade(empty_database, tmp_path, lambda _: None)
+    titles = ["The LEGO™ Movie", "Alien³", "٢٠٠١", "नमस्ते।", "Moana"]
+    with closing(psycopg2.connect(empty_database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(
+            "insert into movies (title, year, runtime, genres)"
+            " select t, 2000, 1, array[u&'a\\2003', 'A']"
+            " from unnest(%s) with ordinality as t (t, n)"
+            " order by n",
+            [[*titles, "\u3164"]],
+        )
+        with pytest.raises(OperatorError, match="invisible characters alone are in the way: 1"):
+            migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+        cursor.execute("delete from movies where id = 6")
+        migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+        cursor.execute(
+            "select title, version from movies, unnest(%s) as words"
+            " where search @@ (title_query(words) && genres_query('{a}')) order by id",
+            [["lego movie", "alien", "2001", "नमस्ते", "moana"]],
+        )
+        assert cursor.fetchall() == [(title, 1) for title in titles]
+        # Two spellings of a genre, which only new movies may not have.
+        cursor.execute("update movies set year = 2001 where id = 1 returning version, search")
+        assert cursor.fetchone() == (2, "' a' 'lego' 'legotm' 'movie' 'the' 'tm'")
+        cursor.execute(
+            "select array_agg(word order by word) from search_words where word ~ '^[a-z]'"
+        )
+        assert cursor.fetchone() == (
+            ["alien", "alien3", "lego", "legotm", "moana", "movie", "the", "tm"],
+        )
 
 
 @pytest.mark.parametrize("year", [-(2**31), 1888, 2026, 2**31 - 1])

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - tables
 import csv
 import io
+import re
 
 from support import Execute
 
@@ -94,6 +95,40 @@ Zoë's Ark                      | zoes ark | zoe's ark | zoë’s ark
 Romeo + Juliet                 | romeo + juliet | romeo juliet | romeo+juliet | romeo*
 Airplane!                      | airplane! | airplane | air*
 J. Edgar                       | j edgar | j. edgar
+The LEGO™ Movie                | lego movie | lego™ movie | LEGO | legotm movie | lego tm movie | the lego*
+Pokémon® Live©2000℗            | pokemon live | live 2000 | pokemon®
+Alien³                         | alien | alien 3 | alien3 | alien³ | alien³* | alien iii | ALIEN
+Xʸ² and H₂O                    | h2o | H₂O | h 2 o | x | xy2
+1º de Mayo, 2ª Parte           | 1 de mayo | 1o de mayo | 1º | 2 parte | 2a parte | 2ª
+Ocean´s Twelve                 | oceans twelve | ocean's twelve | ocean´s | ocean twelve | OCEAN’S
+Ocean`s, Bird¨s and Tom¸s¯     | oceans | birds | bird's | toms | tom's
+Rock ’n’ Roll ʼTis O‘Neil      | rock n roll | rock 'n' roll | tis | oneil | o'neil
+Hawaiʻi Noꞌa Kealiʿi Oʹneill    | hawaii | hawai'i | noa | kealii | oneill
+Rocky③: ⑫ Ⓐⓛⓘⓔⓝⓢ ❷ ⓿ 🅑🄲        | rocky 3 | rocky | 12 | aliens | ⓐⓛⓘⓔⓝⓢ | rocky 2 | bc | ③
+RockyⅣ ⅸ                       | rocky iv | rocky 4 | rocky | rockyiv | ix | ⅳ
+Ｓｐｉｄｅｒ－Ｍａｎ　２         | spiderman 2 | spider-man | spider man two | ｓｐｉｄｅｒｍａｎ
+ﬁlm noir oﬃce Ǆep              | film noir | office | oﬃce | dzep
+２½Men and 7⅞th, ½             | men | 2 1/2 men | 2½ | 7 7/8 th | 7⅞
+№5 ℡ 100℃ 5㎏ ℅                 | no 5 | no5 | 5 | tel | 100 c | 100c | 5kg | 5 kg | kg
+فيلم ٣٠٠                        | فيلم 300 | ٣٠٠ | 300 | ۳۰۰
+वर्ष २००१।                      | 2001 | वर्ष | वर्ष २००१ | वर्ष।
+Agent ০০৭ ๒๕ ７                 | 007 | agent 007 | 25 | 7 | agent ০০৭
+नमस्ते॥लंदन                     | नमस्ते | लंदन | नमस्ते लंदन | नमस्तेलंदन
+Երևան։ Մոսկվա՞                  | երևան | մոսկվա
+ሰላም፡ዓለም።                       | ሰላም | ዓለም | ሰላምዓለም
+བོད་སྐད།                       | བོད | སྐད | བོད་སྐད
+شكرا؟نعم۔لا                    | شكرا | نعم | لا
+صلى محمدﷺ                      | محمد | الله | محمد صلى
+သိန်း။ကျော်                      | သိန်း | ကျော်
+ទី។ពីរ                          | ទី | ពីរ
+Alien🎬 2🎬3                    | alien | 🎬 | alien 🎬 | alien🎬 | alien 2
+I❤️NY                           | i ny | iny | i♥ny
+So\u00adft Zero\u200bWidth By\u2066te Tag\U000e0041ged Fil\u3164ler Va\ufe0fr Gra\u034fph Wo\u2060rd | soft | zerowidth | byte | tagged | filler | var | graph | word
+No\u00a0Break\u2003Thin\u202fSpace\u3000Wide | no break | thin | space | wide
+A\u2028B\u0085C\u1680D\u2800E   | a b c d e
+Zalgo t̷̢͛e҉x⃝t                   | zalgo text
+मुंबई और कीर्ति                   | मुंबई | कीर्ति
+ඒ ක්‍රිස්තු                       | ක්‍රිස්තු
 U-571                          | u571 | u-571 | u 571
 48 Hrs.                        | 48 hrs | 48 hrs.
 """
@@ -118,12 +153,27 @@ Drama Queen                    | drama. comedy | dramaqueens
 Saw                            | s* a* w* x | sawa
 Straße                         | strase | strasses
 Lodz                           | lódka | odz
+The LEGO™ Movie                | legos | legot | le go t
+Alien³                         | alien 2 | 3alien | alie
+मुंबई                           | मबई | म
+Rocky③                         | rocky 4 | 3 rocky 2
+H₂O                            | h3o | ho
+Café                           | caf | caf´s
+Ocean´s                        | ocean a | ocean´t
+Soft                           | so ft x | s
+ﬁlm                            | lm | fi
+Ａｌｉｅｎ                     | a | al
+Mañana                         | man ana x | n
+२००१                           | 200 | 1
 """
 
 
 def read(table: str) -> list[tuple[str, str]]:
-    """Return the pairs of a title and a search."""
-    rows = csv.reader(io.StringIO(table.strip()), delimiter="|", quoting=csv.QUOTE_NONE)
+    """Return the pairs of a title and a search; invisible characters are escaped as in Python."""
+    text = re.sub(
+        r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})", lambda code: chr(int(code[1] or code[2], 16)), table
+    )
+    rows = csv.reader(io.StringIO(text.strip()), delimiter="|", quoting=csv.QUOTE_NONE)
     return [(title.strip(), search.strip()) for title, *searches in rows for search in searches]
 
 

@@ -22,7 +22,7 @@ from service.transfer.exporting import read_chunks
 # Titles and genres that CSV or JSON could misread.
 ODD = [
     *('a"b', "a,b", "a|b", " a ", "[", '["a"]', "\\N", "a\rb", "a\nb", "a\tb"),
-    *("\ufeff", "é🎬", "-"),
+    *("\ufeff-", "é🎬", "-"),
 ]
 
 

@@ -23,7 +23,7 @@ from wire import exchange
 
 from service.catalogue import rules
 from service.catalogue.movie import FIELDS
-from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
+from service.catalogue.rules import BLANKS, MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
 from service.database import MAX_INTEGER
 from service.web import bodies
 from service.web.bodies import FREE_BYTES, BodyReader, ClientGone
@@ -177,6 +177,16 @@ MANY_MISTAKES = [  # the body, its status, and all errors: what cannot be read c
             ("genres/2", "must not be repeated"),
         ],
     ),
+    (
+        movie(title="\u200b\u3164\u2800", genres=["Drama", "drama ", "d\u00adRAMA", "\ufeff"]),
+        422,
+        [
+            ("title", "must not be blank"),
+            ("genres/1", "must not be repeated"),
+            ("genres/2", "must not be repeated"),
+            ("genres/3", "must not be blank"),
+        ],
+    ),
 ]
 
 
@@ -248,10 +258,10 @@ THIS_YEAR = datetime.now(UTC).year
 LAST_GENRE = "é" * (MAX_GENRE_BYTES // 2)
 ALLOWED: list[dict[str, Any]] = [
     *({"title": unit * (MAX_TITLE_BYTES // len(unit.encode()))} for unit in "xé💿"),
-    *({"title": title} for title in (".", "\u200b")),
+    *({"title": title} for title in (".", "\u200b.")),
     *({"year": year} for year in (MIN_YEAR, THIS_YEAR)),
     *({"runtime": f"{minutes} mins"} for minutes in (1, MAX_INTEGER)),
-    *({"genres": genres} for genres in (["a"], ["a", "A", " a"], [LAST_GENRE])),
+    *({"genres": genres} for genres in (["a"], ["a", "á", "a-", "b a"], [LAST_GENRE])),
     {"genres": [str(number) for number in range(MAX_GENRES)]},
 ]
 BEYOND: list[tuple[dict[str, Any], str]] = [
@@ -451,14 +461,16 @@ async def test_the_content_type_of_a_body_is_ignored(client: Client) -> None:
 
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
-titles = text.filter(lambda title: title.strip() and len(title.encode()) <= MAX_TITLE_BYTES)
-genres = text.filter(lambda genre: genre.strip() and len(genre.encode()) <= 100)
+titles = text.filter(lambda title: BLANKS.sub("", title) and len(title.encode()) <= MAX_TITLE_BYTES)
+genres = text.filter(lambda genre: BLANKS.sub("", genre) and len(genre.encode()) <= 100)
 movies = st.fixed_dictionaries(
     {
         "title": titles,
         "year": st.integers(MIN_YEAR, THIS_YEAR),
         "runtime": st.integers(1, 2**31 - 1).map("{} mins".format),
-        "genres": st.lists(genres, min_size=1, max_size=5, unique=True),
+        "genres": st.lists(
+            genres, min_size=1, max_size=5, unique_by=lambda genre: BLANKS.sub("", genre).casefold()
+        ),
     }
 )
 json_values = st.recursive(

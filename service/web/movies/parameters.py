@@ -10,7 +10,7 @@ from aiohttp import web
 from marshmallow import Schema, ValidationError
 
 from service.catalogue.paging import EXACT_TOTAL, SORTS, Filter, Place, Range
-from service.catalogue.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
+from service.catalogue.rules import BLANK, BLANKS, MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.errors import Failure, WrongParameters
 from service.web.http.query_strings import (
@@ -66,7 +66,7 @@ def _genres(which: str, example: str) -> QueryParameter:
         items={
             "type": "string",
             "maxLength": MAX_GENRE_BYTES,
-            "pattern": r"^[^,\x00]*[^,\s\x00][^,\x00]*$",
+            "pattern": rf"^[^,\x00]*[^,{BLANK}][^,\x00]*$",
         },
         minItems=1,
         maxItems=MAX_GENRES,
@@ -138,7 +138,7 @@ def _parse_time(text: str, of_day: str) -> datetime | None:
 def _parse_genres(text: str) -> tuple[str, ...]:
     """Split at commas; blanks are part of a genre."""
     genres = tuple(text.split(","))
-    if len(genres) > MAX_GENRES or not all(genre.strip() for genre in genres):
+    if len(genres) > MAX_GENRES or not all(BLANKS.sub("", genre) for genre in genres):
         raise ValueError("too many genres, or a blank one")
     if any(len(genre.encode()) > MAX_GENRE_BYTES for genre in genres):
         raise ValueError("a genre that no movie can have")

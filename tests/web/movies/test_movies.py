@@ -81,6 +81,22 @@ async def test_patch_that_changes_nothing_keeps_the_version(
     assert await response.json() == {"movie": movie}
 
 
+async def test_a_movie_with_two_spellings_of_a_genre_can_be_changed(
+    client: Client, execute: Execute
+) -> None:
+    """Only genres that are sent may not differ in case or blanks alone."""
+    path = f"/v1/movies/{(await create(client))['id']}"
+    execute("update movies set genres = '{Drama,\"drama \"}'")
+    year = await client.patch(path, json={"year": 2015})
+    genres = await client.patch(path, json={"genres": ["Drama", "drama "]})
+
+    assert (year.status, genres.status) == (200, 422)
+    assert (await year.json())["movie"]["genres"] == ["Drama", "drama "]
+    assert (await genres.json())["errors"] == [
+        {"pointer": "#/genres/1", "detail": "must not be repeated"}
+    ]
+
+
 async def test_patches_of_different_fields_at_once_are_all_kept(client: Client) -> None:
     """A PATCH is one atomic statement, so it does not overwrite fields of another one."""
     movie = await create(client)

@@ -159,7 +159,7 @@ async def test_filters_and_sort_are_those_of_lists(
 
 async def test_a_movie_is_one_line_for_every_client(client: Client, execute: Execute) -> None:
     """Many clients also split at U+0085, U+2028 and U+2029, as `str.splitlines` does."""
-    titles = ["a\u2028b", "é\u2029\u0085\\u2028", "\v\f\x1c\x1d\x1e"]
+    titles = ["a\u2028b", "é\u2029\u0085\\u2028", "c\v\f\x1c\x1d\x1e"]
     add_movies(execute, *titles)
 
     text = await (await get(client)).text()
