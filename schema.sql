@@ -512,6 +512,7 @@ COMMENT ON FUNCTION public.movie_follows(sort text, after text, after_id bigint,
 
 CREATE FUNCTION public.title_entries(text) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET standard_conforming_strings TO 'on'
     AS $_$
 declare
   words text := translate($1, '*+-', '   ');
@@ -851,6 +852,7 @@ COMMENT ON FUNCTION public.switch_movie_feed(switch_on boolean) IS 'Switches the
 
 CREATE FUNCTION public.title_query(text) RETURNS tsquery
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    SET standard_conforming_strings TO 'on'
     AS $_$
 begin
 return (

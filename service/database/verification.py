@@ -66,6 +66,7 @@ async def verify_database(
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
         await cursor.execute("select to_regclass('schema_migrations') is null")
         if await cursor.fetchone() == (True,):  # it comes with the first migration
+            await _require_schema(cursor)
             require_migrations(versions, [])
         # First: a query may need a migration that is missing.
         first = queries["get_applied_migrations"]
@@ -74,7 +75,8 @@ async def verify_database(
         require_migrations(versions, await cursor.fetchall())
         for query in [*queries.values()]:  # a reload may change them meanwhile
             await _verify_query(cursor, query, is_writable=writable)
-        await _warn_if_login_may_change_clients(cursor)
+        if not refuse_faults:  # commands are for the owner of the tables
+            await _warn_if_login_may_change_clients(cursor)
         await cursor.execute(queries["get_schema_faults"].sql, {})
         if faults := "; ".join([fault for (fault,) in await cursor.fetchall()]):
             if refuse_faults:
@@ -82,6 +84,20 @@ async def verify_database(
             remedy = "restore it, or delete its name from get_schema_faults in queries/schema.sql"
             log.warning("schema incomplete", reason=faults, remedy=remedy)
     return writable
+
+
+async def _require_schema(cursor: aiopg.Cursor) -> None:
+    """Raise `OperatorError` if the tables are in a schema that this login cannot see."""
+    await cursor.execute(
+        "select current_user, n.nspname, has_schema_privilege(n.oid, 'usage')"
+        " from pg_class as c join pg_namespace as n on n.oid = c.relnamespace"
+        " where c.relname = 'schema_migrations'"
+    )
+    for role, schema, may_use in await cursor.fetchall():
+        remedy = f"set search_path of the role {role} to it"
+        if not may_use:
+            remedy = f"grant usage on schema {schema} to {role}, as ops/roles.sql does"
+        raise OperatorError(f"the tables are in the schema {schema}, which is not seen: {remedy}")
 
 
 async def is_writable(connection: aiopg.Connection) -> bool:
@@ -166,7 +182,8 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
             f" it returns {', '.join(names) or 'none'}"
         )
     oids = [column.type_code for column in found]
-    await cursor.execute("select format_type(unnest(%s::oid[]), null)", (oids,))
+    unquoted = "translate(format_type(unnest(%s::oid[]), null), '\"', '')"  # quote_all_identifiers
+    await cursor.execute(f"select {unquoted}", (oids,))
     for name, (kind,) in zip(names, await cursor.fetchall(), strict=True):
         if kind not in (kinds := POSTGRES_TYPES[expected.columns[name]]):
             what = f"{query.name} must return {name} as {' or '.join(kinds)}, not {kind}"

@@ -588,6 +588,44 @@ async def test_a_login_that_may_change_clients_is_warned_of(
     assert role in line["reason"]
 
 
+async def test_tables_in_a_schema_that_is_not_seen_are_named(
+    clerk: aiopg.Connection, execute: Execute
+) -> None:
+    """Not as if a migration were missing."""
+    ((role,),) = execute("select 'clerk_' || current_database()")
+    execute(f"revoke usage on schema public from public, {role}")
+    loaded = query_files.load(ROOT / "queries", EXPECTED)
+
+    with pytest.raises(OperatorError, match=f"grant usage on schema public to {role}"):
+        await verify_database(clerk, VERSIONS, loaded)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("standard_conforming_strings = off", "quote_all_identifiers = on"),
+        *("datestyle = 'German'", "timezone = 'Asia/Tokyo'", "intervalstyle = iso_8601"),
+        *("bytea_output = escape", "xmloption = document", "extra_float_digits = -5"),
+        *("default_text_search_config = 'pg_catalog.german'", "transform_null_equals = on"),
+    ],
+)
+async def test_settings_of_a_database_change_no_function(
+    settings: Callable[..., Config], execute: Execute, setting: str
+) -> None:
+    """The words of searches are the same, and the queries are right."""
+    words = "select movie_search(%s, '{Sci-Fi}')::text, title_query(%s)::text"
+    texts = ("8½ Ocean´s LEGO™ " + "x" * 120, "a* ocean's ½ w*rd")
+    before = execute(words, *texts)
+
+    set_for_database(execute, setting)
+    with closing(psycopg2.connect(settings().database.url)) as session, session.cursor() as cursor:
+        cursor.execute(words, texts)
+        after = cursor.fetchall()
+
+    assert after == before
+    assert await verify_queries(settings(), query_files.load(ROOT / "queries", EXPECTED))
+
+
 # Effects of verifying.
 
 
