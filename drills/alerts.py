@@ -149,6 +149,15 @@ async def slow_trigger(site: Site) -> AsyncIterator[None]:
     site.execute("drop trigger slow on movies")
 
 
+@fault("CatalogueConnectsFail", settings={"database_max_idle": 1})
+async def refuse_connects(site: Site) -> AsyncIterator[None]:
+    """PostgreSQL refuses new connections; those that are open go on."""
+    sql = f"alter database {site.database} allow_connections"
+    site.lab.postgres.execute("postgres", f"{sql} = false")
+    yield
+    site.lab.postgres.execute("postgres", f"{sql} = true")
+
+
 @fault("CatalogueConnectionsStuck")
 async def lose_standby(site: Site) -> AsyncIterator[None]:
     """Commits wait for a synchronous standby that does not exist."""

@@ -148,6 +148,7 @@ class Refusal(StrEnum):
 
     NO_DATABASE = "no_database"
     NOT_READY = "not_ready"
+    FEED_OFF = "feed_off"
     POOL_TIMEOUT = "pool_timeout"
     QUEUE_FULL = "queue_full"
     STATEMENT_TIMEOUT = "statement_timeout"

@@ -135,6 +135,9 @@ class Metrics:
         self.pool_waiting = gauge(
             "catalogue_pool_waiting", "Statements that wait for a connection."
         )
+        self.connect_failures = counter(
+            "catalogue_connect_failures_total", "Connections that could not be opened or verified."
+        )
         self.pool_wait = histogram(
             "catalogue_pool_wait_seconds",
             "How long statements waited for a connection.",

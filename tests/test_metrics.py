@@ -140,6 +140,12 @@ async def check_while_draining(client: Client, _: Execute) -> None:
     await client.get("/v1/healthcheck/ready")
 
 
+async def switch_the_feed_off(client: Client, execute: Execute) -> None:
+    """GET the changes while the feed is off in the database alone."""
+    execute("select switch_movie_feed(false)")
+    await client.get("/v1/changes")
+
+
 BRIEF = {"database__statement_timeout": 0.3}
 
 
@@ -157,6 +163,7 @@ BRIEF = {"database__statement_timeout": 0.3}
         (BRIEF, get_more_than_may_wait, Refusal.QUEUE_FULL),
         ({}, lose_the_connection, Refusal.STATEMENT_LOST),
         ({}, take_a_migration_back, Refusal.NOT_READY),
+        ({}, switch_the_feed_off, Refusal.FEED_OFF),
         ({}, check_while_draining, Refusal.STOPPING),
     ],
 )

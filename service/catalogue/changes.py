@@ -42,7 +42,7 @@ QUERIES: Mapping[str, Expected] = {
 
 PAGE_CHANGES = 100
 POLL_S = 0.2  # while requests wait for changes
-END_S = 1.0  # for which the end of the feed is remembered
+END_S = 1.0  # for which the end of the feed is remembered, if it is on
 MAX_WAITING = 1000  # requests; further ones are refused
 AT_ONCE = 10  # requests that are answered before others have their turn
 
@@ -122,7 +122,7 @@ class Feed:
         if self._replicas and (mark := self._replicas.get_mark()):
             return FeedEnd(cast("FeedPlace", mark), must_show=0)
         now = asyncio.get_running_loop().time()
-        if now >= self._end_read_at + END_S:
+        if not self._end or now >= self._end_read_at + END_S:
             self._end, self._end_read_at = await self.read_end([context]), now
         # The place is in front of its transaction: the list must show those before.
         return FeedEnd(self._end, self._end.transaction - 1 if self._end else 0)
@@ -132,7 +132,7 @@ class Feed:
         try:
             page, _ = await self._read(END, waiting)
         except Unavailable as error:
-            if error.refusal is Refusal.NOT_READY:
+            if error.refusal is Refusal.FEED_OFF:
                 return None
             raise
         return page.next
@@ -209,7 +209,7 @@ class Feed:
             waiting=waiting,
         )
         if not rows:
-            raise Unavailable("the feed is off in the database: run migrate", Refusal.NOT_READY)
+            raise Unavailable("the feed is off in the database: run migrate", Refusal.FEED_OFF)
         feed, as_of, end, is_expired, is_last, *_ = rows[-1]
         changes = list[Change]()
         for _, _, _, _, _, transaction, number, *fields in rows:

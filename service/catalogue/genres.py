@@ -12,7 +12,7 @@ from typing import NamedTuple
 from service.context import RequestContext
 from service.database.query import Expected
 from service.database.statements import Statements
-from service.errors import Refusal, Unavailable
+from service.errors import Contended, Refusal, Unavailable
 
 QUERIES: Mapping[str, Expected] = {
     "count_genres": Expected(
@@ -89,5 +89,7 @@ class GenreCounts:
         except Exception as error:  # noqa: BLE001 - waiting requests must get any error
             self._error = self._statements.report("count_genres", error)
             pause = max(CACHE_MIN_S, loop.time() - self._started_at)
+            if isinstance(error, Unavailable) and not isinstance(error, Contended):
+                pause = 0  # it has not counted, and the database may be ready by the next request
         self._cached_until = loop.time() + pause
         self._counting = None

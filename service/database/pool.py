@@ -65,12 +65,14 @@ class Pool:
         self.lists = asyncio.Semaphore(self.max_lists)
         self.writes = asyncio.Semaphore(max(1, settings.max_open * 4 // 10))
         self.streams = asyncio.Semaphore(max(1, min(max_streams, settings.max_open // 5)))
+        self.stream_wanted_at = -inf  # when all places of streams were taken, by the loop's clock
         self.acquire_timeout = settings.acquire_timeout
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify
         self._is_closing = False
         self._is_database_away = False  # an outage was logged
+        self._is_connect_failing = False  # that was logged, while connections are open
         self._outage: Unavailable | None = None  # for each request for a connection, while set
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._trusted_since = -inf  # older connections are not lent again
@@ -285,14 +287,21 @@ class Pool:
                 try:
                     connection = await self._open_connection()
                 except Exception as error:  # noqa: BLE001 - raised for the waiters
-                    # If connections are open, wait for one of them: PostgreSQL may just be full.
-                    if all(connection.closed for connection in self._opened):
+                    self.metrics.connect_failures.inc()
+                    if not self.is_connected:
                         self._begin_outage(error)
+                    elif not self._is_connect_failing:  # wait for an open one: it may just be full
+                        self._is_connect_failing = True
+                        log.warning("connect failed", reason=describe_error(error))
                     await asyncio.sleep(RETRY_S)
                     self._outage = None
                 else:
                     self._opened[connection] = began
                     self._return(connection)
+                    # While others wait, the next connect may fail again, on a full server.
+                    if self._is_connect_failing and not self._needs_more():
+                        self._is_connect_failing = False
+                        log.info("database reached again")
         finally:
             self._opener = None
 
@@ -311,6 +320,7 @@ class Pool:
 
     def _begin_outage(self, error: BaseException) -> None:
         reason = describe_error(error)
+        self._is_connect_failing = False
         # Behind: a migration is missing, or a query file is wrong.
         is_behind = isinstance(error, Unavailable | OperatorError)
         if not self._is_database_away:

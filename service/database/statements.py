@@ -5,6 +5,7 @@ by a client's data) or `StatementFailed` (anything else), and is logged once per
 except a broken rule that has a name.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
 NOT_REPLICATED = "SyncRepWaitForLSN"
 NOTICE_LOG_S = 60.0  # between two lines in the log about other notices
 STREAM_ROWS = 250  # of a stream at once; the event loop then waits for a few ms
+STREAM_MIN_ROWS_PER_S = 500.0  # for a client to read while others wait for its place
+STREAM_LAG_MAX_S = 5.0  # how far it may fall behind that
 STREAM_TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms wait for 30 s
 
 log = structlog.get_logger()
@@ -138,7 +141,8 @@ class Statements:
 
         Their number is counted first, and becomes a header of the response: 1 to 9 % of the time.
         It holds a connection until it is closed (`contextlib.aclosing`). Raises
-        `ConnectionResetError` if its client has gone before the statement is sent.
+        `ConnectionResetError` if its client has gone before the statement is sent, or reads too
+        slowly while others wait for its place.
         """
         query = self.queries[name]
         fetch = f"fetch {query.comment} {STREAM_ROWS} from catalogue_stream"
@@ -148,6 +152,9 @@ class Statements:
         preamble = query.build_preamble(STREAM_TIMEOUT_S, begin)
         opening = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
         next_rows = opening._replace(preamble="", statement=fetch)
+        loop, lag = asyncio.get_running_loop(), 0.0  # of the client, in seconds
+        if self.pool.streams.locked():
+            self.pool.stream_wanted_at = loop.time()
         async with self.pool.connection(self._reads) as connection:
             if context.has_left and context.has_left():  # while it waited for its place
                 raise ConnectionResetError("the client has gone")
@@ -156,7 +163,13 @@ class Statements:
                 ((total,),) = await self._run(query, opening, *given)
                 context.headers[TOTAL_RECORDS] = f"{total}"
                 while rows := await self._run(query, next_rows, *given):
+                    sent_at = loop.time()
                     yield rows
+                    reading = loop.time() - sent_at
+                    lag = max(0, lag + reading - len(rows) / STREAM_MIN_ROWS_PER_S)
+                    if lag > STREAM_LAG_MAX_S and self.pool.stream_wanted_at >= sent_at:
+                        self.pool.stream_wanted_at = -inf  # one place is enough
+                        raise ConnectionResetError("the client reads too slowly")
             except psycopg2.Error as error:  # the connection broke
                 raise self._to_unavailable(query, describe_error(error)) from error
             finally:

@@ -9,6 +9,7 @@ import aiopg
 import psycopg2
 import pytest
 from link import Link, opened
+from metric_values import read_series
 from psycopg2.extensions import parse_dsn
 from structlog.testing import capture_logs
 from support import Execute, approve, until, with_user
@@ -18,6 +19,7 @@ from service.database import connections
 from service.database import pool as pool_module
 from service.database.pool import Pool
 from service.errors import OperatorError, Unavailable
+from service.metrics import Metrics
 
 Verify = Callable[[aiopg.Connection], Awaitable[bool]]
 MakePool = Callable[..., Pool]
@@ -95,7 +97,7 @@ async def make_pool(
     def make(verify: Verify = approve, connect_timeout: float = 2, **changes: Any) -> Pool:
         monkeypatch.setattr(connections, "POOL_CONNECT_TIMEOUT_S", connect_timeout)
         changed = settings(**{f"database__{key}": value for key, value in changes.items()})
-        pools.append(Pool(changed.database, verify))
+        pools.append(Pool(changed.database, verify, Metrics(is_enabled=True)))
         return pools[-1]
 
     yield make
@@ -513,6 +515,33 @@ async def test_a_full_server_fails_no_waiter_of_a_used_connection(
 
     assert values == [1] * 4
     assert pool.idle == 1
+
+
+async def test_connects_that_fail_beside_an_open_connection_are_logged_once(
+    make_pool: MakePool, database: str, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each outage: the log has the reason, such as a password that was changed."""
+    monkeypatch.setattr(pool_module, "RETRY_S", 0.01)
+    name = parse_dsn(database)["dbname"]
+    pool = make_pool(url=limited(execute, database, connections=9), max_idle=1, acquire_timeout=30)
+
+    def count_failures() -> float:
+        return read_series(pool.metrics)["connect_failures_total"]
+
+    with capture_logs() as logged:
+        for _ in range(2):
+            async with pool.connection():
+                enough = count_failures() + 3
+                execute(f"alter role limited_{name} nologin")
+                waiter = asyncio.create_task(borrow(pool))
+                await until(
+                    lambda: count_failures() >= enough  # noqa: B023
+                )
+                execute(f"alter role limited_{name} login")
+                await waiter
+
+    assert [event["event"] for event in logged] == ["connect failed", "database reached again"] * 2
+    assert "is not permitted to log in" in logged[0]["reason"]
 
 
 async def test_the_last_broken_connection_fails_the_waiters(

@@ -743,11 +743,12 @@ async def test_a_restored_dump_does_not_expire_new_cursors(
 
 
 async def test_the_feed_can_be_off(
-    start: Start, execute: Execute, environment: Environment
+    start: Start, execute: Execute, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it, nothing is recorded; `migrate` switches it on again, as a new feed."""
+    monkeypatch.setattr(changes, "END_S", 60)
     service = await start()
-    before = await find_end(service)
+    before = await find_end(await start())
     off = environment | {"CATALOGUE_CHANGES_KEEP_DAYS": "0"}
     _, _, told = run_here(off, "migrate")
     _, _, told_again = run_here(off, "migrate")
@@ -759,6 +760,7 @@ async def test_the_feed_can_be_off(
     absent = await without.get(PATH)
     paths = (await (await without.get("/v1/openapi.json")).json())["paths"]
     _, _, told_on = run_here(environment, "migrate")
+    await find_end(service)  # that it was off is not remembered
     add_movies(execute, "b")
 
     assert told.endswith("the feed of changes is off now\n")

@@ -2,9 +2,10 @@
 
 import pytest
 from conftest import AWAY, Client, Start
-from support import Execute
+from support import Execute, until
 
 from service import __version__
+from service.catalogue import changes, genres
 
 
 async def test_the_index_has_paths_that_exist(client: Client) -> None:
@@ -99,3 +100,30 @@ async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute:
 
     assert before.status == 200
     assert (await client.get("/v1/healthcheck/ready")).status == 503
+
+
+@pytest.mark.parametrize("path", ["/v1/movies", "/v1/genres"])
+async def test_no_failure_is_remembered_once_the_database_is_ready(
+    start: Start,
+    database: str,
+    execute: Execute,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """Lists name the place where the feed goes on at once: without it, clients take it for off."""
+    monkeypatch.setattr(changes, "END_S", 60)
+    monkeypatch.setattr(genres, "CACHE_MIN_S", 60)
+    newest = "version = (select max(version) from schema_migrations)"
+    ((version,),) = execute(f"delete from schema_migrations where {newest} returning version")
+    client = await start(database__url=database)  # it verifies the database
+    before = await client.get(path)
+
+    execute("insert into schema_migrations (version) values (%s)", version)
+
+    async def is_ready() -> bool:
+        return (await client.get("/v1/healthcheck/ready")).status == 200
+
+    await until(is_ready)
+    after = await client.get(path)
+    assert (before.status, after.status) == (503, 200)
+    assert ("Changes-Cursor" in after.headers) == (path == "/v1/movies")

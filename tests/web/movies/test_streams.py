@@ -516,6 +516,41 @@ async def test_a_client_that_goes_while_it_waits_for_its_place_runs_no_query(
     assert "status=499" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("behind_s", [-1, 60])
+async def test_a_client_that_reads_too_slowly_loses_its_place_to_one_that_waits(
+    start: Start,
+    execute: Execute,
+    steps: Steps,
+    monkeypatch: pytest.MonkeyPatch,
+    behind_s: float,
+) -> None:
+    """Otherwise two slow clients would keep all others from streams for an hour.
+
+    A client that is not far enough behind goes on; so does one for whose place nobody waits.
+    """
+    monkeypatch.setattr(statements, "STREAM_LAG_MAX_S", behind_s)
+    add_movies(execute, *"abcdef")
+    client = await start(
+        operations__token=TOKEN, server__max_streams=1, database__acquire_timeout=WAIT_S
+    )
+    metrics = get_app(client)[CYCLE].metrics
+    slow = await get(client)
+    steps.go_on(1)  # nobody waits
+    await until(lambda: len(steps.sizes) == 2)
+    waiting = asyncio.create_task(get(client))
+    await until(lambda: read_series(metrics)["pool_waiting"] == 1)
+
+    steps.go_on()
+    results = await asyncio.gather(slow.text(), return_exceptions=True)
+    text = await (await waiting).text()
+    await until(partial(is_at_rest, client))
+
+    assert isinstance(results[0], ClientPayloadError) == (behind_s < 0)
+    assert read_titles(text) == [*"abcdef"]
+    status = "request_duration_seconds_count{method=GET,route=/v1/movies (stream),status=499}"
+    assert (status in read_series(metrics)) == (behind_s < 0)
+
+
 @pytest.mark.parametrize(
     ("limits", "at_once"), [((1, 10), 1), ((2, 10), 2), ((9, 10), 2), ((9, 3), 1)]
 )
