@@ -1,5 +1,4 @@
-/** A client of the movie catalogue for Node.js 18 or later, to copy and change. */
-import { randomUUID } from "node:crypto"; // in a browser: crypto.randomUUID
+/** A client of the movie catalogue for browsers and Node.js 20 or later, to copy and change. */
 
 const PAUSES_S = [0.5, 1, 2, 4, 8, 10, 10]; // together longer than a restart of the service
 const MAX_PAUSE_S = 60; // also if Retry-After is longer
@@ -11,6 +10,21 @@ const REPEATED = [409, 429, 503]; // nothing is wrong with the request: try late
  *   updated_at: string}} Movie
  * @typedef {{status: number, movie?: Movie, problem?: object}} Result
  */
+
+const wait = (pause, after) => {
+  const least = /^\d+$/.test(after ?? "") ? Math.min(Number(after), MAX_PAUSE_S) : 0;
+  return new Promise((done) => setTimeout(done, 1000 * (Math.max(pause, least) + Math.random() / 4)));
+};
+
+const makeKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+/** JavaScript rounds numbers above 2^53, so another movie would be meant. @param {number} id */
+const requireExact = (id) => {
+  if (!Number.isSafeInteger(id)) throw new RangeError(`JavaScript cannot hold this id exactly: ${id}`);
+  return id;
+};
+
+const parse = (text) => JSON.parse(text, (key, value) => (key === "id" && typeof value === "number" ? requireExact(value) : value));
 
 /** The service refused a request; `errors` has each mistake with its place. */
 export class Problem extends Error {
@@ -40,7 +54,7 @@ export class Catalogue {
    * @returns {Promise<T>}
    */
   async send(method, path, options = {}) {
-    const { body, headers, read = (response) => response.json(), timeout = 30_000 } = options;
+    const { body, headers, read = async (response) => parse(await response.text()), timeout = 30_000 } = options;
     for (const pause of [...PAUSES_S, null]) {
       let after = null;
       try {
@@ -57,10 +71,9 @@ export class Catalogue {
         after = response.headers.get("Retry-After");
         await response.body?.cancel();
       } catch (error) {
-        if (error instanceof Problem || pause === null) throw error;
+        if (error instanceof Problem || error instanceof RangeError || pause === null) throw error;
       }
-      const least = /^\d+$/.test(after ?? "") ? Math.min(Number(after), MAX_PAUSE_S) : 0;
-      await new Promise((done) => setTimeout(done, 1000 * (Math.max(pause, least) + Math.random() / 4)));
+      await wait(pause, after);
     }
   }
 
@@ -68,7 +81,7 @@ export class Catalogue {
    * Create a movie once; with a stored key, also if this process is started again.
    * @param {MovieInput} movie @param {string} [key] @returns {Promise<Movie>}
    */
-  async create(movie, key = randomUUID()) {
+  async create(movie, key = makeKey()) {
     const headers = { "Idempotency-Key": key };
     return (await this.send("POST", "/v1/movies", { body: movie, headers })).movie;
   }
@@ -79,7 +92,12 @@ export class Catalogue {
    */
   async createMany(movies, key) {
     const headers = { "Idempotency-Key": key, Prefer: "handling=lenient" };
-    return (await this.send("POST", "/v1/movies/batch", { body: { movies }, headers })).results;
+    const read = async (response) => [parse(await response.text()).results, response.headers.get("Retry-After")];
+    for (const pause of [...PAUSES_S, null]) {
+      const [results, after] = await this.send("POST", "/v1/movies/batch", { body: { movies }, headers, read });
+      if (pause === null || !results.some(({ status }) => REPEATED.includes(status))) return results;
+      await wait(pause, after);
+    }
   }
 
   /**
@@ -88,8 +106,8 @@ export class Catalogue {
    * @returns {Promise<Movie>}
    */
   async change(id, decide) {
-    const path = `/v1/movies/${id}`;
-    const read = async (response) => [response.headers.get("ETag"), (await response.json()).movie];
+    const path = `/v1/movies/${requireExact(id)}`;
+    const read = async (response) => [response.headers.get("ETag"), parse(await response.text()).movie];
     for (;;) {
       const [tag, movie] = await this.send("GET", path, { read });
       const options = { body: decide(movie), headers: { "If-Match": tag } };
@@ -97,6 +115,7 @@ export class Catalogue {
         return (await this.send("PATCH", path, options)).movie;
       } catch (error) {
         if (error.status !== 412) throw error; // else somebody was faster: decide again
+        await wait(0);
       }
     }
   }
@@ -139,7 +158,7 @@ export class Copy {
       const lines = (await response.text()).split("\n").filter((line) => line);
       const total = Number(response.headers.get("Total-Records"));
       if (lines.length !== total) throw new Error("the list broke off");
-      return [response.headers.get("Changes-Cursor"), lines.map((line) => JSON.parse(line))];
+      return [response.headers.get("Changes-Cursor"), lines.map((line) => parse(line))];
     };
     const options = { headers: { Accept: "application/x-ndjson" }, read, timeout: 3_600_000 };
     const [cursor, movies] = await catalogue.send("GET", "/v1/movies", options);

@@ -16,6 +16,12 @@ REPEATED = {409, 429, 503}  # nothing is wrong with the request: try later
 LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 
 
+def wait(pause: float, after: str) -> None:
+    """Wait as long as Retry-After says, but at least `pause` and at most a minute."""
+    least = min(int(after), 60) if after.isdigit() else 0
+    time.sleep(max(pause, least) + random.random() / 4)  # other clients wait as long
+
+
 class MovieInput(TypedDict):
     """The fields that a client sends."""
 
@@ -68,8 +74,7 @@ class Catalogue:
             except LOST:
                 if pause is None:
                     raise
-            least = min(int(after), 60) if after.isdigit() else 0  # at most a minute
-            time.sleep(max(pause, least) + random.random() / 4)  # other clients wait as long
+            wait(pause, after)
 
     def create(self, movie: MovieInput, key: str | None = None) -> Movie:
         """Create a movie once; with a stored key, also if this process is started again."""
@@ -79,8 +84,14 @@ class Catalogue:
     def create_many(self, movies: list[MovieInput], key: str) -> list[dict[str, Any]]:
         """Create up to 100 movies; return the status of each, with its movie or problem."""
         headers = {"Idempotency-Key": key, "Prefer": "handling=lenient"}
-        batch = {"movies": movies}
-        return self.send("POST", "/v1/movies/batch", json=batch, headers=headers).json()["results"]
+        for pause in (*PAUSES_S, None):
+            options = {"json": {"movies": movies}, "headers": headers}
+            answer = self.send("POST", "/v1/movies/batch", **options)
+            results = answer.json()["results"]
+            if pause is None or not REPEATED.intersection(each["status"] for each in results):
+                break
+            wait(pause, answer.headers.get("Retry-After", ""))
+        return results
 
     def change(self, movie_id: int, decide: Callable[[Movie], dict[str, Any]]) -> Movie:
         """Change the fields that `decide` returns for the movie as it is now."""
@@ -94,6 +105,7 @@ class Catalogue:
             except Problem as problem:
                 if problem.status != 412:  # else somebody was faster: decide again
                     raise
+                time.sleep(random.random() / 4)
 
     def movies(self, **filters: str | int) -> Iterator[Movie]:
         """Return all movies that match, page by page; not for `id`, whose list has one page."""

@@ -71,6 +71,7 @@ class Between:
         # Of the first requests of `refused`: status and Retry-After.
         self.refused = "POST"
         self.refusals: list[tuple[int, str]] = []
+        self.refuses_entry = False  # the first entry of the first batch, with a 503
         self.forbidden = ""  # every GET of a URL with this text is a 403
         self.away_s = 0.0  # after the lost answer, nobody listens for this time
         self.lose_answer = ""  # half of it, of the first request of this method
@@ -127,6 +128,11 @@ class Between:
         body = await answer.read()
         headers = {n: v for n, v in answer.headers.items() if n != "Transfer-Encoding"}
         self.seen.append((request.method, answer.status))
+        if self.refuses_entry and answer.status == 207:
+            self.refuses_entry = False
+            content = json.loads(body)
+            content["results"][0] = {"status": 503, "problem": {"status": 503}}
+            return web.json_response(content, status=207, headers={"Retry-After": "1"})
         if first and request.method == self.lose_answer:
             half = web.StreamResponse(status=answer.status, headers=headers)
             half.content_length = len(body)
@@ -280,6 +286,48 @@ async def test_clients_create_each_movie_of_a_batch_once(
     assert "must be 1888 or later" in out
     assert between.seen == [("POST", 207), ("POST", 207)]
     assert execute("select title from movies") == [("Brave",)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_clients_repeat_a_batch_with_an_entry_that_may_succeed_later(
+    run: Callable[..., Any], between: Between, execute: Execute, language: str
+) -> None:
+    """As they repeat the creation of one movie; what was created is not created again."""
+    between.refuses_entry = True
+    started = time.monotonic()
+
+    out = await run(language, BATCH)
+
+    assert re.findall(r"^\d+", out, re.MULTILINE) == ["201", "422"]
+    assert between.seen == [("POST", 207), ("POST", 207)]
+    assert time.monotonic() - started > 1
+    assert execute("select title from movies") == [("Brave",)]
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="there is no node")
+async def test_javascript_refuses_ids_that_it_would_round(
+    begin: Callable[..., Any], execute: Execute
+) -> None:
+    """Read or sent: otherwise another movie would be meant."""
+    execute(
+        "insert into movies (id, title, year, runtime, genres) overriding system value"
+        " values (9007199254740993, 'a', 2000, 1, '{x}')"
+    )
+    more = """
+    for (const use of [
+      () => catalogue.movies().next(), () => catalogue.change(9007199254740993, () => ({})),
+      () => new Copy().update(catalogue),
+    ]) await use().then(() => console.log("not refused"), (error) => console.log(error.name));
+    """
+
+    out, err = await (await begin("js", more=more)).communicate()
+
+    assert out.split() == [b"RangeError"] * 3, err
+
+
+def test_the_javascript_client_loads_in_a_browser() -> None:
+    """It imports nothing, so that it needs neither Node.js nor a bundler."""
+    assert not re.search(r"(?m)^import |node:|require\(", (ROOT / "clients/movies.mjs").read_text())
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

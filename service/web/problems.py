@@ -170,6 +170,7 @@ HTTP_PROBLEMS: Mapping[int, Problem] = {
     ),
     500: INTERNAL,
 }
+RETRYABLE = (errors.Unavailable, errors.KeyInUse, errors.LimitReached)
 BY_SLUG: Mapping[str, Problem] = {
     problem.slug: problem for problem in (*HTTP_PROBLEMS.values(), *PROBLEMS.values())
 }
@@ -178,7 +179,7 @@ BY_SLUG: Mapping[str, Problem] = {
 def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     """Build the response to an error; log one whose type is not in `PROBLEMS`."""
     headers = {"Content-Type": CONTENT_TYPE}
-    if isinstance(error, errors.Unavailable | errors.KeyInUse | errors.LimitReached):
+    if isinstance(error, RETRYABLE):
         headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, errors.Unauthorized | errors.Forbidden):
         headers["WWW-Authenticate"] = _challenge(error)

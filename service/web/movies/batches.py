@@ -52,14 +52,19 @@ class Batches:
             return json_response(payload, JSON_HEADERS | replay, status=201)
         keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
         creates = (self._create_one(request, *each) for each in zip(keys, movies, strict=True))
-        results = await asyncio.gather(*creates)
+        results, waits = zip(*await asyncio.gather(*creates), strict=True)
         headers = {**JSON_HEADERS, "Preference-Applied": "handling=lenient"}
+        if wait := max(waits):
+            headers["Retry-After"] = f"{wait}"
         return json_response({"results": results}, headers, status=207)
 
     async def _create_one(
         self, request: web.Request, key: str | None, loaded: Loaded
-    ) -> dict[str, object]:
-        """Return the result for one movie of a lenient batch, or for its error."""
+    ) -> tuple[dict[str, object], int]:
+        """Return the result for one movie of a lenient batch, or for its error.
+
+        Also in how many seconds a repeat may succeed; 0: there is nothing to repeat.
+        """
         try:
             if isinstance(loaded, Exception):
                 raise loaded  # noqa: TRY301 - handled as those of the database
@@ -70,6 +75,7 @@ class Batches:
                 movie, replayed = await create(key, loaded, request[CONTEXT])
         except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this movie only
             problem = problems.describe(request, error)
-            return {"status": problem["status"], "problem": problem}
+            wait = error.retry_after if isinstance(error, problems.RETRYABLE) else 0
+            return {"status": problem["status"], "problem": problem}, wait
         result = {"status": 201, "movie": movie_json(movie)}
-        return result | {"replayed": True} if replayed else result
+        return (result | {"replayed": True} if replayed else result), 0

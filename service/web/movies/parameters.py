@@ -86,10 +86,10 @@ def _ranges(unit: str, low: int, high: int) -> QueryParameter:
 
 
 def _times() -> QueryParameter:
-    start, end = "2026-01-05T09:00:00Z", "2026-01-05T10:30:00.123456%2B01:00"
+    start, end = "2026-01-05T09:00:00Z", "2026-01-05T10:30:00.123456+01:00"
     return QueryParameter(
         f"a time like {start} or {end} (RFC 3339; at most 6 decimals, as times are stored in"
-        f" microseconds; percent-encode + as %2B), a day of UTC like {start[:10]}, or a range"
+        f" microseconds; in a URL, + is %2B), a day of UTC like {start[:10]}, or a range"
         " A..B, A.. or ..B of these",
         _parse_times,
         type="string",

@@ -453,7 +453,11 @@ async def test_failures_of_the_service_are_results_of_their_movies(
 
     with capture_logs() as logged:
         status, body, raw = await post_batch(client, name("a", "bug", "busy", "b"), **LENIENT)
+    repeatable = await client.post(BATCH, json={"movies": name("busy")}, headers=LENIENT)
+    final = await client.post(BATCH, json={"movies": name("bug")}, headers=LENIENT)
 
+    assert repeatable.headers["Retry-After"] == "1"
+    assert "Retry-After" not in final.headers
     assert status == 207
     assert [result["status"] for result in body["results"]] == [201, 500, 503, 201]
     assert b"secret" not in raw

@@ -383,7 +383,7 @@ async def test_an_invalid_parameter_is_named(client: Client) -> None:
         (
             "updated_at=2026-01-05T09:00:00+01:00",
             "updated_at",
-            "must be a time like 2026-01-05T09:00:00Z or 2026-01-05T10:30:00.123456%2B01:00 (RFC",
+            "must be a time like 2026-01-05T09:00:00Z or 2026-01-05T10:30:00.123456+01:00 (RFC",
         ),
         (
             "created_at=0001-01-01T00:00:00%2B00:01",
