@@ -160,6 +160,7 @@ def down(config: Config) -> None:
 def new(config: Config, name: str) -> None:
     """Create an empty migration; NAME is like add_index_on_titles."""
     click.echo(migration_files.create(config.migrations, name))
+    report("its timestamp must be newer than that of each applied file when it is applied")
 
 
 @migrate.command()

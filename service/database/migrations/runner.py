@@ -190,8 +190,13 @@ def _explain(step: _Step, error: BaseException) -> str:
         parts = [f"{locate(step.migration.path, line)}: {reason}"]
     else:
         parts = [f"{locate(step.migration.path, section.line)}: in this section: {reason}"]
+    if isinstance(error, postgres.ActiveSqlTransaction) and section.is_transactional:
+        parts.append("it needs a file of its own with -- migrate:up transaction:false")
+        return "; ".join(parts)
     if not section.is_transactional:
         parts.append("a transaction:false section holds one statement")
+        if re.match(r"(?i)\s*(do|call)\b", section.sql):
+            parts.append("what it has committed stays: fix the cause, and run migrate again")
     if isinstance(error, postgres.DuplicateTable) and not section.is_transactional:
         parts.append(
             "if a run that was stopped has left it and it is valid, record it: insert into"

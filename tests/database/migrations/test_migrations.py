@@ -423,6 +423,31 @@ def test_a_file_whose_transaction_cannot_be_rolled_back_is_not_recorded(
     assert project.applied() == [V1]
 
 
+@pytest.mark.parametrize(
+    ("section", "remedy"),
+    [
+        (
+            "-- migrate:up\ncreate index concurrently a_id on a (id);\n",
+            "it needs a file of its own with -- migrate:up transaction:false",
+        ),
+        (
+            "-- migrate:up transaction:false\ndo $$ begin commit; raise 'late'; end $$;\n",
+            "what it has committed stays: fix the cause, and run migrate again",
+        ),
+    ],
+)
+def test_a_failure_names_what_remains_to_be_done(
+    project: Project, section: str, remedy: str
+) -> None:
+    """Not the remedy of another failure."""
+    project.write(CREATE_A, section)
+
+    with pytest.raises(OperatorError) as caught:
+        project.up()
+
+    assert str(caught.value).endswith(remedy)
+
+
 # Waiting
 
 INDEX = "-- migrate:up transaction:false\ncreate index concurrently a_id on a (id);\n"
