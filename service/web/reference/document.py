@@ -119,7 +119,12 @@ HEADERS = {
         "With a write: sent with a `GET`, its response shows at least this write.", required=False
     ),
     "Upgrade": _header("`HTTP/1.1`."),
-    "Retry-After": _header("Seconds to wait before the next attempt.", type="integer", minimum=0),
+    "Retry-After": _header(
+        "Seconds to wait before the next attempt; with a 207, if an entry may succeed then.",
+        required=False,
+        type="integer",
+        minimum=0,
+    ),
     "ETag": _header("The entity tag; it changes whenever the response does.", required=False),
     "Last-Modified": _header("The time of the last change, to the second."),
     "RateLimit-Policy": _header(

@@ -198,7 +198,7 @@ OPERATIONS: Mapping[str, Operation] = {
         multi_status=json_response(
             "The results.",
             schemas.BatchResults,
-            ("Preference-Applied",),
+            ("Preference-Applied", "Retry-After"),
             results=[
                 {"status": 201, "movie": schemas.make_example(schemas.Movie())},
                 {"status": 422, "problem": example_json(BY_SLUG["validation-failed"])},
