@@ -121,7 +121,9 @@ def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -
 
 async def _warn_if_login_may_change_clients(cursor: aiopg.Cursor) -> None:
     await cursor.execute(
-        "select current_user from pg_roles where rolname = current_user and not rolsuper"
+        # A superuser on a Unix socket is a developer's.
+        "select current_user from pg_roles where rolname = current_user"
+        " and (not rolsuper or inet_client_addr() is not null)"
         " and has_table_privilege(to_regclass('clients'), 'insert, update, delete')"
     )
     for (role,) in await cursor.fetchall():

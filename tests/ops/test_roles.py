@@ -199,6 +199,23 @@ def test_each_login_tests_the_queries(roles: Roles, environment: Environment) ->
     )
 
 
+def test_a_trigger_that_lacks_a_grant_is_found(roles: Roles, environment: Environment) -> None:
+    """With the login of the service, for which each write would be a 500."""
+    query(
+        roles.owner,
+        "create table audit (title text);"
+        "create function keep() returns trigger language plpgsql as"
+        " $$ begin insert into audit values (new.title); return new; end $$;"
+        "create trigger keep after insert on movies for each row execute function keep()",
+    )
+    environment["DATABASE_URL"] = roles.app
+
+    status, _, err = run_here(environment, "queries", "test")
+
+    assert status == 1
+    assert "permission denied for table audit" in err
+
+
 # The application must not change the schema, the list of migrations, or clients.
 REFUSED = {
     "app": [
