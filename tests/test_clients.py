@@ -325,11 +325,6 @@ async def test_javascript_refuses_ids_that_it_would_round(
     assert out.split() == [b"RangeError"] * 3, err
 
 
-def test_the_javascript_client_loads_in_a_browser() -> None:
-    """It imports nothing, so that it needs neither Node.js nor a bundler."""
-    assert not re.search(r"(?m)^import |node:|require\(", (ROOT / "clients/movies.mjs").read_text())
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_clients_change_nothing_that_they_could_not_read(
     run: Callable[..., Any], between: Between, execute: Execute, language: str

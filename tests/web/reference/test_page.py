@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import chromium
 import pytest
+from aiohttp import web
 from chromium import Page
-from conftest import Client, Start
+from conftest import MOANA, ROOT, Client, Start
+from pytest_aiohttp import AiohttpServer
 from support import Execute, add_client
 
 
@@ -371,3 +373,30 @@ async def test_the_target_of_a_link_is_visible(page: Page, client: Client, secti
     assert 0 <= top < 450
     await page.until("document.querySelector('.contents [aria-current=true]')")
     assert (await read(page, ".contents [aria-current=true]", "hash")) == f"#{section}"
+
+
+async def test_the_client_to_copy_runs_in_a_browser(
+    page: Page, start: Start, aiohttp_server: AiohttpServer
+) -> None:
+    """On a page of another origin, without a bundler."""
+    catalogue = await start(server__cors_origins=("*",))
+    script = (ROOT / "clients/movies.mjs").read_text()
+
+    async def answer(request: web.Request) -> web.Response:
+        is_page = request.path == "/"
+        kind = "text/html" if is_page else "text/javascript"
+        return web.Response(text="<title>a</title>" if is_page else script, content_type=kind)
+
+    pages = web.Application()
+    pages.router.add_get("/{name:.*}", answer)
+    server = await aiohttp_server(pages)
+    await page.show(str(server.make_url("/")), width=800, height=600)
+
+    year = await page.evaluate(
+        'import("/movies.mjs").then(async ({ Catalogue }) => {'
+        f" const catalogue = new Catalogue({json.dumps(str(catalogue.make_url('')))});"
+        f" const movie = await catalogue.create({json.dumps(MOANA)});"
+        " return (await catalogue.change(movie.id, () => ({ year: 2000 }))).year; })"
+    )
+
+    assert year == 2000
