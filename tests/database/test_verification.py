@@ -722,3 +722,17 @@ def test_a_query_without_a_time_limit_is_explained_without_one(
     database = settings(database__statement_timeout=0.01).database
 
     assert list(explain_query(database, query, {}, analyze=True))
+
+
+def test_changes_are_cleared_without_jit(settings: Callable[..., Config], execute: Execute) -> None:
+    """PostgreSQL never analyses movie_feed, takes its row for thousands, and would compile them."""
+    query = query_files.load(ROOT / "queries", EXPECTED)["clear_changes"]
+    with closing(psycopg2.connect(settings().database.url)) as session, session.cursor() as cursor:
+        cursor.execute(
+            f"{query.build_preamble(1)}explain (settings) {query.sql}",
+            {"keep_days": 30, "after": "0", "after_id": 0, "at_most": 1},
+        )
+        plan = cursor.fetchall()
+
+    assert execute("select reltuples from pg_class where relname = 'movie_feed'") == [(-1,)]
+    assert "jit = 'off'" in str(plan[-1])
