@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cached_property, partial
 from ipaddress import IPv6Network, ip_network
+from os.path import lexists
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -232,9 +233,9 @@ class Log:
 
 
 def _find_folder(name: str) -> cached_property[Path]:
-    """Make a property: the folder next to config.toml if it is there, else the service's own."""
+    """Make a property: what is next to config.toml, else the service's own."""
     own = Path(__file__).parents[1] / name
-    return cached_property(lambda self: path if (path := self.root / name).is_dir() else own)
+    return cached_property(lambda self: path if lexists(path := self.root / name) else own)
 
 
 @dataclass(frozen=True)
@@ -310,7 +311,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         raise OperatorError("\n".join(sorted(mistakes)))
     sections = {name: kind(**loaded.get(name, {})) for name, kind in SECTIONS.items()}
     given_by = dict.fromkeys(values, str(path)) | sources
-    config = Config(root=path.absolute().parent, **sections, sources=given_by)
+    config = Config(root=path.parent.resolve(), **sections, sources=given_by)
     hosts = {config.operations.host, config.server.host}
     is_same_host = len(hosts) == 1 or hosts & EVERY_ADDRESS
     if config.operations.port and config.operations.port == config.server.port and is_same_host:

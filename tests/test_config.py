@@ -397,7 +397,11 @@ def test_the_folders_are_next_to_the_config_as_it_was_named(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
 
     loaded = config.load(tmp_path / "config.toml", {})
+    (tmp_path / "queries").rmdir()
+    (tmp_path / "queries").symlink_to("nowhere")
+    dangling = config.load(tmp_path / "config.toml", {})
 
+    assert dangling.queries == tmp_path / "queries"  # which cannot be read, and that is said
     assert (loaded.queries, loaded.migrations) == (tmp_path / "queries", tmp_path / "migrations")
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 import psycopg2
 from psycopg2 import errors as postgres
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from service.database.connections import Session, application_name, open_session
 from service.database.driver_errors import describe_error, translate_error
@@ -148,5 +149,6 @@ def begin(
                 while wait([is_idle], CANCEL_AFTER_S).not_done:
                     session.cancel()
                 # PostgreSQL sees a close later than the next session begins, which may want a lock.
-                session.cursor().execute("rollback")
+                if session.info.transaction_status != TRANSACTION_STATUS_IDLE:
+                    session.cursor().execute("rollback")
             session.close()

@@ -217,8 +217,10 @@ def explain_query(
             cursor.execute(message, dict.fromkeys(query.parameters) | dict(parameters))
         except psycopg2.Error as error:
             raise query.make_error(f"{query.name}: {describe_error(error)}") from error
-        for (line,) in cursor:
-            yield line
+        lines = cursor.fetchall()
+        session.rollback()  # PostgreSQL sees a close later than the next session begins
+    for (line,) in lines:
+        yield line
 
 
 async def verify_queries(
@@ -330,8 +332,10 @@ class QueryRegistry:
             log.warning("queries not reloaded", reason=str(error))
             if self._former:
                 self._replace(self._former)
-        except Exception:  # nobody waits for this task
-            log.exception("queries not reloaded")
+        except Exception as error:  # nobody waits for this task
+            log.exception("queries not reloaded", reason=str(error))
+            if self._former:
+                self._replace(self._former)
         self._former = None
 
     def _replace(self, queries: Mapping[str, Query]) -> None:
