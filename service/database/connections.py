@@ -8,6 +8,7 @@ So the pool tries the addresses one after the other, each with its own timeout.
 import asyncio
 import ctypes
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ PQERRORS_VERBOSE = 2
 
 COMMAND_CONNECT_TIMEOUT_S = 10  # for each host
 POOL_CONNECT_TIMEOUT_S = 2.0  # for each address; as long as a request waits for the pool
+# What PostgreSQL or PgBouncer says of `options` and `replication`, and libpq of `hostaddr`.
+WRONG_VALUE = re.compile("parameter|command-line argument|requires a value|parse network address")
 # With these, a connection to a machine that has disappeared breaks within about 10 s, not after
 # hours. The URL may set other values.
 # https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-KEEPALIVES-IDLE
@@ -155,4 +158,7 @@ class Connector:
                 LIBPQ.PQsetErrorVerbosity(pointer, PQERRORS_VERBOSE)
                 self._last = address
                 return connection
-        raise psycopg2.OperationalError("; ".join(failures))
+        reason = "; ".join(failures)
+        if WRONG_VALUE.search(reason):  # no outage: it would never end
+            raise OperatorError(f"the database's URL is wrong: {reason}")
+        raise psycopg2.OperationalError(reason)

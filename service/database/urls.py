@@ -20,7 +20,9 @@ from service.errors import OperatorError
 
 Address = Mapping[str, str]  # libpq's parameters that name one server, or one address of it
 
-UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "(\w+)"')
+NO_ADDRESS = "255.255.255.255"  # the system refuses it at once: nothing is sent
+REFERENCE = "https://www.postgresql.org/docs/current/libpq-connect.html"
+WRONG_PARAMETER = re.compile(r'(invalid|separator "=" in) URI query parameter: "(.+)"')
 # libpq looks at these while it connects.
 NUMBERS = {
     "connect_timeout",
@@ -39,11 +41,13 @@ def parse_url(url: str) -> dict[str, str]:
     try:
         given: dict[str, str] = parse_dsn(url)
     except psycopg2.ProgrammingError as error:
-        unknown = UNKNOWN_PARAMETER.search(str(error))
-        if unknown and f"{unknown[1]}=" in url.rpartition("?")[2]:  # no part of a password
+        wrong = WRONG_PARAMETER.search(str(error))
+        if wrong and "@" not in url.partition("?")[2]:  # otherwise it is part of a password
+            remedy = "expected name=value, with = in the value written as %3D"
+            if wrong[1] == "invalid":
+                remedy = "which libpq does not know: remove it"
             raise OperatorError(
-                f'the database\'s URL has the parameter "{unknown[1]}", which libpq does not know:'
-                " remove it (https://www.postgresql.org/docs/current/libpq-connect.html)"
+                f'the database\'s URL has the parameter "{wrong[2]}", {remedy} ({REFERENCE})'
             ) from None
         given = {"host": "@"}  # refused below
     # Part of a password that is not escaped ends up as the host, the port or the database's name,
@@ -61,7 +65,7 @@ def parse_url(url: str) -> dict[str, str]:
 def _check_values(url: str) -> None:
     """Raise `OperatorError` for a value that libpq refuses, such as `sslmode=no-verify`.
 
-    libpq checks all but numbers before it connects, here to a port of this machine that refuses.
+    libpq checks all but numbers before it connects, here to an address that nobody has.
     """
     given = parse_dsn(url)
     ports = [port for port in given.get("port", "").split(",") if port]
@@ -72,10 +76,11 @@ def _check_values(url: str) -> None:
             what = f"{name}={given[name]}: expected a whole number"
             raise OperatorError(f"the database's URL has {what}")
     try:
-        psycopg2.connect(**{**given, "host": "127.0.0.1", "hostaddr": "127.0.0.1", "port": "1"})
+        psycopg2.connect(**{**given, "host": "", "hostaddr": NO_ADDRESS, "port": "1"})
     except psycopg2.OperationalError as error:
         if not str(error).startswith("connection to server"):
-            raise OperatorError(f"the database's URL is wrong: {str(error).strip()}") from None
+            what = f"the database's URL is wrong: {str(error).strip()}"
+            raise OperatorError(f"{what}; expected a value of {REFERENCE}") from None
 
 
 def hide_password(url: str) -> str:

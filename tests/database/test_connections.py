@@ -19,6 +19,7 @@ from service.config import Config
 from service.database import connections
 from service.database.connections import Connector
 from service.database.query import ping
+from service.errors import OperatorError
 
 MakeConnector = Callable[..., Connector]
 
@@ -73,6 +74,26 @@ async def test_the_url_may_have_options_of_libpq(
         text = await fetch_value(connection, "select '🎬' || current_setting('application_name')")
 
     assert text == "🎬mine"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "reason"),
+    [
+        ("options=-c%20statement_timeout%3Dabc", 'invalid value for parameter "statement_timeout"'),
+        ("options=nonsense", "invalid command-line argument for server process: nonsense"),
+        ("options=--nonsense", "--nonsense requires a value"),
+        ("replication=maybe", 'invalid value for parameter "replication"'),
+        ("hostaddr=nonsense", 'could not parse network address "nonsense"'),
+    ],
+)
+async def test_a_value_that_the_server_refuses_is_no_outage(
+    make_connector: MakeConnector, database: str, parameter: str, reason: str
+) -> None:
+    """It would be refused for ever, so it stops the start."""
+    connector = make_connector(f"{database}&{parameter}")
+
+    with pytest.raises(OperatorError, match=f"the database's URL is wrong: .*{reason}"):
+        await connector.connect()
 
 
 @pytest.mark.parametrize("refuses", [True, False])

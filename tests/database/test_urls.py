@@ -42,6 +42,7 @@ def test_a_url_is_read_as_libpq_reads_it(url: str, expected: str) -> None:
             f"postgresql://me:{password}@host:5432/movies"
             for password in ("sec/ret", "sec@ret", "123/ret", "sec%ret")
         ),
+        "postgresql://me:p/w?secret=ret@host/movies",  # the password's end looks like a parameter
         "nonsense secret",
     ],
 )
@@ -76,6 +77,9 @@ def test_the_password_does_not_show(url: str, shown: str) -> None:
     [
         ("schema=public", 'the parameter "schema", which libpq does not know: remove it'),
         ("pgbouncer=true", 'the parameter "pgbouncer", which libpq does not know: remove it'),
+        ("ssl-mode=require", 'the parameter "ssl-mode", which libpq does not know: remove it'),
+        ("pgbouncer", 'the parameter "pgbouncer", expected name=value'),
+        ("options=-c%20work_mem=1", 'the parameter "options", expected name=value, with = in'),
         ("sslmode=no-verify", 'wrong: invalid sslmode value: "no-verify"'),
         ("target_session_attrs=master", 'wrong: invalid target_session_attrs value: "master"'),
         ("channel_binding=yes", 'wrong: invalid channel_binding value: "yes"'),
