@@ -33,10 +33,13 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
+# A kind of response takes up to 5 kB. Clients can send every method to every route; further kinds
+# are counted with the route and method "other", as a file that grows may find no space.
+MAX_RESPONSES = 250
 # The files of a process by kind, as prometheus_client names them, and more bytes than they need: it
 # maps them into memory.
 MODES = ("livesum", "livemin", "livemax", "livemostrecent")
-FILE_BYTES = {"histogram": 1 << 20, "counter": 1 << 17} | {f"gauge_{m}": 1 << 16 for m in MODES}
+FILE_BYTES = {"histogram": 1 << 21, "counter": 1 << 17} | {f"gauge_{m}": 1 << 16 for m in MODES}
 
 log = structlog.get_logger()
 
@@ -87,7 +90,7 @@ class Metrics:
         lowest = partial(self.add, Gauge, multiprocess_mode="livemin")
 
         # The request. Its `_count` is the number of responses.
-        requests = histogram(
+        self._requests = histogram(
             "catalogue_request_duration_seconds",
             "Responses by method, route and status, and how long they took.",
             ("method", "route", "status"),
@@ -203,7 +206,7 @@ class Metrics:
             multiprocess_mode="livemax",
         )
 
-        self._get_response = cache(requests.labels)
+        self._get_response = cache(self._make_response)
         self.get_statement = cache(self._make_statement)
         if self.is_enabled:
             self.add_sampler(self._sample_process)
@@ -217,6 +220,12 @@ class Metrics:
         self._get_response(method, context.route or "none", status).observe(seconds)
         if context.refusal:
             self._by_refusal[context.refusal].inc()
+
+    def _make_response(self, method: str, route: str, status: int) -> Histogram:
+        """Make the metric of these responses."""
+        if self._get_response.cache_info().currsize >= MAX_RESPONSES:
+            method = route = "other"
+        return self._requests.labels(method, route, status)
 
     def _make_statement(self, query: str) -> OfStatement:
         """Make the metrics of the statements of a query."""

@@ -309,10 +309,19 @@ MAKE_METRICS = """
 import os, sys
 from pathlib import Path
 from service import metrics
+from service.context import METHODS, RequestContext
 folder = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
 metrics.FILE_BYTES |= {"histogram": int(sys.argv[1])}
 made = metrics.Metrics(is_enabled=True, folder=folder)
 made.sample()
+for query in range(60):
+    made.get_statement(f"long_name_of_a_query_{query}")
+    made.shared_statement_rows.labels(f"long_name_of_a_query_{query}")
+for status in range(400, 440):
+    for route in range(20):
+        for method in METHODS:
+            context = RequestContext("", method, "", {}, route=f"/v1/movies/{route}")
+            made.count_response(context, status, 0.1)
 found = [f"{file.name.rpartition('_')[0]} {file.stat().st_size}" for file in folder.iterdir()]
 print(made.is_enabled, *found)
 """
@@ -332,7 +341,7 @@ def make_metrics(folder: Path, histogram_bytes: int) -> list[str]:
 
 
 def test_a_worker_reserves_the_space_of_its_files(tmp_path: Path) -> None:
-    """All that it maps: a page without space on a full disk would end it (SIGBUS)."""
+    """All that it maps, whatever clients send: a page without space would end it (SIGBUS)."""
     is_on, *files = make_metrics(tmp_path, FILE_BYTES["histogram"])
 
     assert is_on == "True"
