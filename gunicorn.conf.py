@@ -24,7 +24,7 @@ from service.config import load, require_database_url
 from service.errors import OperatorError
 
 try:
-    _config = load(Path(os.environ.get("CATALOGUE_CONFIG", "config.toml")), os.environ)
+    _config = load(Path(os.environ.get("CATALOGUE_CONFIG") or "config.toml"), os.environ)
     logs.configure(_config.log)
     require_database_url(_config)
 except OperatorError as error:
@@ -59,15 +59,18 @@ accesslog = None  # the service writes it
 control_socket_disable = True
 
 
-def on_starting(_: Arbiter) -> None:
+def on_starting(server: Arbiter) -> None:
     """Refuse a port that is taken: gunicorn would try for 5 s, and name no remedy."""
-    family = socket.AF_INET6 if ":" in _server.host else socket.AF_INET
-    try:
-        socket.create_server((_server.host, _server.port), family=family).close()
-    except OSError as error:
-        what = f"cannot listen on {bind}: {error.strerror}; HOST and PORT set the address"
-        logs.log_start_failure(OperatorError(what))
-        raise SystemExit(1) from error
+    if server.master_pid or "LISTEN_FDS" in os.environ:
+        return  # the master before (SIGUSR2), or systemd, hands over sockets that listen
+    for host, port in (each for each in server.address if isinstance(each, tuple)):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            what = f"cannot listen on {host}:{port}: {error.strerror}"
+            logs.log_start_failure(OperatorError(f"{what}; HOST and PORT set the address"))
+            raise SystemExit(1) from error
 
 
 def when_ready(server: Arbiter) -> None:
@@ -101,8 +104,11 @@ def _make_metrics_folder() -> Path:
     https://prometheus.github.io/client_python/multiprocess/: its variable must be set before
     prometheus_client is imported. In memory where possible: writing to a file on a disk may wait.
     """
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - private
-    folder = tempfile.mkdtemp(prefix="movie-catalogue-metrics-", dir=memory)
+    make = partial(tempfile.mkdtemp, prefix="movie-catalogue-metrics-")
+    try:
+        folder = make(dir="/dev/shm")  # noqa: S108 - private
+    except OSError:  # it is missing, not writable, or full
+        folder = make()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
     return Path(folder)
@@ -116,8 +122,11 @@ def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
 
 
 def child_exit(server: Arbiter, worker: GunicornWebWorker) -> None:
-    """Forget the gauges of a worker that has ended; its counters remain."""
+    """Forget the gauges of a worker that has ended; its counters remain, without free space."""
     if server.metrics_folder:
         from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - as above
 
         mark_process_dead(worker.pid)
+        for path in server.metrics_folder.glob(f"*_{worker.pid}.db"):
+            # The last value may end in zeros, and these are read as a hole.
+            os.truncate(path, len(path.read_bytes().rstrip(b"\0")) + 4096)

@@ -38,6 +38,7 @@ from support import (
 )
 
 from service import config
+from service.metrics import FILE_BYTES
 
 
 def test_serve_from_its_start_to_ctrl_c(environment: Environment) -> None:
@@ -189,8 +190,42 @@ def test_a_port_that_is_taken(environment: Environment, variable: str, hint: str
     assert err.endswith(f"{hint}\n")
 
 
+@pytest.mark.parametrize("options", [[], ["--bind=127.0.0.1:{}"]], ids=["PORT", "--bind"])
+def test_a_port_that_is_taken_stops_gunicorn(environment: Environment, options: list[str]) -> None:
+    """At once, with one line that names the port and the setting."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        environment["PORT"] = str(free_port() if options else port)
+        command = [*GUNICORN, *(option.format(port) for option in options)]
+        status, out, _ = run(command, environment)
+
+    assert status == 1
+    problems = [json.loads(line) for line in out.splitlines() if '"error"' in line]
+    assert [problem["event"] for problem in problems] == ["not started"]
+    assert re.match(rf"cannot listen on 127.0.0.1:{port}: .*HOST and PORT", problems[0]["reason"])
+
+
+def test_gunicorn_takes_over_sockets(environment: Environment) -> None:
+    """Of a master before it, which still listens (SIGUSR2), and in the same way of systemd."""
+    with serving(GUNICORN, environment) as (base, process):
+        process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: len(find_workers(process)) == 2)  # a worker, and the new master
+        process.terminate()
+        process.wait(60)
+        wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 200)
+        os.killpg(process.pid, signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)  # until the new master has ended
+
+    assert "not started" not in out
+
+
 def test_each_socket_of_gunicorn_serves_the_api(environment: Environment, tmp_path: Path) -> None:
-    """Operators may name several with --bind; none of them has the operations port's paths."""
+    """Operators may name several with --bind; none of them has the operations port's paths.
+
+    HOST and PORT are not used then; an empty variable is as a missing one.
+    """
+    taken = socket.create_server(("127.0.0.1", 0))
+    environment |= {"PORT": str(taken.getsockname()[1]), "CATALOGUE_CONFIG": "", "LOG_LEVEL": ""}
     paths = [str(tmp_path / name) for name in "ab"]
     statuses = []
     with subprocess.Popen(
@@ -213,6 +248,7 @@ def test_each_socket_of_gunicorn_serves_the_api(environment: Environment, tmp_pa
         finally:
             process.terminate()
 
+    taken.close()
     assert statuses == [b"HTTP/1.1 200"] * 2
 
 
@@ -247,7 +283,8 @@ def read_metrics(port: int) -> dict[str, float]:
 def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment) -> None:
     """Its requests still count; its gauges are gone; its replacement goes on counting.
 
-    The folder in which they count is removed at the end.
+    Its files have given back the space that they did not use. The folder in which they count is
+    removed at the end.
     """
     port = free_port()
     environment |= {"WEB_CONCURRENCY": "2", "CATALOGUE_OPERATIONS_PORT": str(port)}
@@ -274,6 +311,7 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
         wait_until(lambda: read_metrics(port).get(requests, 0) >= 100)
         after = read_metrics(port)
         is_counted_there = folder.is_dir()
+        kept = sum(path.stat().st_size for path in folder.glob(f"*_{killed}.db"))
         process.terminate()
         process.communicate(timeout=60)
 
@@ -283,6 +321,7 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
     assert after["catalogue_max_files"] > after["catalogue_open_files"] > 0
     assert process.returncode == 0
     assert (is_counted_there, folder.exists()) == (True, False)
+    assert kept < FILE_BYTES["histogram"] / 2
 
 
 def test_gunicorn_needs_a_database(environment: Environment) -> None:
