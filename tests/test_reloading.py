@@ -215,6 +215,24 @@ async def test_a_migration_that_was_taken_back_is_forgotten(
     assert logged[-1]["event"] == "ready"
 
 
+async def test_a_migration_that_is_taken_back_during_a_reload_is_forgotten(
+    settings: Callable[..., Config], checkout: Path, statements: Statements
+) -> None:
+    """The reload waits for its file, so that a removal after SIGHUP counts, too."""
+    own = checkout / "migrations" / "20991231000000_create_mine.sql"
+    own.write_text("-- migrate:up\nselect 1;\n")
+    files = QueryRegistry(settings(root=checkout), partial(load_queries, settings(root=checkout)))
+    files.load()
+
+    with capture_logs() as logged:
+        files.reload()
+        await until(lambda: "queries not reloaded" in [line["event"] for line in logged])
+        own.unlink()
+        await until(lambda: "queries reloaded" in [line["event"] for line in logged])
+
+    await files.require_migrations(statements)
+
+
 async def test_a_reload_that_fails_in_any_way_is_logged(settings: Callable[..., Config]) -> None:
     """Nobody waits for it, so that nobody would see its traceback."""
     files = QueryRegistry(settings(), Mock(side_effect=ZeroDivisionError))

@@ -318,12 +318,12 @@ class QueryRegistry:
 
     async def _reload(self) -> None:
         try:
-            found, versions = self._read_files(), list_versions(self._config.migrations)
+            found = self._read_files()
             is_verified = await self._verify_soon(found)
             changed = [name for name in found if found[name] != self.queries.get(name)]
             self._former = self._former or dict(self.queries)
             self._replace(found)
-            self._versions = versions  # a file of a DBA may have been taken back
+            self._versions = list_versions(self._config.migrations)  # one may have been taken back
             log.info("queries reloaded", changed=changed)
             while not is_verified:  # the writes: the database is read-only
                 await asyncio.sleep(WRITABLE_RETRY_S)

@@ -30,6 +30,9 @@ from service.database.migrations.session import Watch, connect, find_driver_erro
 from service.errors import OperatorError, locate
 
 CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
+# A statement that may commit a part of its work, behind comments.
+BLOCK = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*(do|call)\b", re.IGNORECASE | re.DOTALL)
+NEEDS_NO_TRANSACTION = (postgres.ActiveSqlTransaction, postgres.InvalidTransactionTermination)
 DIALECT = "postgresql+psycopg2"  # for SQLAlchemy, postgresql alone is another driver
 
 
@@ -190,12 +193,12 @@ def _explain(step: _Step, error: BaseException) -> str:
         parts = [f"{locate(step.migration.path, line)}: {reason}"]
     else:
         parts = [f"{locate(step.migration.path, section.line)}: in this section: {reason}"]
-    if isinstance(error, postgres.ActiveSqlTransaction) and section.is_transactional:
+    if isinstance(error, NEEDS_NO_TRANSACTION) and section.is_transactional:
         parts.append("it needs a file of its own with -- migrate:up transaction:false")
         return "; ".join(parts)
     if not section.is_transactional:
         parts.append("a transaction:false section holds one statement")
-        if re.match(r"(?i)\s*(do|call)\b", section.sql):
+        if BLOCK.match(section.sql):
             parts.append("what it has committed stays: fix the cause, and run migrate again")
     if isinstance(error, postgres.DuplicateTable) and not section.is_transactional:
         parts.append(

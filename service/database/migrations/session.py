@@ -23,9 +23,10 @@ from service.errors import OperatorError
 # fail after 3 s (statement_timeout in config.toml). So the migration gives up earlier, and pauses
 # to let the requests pass. Its statements have no timeout. These are options of the connection
 # because `reset all` keeps them, and because PgBouncer refuses them by default: migrations must not
-# use PgBouncer, which may give the session's lock to another client.
+# use PgBouncer, which may give the session's lock to another client. The files are written for
+# standard strings, whatever the database has.
 # https://www.postgresql.org/docs/current/runtime-config-client.html
-OPTIONS = "-c lock_timeout=1s -c statement_timeout=0"
+OPTIONS = "-c lock_timeout=1s -c statement_timeout=0 -c standard_conforming_strings=on"
 RETRY_PAUSE_S = 1.0
 GIVE_UP_S = 60.0  # a failed deployment is better than one that hangs
 WATCH_S = 0.5  # less than lock_timeout: the session that holds the lock is still found
