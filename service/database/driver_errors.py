@@ -84,6 +84,6 @@ def _is_own(error: psycopg2.Error) -> bool:
         return False
     return (
         isinstance(error, postgres.NotNullViolation)
-        or constraint.endswith("_pkey")  # the sequence is behind
+        or constraint == "movies_pkey"  # the sequence is behind
         or error.diag.table_name in OWN_TABLES
     )

@@ -46,6 +46,7 @@ WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
 # The function of PostgreSQL that warns that a commit may not have been replicated, because somebody
 # has cancelled its wait for the standby (src/backend/replication/syncrep.c).
 NOT_REPLICATED = "SyncRepWaitForLSN"
+MAX_NOTICE_LENGTH = 500  # characters in the log; auto_explain quotes whole statements
 NOTICE_LOG_S = 60.0  # between two lines in the log about other notices
 STREAM_ROWS = 250  # of a stream at once; the event loop then waits for a few ms
 STREAM_MIN_ROWS_PER_S = 500.0  # for a client to read while others wait for its place
@@ -248,7 +249,7 @@ class Statements:
                 seconds = monotonic() - started
                 metrics.duration.observe(seconds)
             if connection.notices and not query.is_read_only:
-                self._read_notices(query, " ".join(" ".join(connection.notices).split()))
+                self._read_notices(query, connection.notices)
             # Let a late timeout cancel an empty statement, not the next one, of another request.
             if seconds > execution.driver_timeout - SILENCE_MAX_S:
                 await ping(connection)
@@ -257,13 +258,15 @@ class Statements:
             log.warning("slow statement", rows=len(rows), **_describe(query, started, waiting))
         return rows
 
-    def _read_notices(self, query: Query, notices: str) -> None:
+    def _read_notices(self, query: Query, notices: Sequence[str]) -> None:
         """Raise `Unavailable` if the commit may not have been replicated; log other notices."""
-        if NOT_REPLICATED in notices:
-            raise self._to_unavailable(query, notices)
+        reason = " ".join(" ".join(notices).split())[:MAX_NOTICE_LENGTH]
+        # The last line of a notice is its place in the source; other lines may quote a client.
+        if any(NOT_REPLICATED in notice.rstrip().rpartition("\n")[2] for notice in notices):
+            raise self._to_unavailable(query, reason)
         if monotonic() - self._notice_logged_at > NOTICE_LOG_S:
             self._notice_logged_at = monotonic()
-            log.warning("notice", query=query.name, file=query.location, reason=notices)
+            log.warning("notice", query=query.name, file=query.location, reason=reason)
 
     def _to_unavailable(self, query: Query, reason: str) -> Unavailable:
         """Log why it is unknown whether a statement was executed; return that as an error."""
