@@ -411,8 +411,15 @@ CREATE FUNCTION public.is_plain_word(text) RETURNS boolean
 COMMENT ON FUNCTION public.is_plain_word(text) IS 'Whether a misspelt word may be corrected to it: it has at most 30 characters, all of alphabets or digits. A Korean syllable is folded to its letters. The other words are signs, pairs of scripts without blanks, and genres.';
 
 CREATE FUNCTION public.is_visible(text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-    RETURN ($1 ~ '[^\u0001-\u0020\u007f-\u00a0\u00ad\u034f\u061c\u115f-\u1160\u1680\u17b4-\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]'::text);
+    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+    AS $_$
+begin
+  return $1 ~
+    E'[^\\u0001-\\u0020\\u007f-\\u00a0\\u00ad\\u034f\\u061c\\u115f-\\u1160\\u1680\\u17b4-\\u17b5\\u180b-\\u180f'
+    '\\u2000-\\u200f\\u2028-\\u202f\\u205f-\\u206f\\u2800\\u3000\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0'
+    '\\ufff0-\\ufffb\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff]';
+end
+$_$;
 
 COMMENT ON FUNCTION public.is_visible(text) IS 'Whether a title or genre has a character that can be seen: not only blanks, control characters, fillers, and characters that Unicode calls ignorable, such as a zero width space.';
 

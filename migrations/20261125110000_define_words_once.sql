@@ -14,12 +14,16 @@
 -- changes nothing.
 
 -- migrate:up
+-- Not in SQL: PostgreSQL would expand it six times for each statement, which made a create 4 % slower.
 create function is_visible(text) returns boolean
-  language sql immutable strict parallel safe
-return $1 ~
-  E'[^\\u0001-\\u0020\\u007f-\\u00a0\\u00ad\\u034f\\u061c\\u115f-\\u1160\\u1680\\u17b4-\\u17b5\\u180b-\\u180f'
-  '\\u2000-\\u200f\\u2028-\\u202f\\u205f-\\u206f\\u2800\\u3000\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0'
-  '\\ufff0-\\ufffb\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff]';
+  language plpgsql immutable strict parallel safe as $$
+begin
+  return $1 ~
+    E'[^\\u0001-\\u0020\\u007f-\\u00a0\\u00ad\\u034f\\u061c\\u115f-\\u1160\\u1680\\u17b4-\\u17b5\\u180b-\\u180f'
+    '\\u2000-\\u200f\\u2028-\\u202f\\u205f-\\u206f\\u2800\\u3000\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0'
+    '\\ufff0-\\ufffb\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff]';
+end
+$$;
 
 comment on function is_visible(text) is
   'Whether a title or genre has a character that can be seen: not only blanks, control characters, fillers, and'
