@@ -42,6 +42,11 @@ list_backups() {
   done
 }
 
+# A new cluster (pg_upgrade, initdb) begins its timelines and positions anew, so its backups would seem to be the oldest.
+newest=$(list_backups | sort | tail -n 1 | cut -d ' ' -f 1)
+list_backups | grep -q "^$newest $new\$" || fail "$BACKUP has a backup later in the WAL ($newest) than $new. If the server is
+a new one, move the backups of the former one and their wal/ elsewhere. Nothing was deleted"
+
 # The order is that of timelines, then of positions in the WAL, as a clock may be wrong. The new one always stays.
 # A backup that is being deleted has another name, so that half of it is never taken for a backup.
 list_backups | grep -v " $new\$" | sort -r | tail -n "+$keep" | while read -r _ old; do

@@ -76,10 +76,14 @@ class Backups:
         self._programs = folder / "programs"
         for path in (self.folder / "wal", self._programs):
             path.mkdir(parents=True)
-        label = f"START WAL LOCATION: 0/1 (file {1:08X}{99:016X})"
-        self.replace("pg_basebackup", f'mkdir "$4"; echo "{label}" > "$4/backup_label"')
+        self.begin_at(f"{1:08X}{99:016X}")
         self.replace("pg_verifybackup", 'test -f "$2/backup_label"')
         self.replace("pg_archivecleanup", 'echo "$2" > "$1/kept_from"')
+
+    def begin_at(self, wal_file: str) -> None:
+        """Let the next backup begin with this WAL file."""
+        label = f"START WAL LOCATION: 0/1 (file {wal_file})"
+        self.replace("pg_basebackup", f'mkdir "$4"; echo "{label}" > "$4/backup_label"')
 
     def replace(self, program: str, script: str) -> None:
         """Make a program."""
@@ -174,10 +178,26 @@ def test_a_new_timeline_keeps_the_wal_of_each_backup(tmp_path: Path) -> None:
         base_20260103T020000Z=f"{2:08X}{5:016X}",
     )
 
+    backups.begin_at(f"{2:08X}{6:016X}")
+
     backups.run(BACKUP_KEEP="3")
 
     assert backups.list_names()[1:3] == ["base-20260102T020000Z", "base-20260103T020000Z"]
     assert backups.read_kept_wal() == f"{2:08X}{5:016X}"
+
+
+def test_a_new_cluster_deletes_no_backup(tmp_path: Path) -> None:
+    """pg_upgrade and initdb begin timelines and positions anew: the newest would go first."""
+    backups = Backups(tmp_path)
+    backups.add_old(
+        base_20260101T020000Z=f"{2:08X}{8:016X}",
+        base_20260102T020000Z=f"{1:08X}{1:016X}",
+        base_20260103T020000Z=f"{1:08X}{2:016X}",
+    )
+    before = backups.list_names()
+
+    assert backups.run() == 1
+    assert set(before) < set(backups.list_names())
 
 
 def test_two_backups_at_once_do_not_delete_each_other(tmp_path: Path) -> None:
