@@ -24,7 +24,12 @@ const requireExact = (id) => {
   return id;
 };
 
-const parse = (text) => JSON.parse(text, (key, value) => (key === "id" && typeof value === "number" ? requireExact(value) : value));
+const requireExactIds = (value) => [value].flat().filter((id) => typeof id === "number").forEach(requireExact);
+
+const parse = (text) => JSON.parse(text, (key, value) => {
+  if (key === "id" || key === "missing_ids") requireExactIds(value);
+  return value;
+});
 
 /** The service refused a request; `errors` has each mistake with its place. */
 export class Problem extends Error {
@@ -122,6 +127,7 @@ export class Catalogue {
 
   /** Return all movies, page by page; not for `id` (one page). @returns {AsyncGenerator<Movie>} */
   async *movies(/** @type {Record<string, string | number>} */ filters) {
+    requireExactIds(filters?.id);
     for (let cursor = ""; cursor !== null; ) {
       const query = new URLSearchParams({ page_size: 100, ...filters, ...(cursor && { cursor }) });
       const page = await this.send("GET", `/v1/movies?${query}`);

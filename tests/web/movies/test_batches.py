@@ -16,7 +16,7 @@ from service.catalogue.movie import FIELDS
 from service.catalogue.movies import Catalogue
 from service.catalogue.rules import MIN_YEAR
 from service.database import MAX_BIGINT
-from service.errors import Refusal, Unavailable
+from service.errors import KeyInUse, Refusal, Unavailable
 from service.json_fields import load_fields
 
 BATCH = "/v1/movies/batch"
@@ -447,16 +447,19 @@ async def test_failures_of_the_service_are_results_of_their_movies(
             raise ZeroDivisionError("secret")
         if fields["title"] == "busy":
             raise Unavailable("secret", Refusal.QUEUE_FULL)
+        if fields["title"] == "in use":
+            raise KeyInUse("a")
         return await create(self, fields, context)
 
     monkeypatch.setattr(Catalogue, "create", fail)
 
     with capture_logs() as logged:
         status, body, raw = await post_batch(client, name("a", "bug", "busy", "b"), **LENIENT)
-    repeatable = await client.post(BATCH, json={"movies": name("busy")}, headers=LENIENT)
+    for title in ("busy", "in use"):
+        repeatable = await client.post(BATCH, json={"movies": name("a", title)}, headers=LENIENT)
+        assert repeatable.headers["Retry-After"] == "1", title
     final = await client.post(BATCH, json={"movies": name("bug")}, headers=LENIENT)
 
-    assert repeatable.headers["Retry-After"] == "1"
     assert "Retry-After" not in final.headers
     assert status == 207
     assert [result["status"] for result in body["results"]] == [201, 500, 503, 201]
