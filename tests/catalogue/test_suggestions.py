@@ -151,10 +151,16 @@ async def test_spellings_of_one_title_are_suggested_once(client: Client, execute
     [
         ("genres", "x", "y"),
         ("genres_any", "y,x", "y,z"),
-        ("year", "2000", "2001..2010"),
-        ("runtime", "1..9", "10.."),
+        ("year", "2000", "2001.."),
+        ("year", "1999,2000", "..1999"),
+        ("year", "1990,2000..2010", "1990,2010"),
+        ("runtime", "1..9", "6.."),
+        ("runtime", "5", "..4"),
+        ("runtime", "1,5", "1,9"),
         ("created_at", "2020-01-01..", "..2020-01-01"),
+        ("created_at", "..2200-01-01", "2200-01-01.."),
         ("updated_at", "2020-01-01..", "..2020-01-01"),
+        ("updated_at", "..2200-01-01", "2200-01-01.."),
     ],
 )
 async def test_what_a_filter_leaves_out_is_not_suggested(
