@@ -18,11 +18,15 @@ from support import Execute, add_client, read_token_function
 from service import __version__, config
 from service.app import create_app
 from service.catalogue import rules
+from service.catalogue.changes import PAGE_CHANGES
 from service.catalogue.movie import COLUMNS, OUTPUT_FORMS
+from service.catalogue.paging import EXACT_TOTAL
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.statements import DEFAULTS
 from service.expected import EXPECTED
+from service.web.changes import MAX_CHANGES, MAX_WAIT_S
+from service.web.movies import parameters
 from service.web.movies.parameters import PARAMETERS
 from service.web.problems import BY_SLUG
 
@@ -281,6 +285,23 @@ def test_clients_read_of_every_parameter_of_lists() -> None:
     first_cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
 
     assert sorted(re.findall(r"`(\w+)`", "".join(first_cells))) == sorted(PARAMETERS)
+
+
+def test_clients_read_the_limits_and_defaults_of_parameters() -> None:
+    """Those of lists are in their table, those of the feed in its text."""
+    text = " ".join(CONTRACT.read_text().split())
+    table = text.split("| parameter | meaning |")[1].split("Any other parameter")[0]
+    row = dict(re.findall(r"\| `(\w+)` \| (.*?) \|(?= \||$| *$)", table))
+
+    assert f"up to {parameters.MAX_PAGE_SIZE} ids" in row["id"]
+    assert f"up to {rules.MAX_GENRES}," in row["genres"]
+    assert f"up to {rules.MAX_GENRES}," in row["genres_any"]
+    assert f"or up to {parameters.MAX_RANGES} of these" in text
+    page_size = f"1 to {parameters.MAX_PAGE_SIZE}; {parameters.DEFAULT_PAGE_SIZE} by default"
+    assert row["page_size"].strip() == page_size
+    assert f"at most {EXACT_TOTAL:,} movies match" in row["page"]
+    assert f"(`limit=`: 1 to {MAX_CHANGES:,}; {PAGE_CHANGES} by default)" in text
+    assert f"(0 to {MAX_WAIT_S} seconds; 0 is the default)" in text
 
 
 def test_clients_read_the_limits_of_the_rules() -> None:
