@@ -46,6 +46,9 @@ FOUND = {
     "update_movies": [
         ("(c.versions is null or f.version = any (c.versions))\n    and ", ""),
         ("(c.other_than is null or f.version <> all (c.other_than))", "true"),
+        ("= any (c.versions)", "<= any (c.versions)"),
+        ("= any (c.versions)", ">= any (c.versions)"),
+        *(("<> all (c.other_than)", f"{sign} all (c.other_than)") for sign in ("<", ">")),
         ("f.updated_at) <= c.unm", "f.updated_at) < c.unm"),
         ("case when u.id is not null then true when not k.holds then false end", "true"),
         ("u.genres, u.version", "u.genres, u.version - 1 as version"),
@@ -54,6 +57,9 @@ FOUND = {
     ],
     "delete_movies": [
         ("(d.versions is null or f.version = any (d.versions))", "true"),
+        ("= any (d.versions)", "<= any (d.versions)"),
+        ("= any (d.versions)", ">= any (d.versions)"),
+        *(("<> all (d.other_than)", f"{sign} all (d.other_than)") for sign in ("<", ">")),
         ("join free as f on f.id = d.id", "join free as f on true"),
         ("where m.id = k.id\n    and k.holds", "where m.id = k.id"),
     ],
