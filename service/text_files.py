@@ -14,7 +14,8 @@ START_BYTES = 4  # enough for `require_utf8`
 def require_utf8(start: bytes) -> None:
     """Raise `ValueError` if these first bytes of a text are of UTF-16 or UTF-32."""
     found = next((name for mark, name in MARKS.items() if start.startswith(mark)), "")
-    if not found and (nuls := start[:START_BYTES].count(0)):  # ASCII without a mark
+    nuls = start[:START_BYTES].count(0)
+    if not found and 0 < nuls < START_BYTES:  # ASCII without a mark
         found = "UTF-32" if nuls == START_BYTES - 1 else "UTF-16"
     if found:
         raise ValueError(f"it is in {found}: save it as UTF-8")

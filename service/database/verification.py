@@ -245,8 +245,7 @@ class LoadedQueries(dict[str, Query]):
 
     def __missing__(self, name: str) -> NoReturn:
         """Refuse the request."""
-        what = f"{name}: the queries are not loaded, because of a mistake that the log has"
-        raise Unavailable(f"{what} (not ready)", Refusal.NOT_READY)
+        raise Unavailable(f"{name} is not loaded yet: an earlier line says why", Refusal.NOT_READY)
 
 
 class QueryRegistry:

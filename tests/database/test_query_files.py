@@ -268,6 +268,12 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path) -> None:
     assert refused(folder, "-- name: get_a()\nselect 1;").startswith("b.sql:1: cannot be read")
 
 
+def test_a_folder_that_cannot_be_read_is_refused(folder: Path) -> None:
+    """Not as if it had no queries."""
+    with pytest.raises(OperatorError, match=r"nowhere: cannot be read: No such file"):
+        query_files.load(folder / "nowhere", {})
+
+
 # What the service expects.
 
 
