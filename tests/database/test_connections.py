@@ -189,7 +189,11 @@ async def test_a_task_that_is_cancelled_during_a_statement_ends(
     async with await make_connector(database).connect() as connection, connection.cursor() as each:
         task = asyncio.create_task(each.execute("select pg_sleep(60)"))
         await asyncio.sleep(0)
-        execute("select pg_cancel_backend(%s)", connection.raw.info.backend_pid)
+        pid = connection.raw.info.backend_pid
+        asleep = "select 1 from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
+        while not execute(asleep, pid):  # before, PostgreSQL would ignore the cancel
+            pass
+        execute("select pg_cancel_backend(%s)", pid)
         select.select([connection.raw], [], [])  # the loop has not seen the response yet
         connection._ready(connection._weakref)  # noqa: SLF001 - the loop, seeing it
         task.cancel()
