@@ -19,9 +19,9 @@ from gunicorn import glogging
 from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config as GunicornConfig
 
-from service import logs
 from service.config import load, require_database_url
 from service.errors import OperatorError
+from service.telemetry import logs
 
 try:
     _config = load(Path(os.environ.get("CATALOGUE_CONFIG") or "config.toml"), os.environ)
@@ -82,7 +82,7 @@ def when_ready(server: Arbiter) -> None:
     server.metrics_folder = _make_metrics_folder() if _config.operations.are_metrics_on else None
 
     from service.app import check_start  # noqa: PLC0415 - after the folder was made
-    from service.web.request_cycle import runner  # noqa: PLC0415 - as above
+    from service.web import runner  # noqa: PLC0415 - as above
     from service.worker import make_worker  # noqa: PLC0415 - as above
 
     operations_sockets = []

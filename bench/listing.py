@@ -25,10 +25,10 @@ from bench.database import run_service, start_postgresql
 from bench.machine import describe_machine
 from bench.targets import SINGLE_PROCESS, start_target
 from drills.service import ROOT
-from service.catalogue.movie import COLUMNS, Movie
-from service.catalogue.paging import SORTS, Filter, SortKey
-from service.web.movies import cursors
-from service.web.movies.parameters import PARAMETERS
+from service.movies import cursors
+from service.movies.movie import COLUMNS, Movie
+from service.movies.paging import SORTS, Filter, SortKey
+from service.movies.parameters import PARAMETERS
 
 SERVER_OPTIONS = "-c shared_buffers=1GB"  # a quarter of a small server's memory
 FILTERS = ("title", "genres", "year", "runtime")

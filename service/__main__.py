@@ -19,9 +19,7 @@ from pathlib import Path
 import click
 
 from service import config as settings
-from service import logs
-from service.catalogue.movie import OUTPUT_FORMS
-from service.client_commands import clients, report
+from service.clients.commands import clients, report
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
 from service.database.migrations import files as migration_files
@@ -30,10 +28,12 @@ from service.database.urls import hide_password
 from service.database.verification import explain_query, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
-from service.transfer import formats
-from service.transfer.exporting import export_movies
-from service.transfer.files import open_source
-from service.transfer.importing import import_rows
+from service.movies import formats
+from service.movies.exporting import export_movies
+from service.movies.importing import import_rows
+from service.movies.movie import OUTPUT_FORMS
+from service.movies.transfer_files import open_source
+from service.telemetry import logs
 
 
 class Commands(click.Group):

@@ -11,16 +11,13 @@ import structlog
 from aiohttp import web
 
 from service import __version__
-from service.access.clients import Clients, Scope
-from service.access.limits import Limits
-from service.catalogue.changes import Feed
-from service.catalogue.clearing import Clearing
-from service.catalogue.genres import GenreCounts
-from service.catalogue.idempotency import IdempotentCreates
-from service.catalogue.listing import Listing
-from service.catalogue.movies import Catalogue
-from service.catalogue.suggestions import Suggestions
+from service.changes.feed import Feed
+from service.changes.handlers import Changes
+from service.clients.access import AccessControl
+from service.clients.clients import Clients, Scope
+from service.clients.limits import Limits
 from service.config import Config, Operations
+from service.database.clearing import Clearing
 from service.database.pool import Pool, Slots
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Share, Statements
@@ -28,24 +25,27 @@ from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
-from service.metrics import Metrics
-from service.web.access import AccessControl
+from service.genre_counts import GenreCounts
+from service.genres import Genres
+from service.movies.batches import Batches
+from service.movies.handlers import Movies
+from service.movies.keys import IdempotentCreates
+from service.movies.listing import Listing
+from service.movies.lists import Lists
+from service.movies.store import Catalogue
+from service.movies.suggestions import Suggestions
+from service.telemetry.metrics import Metrics
+from service.web.access_log import AccessLog
 from service.web.bodies import BodyReader
-from service.web.changes import Changes
-from service.web.genres import Genres
 from service.web.health import Health
-from service.web.movies.batches import Batches
-from service.web.movies.handlers import Movies
-from service.web.movies.lists import Lists
+from service.web.middleware import RequestCycle
 from service.web.operators import MetricsPage, make_operations_routes
 from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
 from service.web.reference.operations import OPERATIONS
-from service.web.request_cycle.access_log import AccessLog
-from service.web.request_cycle.cycle import RequestCycle
-from service.web.request_cycle.runner import OPERATIONS_APP, choose_max_connections
 from service.web.route import Route
 from service.web.routes import make_routes
+from service.web.runner import OPERATIONS_APP, choose_max_connections
 
 log = structlog.get_logger()
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 
-from service.access import administration, clients
-from service.catalogue import changes, clearing, genres, idempotency, listing, movies, suggestions
+from service import genre_counts as genres
+from service.changes import feed as changes
+from service.clients import administration, clients
 from service.config import Config
-from service.database import query_files, verification
+from service.database import clearing, query_files, verification
 from service.database import replicas as replication
 from service.database.query import Expected, Query
-from service.transfer import exporting, importing
+from service.movies import exporting, importing, listing, suggestions
+from service.movies import keys as idempotency
+from service.movies import store as movies
 
 EXPECTED: Mapping[str, Expected] = {
     **administration.QUERIES,

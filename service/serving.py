@@ -9,8 +9,8 @@ from typing import Any
 from service.app import RELOAD_QUERIES, create_app
 from service.config import Config
 from service.database.urls import hide_password
-from service.log_writer import get_writer
-from service.web.request_cycle.runner import Runner, bind, warn_if_anyone_can_write
+from service.telemetry.log_writer import get_writer
+from service.web.runner import Runner, bind, warn_if_anyone_can_write
 
 
 def run(config: Config) -> None:

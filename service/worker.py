@@ -10,7 +10,7 @@ from aiohttp import web
 
 from service.app import RELOAD_QUERIES, create_app
 from service.config import Config
-from service.web.request_cycle.runner import Runner
+from service.web.runner import Runner
 
 
 class Worker(Runner):

@@ -47,7 +47,7 @@ from service.database.query import Expected, Query
 from service.database.statements import Statements
 from service.database.verification import is_writable
 from service.expected import EXPECTED
-from service.web.request_cycle.runner import Runner
+from service.web.runner import Runner
 
 ROOT = Path(__file__).parent.parent
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"  # nobody listens there

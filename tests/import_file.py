@@ -6,9 +6,9 @@ from conftest import ROOT
 
 from service.database import query_files
 from service.expected import EXPECTED
-from service.transfer import formats
-from service.transfer.files import open_source
-from service.transfer.importing import ImportResult, import_rows
+from service.movies import formats
+from service.movies.importing import ImportResult, import_rows
+from service.movies.transfer_files import open_source
 
 
 def import_file(

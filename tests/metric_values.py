@@ -4,7 +4,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 
 TOKEN = "0123456789abcdef"
 

@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 
 from service import config as settings
-from service import logs
-from service.client_commands import report
+from service.clients.commands import report
 from service.database.embedded import with_database
 from service.database.query import Query
 from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
 from service.expected import load_queries
+from service.telemetry import logs
 
 KINDS = {"id": "id", "movie_id": "id", "change": "change", "last_id": "change"}
 KINDS |= {"transaction": "transaction", "last_transaction": "transaction"}

@@ -23,9 +23,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 
 from service.__main__ import main
-from service.access.tokens import hash_token, make_token
-from service.catalogue.movie import FORM
-from service.metrics import Metric, Metrics
+from service.clients.tokens import hash_token, make_token
+from service.movies.movie import FORM
+from service.telemetry.metrics import Metric, Metrics
 
 Environment = dict[str, str]
 Execute = Callable[..., list[tuple[Any, ...]]]

@@ -17,17 +17,16 @@ from support import Execute, add_client, read_token_function
 
 from service import __version__, config
 from service.app import create_app
-from service.catalogue import rules
-from service.catalogue.changes import PAGE_CHANGES
-from service.catalogue.movie import COLUMNS, OUTPUT_FORMS
-from service.catalogue.paging import EXACT_TOTAL
+from service.changes.feed import PAGE_CHANGES
+from service.changes.handlers import MAX_CHANGES, MAX_WAIT_S
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.statements import DEFAULTS
 from service.expected import EXPECTED
-from service.web.changes import MAX_CHANGES, MAX_WAIT_S
-from service.web.movies import parameters
-from service.web.movies.parameters import PARAMETERS
+from service.movies import parameters, rules
+from service.movies.movie import COLUMNS, OUTPUT_FORMS
+from service.movies.paging import EXACT_TOTAL
+from service.movies.parameters import PARAMETERS
 from service.web.problems import BY_SLUG
 
 DOCUMENTS = sorted(

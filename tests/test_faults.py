@@ -18,7 +18,7 @@ from service.app import POOL
 from service.database import embedded
 from service.database.migrations import runner as migrations
 from service.database.pool import Pool
-from service.web.request_cycle.cycle import CYCLE
+from service.web.middleware import CYCLE
 
 RECOVERED_S = 40.0  # 10 s on an idle machine, as the drills require
 

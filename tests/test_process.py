@@ -38,7 +38,7 @@ from support import (
 )
 
 from service import config
-from service.metrics import FILE_BYTES
+from service.telemetry.metrics import FILE_BYTES
 
 
 def test_serve_from_its_start_to_ctrl_c(environment: Environment) -> None:

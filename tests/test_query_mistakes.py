@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from support import Execute, add_movies
 
 from service import __version__
-from service.catalogue.movie import FIELDS
+from service.movies.movie import FIELDS
 
 Edited = Callable[..., Any]
 

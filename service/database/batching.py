@@ -16,7 +16,7 @@ from prometheus_client import Histogram
 from service.config import Sharing
 from service.context import RequestContext
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
-from service.metrics import OFF, Off
+from service.telemetry.metrics import OFF, Off
 
 Result = TypeVar("Result")
 

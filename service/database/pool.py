@@ -21,7 +21,7 @@ from service.database.connections import Connector
 from service.database.driver_errors import describe_error
 from service.database.query import ping
 from service.errors import OperatorError, Refusal, Unavailable
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

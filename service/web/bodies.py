@@ -6,8 +6,8 @@ import zlib
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from service.catalogue.strict_json import MAX_BYTES, parse_object
 from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable, quote
+from service.web.strict_json import MAX_BYTES, parse_object
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
 # without a limit: 200 KB that decompress to 200 MB stop all requests for half a second.

@@ -12,7 +12,7 @@ from aiohttp import web
 from service import __version__
 from service.config import Service
 from service.errors import Refusal, Unavailable
-from service.web.request_cycle.cycle import RequestCycle
+from service.web.middleware import RequestCycle
 from service.web.responses import json_response
 
 READY_INTERVAL_S = 15.0  # as often as ops/prometheus.yml asks

@@ -13,13 +13,13 @@ import structlog
 from aiohttp import web
 
 from service import errors
-from service.access.tokens import EXPECTED_HEADER
-from service.catalogue.rules import MOVIE
+from service.clients.tokens import EXPECTED_HEADER
 from service.context import MAX_LOGGED_LENGTH
-from service.json_fields import refuse_field
-from service.web.http.contexts import CONTEXT
-from service.web.http.direct_response import DirectResponse
-from service.web.http.idempotency_keys import EXPECTED_KEY
+from service.movies.rules import MOVIE
+from service.web.contexts import CONTEXT
+from service.web.direct_response import DirectResponse
+from service.web.fields import refuse_field
+from service.web.idempotency_keys import EXPECTED_KEY
 from service.web.responses import json_response
 
 log = structlog.get_logger()

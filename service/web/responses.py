@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import orjson
 from aiohttp import hdrs, web
 
-from service.catalogue.movie import Movie, movie_json
 from service.context import POSITION
-from service.web.http.compression import Content, LargeResponse
-from service.web.http.conditions import content_headers, is_not_modified, not_modified_headers
-from service.web.http.direct_response import DirectResponse
+from service.movies.movie import Movie, movie_json
+from service.web.compression import Content, LargeResponse
+from service.web.conditions import content_headers, is_not_modified, not_modified_headers
+from service.web.direct_response import DirectResponse
 
 JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 JSON_HEADERS = {"Content-Type": "application/json"}

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from aiohttp.typedefs import Handler
 
-from service.access.clients import Scope
+from service.clients.clients import Scope
 
 
 class Route(NamedTuple):

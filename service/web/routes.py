@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from service.access.clients import Scope
-from service.web.changes import Changes
-from service.web.genres import Genres
+from service.changes.handlers import Changes
+from service.clients.clients import Scope
+from service.genres import Genres
+from service.movies.batches import Batches
+from service.movies.handlers import Movies
+from service.movies.lists import Lists
 from service.web.health import Health
 from service.web.index import show_index
-from service.web.movies.batches import Batches
-from service.web.movies.handlers import Movies
-from service.web.movies.lists import Lists
 from service.web.reference.handlers import Reference
 from service.web.route import Route
 

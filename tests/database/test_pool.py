@@ -19,7 +19,7 @@ from service.database import connections
 from service.database import pool as pool_module
 from service.database.pool import Pool
 from service.errors import OperatorError, Unavailable
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 
 Verify = Callable[[aiopg.Connection], Awaitable[bool]]
 MakePool = Callable[..., Pool]

@@ -47,7 +47,7 @@ from support import (
 from service.database import embedded
 from service.database.migrations import runner as migrations
 from service.database.urls import name_server
-from service.web.request_cycle.cycle import CYCLE
+from service.web.middleware import CYCLE
 
 POSITION = "Catalogue-Position"
 NDJSON = {"Accept": "application/x-ndjson"}

@@ -13,7 +13,7 @@ from conftest import MOANA, ROOT, Start
 from psycopg2.extensions import parse_dsn
 from support import Environment, add_client, bearer, run_command, run_here, until, with_user
 
-from service.catalogue import clearing
+from service.database import clearing
 from service.database.embedded import find_programs
 from service.database.migrations import runner as migrations
 

@@ -21,13 +21,12 @@ from odd_bodies import GOOD, LIMIT, TEXT, movie, odd_bodies, raw
 from support import until
 from wire import exchange
 
-from service.catalogue import rules
-from service.catalogue.movie import FIELDS
-from service.catalogue.rules import BLANKS, MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
 from service.database import MAX_INTEGER
-from service.web import bodies
+from service.movies import rules
+from service.movies.movie import FIELDS
+from service.movies.rules import BLANKS, MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
+from service.web import bodies, runner
 from service.web.bodies import FREE_BYTES, BodyReader, ClientGone
-from service.web.request_cycle import runner
 
 OWN = ("id", "version", "created_at", "updated_at")
 GZIPPED = gzip.compress(TEXT.encode())

@@ -5,7 +5,8 @@ from conftest import AWAY, Client, Start
 from support import Execute, until
 
 from service import __version__
-from service.catalogue import changes, genres
+from service import genre_counts as genres
+from service.changes import feed as changes
 
 
 async def test_the_index_has_paths_that_exist(client: Client) -> None:

@@ -11,8 +11,8 @@ from conftest import AWAY, Client, Start
 from multidict import CIMultiDict
 from support import get_app
 
-from service.web.request_cycle.cycle import CYCLE
-from service.web.request_cycle.runner import Runner, bind
+from service.web.middleware import CYCLE
+from service.web.runner import Runner, bind
 
 TOKEN = "0123456789abcdef"
 

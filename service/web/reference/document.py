@@ -17,10 +17,10 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema
 
 from service import __version__
-from service.access.clients import Scope
-from service.web.http.conditions import ENTITY_TAGS
-from service.web.http.contexts import WELL_FORMED_ID
-from service.web.http.headers import POSITIONS
+from service.clients.clients import Scope
+from service.web.conditions import ENTITY_TAGS
+from service.web.contexts import WELL_FORMED_ID
+from service.web.headers import POSITIONS
 from service.web.problems import BY_SLUG, CONTENT_TYPE, example_json
 from service.web.reference import schemas
 from service.web.route import Route

@@ -13,7 +13,7 @@ from string import Template
 from aiohttp import web
 
 from service.errors import OperatorError
-from service.web.http.compression import Content
+from service.web.compression import Content
 from service.web.reference.document import Json
 from service.web.reference.documents import DOCS, DOCUMENTS, render_document
 from service.web.responses import cacheable_response, encode_json, make_content

@@ -8,16 +8,16 @@ from typing import Any
 
 from marshmallow import Schema
 
-from service.catalogue.batches import BATCH, MAX_MOVIES
-from service.catalogue.paging import EXACT_TOTAL, NUMBERED_MOVIES
-from service.catalogue.rules import MOVIE
+from service.changes.handlers import SCHEMA as CHANGES_SCHEMA
 from service.database import MAX_BIGINT
-from service.web.changes import SCHEMA as CHANGES_SCHEMA
-from service.web.http.idempotency_keys import HEADER_NAME, KEY_PATTERN
-from service.web.http.query_strings import QueryParameter, list_parameters
-from service.web.movies.parameters import PARAMETERS
-from service.web.movies.streams import STREAMS
+from service.movies.batch_fields import BATCH, MAX_MOVIES
+from service.movies.paging import EXACT_TOTAL, NUMBERED_MOVIES
+from service.movies.parameters import PARAMETERS
+from service.movies.rules import MOVIE
+from service.movies.streams import STREAMS
+from service.web.idempotency_keys import HEADER_NAME, KEY_PATTERN
 from service.web.problems import BY_SLUG, example_json
+from service.web.query_strings import QueryParameter, list_parameters
 from service.web.reference import schemas
 from service.web.reference.document import (
     ETAGS,

@@ -10,8 +10,8 @@ from marshmallow import Schema
 from marshmallow.fields import Field, Integer, List, Nested, String
 
 from service import __version__
-from service.catalogue.paging import EXACT_TOTAL
-from service.catalogue.rules import MOVIE, MovieInput
+from service.movies.paging import EXACT_TOTAL
+from service.movies.rules import MOVIE, MovieInput
 from service.web import index
 from service.web.problems import REFERENCE
 

@@ -1,0 +1,1 @@
+"""The feed of changes: what was created, changed and deleted."""

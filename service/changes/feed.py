@@ -1,0 +1,227 @@
+"""The feed of changes: what was created, changed and deleted, in an order that misses nothing.
+
+docs/decisions/0018-feed-of-changes.md.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf
+from operator import attrgetter, itemgetter
+from typing import NamedTuple, cast
+
+from service.context import RequestContext
+from service.database.query import Expected
+from service.database.replicas import Replicas
+from service.database.statements import Statements
+from service.errors import CursorExpired, Refusal, Unavailable
+from service.movies.movie import COLUMN_TYPES, Movie
+
+QUERIES: Mapping[str, Expected] = {
+    "get_changes": Expected(
+        {
+            "feed": str,
+            "as_of": datetime,
+            "next_transaction": str,
+            "is_expired": bool,
+            "is_last": bool,
+            "transaction": str,
+            "change": int,
+            "kind": str,
+            "movie_id": int,
+            "change_version": int,
+            "changed_at": datetime,
+            **COLUMN_TYPES,
+        },
+        [{"after": None, "after_id": None, "size": 1}],
+        "GET the changes, and lists of all movies",
+    ),
+}
+
+PAGE_CHANGES = 100
+POLL_S = 0.2  # while requests wait for changes
+END_S = 1.0  # for which the end of the feed is remembered, if it is on
+MAX_WAITING = 1000  # requests; further ones are refused
+AT_ONCE = 10  # requests that are answered before others have their turn
+
+
+class FeedPlace(NamedTuple):
+    """A place in a feed: behind the change with this id in a transaction."""
+
+    feed: str
+    transaction: int
+    change: int
+
+
+END = FeedPlace("", 2**64 - 1, 0)  # behind every change
+
+
+class FeedEnd(NamedTuple):
+    """The end of the feed, and a transaction that a list must show to begin there."""
+
+    place: FeedPlace | None  # None if the feed is off
+    must_show: int
+
+
+class Change(NamedTuple):
+    """A change of a movie; `movie` is the movie as it is now, None if it is gone."""
+
+    place: FeedPlace  # behind it
+    kind: str  # created, updated or deleted
+    movie_id: int
+    version: int  # after the change, or the last one
+    changed_at: datetime
+    movie: Movie | None
+
+
+@dataclass(frozen=True, eq=False)
+class ChangePage:
+    """Some changes in their order, and the place where the feed goes on."""
+
+    changes: Sequence[Change]
+    next: FeedPlace
+    as_of: datetime  # every change that was committed before is in the feed
+
+
+class Feed:
+    """Returns changes; may raise `Unavailable`.
+
+    What must stay true: whoever goes on from place to place sees every change of a movie, or its
+    last one, once it is committed; a place behind which changes may be missing is `CursorExpired`.
+    """
+
+    def __init__(self, statements: Statements, replicas: Replicas | None = None) -> None:
+        self._statements = statements
+        self._replicas = replicas
+        self._end: FeedPlace | None = None  # as of `_end_read_at`, by the loop's clock
+        self._end_read_at = -inf
+        self._waiting: dict[asyncio.Future[ChangePage], FeedPlace] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    async def fetch(
+        self, after: FeedPlace | None, context: RequestContext, limit: int = PAGE_CHANGES
+    ) -> ChangePage:
+        """Return up to `limit` changes behind the place, or the oldest ones that are kept.
+
+        `context`: of the request, for logs. Raises `CursorExpired` if the place is of another feed,
+        or if changes behind it may be missing.
+        """
+        page, is_expired = await self._read(after, [context], limit)
+        if after and (is_expired or after.feed != page.next.feed):
+            raise CursorExpired
+        return page
+
+    async def find_end(self, context: RequestContext) -> FeedEnd:
+        """Return a place in front of every change that a list now lacks.
+
+        It is up to `END_S` old: an older place only makes the client read some changes again. The
+        list may be read on a replica: then it is a place that all of them are behind.
+        """
+        if self._replicas and (mark := self._replicas.get_mark()):
+            return FeedEnd(cast("FeedPlace", mark), must_show=0)
+        now = asyncio.get_running_loop().time()
+        if not self._end or now >= self._end_read_at + END_S:
+            self._end, self._end_read_at = await self.read_end([context]), now
+        # The place is in front of its transaction: the list must show those before.
+        return FeedEnd(self._end, self._end.transaction - 1 if self._end else 0)
+
+    async def read_end(self, waiting: Sequence[RequestContext] = ()) -> FeedPlace | None:
+        """Return the place behind all changes that can be read now; None if the feed is off."""
+        try:
+            page, _ = await self._read(END, waiting)
+        except Unavailable as error:
+            if error.refusal is Refusal.FEED_OFF:
+                return None
+            raise
+        return page.next
+
+    async def wait(self, after: FeedPlace, seconds: float) -> ChangePage | None:
+        """Wait until there are changes behind the place; None if there are none in so many seconds.
+
+        One statement, `POLL_S` after the last one, asks for all requests that wait.
+        """
+        if len(self._waiting) >= MAX_WAITING:
+            raise Unavailable("too many requests wait for changes", Refusal.QUEUE_FULL)
+        news = asyncio.get_running_loop().create_future()
+        self._waiting[news] = after
+        self._asking = self._asking or asyncio.create_task(self._ask_for_all())
+        try:
+            await asyncio.wait([news], timeout=seconds)
+        finally:
+            del self._waiting[news]
+        return news.result() if news.done() else None
+
+    async def _ask_for_all(self) -> None:
+        try:
+            while self._waiting:
+                lowest = min(self._waiting.values(), key=itemgetter(1, 2))
+                try:
+                    page, _ = await self._read(lowest)
+                except Exception as error:  # noqa: BLE001 - each request gets it
+                    await self._return(error, lowest)
+                else:
+                    await self._return(page, lowest)
+                await asyncio.sleep(POLL_S)
+        finally:
+            self._asking = None
+
+    async def _return(self, found: ChangePage | Exception, lowest: FeedPlace) -> None:
+        """Return to each request that waits the changes behind its place, if there are any.
+
+        The changes behind `lowest` were read: a request that came meanwhile with a place in front
+        of it waits for the next ones.
+
+        Requests with the same changes get the same page, which is then encoded once: 1,000 copies
+        could have 600 MB. Other requests have their turn in between.
+        """
+        pages: dict[int, ChangePage] = {}  # by the first of their changes
+        for number, (news, after) in enumerate(list(self._waiting.items())):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if news.done() or news not in self._waiting or after[1:] < lowest[1:]:
+                continue
+            if isinstance(found, Exception):
+                news.set_exception(found)
+            elif after.feed != found.next.feed:
+                news.set_exception(CursorExpired())
+            else:
+                start = bisect_right(found.changes, after, key=attrgetter("place"))
+                if changes := found.changes[start:]:
+                    page = ChangePage(changes, found.next, found.as_of)
+                    news.set_result(pages.setdefault(start, page))
+
+    async def _read(
+        self,
+        after: FeedPlace | None,
+        waiting: Sequence[RequestContext] = (),
+        limit: int = PAGE_CHANGES,
+    ) -> tuple[ChangePage, bool]:
+        """Return changes, and whether some behind the place may be missing."""
+        rows = await self._statements.fetch(
+            "get_changes",
+            {
+                "after": str(after.transaction) if after else None,
+                "after_id": after.change if after else None,
+                "size": limit,
+            },
+            waiting=waiting,
+        )
+        if not rows:
+            raise Unavailable("the feed is off in the database: run migrate", Refusal.FEED_OFF)
+        feed, as_of, end, is_expired, is_last, *_ = rows[-1]
+        changes = list[Change]()
+        for _, _, _, _, _, transaction, number, *fields in rows:
+            if number is None:  # the only row: there are no changes
+                break
+            place = FeedPlace(feed, int(transaction), number)
+            movie = Movie._make(fields[4:]) if fields[4] is not None else None
+            changes.append(Change._make([place, *fields[:4], movie]))
+        if is_last:
+            place = FeedPlace(feed, int(end), 0)
+        elif changes:  # not its end: the query may have returned fewer than it was asked for
+            place = changes[-1].place
+        else:
+            raise self._statements.report("get_changes", "it returned none of the next changes")
+        return ChangePage(changes, place, as_of), is_expired

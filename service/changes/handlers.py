@@ -1,0 +1,82 @@
+"""/v1/changes: list, and wait for changes."""
+
+import asyncio
+from dataclasses import dataclass
+from functools import lru_cache
+
+from aiohttp import web
+from marshmallow import Schema
+
+from service.changes.cursors import decode_change, encode_change
+from service.changes.feed import PAGE_CHANGES, Change, ChangePage, Feed
+from service.movies.movie import movie_json
+from service.web.bodies import ClientGone
+from service.web.compression import Content, LargeResponse
+from service.web.contexts import CONTEXT
+from service.web.middleware import RequestCycle
+from service.web.query_strings import QueryParameter, number_parameter, parse_query
+from service.web.responses import JSON_HEADERS, encode_json
+
+MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
+MAX_CHANGES = 1000  # in a response
+STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
+
+
+class ChangesQuery(Schema):
+    """The parameters of GET /v1/changes."""
+
+    after = QueryParameter(
+        "a cursor: next_cursor of the feed, or the header Changes-Cursor of a list",
+        decode_change,
+        type="string",
+        minLength=1,
+    )
+    wait = number_parameter(MAX_WAIT_S, 0, " of seconds")
+    limit = number_parameter(MAX_CHANGES, 1, " of changes")
+
+
+SCHEMA = ChangesQuery()
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The handler of /v1/changes."""
+
+    feed: Feed
+    cycle: RequestCycle
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """Return the next changes; with `wait`, as soon as there is one."""
+        context, loop = request[CONTEXT], asyncio.get_running_loop()
+        query = parse_query(request.rel_url.raw_query_string, SCHEMA)
+        after, seconds = query.get("after"), query.get("wait", 0)
+        limit = query.get("limit", PAGE_CHANGES)
+        end = loop.time() + seconds
+        context.deadline += seconds
+        page = await self.feed.fetch(after, context, limit)
+        while not page.changes and (left := end - loop.time()) > 0 and not self.cycle.is_draining:
+            if request.transport is None:  # nobody waits: make room for others
+                raise ClientGone
+            news = await self.feed.wait(page.next, min(left, STOP_CHECK_S))
+            if news and len(news.changes) > limit:  # the page of all who wait
+                news = await self.feed.fetch(page.next, context, limit)
+            page = news or page
+        return LargeResponse(_encode(page), {"Cache-Control": "no-store"})
+
+
+@lru_cache(maxsize=8)  # requests that wait share pages
+def _encode(page: ChangePage) -> Content:
+    changes = [_change_json(change) for change in page.changes]
+    metadata = {"next_cursor": encode_change(page.next), "as_of": page.as_of}
+    return Content(encode_json({"changes": changes, "metadata": metadata}), JSON_HEADERS)
+
+
+def _change_json(change: Change) -> dict[str, object]:
+    """Return the change; a movie that is gone has only its id and last version."""
+    return {
+        "kind": change.kind,
+        "id": change.movie_id,
+        "version": change.version,
+        "changed_at": change.changed_at,
+        **({"movie": movie_json(change.movie)} if change.movie else {}),
+    }

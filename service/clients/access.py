@@ -1,0 +1,91 @@
+"""Decides whether a request may use its route: by its token (RFC 6750), and by the rate limit.
+
+Only routes with a scope ask. They ask before they look at anything else of the request.
+"""
+
+from aiohttp import hdrs, web
+
+from service.clients.clients import Client, Clients, Scope
+from service.clients.limits import Limits
+from service.clients.tokens import EXPECTED_HEADER
+from service.config import Access
+from service.context import RequestContext
+from service.errors import Forbidden, MalformedHeader, Unauthorized
+from service.web.contexts import CONTEXT
+from service.web.route import Route
+from service.web.strict_json import MAX_BYTES
+
+UNIT_BYTES = 65_536  # a body takes a unit of the rate limit for as many bytes, or fewer
+MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES
+
+
+class AccessControl:
+    """Lets requests pass that have the scope of their route."""
+
+    def __init__(self, settings: Access, clients: Clients, limits: Limits) -> None:
+        self.anonymous = Scope[settings.anonymous.upper()]  # of requests without a token
+        self._clients = clients
+        self._limits = limits
+
+    def is_open(self, route: Route) -> bool:
+        """Whether every request without a token may use the route."""
+        return self.anonymous >= route.scope and (not route.scope or not self._limits.are_on)
+
+    async def require(self, request: web.Request, context: RequestContext, route: Route) -> None:
+        """Require the scope of the route and the units that the request takes.
+
+        Raises `LimitReached`, `Unauthorized`, `Forbidden`, or `MalformedHeader` with two headers;
+        and `Unavailable` if the database does not tell whom the token belongs to.
+        """
+        if not route.scope:
+            return
+        is_token_sent = hdrs.AUTHORIZATION in request.headers
+        client = await self._find_client(request, context) if is_token_sent else None
+        if client:
+            context.client_id = client.id
+            if client.scope < route.scope:
+                raise Forbidden(route.scope.name.lower())
+        elif self.anonymous < route.scope:
+            raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
+        if self._limits.are_on:
+            await self._limits.charge(context, count_units(request, route.cost))
+
+    async def charge_movies(self, request: web.Request, number: int) -> None:
+        """Charge a unit for each movie of a batch, less the units that `require` has charged."""
+        if self._limits.are_on:
+            await self._limits.charge(request[CONTEXT], number, count_units(request, 1))
+
+    async def _find_client(self, request: web.Request, context: RequestContext) -> Client | None:
+        """Return the client whose token the request has; None if it has none.
+
+        A wrong token counts for the address, after it was looked up: nobody with a valid token is
+        locked out, and nobody can use up the limit of the client whose id is in the token.
+        """
+        sent = request.headers.getall(hdrs.AUTHORIZATION)
+        if len(sent) > 1:
+            raise MalformedHeader("expected one Authorization header, found more")
+        scheme, _, credentials = sent[0].replace("\t", " ").partition(" ")
+        if scheme.lower() != "bearer":
+            if self.anonymous < Scope.WRITE:
+                raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
+            return None
+        token = credentials.strip(" ")
+        try:
+            return self._clients.get_known(token) or await self._clients.look_up(token, context)
+        except Unauthorized:
+            if self._limits.are_on:
+                await self._limits.charge(context, 1)
+            raise
+
+
+def count_units(request: web.Request, cost: int) -> int:
+    """Return the units of a request: `cost`, or more for a large body, before it is read.
+
+    A body counts as the largest one if it is compressed or does not say how long it is.
+    """
+    if not request.body_exists:
+        return cost
+    is_plain = request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() == "identity"
+    length = request.content_length if is_plain else None
+    units = MAX_BODY_UNITS if length is None else -(-length // UNIT_BYTES)
+    return max(cost, min(units, MAX_BODY_UNITS))

@@ -1,0 +1,190 @@
+"""Finds the client that a token belongs to; lookups at the same time share a statement.
+
+A process caches a client for `KNOWN_S` from the start of its lookup, so a revocation takes effect
+within that time in every process. Wrong tokens are not remembered: they share statements, too.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from hmac import compare_digest
+from typing import NamedTuple, get_type_hints
+
+from cachetools import LRUCache
+
+from service.clients.tokens import hash_token, parse_token
+from service.config import Sharing
+from service.context import RequestContext
+from service.database.batching import Batcher, Rows, list_contexts
+from service.database.query import Expected
+from service.database.statements import Statements
+from service.errors import (
+    CatalogueError,
+    Contended,
+    Refusal,
+    StatementFailed,
+    Unauthorized,
+    Unavailable,
+)
+
+
+class StoredClient(NamedTuple):
+    """A client as it is stored; times in seconds since 1970.
+
+    `previous_expires_at` is `None` without a `previous_token_hash`, the token before a rotation.
+    """
+
+    id: int
+    token_hash: str
+    previous_token_hash: str
+    previous_expires_at: float
+    scopes: list[str]
+    expires_at: float
+    is_revoked: bool
+    was_used_today: bool
+
+
+QUERIES: Mapping[str, Expected] = {
+    "get_clients": Expected(
+        get_type_hints(StoredClient), [{"ids": "{}"}], "a request with a token"
+    ),
+    "mark_clients_used": Expected(
+        {"id": int}, [{"ids": "{}"}], "the first request of a client on a day", writes=True
+    ),
+}
+
+KNOWN_S = 30.0
+MAX_KNOWN = 10_000  # tokens; about 5 MB
+MARK_RETRY_S = 3600.0  # after a failure: a standby refuses each mark, and each failure is logged
+
+MALFORMED = (
+    "the token is malformed; expected mc_, digits, _ and 43 characters, the last 6 a checksum"
+)
+UNKNOWN = "the token is not known here"
+EXPIRED = "the token has expired"
+REVOKED = "the token was revoked"
+ROTATED = "the token was replaced by another one"
+
+
+class Scope(IntEnum):
+    """What a client may do; each scope includes the scopes above it."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+class Client(NamedTuple):
+    """A client whose token was verified."""
+
+    id: int
+    scope: Scope
+    expires_at: float  # in seconds since 1970
+    known_until: float  # by the clock of `Clients`
+
+
+class Clients:
+    """The clients of the table `clients`; `clock` returns seconds."""
+
+    def __init__(
+        self,
+        statements: Statements,
+        sharing: Sharing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._statements = statements
+        self._fetch = statements.fetch
+        # Known clients use the second queue: a flood of unknown tokens can fill the first queue.
+        self._lookups, self._renewals = (
+            Batcher(
+                self._get,
+                sharing,
+                is_repeatable=True,
+                rows_metric=statements.metrics.shared_statement_rows.labels("get_clients"),
+            )
+            for _ in range(2)
+        )
+        self._clock = clock
+        self._known: LRUCache[str, Client] = LRUCache(MAX_KNOWN)
+        self._marks = Batcher(self._mark_used, sharing)
+        self._mark_after = 0.0
+
+    def get_known(self, token: str) -> Client | None:
+        """Return the client of this token from the cache; None: use `look_up`."""
+        try:
+            client: Client = self._known[token]
+        except KeyError:
+            return None
+        is_known = client.known_until > self._clock() and client.expires_at > time.time()
+        return client if is_known else None
+
+    async def look_up(self, token: str, context: RequestContext | None = None) -> Client:
+        """Return the client with this token; `context`: of the request that sent it.
+
+        Raises `Unauthorized` if there is none, or if the token has expired or was revoked, and
+        `Unavailable` if the lookup fails.
+        """
+        client_id = parse_token(token)
+        if client_id is None:
+            raise Unauthorized(MALFORMED, is_token_sent=True)
+        known_until = self._clock() + KNOWN_S  # from now, as a slow statement returns old data
+        lookups = self._renewals if token in self._known else self._lookups
+        stored = await lookups.submit(client_id, context=context)
+        try:
+            client = _verify(stored, token, known_until)
+        except Unauthorized:
+            self._known.pop(token, None)
+            raise
+        self._known[token] = client
+        if stored and not stored.was_used_today and self._clock() >= self._mark_after:
+            self._marks.submit(client_id)  # in the background
+        return client
+
+    async def _get(self, rows: Rows[StoredClient]) -> dict[int, StoredClient]:
+        ids = {row.key for row in rows}
+        try:
+            fetched = await self._fetch(
+                "get_clients", {"ids": _to_array(ids)}, waiting=list_contexts(rows)
+            )
+            self._statements.require_sent("get_clients", [row[0] for row in fetched], ids)
+        except (Contended, StatementFailed) as error:
+            # All get a 503: no token caused this, and a 401 would say that a token is wrong.
+            refusal = error.refusal if isinstance(error, Contended) else Refusal.STATEMENT_LOST
+            raise Unavailable(str(error), refusal) from error
+        return {row[0]: StoredClient._make(row) for row in fetched}
+
+    async def _mark_used(self, rows: Rows[None]) -> dict[int, None]:
+        """Store the day of use."""
+        try:
+            await self._fetch("mark_clients_used", {"ids": _to_array({row.key for row in rows})})
+        except CatalogueError:  # `Statements` has logged it
+            self._mark_after = self._clock() + MARK_RETRY_S
+        return {}
+
+
+def _to_array(ids: Iterable[int]) -> str:
+    """Return an array literal of SQL."""
+    return "{" + ",".join(map(str, ids)) + "}"
+
+
+def _verify(stored: StoredClient | None, token: str, known_until: float) -> Client:
+    """Return the client if the token is valid for it; otherwise raise `Unauthorized`."""
+    token_hash = hash_token(token)
+    if stored is None:
+        raise Unauthorized(UNKNOWN, is_token_sent=True)
+    if compare_digest(token_hash, stored.token_hash):
+        expires_at = stored.expires_at
+    elif not compare_digest(token_hash, stored.previous_token_hash or ""):
+        raise Unauthorized(UNKNOWN, is_token_sent=True)
+    elif stored.previous_expires_at <= time.time():
+        raise Unauthorized(ROTATED, is_token_sent=True)
+    else:
+        expires_at = min(stored.expires_at, stored.previous_expires_at)
+    if stored.is_revoked:
+        raise Unauthorized(REVOKED, is_token_sent=True)
+    if expires_at <= time.time():
+        raise Unauthorized(EXPIRED, is_token_sent=True)
+    # Ignores scopes that only a later release knows.
+    scope = max(scope for scope in Scope if not scope or scope.name.lower() in stored.scopes)
+    return Client(stored.id, scope, expires_at, known_until)

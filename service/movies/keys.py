@@ -1,0 +1,212 @@
+"""Creates a movie or a batch once, however often a client sends the request with the same key.
+
+PostgreSQL decides which request is first, and stores the response with the key
+(queries/idempotency.sql, docs/decisions/0012-idempotency-keys.md).
+"""
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple
+
+import orjson
+
+from service.config import Sharing
+from service.context import RequestContext
+from service.database.batching import Batcher, Rows, join_payloads, list_contexts
+from service.database.query import Expected
+from service.database.statements import Statements
+from service.errors import KeyInUse, KeyReused, RuleBroken
+from service.movies.movie import COLUMN_TYPES, Movie
+from service.movies.store import to_invalid
+
+RESPONSE = {"transaction": int, "position": int, "fingerprint": str, **COLUMN_TYPES}
+USED_BY = "POST a movie with an Idempotency-Key"
+QUERIES: Mapping[str, Expected] = {
+    "create_movies_once": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
+    "get_idempotent_responses": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
+    "create_batch_once": Expected(
+        RESPONSE,
+        [{"key": "", "fingerprint": "", "movies": "[]"}],
+        f"{USED_BY} (batch)",
+        writes=True,
+    ),
+    "get_batch_response": Expected(RESPONSE, [{"key": ""}], f"{USED_BY} (batch)", writes=True),
+}
+
+# Between tries, while another request uses the key; after the last try, the client gets a 409.
+RETRY_PAUSE_S = 0.05
+RETRIES = 5
+# Keys per statement: each takes a lock, and all sessions together have
+# 6400 by default (max_locks_per_transaction).
+MAX_KEYS_PER_STATEMENT = 32
+UNREADABLE = "only another release of the service can read what this Idempotency-Key created"
+# In front of the keys of a batch and of its movies: a key that is sent contains no tab.
+BATCH_KEY = "batch\t"
+
+
+class Response(NamedTuple):
+    """The movies that a key created, as they were created, and the fingerprint of what was sent."""
+
+    fingerprint: str
+    movies: list[Movie]
+
+
+Run = Callable[[], Awaitable[Response | None]]
+
+
+class IdempotentCreates:
+    """Creates a movie or a batch, with a key once; every method may raise `Unavailable`.
+
+    What must stay true: a key creates once, also if several processes use it at once; each later
+    request gets the first response; if nothing was created, the key stays unused.
+    """
+
+    def __init__(self, statements: Statements, sharing: Sharing) -> None:
+        self._statements = statements
+        self._metrics = statements.metrics
+        self._sharing = sharing
+        self._positions = itertools.count()
+        self._creates = self._make_batcher("create_movies_once")
+        self._responses = self._make_batcher("get_idempotent_responses")
+        self._keys_in_use: set[str] = set()  # by creates of this process
+
+    def _make_batcher(self, query: str) -> Batcher[Response]:
+        return Batcher(
+            partial(self._run, query),
+            self._sharing,
+            max_rows=MAX_KEYS_PER_STATEMENT,
+            is_repeatable=True,
+            rows_metric=self._metrics.shared_statement_rows.labels(query),
+        )
+
+    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response]:
+        fetched = await self._statements.fetch(
+            query,
+            {"requests": join_payloads(rows)},
+            is_repeatable=True,  # if the first attempt was committed, the keys are used
+            max_affected=len(rows),
+            waiting=list_contexts(rows),
+        )
+        self._statements.require_sent(query, [row[1] for row in fetched], [row.key for row in rows])
+        return {
+            position: Response(fingerprint, [Movie._make(movie)])
+            for _, position, fingerprint, *movie in fetched
+        }
+
+    async def create(
+        self, key: str, fields: Mapping[str, object], context: RequestContext | None = None
+    ) -> tuple[Movie, bool]:
+        """Create a movie, or return the movie that the key created before, and True.
+
+        That movie is as it was created; it may have been changed or deleted since. `context`: of
+        the request; each client has its own keys, clients without a token share theirs. Raises
+        `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it
+        or if another release has stored its response in an unknown form, and `Invalid` if the
+        database refuses the movie; the key then stays unused.
+        """
+        own_key, fingerprint = _identify(key, fields, context)
+        position = next(self._positions)
+        payload = orjson.dumps(
+            {"position": position, "key": own_key, "fingerprint": fingerprint, **fields}
+        )
+        create = partial(self._creates.submit, position, payload, context)
+        get = partial(self._responses.submit, position, payload, context)
+        try:
+            (movie,), is_replayed = await self._create_once(
+                "create_movies_once", own_key, fingerprint, create, get
+            )
+        except RuleBroken as error:
+            raise to_invalid(error) from error
+        return movie, is_replayed
+
+    async def create_all(
+        self, key: str | None, movies: Sequence[Mapping[str, object]], context: RequestContext
+    ) -> tuple[list[Movie], bool]:
+        """Create all movies of a batch in one statement, or none; otherwise as `create`."""
+        payload = orjson.dumps([{"position": n, **fields} for n, fields in enumerate(movies)])
+        number, sent = len(movies), {"movies": payload.decode()}
+        try:
+            if key is None:
+                created = await self._run_batch("create_movies", sent, number, context)
+                if not created:
+                    raise self._statements.report("create_movies", "it returned no movie")
+                return created.movies, False
+            own_key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
+            keyed = {"key": own_key, "fingerprint": fingerprint, **sent}
+            create = partial(self._run_batch, "create_batch_once", keyed, number, context)
+            get = partial(self._run_batch, "get_batch_response", {"key": own_key}, number, context)
+            return await self._create_once("create_batch_once", own_key, fingerprint, create, get)
+        except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
+            raise to_invalid(error, "movies") from error
+
+    async def _run_batch(
+        self, query: str, parameters: Mapping[str, str], number: int, context: RequestContext
+    ) -> Response | None:
+        """Run a query for so many movies; if a first attempt was committed, its key is used."""
+        rows = await self._statements.fetch(
+            query,
+            parameters,
+            is_repeatable="key" in parameters,
+            max_affected=number,
+            waiting=[context],
+        )
+        # The key may have been used with another batch, of more or fewer movies.
+        expected = len(rows) if query == "get_batch_response" else number
+        self._statements.require_sent(query, [row[1] for row in rows], range(expected))
+        if 0 < len(rows) < expected:
+            raise self._statements.report(query, "it returned too few movies")
+        movies = [Movie._make(row[-len(COLUMN_TYPES) :]) for row in sorted(rows, key=itemgetter(1))]
+        return Response(rows[0][2], movies) if rows else None
+
+    async def _create_once(
+        self, query: str, key: str, fingerprint: str, create: Run, get: Run
+    ) -> tuple[list[Movie], bool]:
+        """Create if the key is unused; otherwise get its response, and True.
+
+        `query`: the name of what `create` runs, for an error.
+        """
+        for attempt in range(1 + RETRIES):
+            if attempt:
+                await asyncio.sleep(RETRY_PAUSE_S)
+            if created := await self._create_if_unused(query, key, create):
+                return created.movies, False
+            if first := await get():
+                if first.fingerprint != fingerprint:
+                    raise KeyReused
+                if any(movie.id is None for movie in first.movies):
+                    raise KeyInUse(UNREADABLE)
+                return first.movies, True
+        raise KeyInUse("another request with this Idempotency-Key is still running")
+
+    async def _create_if_unused(self, query: str, key: str, create: Run) -> Response | None:
+        """Create; return None if the key is used, or another request uses it now.
+
+        `_keys_in_use` finds other requests of this process. The key's lock in the database would
+        find them, too, but not while they wait for a locked table.
+        """
+        if key in self._keys_in_use:
+            return None
+        self._keys_in_use.add(key)
+        try:
+            response = await create()
+        except RuleBroken as error:
+            if error.rule == "idempotency_keys_pkey":  # another process has just used it
+                return None
+            raise
+        finally:
+            self._keys_in_use.discard(key)
+        if response and any(movie.id is None for movie in response.movies):
+            raise self._statements.report(query, "it created no movie")
+        return response
+
+
+def _identify(key: str, content: object, context: RequestContext | None) -> tuple[str, str]:
+    """Return the key with its client, and the fingerprint of what is sent with it."""
+    client_id = context.client_id if context else None
+    own_key = key if client_id is None else f"{client_id}\t{key}"  # a key that is sent has no tab
+    # Of the parsed fields, not of the body: a client may write the same JSON differently.
+    return own_key, hashlib.sha256(orjson.dumps(content)).hexdigest()

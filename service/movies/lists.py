@@ -1,0 +1,105 @@
+"""The lists of movies: pages, movies by their ids, and streams."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+from weakref import WeakValueDictionary
+
+from aiohttp import hdrs, web
+
+from service.changes.cursors import begin_copy
+from service.changes.feed import Feed
+from service.config import Sharing
+from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
+from service.database.pool import Slots
+from service.movies.listing import Listing
+from service.movies.movie import Form, movie_json
+from service.movies.pages import EncodedPage, encode_page, make_link
+from service.movies.paging import Filter, Page
+from service.movies.parameters import ListQuery, parse_list_query
+from service.movies.store import Catalogue
+from service.movies.streams import choose_form, stream_movies
+from service.movies.suggestions import Suggestions
+from service.web.contexts import CONTEXT
+from service.web.responses import cacheable_response, make_content
+
+Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The handler of lists; `feed`: whose cursor comes with a list of all movies.
+
+    Requests for the same page that wait while it is fetched share the next fetch, and its encoded
+    body. Each page has a batcher of its own, which lives as long as requests wait for it.
+    """
+
+    catalogue: Catalogue
+    listing: Listing
+    suggestions: Suggestions
+    feed: Feed | None
+    sharing: Sharing
+    slots: Slots
+    has_streams: bool
+    cache_seconds: int
+    _batchers: Batchers = field(default_factory=WeakValueDictionary, init=False)
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """Return a page of the movies that match the query string, or all of them as a stream."""
+        if self.has_streams and hdrs.ACCEPT in request.headers and (form := choose_form(request)):
+            if "id" in request.query:
+                return await self._list_ids(request, parse_list_query(request), form)
+            return await stream_movies(request, self.listing, self.feed, form)
+        query = parse_list_query(request)
+        if query.ids:
+            return await self._list_ids(request, query)
+        batcher = self._batchers.get(query)
+        if not batcher:
+            batcher = Batcher(
+                partial(self._fetch, query),
+                self.sharing,
+                max_rows=MAX_WAITING,
+                slots=self.slots,
+                takes_all=True,
+            )
+            if self.sharing.enabled:
+                self._batchers[query] = batcher
+        page = cast("EncodedPage", await batcher.submit(0, context=request[CONTEXT]))
+        # Copies of all movies are made page by page: none may be older than the first one's cursor.
+        is_later_copy = query.place.key is not None and query.filter == Filter()
+        return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
+
+    async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
+        """Fetch and encode the page for the requests of these rows, which all have the key 0."""
+        waiting, headers = list_contexts(rows), dict[str, str]()
+        if self.feed and query.is_whole_list:  # before the list: no change may be missed
+            # A replica must show what any of the requests must show: one is enough.
+            headers |= await begin_copy(self.feed, waiting[0])
+        page = await self.listing.fetch_page(
+            query.filter, query.sort, query.place, query.page_size, waiting
+        )
+        more = {}
+        if query.filter.title and not page.total:
+            more["suggestions"] = await self.suggestions.find(query.filter, waiting)
+        return {0: encode_page(query, page, more, headers)}
+
+    async def _list_ids(
+        self, request: web.Request, query: ListQuery, form: Form | None = None
+    ) -> web.StreamResponse:
+        """Return the movies with these ids, in this order; in a form of streams, or as JSON."""
+        found = await self.catalogue.get_several(query.ids, [request[CONTEXT]])
+        movies = [found[each] for each in query.ids if each in found]
+        if form:
+            body = form.head + b"".join([form.encode(movie_json(movie)) for movie in movies])
+            content = make_content(body, form.media_type, {"Vary": "Accept, Accept-Encoding"})
+            return cacheable_response(request, content)
+        missing = [each for each in dict.fromkeys(query.ids) if each not in found]
+        page = Page(movies, previous=None, next=None, total=len(movies))
+        return _respond(request, query, encode_page(query, page, {"missing_ids": missing}))
+
+
+def _respond(
+    request: web.Request, query: ListQuery, page: EncodedPage, cache_seconds: int = 0
+) -> web.StreamResponse:
+    headers = {"Link": make_link(request, query, page), "Vary": "Accept, Accept-Encoding"}
+    return cacheable_response(request, page.content, headers, cache_seconds)

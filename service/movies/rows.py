@@ -1,0 +1,91 @@
+"""The rows of a file, numbered by the line where each starts, and the rules for them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import count
+from typing import BinaryIO, NamedTuple
+
+from marshmallow.validate import Range
+
+from service.database import MAX_INTEGER
+from service.errors import CatalogueError
+from service.movies.movie import READ_ONLY
+from service.movies.rules import MOVIE, MovieInput
+from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
+from service.web.strict_json import MAX_BYTES
+
+TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
+
+
+class FileRow(NamedTuple):
+    """A row of the file, and its movie in the API's form, or the error of the row.
+
+    `movie` is None for a row that is left out: it does not match `--where`.
+    """
+
+    line: int
+    given: object
+    movie: dict[str, object] | CatalogueError | None
+    size: int  # bytes in the file
+
+
+class BrokenFile(Exception):
+    """The file cannot be read from this line on."""
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of each line; raises `BrokenFile` for one that is too long."""
+    for number in count(1):
+        line = stream.readline(MAX_BYTES + 1)
+        if len(line) > MAX_BYTES:
+            raise BrokenFile(number, TOO_LONG)
+        if not line:
+            return
+        yield number, line
+
+
+def read_record(row: Mapping[str, object]) -> Values:
+    """Return the values of `FIELDS`, or of `COLUMNS` if the row has a read-only field.
+
+    Raises `Malformed` or `Invalid`.
+    """
+    return load_fields(MOVIE if row.keys().isdisjoint(READ_ONLY) else RECORD, row)
+
+
+def _number(maximum: int) -> JSONField:
+    return JSONField(int, "an integer", Range(1, maximum, error="must be {min} to {max}"), {})
+
+
+def _parse_time(text: str) -> datetime:
+    with suppress(ValueError, OverflowError):
+        time = datetime.fromisoformat(text)
+        if time.tzinfo:
+            return time.astimezone(UTC)
+    raise ValueError('must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
+
+
+def _time() -> JSONField:
+    return JSONField(str, 'a string like "2026-01-05T09:00:00Z"', None, {}, _parse_time)
+
+
+class ReadOnlyFields(JSONObject):
+    """What an export writes beside the fields that clients send."""
+
+    id = _number(10**MAX_DIGITS - 1)  # higher ids are left for new movies
+    version = _number(MAX_INTEGER)
+    created_at = _time()
+    updated_at = _time()
+
+
+class Record(MovieInput, ReadOnlyFields):
+    """A movie as an export writes it."""
+
+    read_only = ()
+
+
+RECORD = Record()

@@ -1,0 +1,313 @@
+"""The metrics of the service, in one table, for Prometheus.
+
+A process counts for itself. Under gunicorn, each worker writes to files of a folder that all of
+them read (https://prometheus.github.io/client_python/multiprocess/), so any of them can serve the
+sums, and what a killed worker has counted remains.
+"""
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import cache, partial
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar, cast
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import disable_created_metrics as hide_creation_times
+from prometheus_client.exposition import generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from service.config import Service
+from service.context import METHODS, RequestContext
+from service.errors import Refusal
+from service.telemetry.log_writer import get_writer
+
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+
+# A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
+DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
+
+# A kind of response takes up to 5 kB. Clients can send every method to every route; further kinds
+# are counted with the route and method "other", as a file that grows may find no space.
+MAX_RESPONSES = 250
+# The files of a process by kind, as prometheus_client names them, and more bytes than they need: it
+# maps them into memory.
+MODES = ("livesum", "livemin", "livemax", "livemostrecent")
+FILE_BYTES = {"histogram": 1 << 21, "counter": 1 << 17} | {f"gauge_{m}": 1 << 16 for m in MODES}
+
+log = structlog.get_logger()
+
+
+class Off:
+    """Replaces every metric while metrics are off."""
+
+    def labels(self, *_: object) -> Self:
+        """Return itself."""
+        return self
+
+    def observe(self, amount: float = 1) -> None:
+        """Do nothing."""
+
+    inc = set = observe
+
+
+OFF = Off()
+
+
+class OfStatement(NamedTuple):
+    """The metrics of one query's statements."""
+
+    duration: Histogram
+    rows: Counter
+    failures: Counter
+
+
+class Metrics:
+    """The metrics of a process; without `is_enabled`, nothing is counted.
+
+    `folder`: of the files that the processes share; None: there is only this process.
+    """
+
+    def __init__(self, *, is_enabled: bool, folder: Path | None = None) -> None:
+        hide_creation_times()  # type: ignore[no-untyped-call]
+        self.is_enabled = is_enabled and (folder is None or _reserve_files(folder))
+        self._folder = folder
+        self._registry = CollectorRegistry()
+        self._log_lines_dropped = 0
+        self._cpu_seconds = 0.0
+        self._samplers: list[Callable[[], None]] = []
+
+        histogram = partial(self.add, Histogram, buckets=DURATIONS)
+        counter = partial(self.add, Counter)
+        # By default, the sum over all live processes.
+        gauge = partial(self.add, Gauge, multiprocess_mode="livesum")
+        lowest = partial(self.add, Gauge, multiprocess_mode="livemin")
+
+        # The request. Its `_count` is the number of responses.
+        self._requests = histogram(
+            "catalogue_request_duration_seconds",
+            "Responses by method, route and status, and how long they took.",
+            ("method", "route", "status"),
+        )
+        self.requests_in_flight = gauge(
+            "catalogue_requests_in_flight", "Requests that have no response yet."
+        )
+        refusals = counter("catalogue_refusals_total", "Responses 503, by reason.", ("reason",))
+        limited = counter("catalogue_limited_total", "Responses 429, by limit.", ("limit",))
+        self.unlimited = counter(
+            "catalogue_unlimited_total", "Requests without a rate limit, as Redis did not respond."
+        )
+
+        # The database.
+        self.ready = lowest(
+            "catalogue_ready", "0 while a process cannot use its database; each asks every 15 s."
+        )
+        self._statements = histogram(
+            "catalogue_statement_duration_seconds",
+            "Statements by query, and how long they took, without the wait for a connection.",
+            ("query",),
+        )
+        self._statement_rows = counter(
+            "catalogue_statement_rows_total", "Rows that statements returned.", ("query",)
+        )
+        self._statement_failures = counter(
+            "catalogue_statement_failures_total",
+            "Statements that failed, other than by a rule that a movie broke.",
+            ("query",),
+        )
+        self.shared_statement_rows = histogram(
+            "catalogue_shared_statement_rows",
+            "Requests that shared a statement.",
+            ("query",),
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+        )
+        self.pool_connections = gauge(
+            "catalogue_pool_connections",
+            "Connections by state. open: all that count toward max_open, with those that connect.",
+            ("state",),
+        )
+        self.pool_max_open = gauge(
+            "catalogue_pool_max_open_connections", "[database] max_open, of all processes together."
+        )
+        self.pool_waiting = gauge(
+            "catalogue_pool_waiting", "Statements that wait for a connection."
+        )
+        self.connect_failures = counter(
+            "catalogue_connect_failures_total", "Connections that could not be opened or verified."
+        )
+        self.pool_wait = histogram(
+            "catalogue_pool_wait_seconds",
+            "How long statements waited for a connection.",
+        )
+        self.replica_lag = gauge(
+            "catalogue_replica_lag_seconds",
+            "How old the data of a replica may be; infinite if unknown, or far over the limit.",
+            ("replica",),
+            multiprocess_mode="livemax",
+        )
+        self.replica_used = lowest(
+            "catalogue_replica_used",
+            "1 while reads may go to a replica, 0 while a process leaves it out; NaN: the primary.",
+            ("replica",),
+        )
+        self.reads = counter(
+            "catalogue_reads_total", "Reads by the server that was chosen.", ("server",)
+        )
+
+        # The catalogue.
+        self.idempotency_keys = gauge(
+            "catalogue_idempotency_keys",
+            "Stored idempotency keys, by PostgreSQL's estimate.",
+            multiprocess_mode="livemostrecent",
+        )
+        self.changes_delay = gauge(
+            "catalogue_changes_delay_seconds",
+            "How long an open transaction has held back changes from the feed; once a minute.",
+            multiprocess_mode="livemostrecent",
+        )
+        self.schema_faults = gauge(
+            "catalogue_schema_faults",
+            "What the schema lacks, such as a disabled trigger: `queries` names it; once a minute.",
+            multiprocess_mode="livemostrecent",
+        )
+
+        # The processes.
+        labels = ("version", "commit", "environment")
+        self.info = gauge("catalogue_info", "Always 1.", labels, multiprocess_mode="livemax")
+        self.log_lines_dropped = counter(
+            "catalogue_log_lines_dropped_total", "Log lines that could not be written."
+        )
+        self.processes = gauge("catalogue_processes", "Processes that serve requests.")
+        self.resident_memory = gauge(
+            "catalogue_resident_memory_bytes", "Resident memory of all processes together."
+        )
+        self.cpu_time = counter(
+            "catalogue_cpu_seconds_total", "Processor time of all processes together."
+        )
+        self.event_loop_lag = histogram(
+            "catalogue_event_loop_lag_seconds",
+            "How late a timer of the event loop ran, once a second; requests wait as long.",
+        )
+        self.open_files = gauge(
+            "catalogue_open_files",
+            "Open files of the process that has the most.",
+            multiprocess_mode="livemax",
+        )
+        self.max_files = lowest("catalogue_max_files", "Files that a process may open.")
+        self.start_time = gauge(
+            "catalogue_start_time_seconds",
+            "When the youngest process started, in seconds since 1970.",
+            multiprocess_mode="livemax",
+        )
+
+        self._get_response = cache(self._make_response)
+        self.get_statement = cache(self._make_statement)
+        if self.is_enabled:
+            self.add_sampler(self._sample_process)
+        # Create these series before their first event: only then Prometheus sees it as an increase.
+        self.limited = limited.labels("rate")
+        self._by_refusal = {reason: refusals.labels(reason) for reason in Refusal}
+
+    def count_response(self, context: RequestContext, status: int, seconds: float) -> None:
+        """Count a response, which took so many `seconds`."""
+        method = context.method if context.method in METHODS else "other"  # clients invent some
+        self._get_response(method, context.route or "none", status).observe(seconds)
+        if context.refusal:
+            self._by_refusal[context.refusal].inc()
+
+    def _make_response(self, method: str, route: str, status: int) -> Histogram:
+        """Make the metric of these responses."""
+        if self._get_response.cache_info().currsize >= MAX_RESPONSES:
+            method = route = "other"
+        return self._requests.labels(method, route, status)
+
+    def _make_statement(self, query: str) -> OfStatement:
+        """Make the metrics of the statements of a query."""
+        return OfStatement(
+            self._statements.labels(query),
+            self._statement_rows.labels(query),
+            self._statement_failures.labels(query),
+        )
+
+    def describe_process(self, version: str, service: Service) -> None:
+        """Set the gauges that do not change."""
+        self.info.labels(version, service.commit, service.environment).set(1)
+        self.processes.set(1)
+        self.start_time.set(time.time())
+
+    def _sample_process(self) -> None:
+        max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.max_files.set(inf if max_files == resource.RLIM_INFINITY else max_files)
+        dropped = get_writer().dropped_in_all
+        self.log_lines_dropped.inc(dropped - self._log_lines_dropped)
+        self._log_lines_dropped = dropped
+        used = time.process_time()
+        self.cpu_time.inc(used - self._cpu_seconds)
+        self._cpu_seconds = used
+        with suppress(OSError):  # only Linux has them
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            self.resident_memory.set(pages * resource.getpagesize())
+            self.open_files.set(len(list(Path("/proc/self/fd").iterdir())))
+
+    def add_sampler(self, sample: Callable[[], None]) -> None:
+        """Let `sample` set gauges once a second and before they are read."""
+        self._samplers.append(sample)
+
+    def sample(self) -> None:
+        """Set the gauges."""
+        for sample in self._samplers:
+            sample()
+
+    async def sample_regularly(self, _: object) -> AsyncIterator[None]:
+        """Set the gauges once a second, for the other processes (a `cleanup_ctx`)."""
+        task = asyncio.create_task(self._keep_sampling()) if self.is_enabled else None
+        yield
+        if task:
+            task.cancel()
+
+    async def _keep_sampling(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self.sample()
+            due = loop.time() + 1
+            await asyncio.sleep(1)
+            self.event_loop_lag.observe(loop.time() - due)
+
+    def render(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        registry = self._registry
+        if self._folder:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, str(self._folder))  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+    def add(
+        self, kind: type[Metric], name: str, text: str, labels: tuple[str, ...] = (), **options: Any
+    ) -> Metric:
+        """Make a metric of these labels."""
+        if not self.is_enabled:
+            return cast("Metric", OFF)
+        return kind(name, text, labels, registry=self._registry, **options)
+
+
+def _reserve_files(folder: Path) -> bool:
+    """Reserve the space of this process's files; False if the disk is full.
+
+    Without it, the kernel would end the process (SIGBUS) when it counts and the disk is full.
+    """
+    try:
+        for kind, size in FILE_BYTES.items():
+            with (folder / f"{kind}_{os.getpid()}.db").open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        for path in folder.glob(f"*_{os.getpid()}.db"):
+            path.unlink()
+        log.error("metrics off", reason=f"{folder}: {error.strerror}")  # noqa: TRY400
+        return False
+    return True

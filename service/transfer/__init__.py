@@ -1,1 +1,0 @@
-"""Import and export of movies: formats, rows, and the two operations."""

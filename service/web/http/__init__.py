@@ -1,1 +1,0 @@
-"""HTTP itself, for all resources: the context of a request, headers, conditions, compression."""

@@ -1,0 +1,202 @@
+"""The middleware of all requests; it also reports each response to log and metrics."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from service.clients.access import AccessControl
+from service.clients.clients import Scope
+from service.config import Server as Settings
+from service.context import POSITION, RequestContext
+from service.errors import Refusal, Unavailable
+from service.telemetry.metrics import Metrics
+from service.web import problems
+from service.web.access_log import AccessLog
+from service.web.bodies import ClientGone
+from service.web.contexts import CONTEXT, Contexts
+from service.web.headers import (
+    SEC_FETCH_SITE,
+    parse_position,
+    require_allowed_origin,
+)
+from service.web.route import Route
+
+UPGRADE = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}  # of a 426: RFC 9110, 7.8
+CHECK_INTERVAL_S = 0.5
+NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
+
+
+class RequestCycle:
+    """Passes requests to their handlers; a request that exceeds `request_timeout` gets a 503.
+
+    What must stay true: a request gets one response, whatever its handler raises, and is reported
+    once; a body that was not read ends its connection; a handler that is cancelled has ended before
+    its response is sent.
+
+    A handler that needs more time adds it to `RequestContext.deadline`.
+    One timer checks all requests: `asyncio.timeout` for each costs a read 30 calls more.
+    Without an `access_log`, requests are not logged.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        access: AccessControl,
+        metrics: Metrics,
+        access_log: AccessLog | None = None,
+    ) -> None:
+        self.settings = settings
+        self.contexts = Contexts(settings)
+        self.is_draining = False  # set when the process is about to stop
+        self._routes: dict[Handler, Route] = {}
+        self._access = access
+        self.metrics = metrics
+        self._access_log = access_log
+        self._next_check = 0.0  # by the loop's clock; deadlines are no more exact
+        self._running: dict[asyncio.Task[object], RequestContext] = {}
+        self._overdue: set[asyncio.Task[object]] = set()
+
+    def make_application(self, routes: Iterable[Route]) -> web.Application:
+        """Make the application of these routes; HEAD works wherever GET does.
+
+        aiohttp tries routes in order: the paths of single movies, the most frequent, come first.
+        """
+        app = web.Application(middlewares=[self.respond])
+        app.on_response_prepare.append(add_common_headers)
+        app.cleanup_ctx.append(self.run)
+        app[CYCLE] = self
+        for route in sorted(routes, key=lambda route: "{" not in route.path):
+            add = partial(app.router.add_route, expect_handler=wait_for_reader)
+            resource = add(route.method, route.path, route.handler).resource
+            self._routes[route.handler] = route._replace(
+                path=resource.canonical if resource else route.path,
+                is_open=self._access.is_open(route),
+            )
+            if route.method == "GET":
+                add("HEAD", route.path, route.handler)
+        return app
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no response yet."""
+        return len(self._running)
+
+    @web.middleware
+    async def respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Respond in time, and to every error with a problem document."""
+        context = request[CONTEXT] = self.contexts.make(request)
+        task: asyncio.Task[object] = asyncio.current_task()  # type: ignore[assignment] # in one
+        context.deadline = self._next_check + self.settings.request_timeout
+        self._running[task] = context
+        try:
+            if hdrs.EXPECT in request.headers:
+                _require_known_expectation(request.headers[hdrs.EXPECT])
+            if route := self._routes.get(handler):
+                context.route = route.path
+                if route.method != "GET" and SEC_FETCH_SITE in request.headers:
+                    require_allowed_origin(request.headers, self.settings.cors_origins)
+                if not route.is_open or hdrs.AUTHORIZATION in request.headers:
+                    await self._access.require(request, context, route)
+                if route.scope is Scope.READ and POSITION in request.headers:
+                    context.must_show = parse_position(request.headers)
+            response = await handler(request)
+        except asyncio.CancelledError:
+            if task not in self._overdue:
+                raise
+            task.uncancel()
+            response = _respond_to_error(
+                request, Unavailable("the request took too long", Refusal.REQUEST_TIMEOUT)
+            )
+        except Exception as error:  # noqa: BLE001 - any other error is a 500
+            response = _respond_to_error(request, error)
+        finally:
+            del self._running[task]
+            self._overdue.discard(task)
+        if self.is_draining or not request.content.is_eof():  # the rest of a body is not read
+            response.force_close()
+        return response
+
+    async def run(self, _: object) -> AsyncIterator[None]:
+        """End overdue requests while the application runs (a `cleanup_ctx`)."""
+        check = asyncio.create_task(self._check_regularly())
+        yield
+        check.cancel()
+
+    async def _check_regularly(self) -> None:
+        interval = min(CHECK_INTERVAL_S, self.settings.request_timeout / 2)
+        while True:
+            now = asyncio.get_running_loop().time()
+            self.cancel_overdue(now, now + interval)
+            await asyncio.sleep(interval)
+
+    def cancel_overdue(self, now: float, next_check: float) -> None:
+        """Cancel the requests whose deadline has passed; both times by the loop's clock.
+
+        A request counts from the check after its start, so none is cancelled too early.
+        """
+        self._next_check = next_check
+        for task, context in list(self._running.items()):
+            if context.deadline <= now and task not in self._overdue:
+                self._overdue.add(task)
+                task.cancel()
+
+    def report(
+        self,
+        request: web.BaseRequest,
+        context: RequestContext,
+        response: web.StreamResponse,
+        seconds: float,
+    ) -> None:
+        """Write the access line, and count a response that was sent."""
+        if self._access_log:
+            self._access_log.write(request, context, response, seconds)
+        if self.metrics.is_enabled:
+            self.metrics.count_response(context, response.status, seconds)
+
+
+def _respond_to_error(request: web.Request, error: Exception) -> web.StreamResponse:
+    if isinstance(error, ClientGone):
+        return web.Response(status=NGINX_CLIENT_CLOSED)
+    if not isinstance(error, web.HTTPException):
+        return problems.respond(request, error)
+    if isinstance(error, web.HTTPNotFound):
+        return problems.respond_http(request, error.status, reason=problems.describe_path(request))
+    if not isinstance(error, web.HTTPMethodNotAllowed):
+        headers = UPGRADE if isinstance(error, web.HTTPUpgradeRequired) else None
+        return problems.respond_http(request, error.status, headers)
+    allowed = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
+    if request.method == "OPTIONS":
+        return web.Response(status=204, headers={"Allow": allowed})
+    return problems.respond_http(request, error.status, {"Allow": allowed}, allowed)
+
+
+async def add_common_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Add the headers that the response does not have, before aiohttp sends it."""
+    headers = response.headers
+    headers.popall("Server", None)  # aiohttp's
+    if CONTEXT not in request and isinstance(request, web.Request):
+        # aiohttp itself refuses an unknown `Expect` on an unknown path, with a text.
+        request[CONTEXT] = request.app[CYCLE].contexts.make(request)
+        problem = problems.respond_http(request, response.status)
+        response.body = problem.body  # type: ignore[attr-defined] # it is an HTTPException
+        headers.update(problem.own_headers, **{"Content-Length": f"{len(problem.body)}"})
+    for name, value in request[CONTEXT].headers.items():
+        if name not in headers or (name == "Vary" and value not in ", ".join(headers.getall(name))):
+            headers.add(name, value)
+    if "Access-Control-Max-Age" in headers and "Allow" in headers:
+        headers["Access-Control-Allow-Methods"] = headers["Allow"]
+
+
+def _require_known_expectation(sent: str) -> None:
+    if sent.lower() not in ("100-continue", ""):
+        raise web.HTTPExpectationFailed
+
+
+async def wait_for_reader(_: web.Request) -> None:
+    """Leave `100 Continue` to the handler that reads the body."""
+
+
+CYCLE = web.AppKey("cycle", RequestCycle)

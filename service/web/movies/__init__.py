@@ -1,1 +1,0 @@
-"""/v1/movies: a handler parses the request, calls the catalogue and responds."""

@@ -1,1 +1,0 @@
-"""The way of every request: the code tour of CONTRIBUTING.md follows it, in its order."""

@@ -1,0 +1,112 @@
+"""The sliding window of limits, in memory."""
+
+import pytest
+from limits.aio.storage import memory
+from support import StoppedClock
+
+from service.clients.limits import Limits, choose_key
+from service.config import Limits as Settings
+from service.context import RequestContext
+from service.errors import LimitReached
+from service.telemetry.metrics import Metrics
+
+START = 1_000_000.0  # a window of five seconds begins
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    """The clock of the windows."""
+    clock = StoppedClock(START)
+    monkeypatch.setattr(memory, "time", clock)
+    return clock
+
+
+def make_limits(rate: int, burst: int) -> Limits:
+    """Make limits in memory."""
+    return Limits(Settings(rate, burst, ""), Metrics(is_enabled=False))
+
+
+def from_client(client_id: int) -> RequestContext:
+    """Make the context of a request of this client."""
+    return RequestContext("id", "GET", "192.0.2.1", {}, client_id=client_id)
+
+
+async def take(limits: Limits, cost: int, client_id: int = 7) -> LimitReached | None:
+    """Charge the client; return the refusal."""
+    try:
+        await limits.charge(from_client(client_id), cost)
+    except LimitReached as refusal:
+        return refusal
+    return None
+
+
+async def take_all(limits: Limits) -> int:
+    """Take units until one is refused, and return how many were taken."""
+    taken = 0
+    while not await take(limits, 1):
+        taken += 1
+    return taken
+
+
+@pytest.mark.usefixtures("clock")
+async def test_no_more_than_the_burst_is_taken_at_once() -> None:
+    """A cost that does not fit is refused; smaller ones are still taken."""
+    limits = make_limits(2, 10)
+    await take(limits, 8)
+
+    refused = await take(limits, 3)
+
+    assert refused
+    assert (refused.remaining, refused.retry_after) == (2, 6)
+    assert await take(limits, 2) is None
+    assert await take(limits, 10, client_id=8) is None
+
+
+async def test_units_come_back_steadily(clock: StoppedClock) -> None:
+    """In the long run, it is the burst per window."""
+    limits = make_limits(20, 100)
+    await take_all(limits)
+    clock.now += 5  # the window of the first hundred is over
+
+    taken = []
+    for _ in range(200):
+        clock.now += 0.1
+        taken.append(await take_all(limits))
+
+    assert sum(taken) == pytest.approx(400, rel=0.05)
+    assert max(taken) <= 3
+
+
+@pytest.mark.parametrize("cost", [1, 4, 10])
+@pytest.mark.parametrize("used", [(10, 0.0), (6, 1.5), (9, 4.9)])
+@pytest.mark.parametrize("later", [0.0, 2.2, 5.0, 7.7])
+async def test_a_client_that_waits_as_told_is_not_refused_again(
+    clock: StoppedClock, cost: int, used: tuple[int, float], later: float
+) -> None:
+    """Whatever it used before, and when."""
+    limits = make_limits(2, 10)
+    clock.now += used[1]
+    await take(limits, used[0])
+    clock.now += later
+    await take_all(limits)
+
+    refused = await take(limits, cost)
+
+    assert refused
+    clock.now += refused.retry_after
+    assert await take(limits, cost) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:0:0:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("unix", "unix", True),
+    ],
+)
+def test_an_ipv6_address_counts_as_its_network(one: str, other: str, *, is_same: bool) -> None:
+    """A customer has a /64, and could send each request from another address of it."""
+    assert (choose_key(None, one) == choose_key(None, other)) is is_same

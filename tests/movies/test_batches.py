@@ -1,0 +1,604 @@
+"""GET /v1/movies?id=1,2,3 and POST /v1/movies/batch: several movies in one request."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from conftest import MOANA, Client, Start
+from structlog.testing import capture_logs
+from support import Execute, add_client, add_movies, bearer, hold, until
+from wire import exchange
+
+from service.database import MAX_BIGINT
+from service.errors import KeyInUse, Refusal, Unavailable
+from service.movies import batch_fields as batches
+from service.movies.movie import FIELDS
+from service.movies.rules import MIN_YEAR
+from service.movies.store import Catalogue
+from service.web.fields import load_fields
+
+BATCH = "/v1/movies/batch"
+LENIENT = {"Prefer": "handling=lenient"}
+BAD_YEAR = {**MOANA, "year": 1800}
+TOO_EARLY = f"must be {MIN_YEAR} or later"
+
+
+def name(*titles: str) -> list[dict[str, Any]]:
+    """Return movies with these titles."""
+    return [{**MOANA, "title": title} for title in titles]
+
+
+async def post_batch(client: Client, movies: Any, **headers: str) -> tuple[int, Any, bytes]:
+    """POST a batch; return status, parsed body and body. `idempotency_key` and such: headers."""
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    response = await client.post(BATCH, json={"movies": movies}, headers=named)
+    body = await response.read()
+    return response.status, json.loads(body), body
+
+
+def titles(movies: list[dict[str, Any]]) -> list[str]:
+    """Return the titles of movies."""
+    return [movie["title"] for movie in movies]
+
+
+def count(execute: Execute) -> int:
+    """Count the movies."""
+    ((number,),) = execute("select count(*) from movies")
+    return int(number)
+
+
+def errors(problem: dict[str, Any]) -> dict[str, str]:
+    """Return the details by pointer or parameter."""
+    return {
+        error.get("pointer", error.get("parameter")): error["detail"] for error in problem["errors"]
+    }
+
+
+# Movies by their ids.
+
+
+async def test_movies_by_id_come_in_the_order_of_the_request(
+    client: Client, execute: Execute
+) -> None:
+    """Also twice; the missing ones are named once, and the page has the shape of every list."""
+    add_movies(execute, "a", "b", "c")
+
+    path = "/v1/movies?id=3,9,1,3,9,9223372036854775807"
+    response = await client.get(path)
+    page = await response.json()
+    tag = response.headers["ETag"]
+    again = await client.get(path, headers={"If-None-Match": tag})
+    head = await client.head(path)
+
+    assert titles(page["movies"]) == ["c", "a", "c"]
+    assert page["metadata"] == {
+        "page_size": 100,
+        "total_records": 3,
+        "total_is_estimate": False,
+        "next_cursor": None,
+        "previous_cursor": None,
+        "missing_ids": [9, MAX_BIGINT],
+    }
+    assert page["movies"][1] == (await (await client.get("/v1/movies/1")).json())["movie"]
+    assert response.headers["Link"].startswith("</v1/movies?id=3,9")
+    assert (again.status, head.status, head.headers["ETag"]) == (304, 200, tag)
+
+
+async def test_movies_by_id_come_as_csv_or_ndjson(start: Start, execute: Execute) -> None:
+    """As in a stream, but also to HTTP/1.0: the response says how long it is. Or all as JSON."""
+    add_movies(execute, "a", "b", "c")
+    client, without_streams = await start(), await start(server__max_streams=0)
+    csv, path = {"Accept": "text/csv"}, "/v1/movies?id=3&id=9&id=1"
+
+    listed = await client.get(path, headers=csv)
+    lines = await client.get(path, headers={"Accept": "application/x-ndjson"})
+    tag = {"If-None-Match": listed.headers["ETag"]}
+    same, other = await client.get(path, headers=csv | tag), await client.get(path, headers=tag)
+    head = await client.head(path, headers=csv)
+    wrong = await client.get(f"{path}&sort=id", headers=csv)
+    _, _, old = await exchange(client, f"GET {path} HTTP/1.0\r\nAccept: text/csv\r\n\r\n".encode())
+    off = await without_streams.get(path, headers=csv)
+
+    assert listed.headers["Content-Type"] == head.headers["Content-Type"]
+    assert listed.content_type == "text/csv"
+    assert ", ".join(listed.headers.getall("Vary")) == "Accept, Accept-Encoding"
+    assert [row[:3] for row in (await listed.text()).splitlines()] == ["id,", "3,c", "1,a"]
+    assert titles([json.loads(line) for line in (await lines.text()).splitlines()]) == ["c", "a"]
+    assert (same.status, other.status, wrong.status) == (304, 200, 422)
+    assert old == await listed.read()
+    assert off.content_type == "application/json"
+
+
+async def test_a_hundred_movies_by_id_are_one_statement(start: Start, execute: Execute) -> None:
+    """One more id is a 422."""
+    client = await start(log__slow_statement=1e-9)  # each statement is logged
+    add_movies(execute, *map(str, range(100)))
+    ids = ",".join(map(str, range(1, 101)))
+
+    with capture_logs() as logged:
+        page = await (await client.get(f"/v1/movies?id={ids}")).json()
+    more = await client.get(f"/v1/movies?id={ids},101")
+
+    assert titles(page["movies"]) == [*map(str, range(100))]
+    assert page["metadata"]["missing_ids"] == []
+    assert [line["query"] for line in logged if "query" in line] == ["get_movies"]
+    assert more.status == 422
+
+
+WRONG_IDS = ["", "-", "0", "01", "-1", "%2B1", "1,+2", "a", "%D9%A3", "1.0", "%00", ",", "1,", ",1"]
+WRONG_IDS += ["1,,2", "1;2", "1&id=", "1&id=x", "1" * 5000, str(MAX_BIGINT + 1)]
+
+
+async def test_wrong_ids_are_named(client: Client) -> None:
+    """422 with the parameter, and what is expected."""
+    for ids in WRONG_IDS:
+        response = await client.get(f"/v1/movies?id={ids}")
+        problem = await response.json()
+
+        assert response.status == 422, ids
+        assert list(errors(problem)) == ["id"], ids
+        assert "1 to 100 ids, separated by commas" in errors(problem)["id"]
+
+
+async def test_ids_are_not_combined_with_anything(client: Client) -> None:
+    """422."""
+    for other in ("sort=id", "page_size=3", "page=1", "title=a", "genres_any=x", "year=1990"):
+        response = await client.get(f"/v1/movies?{other}&id=1")
+
+        assert response.status == 422
+        expected = f"must not be combined with {other.partition('=')[0]}"
+        assert errors(await response.json()) == {"id": expected}
+
+
+# All or nothing.
+
+
+async def test_a_batch_creates_all_movies_in_one_statement(start: Start, execute: Execute) -> None:
+    """A hundred movies, also equal ones; the response has them in the order of the request."""
+    client = await start(log__slow_statement=1e-9)  # each statement is logged
+    sent = name(*(f"{number % 50}: é" for number in range(100)))
+
+    with capture_logs() as logged:
+        response = await client.post(BATCH, json={"movies": sent})
+    body = await response.json()
+
+    assert response.status == 201
+    assert "Location" not in response.headers
+    assert list(body) == ["movies"]
+    assert titles(body["movies"]) == titles(sent)
+    assert [line["query"] for line in logged if "query" in line] == ["create_movies"]
+    assert body["movies"][7] == (await (await client.get("/v1/movies/8")).json())["movie"]
+    assert count(execute) == 100
+
+
+async def test_a_hundred_of_the_largest_movies_fit(client: Client) -> None:
+    """With titles and genres of the largest size, in escapes, and with an unusual layout."""
+    genres = [letter * 100 for letter in "abcde"]
+    sent = [{**MOANA, "title": "é" * 250, "genres": genres}] * 100
+
+    response = await client.post(BATCH, data=json.dumps({"movies": sent}, indent=4))
+
+    assert response.status == 201
+
+
+async def test_every_mistake_of_a_batch_is_reported(client: Client, execute: Execute) -> None:
+    """With its movie, and nothing is created; 422 if all movies can be read."""
+    sent = [MOANA, {**MOANA, "year": 1800, "genres": ["a", "a"]}, MOANA, {"title": ""}]
+
+    status, problem, _ = await post_batch(client, sent)
+
+    assert (status, problem["type"]) == (422, "/v1/docs#validation-failed")
+    assert problem["detail"] == "the request breaks a rule of the catalogue; see errors"
+    assert errors(problem) == {
+        "#/movies/1/year": TOO_EARLY,
+        "#/movies/1/genres/1": "must not be repeated",
+        "#/movies/3/title": "must not be blank",
+        "#/movies/3/year": "is required",
+        "#/movies/3/runtime": "is required",
+        "#/movies/3/genres": "is required",
+    }
+    assert count(execute) == 0
+
+
+async def test_a_batch_that_cannot_be_read_is_a_400_with_every_mistake(client: Client) -> None:
+    """Unknown fields of the batch and of movies, wrong types, and broken rules."""
+    sent = [{**MOANA, "title": ""}, 7, {**MOANA, "year": "1"}, {**MOANA, "a/b~": 1}, None, []]
+
+    response = await client.post(BATCH, json={"films": 1, "id": 2, "movies": sent})
+    problem = await response.json()
+
+    assert response.status == 400
+    unknown = 'unknown field "films"; a batch has movies'
+    assert problem["detail"] == f"{unknown} (see errors for more mistakes)"
+    assert errors(problem) == {
+        "#/films": unknown,
+        "#/id": 'unknown field "id"; a batch has movies',
+        "#/movies/0/title": "must not be blank",
+        "#/movies/1": "must be an object, found an integer",
+        "#/movies/2/year": "must be an integer, found a string",
+        "#/movies/3/a~1b~0": f'unknown field "a/b~"; a movie has {", ".join(FIELDS)}',
+        "#/movies/4": "must be an object, found null",
+        "#/movies/5": "must be an object, found an array",
+    }
+
+
+async def test_the_detail_of_a_400_names_the_movie(client: Client) -> None:
+    """The first one that cannot be read."""
+    _, one, _ = await post_batch(client, [MOANA, {**MOANA, "year": "1"}])
+    _, more, _ = await post_batch(client, [BAD_YEAR, {**MOANA, "year": "1", "genres": 2}])
+
+    expected = 'movies/1: "year" must be an integer, found a string'
+    assert one["detail"] == expected
+    assert more["detail"] == f"{expected} (see errors for more mistakes)"
+
+
+WHOLE: list[tuple[bytes, int, list[str]]] = [
+    (b"", 400, []),
+    (b"[]", 400, []),
+    (b'{"movies": [}', 400, []),
+    (b"{}", 422, ["#/movies"]),
+    (b'{"movies": null}', 422, ["#/movies"]),
+    (b'{"movies": []}', 422, ["#/movies"]),
+    (b'{"movies": {}}', 400, ["#/movies"]),
+    (b'{"movies": "x"}', 400, ["#/movies"]),
+    (b'{"movies": [1], "movies": [2]}', 400, []),
+    (json.dumps({"movies": [MOANA] * 101}).encode(), 422, ["#/movies"]),
+    (json.dumps({"movies": [MOANA], "more": 1}).encode(), 400, ["#/more"]),
+    (json.dumps(MOANA).encode(), 400, [*(f"#/{field}" for field in MOANA), "#/movies"]),
+    (b'{"movies": [' + b"[" * 1999 + b"]" * 1999 + b"]}", 400, []),
+    (b'{"movies": [' + b"{}," * 1900 + b"{}]}", 422, ["#/movies"]),
+    (b'{"movies": [' + b"1," * 19_000 + b"1]}", 422, ["#/movies"]),
+]
+
+
+@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
+async def test_a_batch_reports_at_most_500_mistakes(
+    client: Client, headers: dict[str, str]
+) -> None:
+    """At least one of each movie; otherwise the response to a small body could have megabytes."""
+    sent = [{**MOANA, "genres": [" "] * 100}] * 49 + [BAD_YEAR]
+
+    _, answer, body = await post_batch(client, sent, **headers)
+
+    problems = [result["problem"] for result in answer.get("results", [{"problem": answer}])]
+    reported = [error["pointer"] for problem in problems for error in problem["errors"]]
+    assert len(reported) == 500
+    assert reported[-1].endswith("/year")
+    assert len(problems) == 1 or min(len(problem["errors"]) for problem in problems) == 1
+    assert len(body) < 150_000
+
+
+@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
+async def test_other_requests_have_their_turn_between_the_movies_of_batches(
+    client: Client, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    """However many batches there are; here, each movie takes as long as a turn may."""
+    turn, turns = 0, list[int]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def load(schema: Any, row: Any) -> Any:
+        turns.append(turn)
+        return load_fields(schema, row)
+
+    monkeypatch.setattr(batches, "load_fields", load)
+    monkeypatch.setattr(batches, "TURN_S", 0)
+    counting = asyncio.create_task(count_turns())
+    await asyncio.gather(*(post_batch(client, [BAD_YEAR] * 20, **headers) for _ in range(3)))
+    counting.cancel()
+
+    assert len(turns) == len(set(turns)) == 60
+
+
+@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
+async def test_a_wrong_batch_fails_as_a_whole(
+    client: Client, execute: Execute, headers: dict[str, str]
+) -> None:
+    """Also a lenient one, if it is no batch of 1 to 100 movies."""
+    for body, status, pointers in WHOLE:
+        response = await client.post(BATCH, data=body, headers=headers)
+        problem = await response.json()
+
+        assert response.status == status, body[:50]
+        assert [error["pointer"] for error in problem.get("errors", [])] == pointers, body[:50]
+        assert "Preference-Applied" not in response.headers
+    assert count(execute) == 0
+
+
+async def test_a_rule_of_the_database_fails_the_whole_batch(
+    client: Client, execute: Execute
+) -> None:
+    """It is named; PostgreSQL does not say which movie breaks it. The key stays unused."""
+    execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
+    sent = [MOANA, {**MOANA, "year": 1999}]
+
+    for headers in ({}, {"idempotency_key": "a"}):
+        status, problem, _ = await post_batch(client, sent, **headers)
+        assert status == 422
+        assert errors(problem) == {"#/movies": "breaks the rule movies_year_no_1999"}
+    assert count(execute) == 0
+    assert execute("select * from idempotency_keys") == []
+
+
+async def test_a_batch_waits_for_a_locked_table(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """As a single create does, until `statement_timeout`: no other request shares its statement."""
+    waits = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+    with hold(database, "lock table movies in share mode") as other:
+        sent = asyncio.create_task(post_batch(client, [MOANA] * 2))
+        await until(lambda: asyncio.to_thread(execute, waits))
+        # Longer than the lock_timeout of shared statements.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sent), 0.5)
+        other.rollback()
+        status, _, _ = await sent
+
+    assert status == 201
+
+
+async def test_a_trigger_that_drops_a_movie_is_an_error(client: Client, execute: Execute) -> None:
+    """The response would lack a movie; a key is not stored."""
+    execute(
+        "create function act() returns trigger language plpgsql as"
+        " $$ begin return case when new.year <> 2000 then new end; end $$;"
+        "create trigger act before insert on movies for each row execute function act()"
+    )
+
+    with capture_logs() as logged:
+        for headers in ({}, {"idempotency_key": "a"}):
+            status, _, _ = await post_batch(client, [MOANA, {**MOANA, "year": 2000}], **headers)
+            assert status == 500
+    failed = [line["query"] for line in logged if line["event"] == "statement failed"]
+    assert failed == ["create_movies", "create_batch_once"]
+    assert execute("select * from idempotency_keys") == []
+
+
+# Each for itself.
+
+
+async def test_a_lenient_batch_creates_each_movie_for_itself(
+    client: Client, execute: Execute
+) -> None:
+    """In the order of the request: the movie, or the problem that a POST would get."""
+    execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
+    sent = [MOANA, BAD_YEAR, {**MOANA, "titel": "x"}, 7, {**MOANA, "year": 1999}, MOANA]
+
+    response = await client.post(BATCH, json={"movies": sent}, headers=LENIENT)
+    body = await response.json()
+    single = await (await client.post("/v1/movies", json=BAD_YEAR)).json()
+
+    assert (response.status, response.headers["Preference-Applied"]) == (207, "handling=lenient")
+    results = body["results"]
+    assert [result["status"] for result in results] == [201, 422, 400, 400, 422, 201]
+    assert [sorted(result) for result in results[:2]] == [
+        ["movie", "status"],
+        ["problem", "status"],
+    ]
+    movie = results[0]["movie"]
+    assert movie == (await (await client.get(f"/v1/movies/{movie['id']}")).json())["movie"]
+    assert results[1]["problem"] == {
+        **single,
+        "instance": BATCH,
+        "request_id": response.headers["X-Request-Id"],
+    }
+    assert errors(results[2]["problem"]).keys() == {"#/titel"}
+    assert errors(results[3]["problem"]) == {"#": "must be an object, found an integer"}
+    assert errors(results[4]["problem"]) == {"#/year": "breaks the rule movies_year_no_1999"}
+    assert count(execute) == 2
+
+
+PREFER: list[tuple[list[str], bool]] = [
+    (["handling=lenient"], True),
+    (["Handling = Lenient"], True),
+    (['handling="lenient"'], True),
+    (["respond-async, handling=lenient;x=y, wait=10"], True),
+    (["respond-async", "handling=lenient"], True),
+    (['a="x\\",y", handling=lenient'], True),
+    (["handling=strict"], False),
+    (["handling=strict, handling=lenient"], False),
+    (["handling=lenient, handling=strict"], True),
+    (["a;handling=lenient"], False),
+    (["handling=lenientish"], False),
+    (["handling"], False),
+    (["lenient"], False),
+    ([""], False),
+    (['",,=;"' + "," * 500], False),
+    (["\xff=\xe9"], False),
+]
+
+
+async def test_the_preference_is_read_as_rfc_7240_says(client: Client) -> None:
+    """Regardless of case, in any line, with parameters and quotes; the first `handling` counts."""
+    for lines, is_lenient in PREFER:
+        headers = [("Prefer", line) for line in lines]
+
+        response = await client.post(BATCH, json={"movies": [MOANA]}, headers=headers)
+
+        assert response.status == (207 if is_lenient else 201), lines
+        assert ("Preference-Applied" in response.headers) == is_lenient, lines
+
+
+async def test_a_hostile_preference_is_read_at_once(client: Client) -> None:
+    """Strings that do not end: each quotation mark must not search the rest of the header."""
+    headers = [("Prefer", '"x' + '\\"' * 3900)] * 8
+    started = time.monotonic()
+
+    response = await client.post(BATCH, json={"movies": [MOANA]}, headers=headers)
+
+    assert response.status == 201
+    assert time.monotonic() - started < 3  # 0.02 s, or some 15 s if it searches again and again
+
+
+async def test_failures_of_the_service_are_results_of_their_movies(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unexpected one is a 500 and logged, an overload a 503; the other movies are created."""
+    create = Catalogue.create
+
+    async def fail(self: Catalogue, fields: Any, context: Any) -> Any:
+        if fields["title"] == "bug":
+            raise ZeroDivisionError("secret")
+        if fields["title"] == "busy":
+            raise Unavailable("secret", Refusal.QUEUE_FULL)
+        if fields["title"] == "in use":
+            raise KeyInUse("a")
+        return await create(self, fields, context)
+
+    monkeypatch.setattr(Catalogue, "create", fail)
+
+    with capture_logs() as logged:
+        status, body, raw = await post_batch(client, name("a", "bug", "busy", "b"), **LENIENT)
+    for title in ("busy", "in use"):
+        repeatable = await client.post(BATCH, json={"movies": name("a", title)}, headers=LENIENT)
+        assert repeatable.headers["Retry-After"] == "1", title
+    final = await client.post(BATCH, json={"movies": name("bug")}, headers=LENIENT)
+
+    assert "Retry-After" not in final.headers
+    assert status == 207
+    assert [result["status"] for result in body["results"]] == [201, 500, 503, 201]
+    assert b"secret" not in raw
+    failed, line = logged
+    assert (failed["event"], failed["path"]) == ("request failed", BATCH)
+    assert isinstance(failed["exc_info"], ZeroDivisionError)
+    assert (line["status"], line["reason"]) == (207, "secret")
+
+
+# Idempotency keys.
+
+
+async def test_a_repeated_batch_gets_the_first_response(start: Start, execute: Execute) -> None:
+    """Byte for byte, on any process, also after the movies were changed and deleted."""
+    client, other = await start(), await start()
+    sent = name("é", "b", *map(str, range(20)))
+
+    first = await post_batch(client, sent, idempotency_key="a")
+    await client.patch("/v1/movies/1", json={"title": "x"})
+    await client.delete("/v1/movies/2")
+    response = await other.post(BATCH, json={"movies": sent}, headers={"Idempotency-Key": '"a"'})
+
+    assert first[0] == 201
+    assert titles(first[1]["movies"]) == titles(sent)
+    assert (response.status, await response.read()) == (201, first[2])
+    assert response.headers["Idempotency-Replayed"] == "true"
+    assert execute("select key, jsonb_array_length(response) from idempotency_keys") == [
+        ("batch\ta", 22)
+    ]
+    assert execute("select last_value from movies_id_seq") == [(22,)]
+
+
+async def test_only_the_same_batch_is_a_repeat(client: Client, execute: Execute) -> None:
+    """Another order, another number or a single movie is not; a single create has other keys."""
+    sent = name("a", "b")
+    first = await post_batch(client, sent, idempotency_key="k")
+    others = [sent[::-1], sent[:1], [*sent, MOANA]]
+
+    reused = [await post_batch(client, other, idempotency_key="k") for other in others]
+    single = await client.post("/v1/movies", json=sent[0], headers={"Idempotency-Key": "k"})
+    again = await post_batch(client, sent, idempotency_key="k")
+
+    for status, problem, _ in reused:
+        assert (status, problem["type"]) == (422, "/v1/docs#idempotency-key-reused")
+    assert (single.status, "Idempotency-Replayed" in single.headers) == (201, False)
+    assert again == first
+    assert count(execute) == 3
+
+
+async def test_an_expired_key_of_a_batch_is_unused(client: Client, execute: Execute) -> None:
+    """It creates another batch, and stores that one."""
+    await post_batch(client, name("a"), idempotency_key="k")
+    execute("update idempotency_keys set expires_at = now()")
+
+    second = await post_batch(client, name("b", "c"), idempotency_key="k")
+
+    assert second[0] == 201
+    assert await post_batch(client, name("b", "c"), idempotency_key="k") == second
+    assert execute("select count(*), min(expires_at) > now() from idempotency_keys") == [(1, True)]
+
+
+async def test_one_of_many_equal_batches_creates_the_movies(start: Start, execute: Execute) -> None:
+    """With two pools of connections at once: all get one response, or a 409."""
+    clients = [await start(), await start()]
+    for turn in range(5):
+        sent = name(*(f"{turn} {number}" for number in range(10)))
+        got = await asyncio.gather(
+            *(post_batch(client, sent, idempotency_key=str(turn)) for client in clients * 5)
+        )
+        assert {status for status, _, _ in got} <= {201, 409}
+        assert len({body for status, _, body in got if status == 201}) == 1
+        assert count(execute) == 10 * (turn + 1)
+
+
+async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
+    start: Start, execute: Execute, database: str
+) -> None:
+    """On any process; afterwards it gets the response."""
+    clients = [await start(), await start()]
+    waits = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
+    with hold(database, "lock table movies in share mode") as other:
+        first = asyncio.create_task(post_batch(clients[0], [MOANA] * 2, idempotency_key="a"))
+        await until(lambda: asyncio.to_thread(execute, waits))
+        repeat = await post_batch(clients[0], [MOANA] * 2, idempotency_key="a")
+        other.rollback()
+        created = await first
+
+    assert (repeat[0], repeat[1]["type"]) == (409, "/v1/docs#idempotency-key-in-use")
+    assert created[0] == 201
+    assert await post_batch(clients[1], [MOANA] * 2, idempotency_key="a") == created
+    assert count(execute) == 2
+
+
+async def test_a_wrong_key_is_refused_before_the_body(client: Client) -> None:
+    """As for a single create."""
+    status, problem, _ = await post_batch(client, 7, idempotency_key="é")
+
+    assert (status, problem["type"]) == (400, "/v1/docs#wrong-idempotency-key")
+
+
+async def test_a_repeated_lenient_batch_goes_on_where_it_stopped(
+    client: Client, execute: Execute
+) -> None:
+    """Movies that exist are replayed, the others are created, another movie at a place is a 422."""
+    headers = {**LENIENT, "idempotency_key": "k"}
+    first = await post_batch(client, [*name("a", "b"), BAD_YEAR], **headers)
+    execute("delete from idempotency_keys where key = 'batch\tk\t1'")  # as if it had stopped there
+
+    status, body, _ = await post_batch(client, [*name("a", "b", "c"), MOANA], **headers)
+    _, other, _ = await post_batch(client, name("x"), **headers)
+
+    assert [result["status"] for result in first[1]["results"]] == [201, 201, 422]
+    assert status == 207
+    assert [each["status"] for each in body["results"]] == [201] * 4
+    assert [result.get("replayed") for result in body["results"]] == [True, None, None, None]
+    assert body["results"][0]["movie"] == first[1]["results"][0]["movie"]
+    assert other["results"][0]["problem"]["type"] == "/v1/docs#idempotency-key-reused"
+    assert execute("select key from idempotency_keys order by key") == [
+        (f"batch\tk\t{place}",) for place in range(4)
+    ]
+
+
+async def test_keys_of_batches_never_meet_those_of_other_clients(
+    start: Start, execute: Execute
+) -> None:
+    """A lenient batch without a token whose key is the id of a client; keys of two clients."""
+    client = await start()
+    token = bearer(add_client(execute, "write"))
+    await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "0", **token})
+
+    _, body, _ = await post_batch(client, [MOANA], idempotency_key="1", **LENIENT)
+    await post_batch(client, [MOANA], idempotency_key="1", **token)
+    await post_batch(client, [MOANA], idempotency_key="1", **token, **LENIENT)
+
+    assert "replayed" not in body["results"][0]
+    assert execute("select key from idempotency_keys order by key") == [
+        ("1\t0",),
+        ("1\tbatch\t1",),
+        ("1\tbatch\t1\t0",),
+        ("batch\t1\t0",),
+    ]

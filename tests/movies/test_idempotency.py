@@ -1,0 +1,463 @@
+"""POST /v1/movies with an Idempotency-Key: one movie and one response, however often it is sent."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+from conftest import MOANA, ROOT, Client, Start
+from structlog.testing import capture_logs
+from support import (
+    Execute,
+    count_deadlocks,
+    hold,
+    set_for_database,
+    until,
+)
+
+from service.config import Config
+from service.database import clearing, query_files
+from service.database.clearing import Clearing
+from service.database.migrations import runner as migrations
+from service.database.statements import Statements
+from service.expected import EXPECTED
+from service.movies import keys as idempotency
+from service.movies.keys import IdempotentCreates
+
+MIGRATIONS = ROOT / "migrations"
+OTHER = {**MOANA, "title": "Another"}
+LARGE = {**MOANA, "title": "é" * 250, "genres": [letter * 100 for letter in "abcde"]}
+ODD = {**MOANA, "title": 'é "\\\n\t😀', "genres": ["a,b", "{c}", "null", '"', "é"]}
+FIELDS = {**MOANA, "runtime": 107}
+WAITS_FOR_ROW = "select 1 from pg_locks where locktype = 'transactionid' and not granted"
+WAIT = "pg_advisory_xact_lock(4711)"  # for the test, which holds this lock
+WAITS = "select 1 from pg_locks where locktype = 'advisory' and not granted"
+# As if these keys had been sent a day ago.
+EXPIRE = "update idempotency_keys set expires_at = now()"
+
+
+class Got(NamedTuple):
+    """The parts of a response that must be the same for a repeat."""
+
+    status: int
+    location: str | None
+    retry_after: str | None
+    body: bytes
+
+
+async def create_once(
+    client: Client,
+    key: str,
+    movie: dict[str, Any] = MOANA,
+    *,
+    replayed: bool | None = None,
+) -> Got:
+    """POST a movie with this key; `replayed`: the response must be marked as a repeat."""
+    response = await client.post("/v1/movies", json=movie, headers={"Idempotency-Key": key})
+    if replayed is not None:
+        marked = response.headers.get("Idempotency-Replayed")
+        assert marked == ("true" if replayed else None)
+    headers = response.headers
+    return Got(
+        response.status, headers.get("Location"), headers.get("Retry-After"), await response.read()
+    )
+
+
+def problem(got: Got) -> tuple[int, str]:
+    """Status and kind."""
+    return got.status, orjson.loads(got.body)["type"].partition("#")[2]
+
+
+def movies(execute: Execute) -> int:
+    """Count the movies."""
+    ((count,),) = execute("select count(*) from movies")
+    return int(count)
+
+
+def add_trigger(execute: Execute, statements: str) -> None:
+    """Have a DBA's trigger run these statements of PL/pgSQL before each movie is inserted."""
+    execute(
+        f"create function act() returns trigger language plpgsql as $$ begin {statements} end $$;"
+        "create trigger act before insert on movies for each row execute function act()"
+    )
+
+
+async def until_found(execute: Execute, sql: str) -> None:
+    """Wait until a query returns a row."""
+    await until(lambda: asyncio.to_thread(execute, sql))
+
+
+# Responses to repeats.
+
+
+@pytest.mark.parametrize("movie", [ODD, LARGE], ids=["odd", "large"])
+async def test_a_repeat_gets_the_first_response(
+    start: Start, execute: Execute, movie: dict[str, Any]
+) -> None:
+    """Byte for byte, on any process, also after the movie was changed and deleted."""
+    set_for_database(execute, "timezone = 'Asia/Kolkata'")
+    client, other = await start(), await start()
+
+    first = await create_once(client, "a", movie, replayed=False)
+    again = [await create_once(each, "a", movie, replayed=True) for each in (client, other)]
+    assert first.location
+    await client.patch(first.location, json={"title": "Vaiana"})
+    after_patch = await create_once(other, "a", movie, replayed=True)
+    await client.delete(first.location)
+    after_delete = await create_once(other, "a", movie, replayed=True)
+
+    assert first.status == 201
+    assert {*again, after_patch, after_delete} == {first}
+    assert execute("select last_value from movies_id_seq") == [(1,)]
+
+
+async def test_a_repeat_of_what_a_trigger_made_of_the_movie(
+    client: Client, execute: Execute
+) -> None:
+    """If a DBA's trigger changes the movie, so is the repeat; if it drops it, there is none."""
+    add_trigger(
+        execute,
+        "if new.year = 2000 then return null; end if;"
+        " new.title := upper(new.title); new.version := 7; return new;",
+    )
+
+    first = await create_once(client, "a")
+    dropped = [(await create_once(client, "b", {**MOANA, "year": 2000})).status for _ in range(2)]
+
+    assert b'"MOANA"' in first.body
+    assert await create_once(client, "a", replayed=True) == first
+    assert dropped == [500, 500]
+    assert (await create_once(client, "b", replayed=False)).status == 201
+
+
+@pytest.mark.parametrize("stored", ["null", '{"movies": []}', "[]", '[{"movie": 1}]', "7"])
+async def test_a_key_that_a_newer_release_stored_in_another_form(
+    client: Client, execute: Execute, stored: str
+) -> None:
+    """The 409 says so, also for a batch; requests that share the statement are not concerned."""
+    batch = {"movies": [MOANA]}
+    await create_once(client, "a")
+    await client.post("/v1/movies/batch", json=batch, headers={"Idempotency-Key": "a"})
+    await create_once(client, "b")
+    execute("update idempotency_keys set response = %s where key <> 'b'", stored)
+
+    got, other, neighbour = await asyncio.gather(
+        create_once(client, "a"),
+        create_once(client, "a", OTHER),
+        create_once(client, "b", replayed=True),
+    )
+    response = await client.post("/v1/movies/batch", json=batch, headers={"Idempotency-Key": "a"})
+    batch_problem = await response.json()
+
+    assert problem(got) == (409, "idempotency-key-in-use")
+    assert (response.status, batch_problem["type"]) == (409, "/v1/docs#idempotency-key-in-use")
+    details = [orjson.loads(got.body)["detail"], batch_problem["detail"]]
+    assert details == [idempotency.UNREADABLE] * 2
+    assert problem(other) == (422, "idempotency-key-reused")
+    assert neighbour.status == 201
+    assert movies(execute) == 3
+
+
+SPELLED = '{ "runtime":"107 mins",\n "genres": ["anim\\u0061tion"], "year":2016, "title": "Moana" }'
+
+
+@pytest.mark.parametrize(
+    ("key", "movie", "status", "is_replayed"),
+    [
+        ("a", SPELLED, 201, True),
+        ("a", json.dumps(OTHER), 422, False),
+        ("A", json.dumps(MOANA), 201, False),
+        (None, json.dumps(MOANA), 201, False),
+    ],
+    ids=["in another spelling", "another movie", "another key", "without a key"],
+)
+async def test_only_the_same_key_and_fields_are_a_repeat(  # noqa: PLR0913 - the cases
+    client: Client, execute: Execute, key: str | None, movie: str, status: int, *, is_replayed: bool
+) -> None:
+    """Spaces, escapes and the order of fields do not matter. After a 422, the key is as before."""
+    first = await create_once(client, "a")
+    headers = {"Idempotency-Key": key} if key else {}
+
+    response = await client.post("/v1/movies", data=movie, headers=headers)
+
+    assert response.status == status
+    assert ("Idempotency-Replayed" in response.headers) == is_replayed
+    assert (await response.read() == first.body) == is_replayed
+    assert await create_once(client, "a", replayed=True) == first
+    assert movies(execute) == (2 if status == 201 and not is_replayed else 1)
+
+
+async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> None:
+    """Other methods ignore the header, even an invalid one."""
+    path = (await create_once(client, "a")).location
+    assert path
+    for key in ("a", ""):
+        headers = {"Idempotency-Key": key}
+        assert (await client.patch(path, json={"year": 2000}, headers=headers)).status == 200
+        assert (await client.get(path, headers=headers)).status == 200
+
+    assert execute("select key from idempotency_keys") == [("a",)]
+
+
+async def test_an_unused_key_can_be_used(client: Client, execute: Execute) -> None:
+    """After a 400 or a 422, and after a DBA has deleted it with its response."""
+    for wrong, status in (({"titel": "x"}, 400), ({**MOANA, "year": 1800}, 422)):
+        assert (await create_once(client, "a", wrong)).status == status
+    assert (await create_once(client, "a", replayed=False)).status == 201
+
+    execute("delete from idempotency_keys where key = 'a'")
+
+    assert (await create_once(client, "a", replayed=False)).status == 201
+    assert movies(execute) == 2
+
+
+# Many requests at once.
+
+
+async def test_the_same_keys_on_two_services_at_once(start: Start, execute: Execute) -> None:
+    """In any order, and again after they have expired: one movie and one response for each key."""
+    set_for_database(execute, "deadlock_timeout = '1ms'")  # before lock_timeout ends them
+    keys = [str(number) for number in range(50)]
+    sent = [(client, key) for client in (await start(), await start()) for key in 2 * keys]
+    for turn in (1, 2):
+        random.shuffle(sent)
+        got = await asyncio.gather(
+            *(create_once(client, key, {**MOANA, "title": key}) for client, key in sent)
+        )
+        assert {each.status for each in got} <= {201, 409}
+        created: dict[str, set[Got]] = {key: set() for key in keys}
+        for each, (_, key) in zip(got, sent, strict=True):
+            created[key] |= {each} if each.status == 201 else set()
+        for key, (response,) in created.items():
+            assert f'"title": "{key}"'.encode() in response.body
+        assert movies(execute) == turn * len(keys)
+        execute(EXPIRE)
+    assert count_deadlocks(execute) == 0
+
+
+async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
+    client: Client, execute: Execute
+) -> None:
+    """One bad row in a shared statement: its key is not stored, the other keys are."""
+    execute("alter table movies add constraint movies_year_no_1999 check (year <> 1999)")
+    years = [1999 if number % 10 == 0 else 2000 for number in range(40)]
+
+    got = await asyncio.gather(
+        *(create_once(client, str(n), {**MOANA, "year": year}) for n, year in enumerate(years))
+    )
+
+    assert [each.status for each in got] == [422 if year == 1999 else 201 for year in years]
+    assert execute("select count(*) from idempotency_keys") == [(36,)]
+    execute("alter table movies drop constraint movies_year_no_1999")
+    assert (await create_once(client, "0", {**MOANA, "year": 1999}, replayed=False)).status == 201
+
+
+# A repeat during the first request.
+
+
+@pytest.mark.parametrize(("retries", "status"), [(idempotency.RETRIES, 409), (1000, 201)])
+async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 - the cases
+    start: Start,
+    execute: Execute,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    retries: int,
+    status: int,
+) -> None:
+    """It waits briefly for the first response; then it gets a 409, on any process."""
+    monkeypatch.setattr(idempotency, "RETRIES", retries)
+    clients = [await start(), await start()]
+    add_trigger(execute, f"perform {WAIT}; return new;")
+    with hold(database, f"select {WAIT}"):
+        first = asyncio.create_task(create_once(clients[0], "a"))
+        await until_found(execute, WAITS)
+        repeats = [asyncio.create_task(create_once(client, "a")) for client in clients]
+        await asyncio.wait(repeats, timeout=None if status == 409 else 0.3)
+        assert not first.done()
+        assert [repeat.done() for repeat in repeats] == 2 * [status == 409]
+
+    created, *others = await asyncio.gather(first, *repeats)
+
+    assert created.status == 201
+    if status == 409:
+        assert {problem(each) for each in others} == {(409, "idempotency-key-in-use")}
+        assert {each.retry_after for each in others} == {"1"}
+    else:
+        assert {*others} == {created}
+    assert await create_once(clients[1], "a", replayed=True) == created
+    assert movies(execute) == 1
+
+
+async def test_a_key_in_use_holds_up_nobody_else(client: Client, database: str) -> None:
+    """A session holds a key and does not end: other requests of the shared statement succeed."""
+    with hold(database, "select pg_advisory_xact_lock(hashtextextended('a', 0))"):
+        async with asyncio.timeout(20):
+            got = await asyncio.gather(
+                *(create_once(client, key) for key in ("x", "a", "y", "a", "z"))
+            )
+
+    assert [each.status for each in got] == [201, 409, 201, 409, 201]
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["new", "expired"])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_a_key_that_another_session_gets_first(
+    client: Client, execute: Execute, database: str, end: str, *, is_old: bool
+) -> None:
+    """After its commit, the first response is sent, and no movie created. A rollback frees it."""
+    if is_old:
+        await create_once(client, "a")
+        execute(EXPIRE)
+    before = movies(execute)
+    insert = (
+        "insert into idempotency_keys (key, fingerprint, response)"
+        """ values ('a', 'x', '{"id": 1, "version": 1}') on conflict (key)"""
+        " do update set fingerprint = 'x', expires_at = excluded.expires_at"
+    )
+    with hold(database, insert) as other:
+        waits = asyncio.create_task(create_once(client, "a"))
+        await until_found(execute, WAITS_FOR_ROW)
+        getattr(other, end)()
+        got = await waits
+
+    if end == "commit":
+        assert problem(got) == (422, "idempotency-key-reused")
+    else:
+        assert got.status == 201
+    assert movies(execute) - before == (end == "rollback")
+
+
+# Failures.
+
+
+async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: str) -> None:
+    """The statement that timed out stored nothing: the same key creates the movie."""
+    client = await start(database__statement_timeout=0.3)
+    with hold(database, "lock table movies in share mode"):
+        got = await asyncio.gather(*(create_once(client, str(number)) for number in range(5)))
+
+    assert {each.status for each in got} == {503}
+    assert (await create_once(client, "0", replayed=False)).status == 201
+    assert movies(execute) == 1
+
+
+async def test_a_create_without_a_migration_is_503(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """As after `migrate down`. The log names query and file; a repeat creates a movie later."""
+    assert (await create_once(client, "a")).status == 201
+    with capture_logs() as logged:
+        await asyncio.to_thread(migrations.downgrade, database, MIGRATIONS, lambda _: None)
+        execute("alter table idempotency_keys rename response to former")
+        got = await asyncio.gather(*(create_once(client, str(number)) for number in range(5)))
+    execute("alter table idempotency_keys rename former to response")
+    await asyncio.to_thread(migrations.upgrade, database, MIGRATIONS, lambda _: None)
+    again = await create_once(client, "0", replayed=False)
+
+    assert {problem(each) for each in got} == {(503, "unavailable")}
+    assert {each.retry_after for each in got} == {"1"}
+    (failed, *_) = [line for line in logged if line["event"] == "statement failed"]
+    assert failed["query"] == "create_movies_once"
+    assert failed["file"].startswith("queries/idempotency.sql:")
+    assert again.status == 201
+    assert movies(execute) == 2
+
+
+# Expiry.
+
+
+@pytest.fixture
+def creates(statements: Statements, settings: Callable[..., Config]) -> IdempotentCreates:
+    """Return the keys of a process, without the task that deletes expired ones."""
+    return IdempotentCreates(statements, settings().sharing)
+
+
+async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Execute) -> None:
+    """After 24 hours, before it is deleted, it can create another movie and stores its response."""
+    movie, _ = await creates.create("a", FIELDS)
+    ((expires_at,),) = execute("select expires_at from idempotency_keys")
+    assert expires_at - movie.created_at == timedelta(hours=24)
+    execute(EXPIRE)
+    other = {"title": "Another", "year": 2000, "runtime": 90, "genres": ["drama", "war"]}
+
+    movie, is_first_replayed = await creates.create("a", other)
+    again = await creates.create("a", other)
+
+    assert movie._asdict().items() >= other.items()
+    assert (is_first_replayed, again) == (False, (movie, True))
+    assert execute("select count(*), min(expires_at) > now() from idempotency_keys") == [(1, True)]
+
+
+async def test_expired_keys_are_cleared_in_portions(
+    creates: IdempotentCreates,
+    statements: Statements,
+    execute: Execute,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oldest first; valid keys, and those that another session has locked, stay."""
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 2)
+    keys = Clearing(statements, keep_days=0)
+    for key in "abcde":
+        await creates.create(key, FIELDS)
+    execute(EXPIRE + " - interval '1 minute' where key in ('b', 'c')")
+    execute(EXPIRE + " where key in ('a', 'd')")
+
+    with hold(database, "select 1 from idempotency_keys where key = 'd' for update"):
+        first = await keys.clear("clear_idempotency_keys")
+        left = execute("select key from idempotency_keys order by key")
+        second = await keys.clear("clear_idempotency_keys")
+        third = await keys.clear("clear_idempotency_keys")
+
+    assert (first, left, second, third) == (2, [("a",), ("d",), ("e",)], 1, 0)
+    assert execute("select key from idempotency_keys order by key") == [("d",), ("e",)]
+    assert movies(execute) == 5
+
+
+def test_the_estimate_of_keys_is_0_before_the_first_vacuum(execute: Execute) -> None:
+    """PostgreSQL says -1 for a table that it has not counted yet."""
+    queries = query_files.load(ROOT / "queries", EXPECTED)
+
+    assert execute(queries["estimate_idempotency_keys"].sql) == [(0,)]
+
+
+async def test_all_portions_are_cleared_at_once(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one after each interval."""
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
+    monkeypatch.setattr(clearing, "BATCH_PAUSE_S", 0.001)
+    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
+    execute("insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n")
+
+    await start()
+    monkeypatch.setattr(clearing, "INTERVAL_S", 3600)  # from the second interval on
+
+    await until_found(execute, "select 1 where not exists (select from idempotency_keys)")
+
+
+async def test_the_service_clears_them_by_itself(
+    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It deletes all portions, repeatedly, also after a failure, which is logged."""
+    monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
+    monkeypatch.setattr(clearing, "BATCH_PAUSE_S", 0.001)
+    monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
+    add = "insert into idempotency_keys select n, '', now() from generate_series(1, 95) as n"
+    gone = "select 1 where not exists (select from idempotency_keys)"
+
+    with capture_logs() as logged:
+        await start()
+        for _ in range(2):
+            execute(add)
+            await until_found(execute, gone)
+        execute("alter table idempotency_keys rename to hidden")
+        await until(lambda: "clear_idempotency_keys" in [line.get("query") for line in logged])
+    execute("alter table hidden rename to idempotency_keys")
+    execute(add)
+
+    await until_found(execute, gone)

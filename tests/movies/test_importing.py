@@ -1,0 +1,270 @@
+"""Tests the import: the API's rules, one transaction, and the file of rejects."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MOANA, ROOT, Start
+from import_file import import_file
+from support import Execute, hold, set_for_database
+
+from service.errors import OperatorError
+from service.movies import importing
+from service.movies.importing import ImportResult
+
+Import = Callable[..., ImportResult]
+
+OWN = {
+    "id": 7,
+    "version": 3,
+    "created_at": "2001-02-03T04:05:06.000007Z",
+    "updated_at": "2002-02-03T04:05:06Z",
+}
+COUNT = "select count(*) from movies"
+
+
+@pytest.fixture
+def rejects(tmp_path: Path) -> Path:
+    """Return the path of the file of rejects."""
+    return tmp_path / "rejects.ndjson"
+
+
+@pytest.fixture
+def run(database: str, tmp_path: Path, rejects: Path) -> Import:
+    """Import NDJSON rows, each a movie or a text."""
+
+    def do(*rows: Any, allow_rejects: bool = False, dry_run: bool = False) -> ImportResult:
+        path = tmp_path / "movies.ndjson"
+        path.write_text("".join([f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in rows]))
+        return import_file(database, path, rejects, allow_rejects=allow_rejects, dry_run=dry_run)
+
+    return do
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    """Read the rejected rows of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_rows_become_movies(run: Import, execute: Execute, rejects: Path) -> None:
+    """They are as if created by the API; a file of rejects of another import is removed."""
+    rejects.write_text("")
+    odd = ['a\t"\\\n\r|é🎬', "\\.", "\\N", "a\u2028b", "x\x01", "\ufeffx", "'", "$$"]
+    genres = ['"', "\\", "a,b", "{}", "a\tb"]
+
+    result = run(MOANA, *[MOANA | {"title": title, "genres": genres} for title in odd])
+
+    assert (result.read, result.inserted, result.rejected) == (9, 9, 0)
+    first, *others = execute("select title, year, runtime, genres, version from movies order by id")
+    assert first == ("Moana", 2016, 107, ["animation"], 1)
+    assert others == [(title, 2016, 107, genres, 1) for title in odd]
+    assert not rejects.exists()
+
+
+def test_one_rejected_row_stops_all(run: Import, execute: Execute, rejects: Path) -> None:
+    """By default no movie is imported, and all reasons of all rows are reported."""
+    result = run(MOANA, "[]", MOANA | {"year": 1, "genres": []}, MOANA | {"year": "1999"})
+
+    assert (result.read, result.inserted, result.rejected) == (4, 1, 3)
+    assert execute(COUNT) == [(0,)]
+    assert written(rejects) == [
+        {"line": 2, "reasons": ["the row must be one JSON object"], "row": "[]"},
+        {
+            "line": 3,
+            "reasons": ["year: must be 1888 or later", "genres: must be 1 to 5 genres"],
+            "row": MOANA | {"year": 1, "genres": []},
+        },
+        {
+            "line": 4,
+            "reasons": ['"year" must be an integer, found a string'],
+            "row": MOANA | {"year": "1999"},
+        },
+    ]
+
+
+def test_any_row_can_be_written_as_a_reject(run: Import, rejects: Path) -> None:
+    """Also one with a lone surrogate or a huge number; one that is nested too deep, without it."""
+    odd = [r'{"title": "\ud800é"}', '{"year": %s}' % ("9" * 40)]
+    depths = range(100, 1000, 25)
+
+    run(*odd, *['{"a": ' + "[" * depth + "]" * depth + "}" for depth in depths])
+
+    found = written(rejects)
+    assert [reject["row"] for reject in found[:2]] == [json.loads(row) for row in odd]
+    assert [reject["line"] for reject in found] == [*range(1, len(depths) + 3)]
+
+
+def test_rows_that_the_database_refuses_are_rejects(
+    run: Import, execute: Execute, rejects: Path
+) -> None:
+    """For a rule that a DBA added, each reject has the rule's name, in the order of the file."""
+    execute("alter table movies add constraint movies_title_once unique (title)")
+    rows = [MOANA | {"title": f"movie {n % 90}"} for n in range(100)]
+
+    result = run(*rows[:95], "{", *rows[95:], allow_rejects=True)
+
+    assert (result.inserted, result.rejected) == (90, 11)
+    assert execute(COUNT) == [(90,)]
+    found = written(rejects)
+    assert [reject["line"] for reject in found] == list(range(91, 102))
+    assert found[0]["row"] == rows[90]
+    assert "movies_title_once" in found[0]["reasons"][0]
+    assert "(title)=(movie 0) already exists" in found[0]["reasons"][0]
+
+
+def test_rows_of_an_export_keep_ids_versions_and_times(run: Import, execute: Execute) -> None:
+    """The values of the file are stored."""
+    run(MOANA | OWN)
+
+    assert execute("select id, version, created_at::text, updated_at::text from movies") == execute(
+        "select 7::bigint, 3, '2001-02-03 04:05:06.000007+00'::timestamptz::text,"
+        " '2002-02-03 04:05:06+00'::timestamptz::text"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"version": ...}, "version: is required"),
+        ({"id": "7", "x": 1}, 'x: unknown field "x"; a movie has id, version'),
+        ({"id": "7"}, '"id" must be an integer, found a string'),
+        ({"id": 0}, "id: must be 1 to 999999999999999999"),
+        ({"created_at": None}, "created_at: must not be null"),
+        ({"updated_at": "2001-02-03"}, '"updated_at" must be a time of RFC 3339'),
+        ({"updated_at": "2001-02-30T00:00:00Z"}, '"updated_at" must be a time of RFC 3339'),
+        ({"updated_at": "0001-01-01T00:00:00+14:00"}, '"updated_at" must be a time of RFC 3339'),
+    ],
+)
+def test_rows_unlike_an_export_are_rejected(
+    run: Import, rejects: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """A row has all four read-only fields or none, each as in a response."""
+    row = {name: value for name, value in (MOANA | OWN | changes).items() if value is not ...}
+    run(row)
+
+    assert written(rejects)[0]["reasons"][0].startswith(reason)
+
+
+async def test_new_movies_get_ids_beyond_the_imported(
+    start: Start, run: Import, execute: Execute
+) -> None:
+    """A running service never meets an imported id, nor do rows without one."""
+    client = await start()
+    run(MOANA, *[MOANA | OWN | {"id": n} for n in (3, 1, 2)], MOANA)
+
+    response = await client.post("/v1/movies", json=MOANA)
+
+    assert execute("select count(*), max(id) from movies") == [(6, 6)]
+    assert response.headers["Location"] == "/v1/movies/6"
+
+
+def test_a_dry_run_rejects_as_an_import_does(run: Import, execute: Execute, rejects: Path) -> None:
+    """It leaves no movie, but sees deferred foreign keys and triggers, too."""
+    execute(
+        "create table years (year integer primary key); insert into years values (2001), (2016)"
+    )
+    execute(
+        "alter table movies add constraint movies_year_known"
+        " foreign key (year) references years deferrable initially deferred"
+    )
+    execute(
+        "create function refuse() returns trigger language plpgsql as $$ begin"
+        " if new.title = 'b' then raise exception 'no such title'; end if; return new; end $$;"
+        " create trigger refuse before insert on movies for each row execute function refuse()"
+    )
+    run(MOANA | OWN)
+    rows = (MOANA, "{", *(MOANA | change for change in ({"title": "b"}, {"year": 2002}, OWN)))
+
+    foreseen = run(*rows, allow_rejects=True, dry_run=True)
+    reasons = [reject["reasons"][0] for reject in written(rejects)]
+    before = execute(COUNT)
+    real = run(*rows, allow_rejects=True)
+
+    assert before == [(1,)]
+    assert foreseen[:3] == real[:3] == (5, 1, 4)
+    assert "no such title" in reasons[1]
+    assert "movies_year_known" in reasons[2]
+    assert "movies_pkey" in reasons[3]
+    assert [reject["line"] for reject in written(rejects)] == [2, 3, 4, 5]
+
+
+def test_more_rows_than_one_chunk(
+    run: Import, execute: Execute, rejects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks follow each other, in order, with the lines of the file."""
+    monkeypatch.setattr(importing, "MAX_CHUNK_ROWS", 10)
+    execute("alter table movies add constraint movies_title_short check (length(title) < 8)")
+    rows = [MOANA | {"title": f"movie {n}"} for n in range(1, 105)]
+
+    result = run(*rows, allow_rejects=True)
+
+    assert (result.inserted, result.rejected) == (9, 95)
+    assert [reject["line"] for reject in written(rejects)] == list(range(10, 105))
+    assert execute("select title from movies order by id") == [
+        (f"movie {n}",) for n in range(1, 10)
+    ]
+
+
+def test_the_planner_knows_the_imported_rows(run: Import, execute: Execute) -> None:
+    """The table is analyzed at the end."""
+    run(*[MOANA] * 50)
+
+    assert execute("select reltuples from pg_class where relname = 'movies'") == [(50,)]
+
+
+def test_an_import_does_not_wait_to_analyze(database: str, run: Import, execute: Execute) -> None:
+    """`create index concurrently` has this lock, and waits for the import."""
+    with hold(database, "lock table movies in share update exclusive mode"):
+        run(MOANA)
+
+    assert execute(COUNT) == [(1,)]
+
+
+def test_rejects_that_cannot_be_written_stop_the_import(
+    run: Import, execute: Execute, rejects: Path
+) -> None:
+    """On a full disk no movie is imported, also with allow_rejects."""
+    rejects.symlink_to("/dev/full")
+
+    with pytest.raises(OperatorError, match="cannot be written: No space left on device"):
+        run("{", MOANA, allow_rejects=True)
+
+    assert execute(COUNT) == [(0,)]
+
+
+def test_rejects_do_not_follow_a_link(run: Import, rejects: Path) -> None:
+    """Nobody who can write to the folder can make an import write another file."""
+    other = rejects.with_name("other")
+    other.write_text("precious")
+    rejects.symlink_to(other)
+
+    run("{", MOANA)
+
+    assert other.read_text() == "precious"
+    assert [reject["line"] for reject in written(rejects)] == [1]
+
+
+@pytest.mark.parametrize(
+    "timeout", ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
+)
+def test_the_timeouts_of_a_database_do_not_apply(
+    run: Import, execute: Execute, timeout: str
+) -> None:
+    """They are for requests; an import may take longer."""
+    execute(
+        f"alter table movies add constraint movies_rule check (current_setting('{timeout}') = '0')"
+    )
+    set_for_database(execute, f"{timeout} = '5s'")
+
+    assert run(MOANA).inserted == 1
+
+
+def test_the_sample_is_imported_whole(database: str, execute: Execute, rejects: Path) -> None:
+    """samples/movies.csv has no invalid row and no movie twice."""
+    result = import_file(database, ROOT / "samples" / "movies.csv", rejects)
+
+    assert result.rejected == 0
+    assert result.inserted >= 250
+    assert execute("select count(distinct (title, year)) from movies") == [(result.inserted,)]

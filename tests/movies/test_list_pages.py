@@ -1,0 +1,226 @@
+"""Tests the statements that a page of movies needs, and timeouts of the walk."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from support import Execute, approve, hold
+
+from service.config import Config
+from service.database import query_files
+from service.database.pool import Pool
+from service.database.query import NO_PARAMETERS, Parameters, Row
+from service.database.statements import Statements
+from service.errors import Contended, Unavailable, WrongParameters
+from service.expected import EXPECTED
+from service.movies import listing, paging
+from service.movies.listing import Listing
+from service.movies.paging import SORTS, Filter, Page, Place, Range, SortKey
+
+EVERYTHING = Filter()
+HALF = Filter(year=Range(2000, 2000))
+FEW = Filter(runtime=Range(3, 6))
+FIRST = Place()
+SIZE = 3
+
+
+class Recorded(Statements):
+    """Statements that record their names; some of them time out."""
+
+    sent: list[str]
+    parameters: Parameters
+    slow_query = ""
+    after_count: Callable[[], object] = staticmethod(lambda: None)
+
+    async def fetch(
+        self, name: str, parameters: Parameters = NO_PARAMETERS, **options: Any
+    ) -> list[Row]:
+        """Run the statement, or let it time out."""
+        self.sent.append(name)
+        self.parameters = parameters
+        if name == self.slow_query:
+            if options["timeout"] is None:  # the query's own
+                raise Contended("canceling statement due to statement timeout")
+            assert options["timeout"] == self.timeout
+        rows = await super().fetch(name, parameters, **options)
+        if name == "count_movies":
+            self.after_count()
+        return rows
+
+
+@pytest.fixture
+async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]:
+    """Statements on the test's database."""
+    config = settings()
+    pool = Pool(config.database, approve)
+    loaded = query_files.load(config.root / "queries", EXPECTED)
+    statements = Recorded(pool, loaded, config.database.statement_timeout)
+    statements.sent = []
+    yield statements
+    await pool.close(timeout=1)
+
+
+@pytest.fixture
+def catalogue(execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Insert 20 movies, half of them of 2000; totals are exact to 12, page numbers end at 15."""
+    execute(
+        "insert into movies (title, year, runtime, genres)"
+        " select 'x', 2000 + n % 2, n, '{a}' from generate_series(1, 20) as n"
+    )
+    execute("vacuum analyze movies")
+    for module in (listing, paging):
+        monkeypatch.setattr(module, "EXACT_TOTAL", 12)
+        monkeypatch.setattr(module, "NUMBERED_MOVIES", 15)
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
+    """Return a page, and the names of its statements."""
+    movies = Listing(statements)
+
+    async def page(
+        wanted: Filter, place: Place = FIRST, sort: str = "id"
+    ) -> tuple[Page, list[str]]:
+        statements.sent.clear()
+        return await movies.fetch_page(wanted, sort, place, SIZE), [*statements.sent]
+
+    return page
+
+
+def ids(page: Page) -> list[int]:
+    """Return the ids of a page's movies."""
+    return [movie.id for movie in page.movies]
+
+
+COUNT = ["count_movies"]
+WALK = ["walk_movies"]
+SORT = ["sort_movies"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place", "names", "movies", "total"),
+    [
+        (FEW, FIRST, COUNT + SORT, [3, 4, 5], 4),
+        (FEW, Place(skip=6), COUNT, [], 4),
+        (HALF, FIRST, COUNT + WALK, [2, 4, 6], 10),
+        (HALF, Place(key=SortKey(6, 6), total=10), WALK, [8, 10, 12], 10),
+        (
+            HALF,
+            Place(key=SortKey(20, 20), total=99),
+            [*WALK, *COUNT, *WALK],
+            [],
+            10,
+        ),  # gone
+        (EVERYTHING, Place(key=SortKey(3, 3), total=20), WALK, [4, 5, 6], 20),
+        (EVERYTHING, Place(skip=12), COUNT + WALK, [13, 14, 15], 20),
+    ],
+)
+async def test_a_page_takes_few_statements(  # noqa: PLR0913, PLR0917 - the cases
+    ask: Ask,
+    wanted: Filter,
+    place: Place,
+    names: list[str],
+    movies: list[int],
+    total: int,
+) -> None:
+    """Few matches are sorted, many are found by walking; a cursor has the total."""
+    page, sent = await ask(wanted, place)
+
+    assert sent == names
+    assert (ids(page), page.total, page.total_is_estimate) == (movies, total, total == 20)
+
+
+async def test_an_estimate_is_more_than_was_counted(ask: Ask, execute: Execute) -> None:
+    """Although the sample may have too few matches: a smaller total would be called exact."""
+    execute("update pg_class set reltuples = 1e9 where oid = 'movies'::regclass")  # samples no page
+
+    page, _ = await ask(EVERYTHING)
+
+    assert (page.total, page.total_is_estimate) == (13, True)
+
+
+async def test_the_total_fits_the_page(ask: Ask, statements: Recorded, execute: Execute) -> None:
+    """Although movies are created and deleted between the count and the page."""
+    edits = iter(
+        [
+            "delete from movies where runtime = 6",
+            "delete from movies where runtime = 5",
+            "update movies set runtime = 3",
+        ]
+    )
+    statements.after_count = lambda: execute(next(edits))
+
+    fewer, _ = await ask(FEW)
+    none, _ = await ask(FEW, Place(skip=2))
+    more, _ = await ask(FEW)
+
+    assert (ids(fewer), fewer.total, fewer.next) == ([3, 4, 5], 3, None)
+    assert (ids(none), none.total) == ([], 2)
+    assert (ids(more), more.total) == ([1, 2, 3], 4)
+    assert more.next
+
+
+@pytest.mark.parametrize(
+    ("matches", "movies", "rows", "is_cheaper"),
+    [
+        (0, 0, 21, True),
+        (724, 100_000, 21, True),
+        (725, 100_000, 21, False),
+        (3_240, 2_000_000, 21, True),
+        (3_241, 2_000_000, 21, False),
+        (9_000, 100_000, 9_021, True),  # the last page by number
+        (10, 0, 21, False),  # the size of the table is not known yet
+    ],
+)
+def test_the_cheaper_way_to_a_page(
+    matches: int, movies: int, rows: int, *, is_cheaper: bool
+) -> None:
+    """To sort few matches, or to walk until enough of many are found."""
+    assert listing.is_sort_cheaper(matches, movies, rows) is is_cheaper
+
+
+@pytest.mark.parametrize("sort", SORTS)
+async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
+    ask: Ask, statements: Recorded, sort: str
+) -> None:
+    """The first page and a later one are the same in every order, without the cursor's movie."""
+    first, _ = await ask(EVERYTHING, sort=sort)
+    place = Place(key=first.next, total=first.total)
+    walked, _ = await ask(EVERYTHING, place, sort)
+    statements.slow_query = "walk_movies"
+
+    sorted_first, sent_first = await ask(EVERYTHING, sort=sort)
+    page, sent = await ask(EVERYTHING, place, sort)
+
+    assert sent_first == [*COUNT, *WALK, *SORT]
+    assert sent == WALK + SORT
+    assert sorted_first == first
+    assert ids(page) == ids(walked)
+    assert not {*ids(page)} & {*ids(first)}
+
+
+async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
+    ask: Ask, database: str, statements: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timeout of config.toml, and not that of the query; then it is not replaced by a sort."""
+    monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
+    statements.slow_query = "walk_movies"
+
+    page, sent = await ask(EVERYTHING)
+
+    assert (ids(page), sent) == ([1, 2, 3], COUNT + WALK)
+    monkeypatch.setattr(statements, "timeout", 0.05)
+    with hold(database, "lock table movies"), pytest.raises(Unavailable):
+        await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
+    assert statements.sent == WALK
+
+
+async def test_a_number_beyond_the_last_is_refused(ask: Ask, statements: Recorded) -> None:
+    """Of many movies, before any walk."""
+    with pytest.raises(WrongParameters):
+        await ask(EVERYTHING, Place(skip=13))
+
+    assert statements.sent == COUNT

@@ -1,0 +1,386 @@
+"""Compares lists over HTTP with a model: random catalogues, filters, orders, places and page sizes.
+
+Few different values make many ties. If a test fails, hypothesis prints the catalogue and the lists,
+and how to run them again. It does not look for smaller ones, which would take minutes.
+"""
+
+import itertools
+import json
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import psycopg2
+import pytest
+from conftest import Client
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as bounded
+from hypothesis import strategies as st
+from support import Execute
+
+from service.movies import listing, paging
+from service.movies.paging import SORTS
+
+EXACT_TOTAL, NUMBERED_MOVIES = 12, 25  # in place of 10,000 and more
+MAX_PAGES = 200  # no walk has so many
+TIMES = [datetime(2026, 1, 5, 9, 0, 0, microseconds, UTC) for microseconds in (1, 2, 3)]
+YEARS, RUNTIMES = (1990, 1993), (90, 92)
+# Some words are two others together.
+WORDS = ["The", "a", "man", "Spíder", "spiderman", "manner", "Ж", "жар", "thé", "\U0001f600"]
+SEARCHED = ["the", "A", "MAN", "spider", "spiderman", "ma", "spid", "ж", "manna", "an"]
+GENRES = ["drama", "Comedy", "sci-fi", "DRÁMA", "x&y", "war"]
+SEARCHED_GENRES = ["Drama", "comedy", "sci-fi", "x&y", "sci", "war"]
+BACK, ON = "previous_cursor", "next_cursor"
+INSERT = """
+insert into movies (title, year, runtime, genres, created_at, updated_at)
+select title, year, runtime, genres, created_at, updated_at
+from jsonb_to_recordset(%s) as m (
+  title text, year integer, runtime integer, genres text[], created_at timestamptz,
+  updated_at timestamptz
+)
+"""
+READ = "select id, title, year, runtime, genres, created_at, updated_at from movies order by id"
+CHANGE = "update movies set title = %s, year = %s, runtime = %s, genres = %s where id = %s"
+
+Bounds = tuple[Any, Any]  # None: no bound
+
+
+class Values(NamedTuple):
+    """What a movie is created with."""
+
+    title: str
+    year: int
+    runtime: int
+    genres: tuple[str, ...]
+    created_at: datetime
+    updated_at: datetime
+
+
+class Movie(NamedTuple):
+    """A movie of the model."""
+
+    id: int
+    title: str
+    year: int
+    runtime: int
+    genres: tuple[str, ...]
+    created_at: datetime
+    updated_at: datetime
+
+
+class List(NamedTuple):
+    """A list that a client asks for; `page`: a number that `choose_page` brings into range."""
+
+    filters: dict[str, Any]
+    sort: str | None
+    page_size: int
+    page: int | None
+    moves: list[str]  # by cursor, from the first page
+
+    @property
+    def order(self) -> str:
+        """Return the sort, or its default."""
+        return self.sort or ("relevance" if "title" in self.filters else "id")
+
+    def parameters(self) -> dict[str, str]:
+        """Return the query parameters, without a place."""
+        sort = {"sort": self.sort} if self.sort else {}
+        filters = {name: format_filter(name, value) for name, value in self.filters.items()}
+        return {**filters, **sort, "page_size": str(self.page_size)}
+
+    def find(self, movies: Iterable[Movie]) -> list[Movie]:
+        """Return the movies that match, in order."""
+        found = [movie for movie in movies if self.matches(movie)]
+        return sorted(found, key=self.key, reverse=self.order.startswith("-"))
+
+    def matches(self, movie: Movie) -> bool:
+        """Whether the movie matches all filters."""
+        return all(is_match(movie, name, value) for name, value in self.filters.items())
+
+    def key(self, movie: Movie) -> tuple[Any, int]:
+        """Return the position in the order."""
+        if self.order == "relevance":
+            return (len(movie.title), -movie.year), movie.id
+        return getattr(movie, self.order.removeprefix("-")), movie.id
+
+    def choose_page(self, matches: int) -> int | None:
+        """Return a page number that is accepted, or the one after the last page."""
+        if self.page is None:
+            return None
+        if matches > EXACT_TOTAL:
+            return 1 + self.page % (NUMBERED_MOVIES // self.page_size)
+        return 1 + self.page % (count_pages(matches, self.page_size) + 1)
+
+
+def count_pages(matches: int, page_size: int) -> int:
+    """Return how many pages a list has."""
+    return max(1, -(-matches // page_size))
+
+
+def format_filter(name: str, value: Any) -> str:
+    """Return the value of a parameter."""
+    if name == "title":
+        return " ".join(f"{word}*" if is_prefix else word for word, is_prefix in value)
+    if name.startswith("genres"):
+        return ",".join(value)
+    return ",".join(
+        str(low) if low == high else f"{format_bound(low)}..{format_bound(high)}"
+        for low, high in ((format_bound(low), format_bound(high)) for low, high in value)
+    )
+
+
+def format_bound(bound: Any) -> str:
+    """Return a number or a time; nothing if there is no bound."""
+    if isinstance(bound, datetime):
+        return bound.isoformat().replace("+00:00", "Z")
+    return "" if bound is None else str(bound)
+
+
+def is_match(movie: Movie, name: str, value: Any) -> bool:
+    """Whether a movie matches a filter."""
+    if name == "title":
+        return matches_title(movie.title, value)
+    if name.startswith("genres"):
+        genres = {fold(genre) for genre in movie.genres}
+        return (any if name == "genres_any" else all)(fold(genre) in genres for genre in value)
+    found = getattr(movie, name)
+    return any(
+        (low is None or low <= found) and (high is None or found <= high) for low, high in value
+    )
+
+
+def matches_title(title: str, words: Sequence[tuple[str, bool]]) -> bool:
+    """Whether each word is in the title, alone or written together with a word next to it.
+
+    A title has the words between blanks and hyphens, and those between blanks without hyphens.
+    """
+    chunks = [chunk.split("-") for chunk in fold(title).split(" ")]
+    entries = {entry for parts in chunks for entry in (*parts, "".join(parts))}
+
+    def is_found(word: str, *, is_prefix: bool) -> bool:
+        return any(entry.startswith(word) if is_prefix else entry == word for entry in entries)
+
+    folded = [(fold(word), is_prefix) for word, is_prefix in words]
+    together = [
+        (first + second, is_prefix)
+        for (first, _), (second, is_prefix) in itertools.pairwise(folded)
+    ]
+    forms = [[one, *together[max(0, at - 1) : at + 1]] for at, one in enumerate(folded)]
+    return all(any(is_found(word, is_prefix=star) for word, star in some) for some in forms)
+
+
+def fold(text: str) -> str:
+    """Return small letters without accents."""
+    letters = unicodedata.normalize("NFD", text.lower())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+# What hypothesis draws.
+
+values = st.builds(
+    Values,
+    title=st.lists(
+        st.tuples(st.sampled_from(WORDS), st.sampled_from(" -")), min_size=1, max_size=3
+    ).map(lambda pairs: "".join(f"{word}{sign}" for word, sign in pairs)[:-1]),
+    year=st.integers(*YEARS),
+    runtime=st.integers(*RUNTIMES),
+    genres=st.lists(st.sampled_from(GENRES), min_size=1, max_size=3, unique=True).map(tuple),
+    created_at=st.sampled_from(TIMES),
+    updated_at=st.sampled_from(TIMES),
+)
+catalogues = st.integers(0, 60).flatmap(lambda size: st.lists(values, min_size=size, max_size=size))
+
+
+def bounds(some: st.SearchStrategy[Any]) -> st.SearchStrategy[Bounds]:
+    """Draw a range with one end or two."""
+    pairs = st.tuples(some | st.none(), some | st.none()).filter(any)
+    return pairs.map(lambda pair: pair if None in pair else (min(pair), max(pair)))
+
+
+FILTERS = {
+    "title": st.lists(st.tuples(st.sampled_from(SEARCHED), st.booleans()), min_size=1, max_size=3),
+    **{
+        name: st.lists(st.sampled_from(SEARCHED_GENRES), min_size=1, max_size=2)
+        for name in ("genres", "genres_any")
+    },
+    "year": st.lists(bounds(st.integers(YEARS[0] - 1, YEARS[1] + 1)), min_size=1, max_size=3),
+    "runtime": st.lists(bounds(st.integers(*RUNTIMES)), min_size=1, max_size=2),
+    **{
+        name: st.lists(bounds(st.sampled_from(TIMES)), min_size=1, max_size=1)
+        for name in ("created_at", "updated_at")
+    },
+}
+lists = st.builds(
+    List,
+    filters=st.lists(st.sampled_from(sorted(FILTERS)), unique=True, max_size=3).flatmap(
+        lambda names: st.fixed_dictionaries({name: FILTERS[name] for name in names})
+    ),
+    sort=st.none() | st.sampled_from(SORTS),
+    page_size=st.integers(1, 10) | st.just(20),
+    page=st.none() | st.integers(0, 60),
+    moves=st.lists(st.sampled_from([ON, ON, BACK]), max_size=8),
+)
+changes = st.lists(
+    st.tuples(st.sampled_from(["create", "change", "delete"]), st.integers(1, 60), values),
+    max_size=4,
+)
+
+
+def many(examples: int) -> Callable[[Any], Any]:
+    """Run so many examples on the database of one test."""
+    return bounded(
+        max_examples=examples,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        print_blob=True,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+
+
+def insert(execute: Execute, movies: Iterable[Values]) -> None:
+    """Create movies."""
+    execute(INSERT, json.dumps([movie._asdict() for movie in movies], default=str))
+
+
+def read(execute: Execute) -> list[Movie]:
+    """Return all movies as they are stored."""
+    return [
+        Movie(id_, title, year, runtime, tuple(genres), *times)
+        for id_, title, year, runtime, genres, *times in execute(READ)
+    ]
+
+
+def parse(movie: dict[str, Any]) -> Movie:
+    """Return the movie of a response."""
+    return Movie(
+        movie["id"],
+        movie["title"],
+        movie["year"],
+        int(movie["runtime"].removesuffix(" mins")),
+        tuple(movie["genres"]),
+        datetime.fromisoformat(movie["created_at"]),
+        datetime.fromisoformat(movie["updated_at"]),
+    )
+
+
+async def get(client: Client, parameters: dict[str, str]) -> tuple[list[Movie], dict[str, Any]]:
+    """Return the movies and the metadata of a page."""
+    response = await client.get("/v1/movies", params=parameters)
+    assert response.status == 200, await response.text()
+    body = await response.json()
+    return [parse(movie) for movie in body["movies"]], body["metadata"]
+
+
+async def compare(client: Client, wanted: List, movies: Iterable[Movie]) -> None:
+    """Get a page and those that the moves lead to; all must be as in the model."""
+    expected, parameters = wanted.find(movies), wanted.parameters()
+    size, count, number = wanted.page_size, len(expected), wanted.choose_page(len(expected))
+    low = (number - 1) * size if number else 0
+    high = low + size
+    place = {"page": str(number)} if number else {}
+    total = 0
+    for move in [*wanted.moves, ""]:
+        found, metadata = await get(client, parameters | place)
+
+        assert found == expected[low:high], (low, high)
+        assert bool(metadata[BACK]) == bool(low and found)
+        assert bool(metadata[ON]) == (high < count)
+        total = total or metadata["total_records"]  # of the first page: cursors carry it
+        assert metadata["total_records"] == total
+        assert metadata["total_is_estimate"] == (count > EXACT_TOTAL)
+        if "page" in place:
+            assert metadata["current_page"] == number
+            last = NUMBERED_MOVIES // size if count > EXACT_TOTAL else count_pages(count, size)
+            assert metadata["last_page"] == last
+        if not (cursor := metadata.get(move)):
+            continue
+        place = {"cursor": cursor}
+        low, high = (high, high + size) if move == ON else (max(0, low - size), low)
+    assert total == count if count <= EXACT_TOTAL else total > EXACT_TOTAL
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimate totals, and end page numbers, as of many movies."""
+    for module in (listing, paging):
+        monkeypatch.setattr(module, "EXACT_TOTAL", EXACT_TOTAL)
+        monkeypatch.setattr(module, "NUMBERED_MOVIES", NUMBERED_MOVIES)
+
+
+@pytest.mark.usefixtures("few_are_many")
+@many(40)
+@given(start=catalogues, some=st.lists(lists, min_size=1, max_size=4), is_analyzed=st.booleans())
+async def test_pages_are_as_in_the_model(
+    client: Client, execute: Execute, start: list[Values], some: list[List], *, is_analyzed: bool
+) -> None:
+    """Of catalogues with up to 60 movies, also if PostgreSQL has no statistics yet."""
+    execute("truncate movies restart identity")
+    insert(execute, start)
+    if is_analyzed:
+        execute("analyze movies")
+    movies = read(execute)
+
+    for wanted in some:
+        await compare(client, wanted, movies)
+
+
+@pytest.fixture
+def execute(database: str) -> Iterator[Execute]:
+    """Run SQL on one connection: there are many examples."""
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+
+        def run(sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+            cursor.execute(sql, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+        yield run
+
+
+@many(25)
+@given(
+    start=catalogues,
+    wanted=lists,
+    between=st.lists(changes, max_size=20),
+    is_backwards=st.booleans(),
+)
+async def test_a_movie_that_stays_is_seen_once_and_in_order(  # noqa: PLR0913 - hypothesis's parameters
+    client: Client,
+    execute: Execute,
+    start: list[Values],
+    wanted: List,
+    between: list[list[Any]],
+    *,
+    is_backwards: bool,
+) -> None:
+    """Whatever is created, changed and deleted during the walk, there or back."""
+    execute("truncate movies restart identity")
+    insert(execute, start)
+    parameters = wanted.parameters()
+    page, metadata = await get(client, parameters)
+    while is_backwards and metadata[ON]:  # to the end
+        page, metadata = await get(client, parameters | {"cursor": metadata[ON]})
+    direction = BACK if is_backwards else ON
+    stayed, pages, changing = {*read(execute)}, [page], iter(between)
+    while cursor := metadata[direction]:
+        assert len(page) == wanted.page_size or (is_backwards and page is pages[0])
+        for kind, number, values_ in next(changing, []):
+            if kind == "create":
+                insert(execute, [values_])
+            elif kind == "change":
+                execute(CHANGE, *values_[:3], [*values_.genres], number)
+            else:
+                execute("delete from movies where id = %s", number)
+        stayed &= {*read(execute)}
+        page, metadata = await get(client, parameters | {"cursor": cursor})
+        pages.append(page)
+        assert len(pages) < MAX_PAGES
+
+    is_descending = wanted.order.startswith("-") != is_backwards
+    seen = [movie for page in pages for movie in (page[::-1] if is_backwards else page)]
+    keys = [wanted.key(movie) for movie in seen]
+    assert keys == sorted({*keys}, reverse=is_descending)
+    assert all(wanted.matches(movie) for movie in seen)
+    assert {movie for movie in stayed if wanted.matches(movie)} <= {*seen}

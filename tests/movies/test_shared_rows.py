@@ -1,0 +1,140 @@
+"""Tests shared statements of the catalogue, without HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import orjson
+import psycopg2
+import pytest
+from conftest import MOANA, ROOT
+from support import Execute, approve, set_for_database, until
+
+from service.config import Config, Sharing
+from service.database import query_files
+from service.database.pool import Pool
+from service.database.statements import Statements
+from service.errors import MovieNotFound, PreconditionFailed
+from service.expected import EXPECTED
+from service.movies.keys import IdempotentCreates
+from service.movies.movie import Movie
+from service.movies.store import Catalogue, Condition
+
+FIELDS = {**MOANA, "runtime": 107}
+WAITING = "select 1 from pg_stat_activity where wait_event = 'advisory'"
+Make = Callable[..., Statements]
+
+
+@pytest.fixture
+async def make(settings: Callable[..., Config], tmp_path: Path) -> AsyncIterator[Make]:
+    """Make statements, with `old` replaced by `new` in the service's queries."""
+    pools = []
+
+    def begin(old: str = ";", new: str = ";") -> Statements:
+        folder = copytree(ROOT / "queries", tmp_path / "queries")
+        file = folder / "movies.sql"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+        config = settings()
+        pools.append(Pool(config.database, approve))
+        return Statements(pools[-1], query_files.load(folder, EXPECTED), 3, 0)
+
+    yield begin
+    for pool in pools:
+        await pool.close(timeout=0)
+
+
+@pytest.fixture
+def sharing(settings: Callable[..., Config]) -> Sharing:
+    """How requests share statements."""
+    return settings().sharing
+
+
+async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -> None:
+    """PostgreSQL may return the rows of a statement in any order."""
+    joined = "join new as n on n.id = c.id"
+    catalogue = Catalogue(make(f"{joined};", f"{joined} order by n.position desc;"), sharing)
+
+    movies = await asyncio.gather(
+        *(catalogue.create({**FIELDS, "title": title}) for title in ("a", "b", "c"))
+    )
+
+    assert [movie.title for movie in movies] == ["a", "b", "c"]
+
+
+async def test_a_create_is_on_disk_before_its_response(
+    make: Make, sharing: Sharing, execute: Execute
+) -> None:
+    """`synchronous_commit` stays as the DBA has set it."""
+    set_for_database(execute, "synchronous_commit = on")
+    execute("create table seen (setting text)")
+    note = "insert into seen values (current_setting('synchronous_commit')); return new"
+    execute(
+        f"create function note() returns trigger language plpgsql as $$ begin {note}; end $$;"
+        "create trigger note before insert on movies for each row execute function note()"
+    )
+    statements = make()
+
+    await Catalogue(statements, sharing).create(FIELDS)
+    await IdempotentCreates(statements, sharing).create("a", FIELDS)
+
+    assert execute("select setting from seen") == [("on",)] * 2
+
+
+async def test_a_statement_has_at_most_32_keys(
+    make: Make, sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each key takes a lock, and all sessions together have 6400 by default."""
+    statements = make()
+    fetch = statements.fetch
+    keys = []
+
+    async def fetch_and_count(name: str, parameters: dict[str, str], **options: Any) -> Any:
+        keys.append(len(orjson.loads(parameters["requests"])))
+        return await fetch(name, parameters, **options)
+
+    monkeypatch.setattr(statements, "fetch", fetch_and_count)
+    idempotent_creates = IdempotentCreates(statements, sharing)
+
+    await asyncio.gather(*(idempotent_creates.create(str(number), FIELDS) for number in range(100)))
+
+    assert (max(keys), sum(keys)) == (32, 100)
+
+
+@pytest.mark.parametrize("method", ["update", "delete"])
+@pytest.mark.parametrize(
+    ("theirs", "condition", "error"),
+    [
+        ("update movies set year = 2000", Condition(versions=[1]), PreconditionFailed),
+        ("update movies set year = 2000", Condition(versions=[2]), None),
+        ("update movies set year = 2000", Condition(other_than=[1]), None),
+        ("delete from movies", Condition(versions=[1]), MovieNotFound),
+        ("select from movies", Condition(versions=[1]), None),
+    ],
+)
+async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 - the cases
+    make: Make,
+    sharing: Sharing,
+    execute: Execute,
+    database: str,
+    method: str,
+    theirs: str,
+    condition: Condition,
+    error: type[Exception] | None,
+) -> None:
+    """Not in the statement's snapshot, because another session may change the movie after it."""
+    gate = "from pg_advisory_xact_lock_shared(1), jsonb_to_recordset(:"
+    catalogue = Catalogue(make("from jsonb_to_recordset(:", gate), sharing)
+    execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")
+    changes = [{"runtime": 2}] if method == "update" else []
+
+    with closing(psycopg2.connect(database)) as holder, holder.cursor() as cursor:
+        cursor.execute("select pg_advisory_lock(1)")
+        outcome = asyncio.create_task(getattr(catalogue, method)(1, *changes, condition))
+        await until(lambda: execute(f"{WAITING} and datname = current_database()"))
+        execute(theirs)
+
+    assert type((await asyncio.gather(outcome, return_exceptions=True))[0]) is (error or Movie)

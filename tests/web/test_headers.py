@@ -1,0 +1,82 @@
+"""Tests the headers of every response."""
+
+from collections.abc import Mapping
+
+from conftest import MOANA, Client, Start
+from wire import exchange
+
+from service.web.headers import CONSTANT_HEADERS
+
+POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+
+async def answers(client: Client) -> list[Mapping[str, str]]:
+    """Return the headers of a success, of errors, and of an error of the parser."""
+    responses = [
+        await client.get("/v1/healthcheck"),
+        await client.post("/v1/movies", json=MOANA),
+        await client.get("/v1/movies"),
+        await client.get("/v1/movies/1"),
+        await client.head("/v1/movies/1"),
+        await client.post("/v1/movies", data=b"{"),
+        await client.get("/v1/movies?page=0"),
+        await client.get("/nowhere"),
+        await client.put("/v1/movies"),
+        await client.options("/v1/movies"),
+    ]
+    for response in responses[2], responses[3]:
+        tag = {"If-None-Match": response.headers["ETag"]}
+        responses.append(await client.get(response.url.path, headers=tag))
+        assert responses[-1].status == 304
+    sent = [
+        b"NONSENSE\r\n\r\n",
+        b"GET /v1/movies/1 HTTP/1.0\r\n\r\n",
+        b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        b"GET /nowhere HTTP/1.1\r\nHost: a\r\nExpect: magic\r\n\r\n",
+    ]
+    others = [(await exchange(client, each))[1] for each in sent]
+    return [*(response.headers for response in responses), *others]
+
+
+async def test_every_response_is_safe_in_a_browser(client: Client) -> None:
+    """No sniffing, scripts, frames or referrers; the software's name is hidden."""
+    for headers in await answers(client):
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Content-Security-Policy"] == POLICY
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Server"] == "movie-catalogue"
+        assert headers["Cache-Control"]
+        assert "Strict-Transport-Security" not in headers
+        assert "Set-Cookie" not in headers
+
+
+async def test_a_response_keeps_its_own_headers(client: Client) -> None:
+    """The page has its own policy and may be cached; each header is there once."""
+    response = await client.get("/v1/docs")
+
+    assert response.headers.getall("Cache-Control") == ["no-cache"]
+    (policy,) = response.headers.getall("Content-Security-Policy")
+    assert "script-src 'self'" in policy
+    for name in CONSTANT_HEADERS:
+        assert len(response.headers.getall(name)) == 1
+
+
+async def test_errors_are_not_cached(client: Client) -> None:
+    """A missing movie may be created soon, and caches may store 404 and 405 (RFC 9111, 4.2.2)."""
+    responses = [
+        await client.get("/v1/movies/1"),
+        await client.get("/nowhere"),
+        await client.post("/v1/movies", data="{}"),
+        await client.request("TRACE", "/v1/movies"),
+    ]
+
+    assert [response.status for response in responses] == [404, 404, 422, 405]
+    assert {response.headers["Cache-Control"] for response in responses} == {"no-store"}
+
+
+async def test_hsts_is_sent_where_it_is_configured(start: Start) -> None:
+    """Every response has it, with the configured seconds."""
+    client = await start(server__hsts=31536000)
+
+    for headers in await answers(client):
+        assert headers["Strict-Transport-Security"] == "max-age=31536000"
