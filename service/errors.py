@@ -1,12 +1,12 @@
-"""The errors of the catalogue, independent of HTTP and SQL.
+"""The errors that clients and operators are told about, each with what a client gets.
 
-`web/problems.py` maps each of them to its HTTP status.
+`web/problems.py` builds the responses. A resource defines errors of its own beside its handlers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 
 class Failure(NamedTuple):
@@ -16,14 +16,34 @@ class Failure(NamedTuple):
     detail: str
 
 
-class CatalogueError(Exception):
-    """An error that clients are told about.
+class Problem(NamedTuple):
+    """A kind of error (RFC 9457); docs/clients/problems.md says what happened, and how to fix it.
 
-    `Malformed`, `MalformedHeader`, `WrongKey`, `KeyInUse`, `Unauthorized`, `Forbidden` and
-    `LimitReached` have a text, which clients read.
+    `detail`: for clients; empty: they get the text of the error. `example` and `failures`: for the
+    reference, if the detail or the failures vary.
     """
 
+    slug: str  # the fragment of `type`, which clients rely on
+    title: str
+    status: int
+    detail: str = ""
+    example: str = ""
     failures: Sequence[Failure] = ()
+
+
+class CatalogueError(Exception):
+    """An error that clients are told about."""
+
+    problem: ClassVar[Problem] = Problem(
+        "internal-error", "Internal server error", 500, "unexpected error; the log has the details"
+    )
+    failures: Sequence[Failure] = ()
+    retry_after: int | None = None  # seconds, if a repeat may succeed
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of its response."""
+        return {} if self.retry_after is None else {"Retry-After": f"{self.retry_after}"}
 
 
 class Malformed(CatalogueError):
@@ -32,6 +52,16 @@ class Malformed(CatalogueError):
     `mistake`: the first one. `failures`: every mistake of an object that could be parsed, also the
     rules that it breaks.
     """
+
+    problem = Problem(
+        "malformed-body",
+        "Malformed request body",
+        400,
+        example='unknown field "titel"; a movie has title, year, runtime, genres',
+        failures=[
+            Failure("titel", 'unknown field "titel"; a movie has title, year, runtime, genres')
+        ],
+    )
 
     def __init__(self, mistake: str, failures: Sequence[Failure] = ()) -> None:
         super().__init__(mistake)
@@ -45,9 +75,20 @@ class Malformed(CatalogueError):
 
 
 class Invalid(CatalogueError):
-    """A readable movie that breaks rules: every failure at once."""
+    """Readable input that breaks rules: every failure at once."""
 
-    def __init__(self, failures: list[Failure]) -> None:
+    problem = Problem(
+        "validation-failed",
+        "Validation failed",
+        422,
+        "the request breaks a rule of the catalogue; see errors",
+        failures=[
+            Failure("year", "must not be in the future"),
+            Failure("genres/1", "must not be repeated"),
+        ],
+    )
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__(failures)
         self.failures = failures
 
@@ -55,23 +96,48 @@ class Invalid(CatalogueError):
 class WrongParameters(Invalid):
     """A query string with wrong parameters: every failure at once."""
 
-
-class CursorExpired(CatalogueError):
-    """The feed of changes no longer has all changes behind the cursor."""
+    problem = Problem(
+        "wrong-parameters",
+        "Wrong query parameters",
+        422,
+        "a query parameter is wrong; see errors",
+        failures=[Failure("year", "must be years like 1990, 1990..1999, 1990.. or ..1999")],
+    )
 
 
 class WrongKey(CatalogueError):
     """The Idempotency-Key header does not have the form of a key."""
 
+    problem = Problem(
+        "wrong-idempotency-key",
+        "Wrong Idempotency-Key",
+        400,
+        "expected one Idempotency-Key of 1 to 255 printable ASCII characters,"
+        ' optionally in double quotes: abc or "abc"',
+    )
+
 
 class KeyReused(CatalogueError):
-    """The Idempotency-Key was already used with another movie."""
+    """The Idempotency-Key was already used with other content."""
+
+    problem = Problem(
+        "idempotency-key-reused",
+        "Idempotency-Key already used",
+        422,
+        "this Idempotency-Key was already sent with another movie or batch",
+    )
 
 
 class KeyInUse(CatalogueError):
-    """No response to the Idempotency-Key can be sent now (`retry_after` in seconds)."""
+    """No response to the Idempotency-Key can be sent now."""
 
     retry_after = 1
+    problem = Problem(
+        "idempotency-key-in-use",
+        "Idempotency-Key in use",
+        409,
+        example="another request with this Idempotency-Key is still running",
+    )
 
 
 class RuleBroken(CatalogueError):
@@ -85,44 +151,107 @@ class RuleBroken(CatalogueError):
 class MalformedHeader(CatalogueError):
     """A header of the request cannot be read."""
 
+    problem = Problem(
+        "malformed-header",
+        "Malformed header",
+        400,
+        example='If-Match must be * or tags like "7-1", found "7-1 without quotes"',
+    )
+
 
 class BodyTimedOut(CatalogueError):
     """The request body did not arrive in time."""
 
+    problem = Problem(
+        "body-timeout", "Request timeout", 408, "the request body did not arrive in time"
+    )
+
 
 class PreconditionFailed(CatalogueError):
-    """The movie does not match the conditions of the request; it was not changed."""
+    """The resource does not match the conditions of the request; it was not changed."""
+
+    problem = Problem(
+        "precondition-failed",
+        "Precondition failed",
+        412,
+        "the movie does not match the conditions of the request; compare its ETag",
+    )
 
 
 class PreconditionRequired(CatalogueError):
     """This deployment requires If-Match for updates and deletes."""
 
+    problem = Problem(
+        "precondition-required",
+        "Precondition required",
+        428,
+        "updates and deletes require If-Match with the ETag of the movie",
+    )
 
-class MovieNotFound(CatalogueError):
-    """No movie has this id."""
+
+class NotFound(CatalogueError):
+    """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
+
+    problem = Problem("not-found", "Not found", 404, example="there is no movie with this id")
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"there is no {kind} with this id")
 
 
 class Unauthorized(CatalogueError):
-    """The request needs a token, or another one; the text says which.
+    """The request needs a token, or another one; the text says which (RFC 6750, 3).
 
     `is_token_sent`: whether it had a token, which is invalid.
     """
+
+    problem = Problem(
+        "unauthorized",
+        "Unauthorized",
+        401,
+        example="the request needs a token; expected Authorization: Bearer mc_...",
+    )
 
     def __init__(self, text: str, *, is_token_sent: bool) -> None:
         super().__init__(text)
         self.is_token_sent = is_token_sent
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The challenge; with `error` only if a token was sent."""
+        more = ', error="invalid_token"' if self.is_token_sent else ""
+        return {"WWW-Authenticate": f"{CHALLENGE}{more}"}
+
 
 class Forbidden(CatalogueError):
     """The client's scopes do not include `scope`, which the request needs."""
+
+    problem = Problem(
+        "forbidden", "Forbidden", 403, example="the token does not have the scope write"
+    )
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"the token does not have the scope {scope}")
         self.scope = scope
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The challenge (RFC 6750, 3)."""
+        more = f'error="insufficient_scope", scope="{self.scope}"'
+        return {"WWW-Authenticate": f"{CHALLENGE}, {more}"}
+
+
+CHALLENGE = 'Bearer realm="movie catalogue"'
+
 
 class OriginNotAllowed(CatalogueError):
     """A page of an origin that is not in `cors_origins` sent a change."""
+
+    problem = Problem(
+        "origin-not-allowed",
+        "Origin not allowed",
+        403,
+        "pages of this origin may not change movies",
+    )
 
 
 class Policy(NamedTuple):
@@ -136,11 +265,31 @@ class Policy(NamedTuple):
 class LimitReached(CatalogueError):
     """The client has used up a limit; `remaining` units are left (`retry_after` in seconds)."""
 
+    problem = Problem(
+        "limit-reached",
+        "Too many requests",
+        429,
+        example="the limit is 10 units per second, and 100 at once; this request takes 1: try again"
+        " in 3 s",
+    )
+
+    retry_after: int
+
     def __init__(self, text: str, policy: Policy, remaining: int, retry_after: int) -> None:
         super().__init__(text)
         self.policy = policy
         self.remaining = remaining
         self.retry_after = retry_after
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The limit, and what is left of it (draft-ietf-httpapi-ratelimit-headers-10)."""
+        name, quota, window_s = self.policy
+        return {
+            **super().headers,
+            "RateLimit-Policy": f'"{name}";q={quota};w={window_s}',
+            "RateLimit": f'"{name}";r={self.remaining};t={self.retry_after}',
+        }
 
 
 class Refusal(StrEnum):
@@ -160,10 +309,16 @@ class Refusal(StrEnum):
 class Unavailable(CatalogueError):
     """The database is unreachable, overloaded or too slow; the client may retry.
 
-    The text is for the log only (`retry_after` in seconds).
+    The text is for the log only.
     """
 
     retry_after = 1
+    problem = Problem(
+        "unavailable",
+        "Service unavailable",
+        503,
+        "the service is temporarily unavailable; try again later",
+    )
 
     def __init__(self, text: str, refusal: Refusal) -> None:
         super().__init__(text)

@@ -16,7 +16,7 @@ from service.context import RequestContext
 from service.database.query import Expected
 from service.database.replicas import Replicas
 from service.database.statements import Statements
-from service.errors import CursorExpired, Refusal, Unavailable
+from service.errors import CatalogueError, Problem, Refusal, Unavailable
 from service.movies.movie import COLUMN_TYPES, Movie
 
 QUERIES: Mapping[str, Expected] = {
@@ -45,6 +45,17 @@ POLL_S = 0.2  # while requests wait for changes
 END_S = 1.0  # for which the end of the feed is remembered, if it is on
 MAX_WAITING = 1000  # requests; further ones are refused
 AT_ONCE = 10  # requests that are answered before others have their turn
+
+
+class CursorExpired(CatalogueError):
+    """The feed of changes no longer has all changes behind the cursor."""
+
+    problem = Problem(
+        "cursor-expired",
+        "Cursor expired",
+        410,
+        "the feed no longer has all changes after this cursor; start again with a whole list",
+    )
 
 
 class FeedPlace(NamedTuple):

@@ -9,6 +9,7 @@ from marshmallow import Schema
 
 from service.changes.cursors import decode_change, encode_change
 from service.changes.feed import PAGE_CHANGES, Change, ChangePage, Feed
+from service.errors import CatalogueError, NotFound
 from service.movies.movie import movie_json
 from service.web.bodies import ClientGone
 from service.web.compression import Content, LargeResponse
@@ -36,6 +37,20 @@ class ChangesQuery(Schema):
 
 
 SCHEMA = ChangesQuery()
+
+
+class FeedOff(CatalogueError):
+    """This deployment has no feed."""
+
+    problem = NotFound.problem._replace(
+        detail="nothing exists at this path: the operator of this service has switched the feed of"
+        " changes off"
+    )
+
+
+async def refuse(_: web.Request) -> web.StreamResponse:
+    """404: there is no feed."""
+    raise FeedOff
 
 
 @dataclass(frozen=True)

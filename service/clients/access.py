@@ -7,7 +7,6 @@ from aiohttp import hdrs, web
 
 from service.clients.clients import Client, Clients, Scope
 from service.clients.limits import Limits
-from service.clients.tokens import EXPECTED_HEADER
 from service.config import Access
 from service.context import RequestContext
 from service.errors import Forbidden, MalformedHeader, Unauthorized
@@ -46,7 +45,7 @@ class AccessControl:
             if client.scope < route.scope:
                 raise Forbidden(route.scope.name.lower())
         elif self.anonymous < route.scope:
-            raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
+            raise Unauthorized(Unauthorized.problem.example, is_token_sent=False)
         if self._limits.are_on:
             await self._limits.charge(context, count_units(request, route.cost))
 
@@ -67,7 +66,7 @@ class AccessControl:
         scheme, _, credentials = sent[0].replace("\t", " ").partition(" ")
         if scheme.lower() != "bearer":
             if self.anonymous < Scope.WRITE:
-                raise Unauthorized(EXPECTED_HEADER, is_token_sent=False)
+                raise Unauthorized(Unauthorized.problem.example, is_token_sent=False)
             return None
         token = credentials.strip(" ")
         try:

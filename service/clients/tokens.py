@@ -14,7 +14,6 @@ from service.database import MAX_BIGINT
 
 PATTERN = re.compile("mc_([1-9][0-9]{0,18})_[A-Za-z0-9_-]{43}")
 CHECKSUM_CHARACTERS = 6
-EXPECTED_HEADER = "the request needs a token; expected Authorization: Bearer mc_..."
 
 
 def make_token(client_id: int) -> str:

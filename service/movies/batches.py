@@ -75,7 +75,7 @@ class Batches:
                 movie, replayed = await create(key, loaded, request[CONTEXT])
         except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this movie only
             problem = problems.describe(request, error)
-            wait = error.retry_after if isinstance(error, problems.RETRYABLE) else 0
+            wait = getattr(error, "retry_after", None) or 0
             return {"status": problem["status"], "problem": problem}, wait
         result = {"status": 201, "movie": movie_json(movie)}
         return (result | {"replayed": True} if replayed else result), 0

@@ -20,7 +20,7 @@ from service.errors import (
     Contended,
     Failure,
     Invalid,
-    MovieNotFound,
+    NotFound,
     PreconditionFailed,
     RuleBroken,
     Unavailable,
@@ -91,10 +91,10 @@ class Catalogue:
         self._deletes = Batcher(delete, sharing, exclusive=True, rows_metric=rows("delete_movies"))
 
     async def get(self, movie_id: int, context: RequestContext | None = None) -> Movie:
-        """Return the movie; raises `MovieNotFound`. `context`: of the request, for logs."""
+        """Return the movie; raises `NotFound`. `context`: of the request, for logs."""
         movie = await self._gets.submit(movie_id, context=context)
         if movie is None:
-            raise MovieNotFound
+            raise NotFound("movie")
         return movie
 
     async def create(
@@ -120,7 +120,7 @@ class Catalogue:
     ) -> Movie:
         """Change the given fields of the movie, in one atomic statement.
 
-        Raises `MovieNotFound`, `PreconditionFailed` or `Invalid`.
+        Raises `NotFound`, `PreconditionFailed` or `Invalid`.
         """
         conditions = {} if condition is ALWAYS else condition._asdict()
         payload = orjson.dumps({"id": movie_id, "fields": changes, **conditions})
@@ -131,7 +131,7 @@ class Catalogue:
     ) -> Movie:
         """Delete the movie and return it.
 
-        Raises `MovieNotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
+        Raises `NotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
         """
         payload = orjson.dumps({"id": movie_id, **condition._asdict()})
         return await self._change("delete_movies", movie_id, payload, context)
@@ -155,7 +155,7 @@ class Catalogue:
         except RuleBroken as error:
             raise to_invalid(error) from error
         if result is None:
-            raise MovieNotFound
+            raise NotFound("movie")
         if result is NotChanged.PREVENTED:
             raise self._statements.report(query, "no change: did a trigger prevent it?")
         if isinstance(result, NotChanged):

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from service.changes.handlers import Changes
+from service.changes.handlers import Changes, refuse
 from service.clients.clients import Scope
 from service.genres import Genres
 from service.movies.batches import Batches
@@ -53,4 +53,6 @@ def make_routes(  # noqa: PLR0913 - the handlers
         routes.append(
             Route("GET", "/v1/changes", changes.list, Scope.READ, "list_changes", LIST_UNITS)
         )
+    else:
+        routes.append(Route("GET", "/v1/changes", refuse, Scope.NONE))
     return routes

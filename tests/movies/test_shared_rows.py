@@ -17,7 +17,7 @@ from service.config import Config, Sharing
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.errors import MovieNotFound, PreconditionFailed
+from service.errors import NotFound, PreconditionFailed
 from service.expected import EXPECTED
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import Movie
@@ -111,7 +111,7 @@ async def test_a_statement_has_at_most_32_keys(
         ("update movies set year = 2000", Condition(versions=[1]), PreconditionFailed),
         ("update movies set year = 2000", Condition(versions=[2]), None),
         ("update movies set year = 2000", Condition(other_than=[1]), None),
-        ("delete from movies", Condition(versions=[1]), MovieNotFound),
+        ("delete from movies", Condition(versions=[1]), NotFound),
         ("select from movies", Condition(versions=[1]), None),
     ],
 )

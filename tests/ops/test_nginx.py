@@ -22,7 +22,7 @@ from support import Execute, add_client, movie_tag, until
 from yarl import URL
 
 from service.errors import Unavailable
-from service.web.problems import BY_SLUG, CONTENT_TYPE, PROBLEMS, REFERENCE
+from service.web.problems import CONTENT_TYPE, REFERENCE, find_problems
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin")
 MAIN = """
@@ -328,7 +328,7 @@ async def test_without_the_service_errors_are_problems(
         assert (response.status, response.content_type) == (503, CONTENT_TYPE)
         assert response.headers["Retry-After"] == "1"
         assert response.headers["X-Request-Id"] == "mine"
-        problem = PROBLEMS[Unavailable]
+        problem = Unavailable.problem
         assert await response.json() == {
             "type": f"{REFERENCE}#{problem.slug}",
             "title": problem.title,
@@ -379,7 +379,7 @@ async def test_what_nginx_itself_refuses_is_a_problem(
     assert f"content-type: {CONTENT_TYPE}" in lines
     problem = json.loads(body)
     assert f"x-request-id: {problem['request_id']}" in lines
-    kind = BY_SLUG[slug]
+    kind = find_problems()[slug]
     assert problem["type"] == f"{REFERENCE}#{slug}"
     assert (problem["title"], problem["status"]) == (kind.title, kind.status)
 

@@ -21,7 +21,7 @@ from service.clients.clients import Scope
 from service.web.conditions import ENTITY_TAGS
 from service.web.contexts import WELL_FORMED_ID
 from service.web.headers import POSITIONS
-from service.web.problems import BY_SLUG, CONTENT_TYPE, example_json
+from service.web.problems import CONTENT_TYPE, example_json, find_problems
 from service.web.reference import schemas
 from service.web.route import Route
 
@@ -266,15 +266,16 @@ def _add_position(described: Json) -> Json:
 
 def _group_problems(slugs: Iterable[str]) -> dict[int, str]:
     """Return the component for each status: the slugs of its problems, separated by dots."""
-    by_status = attrgetter("status", "slug")
-    problems = sorted((BY_SLUG[slug] for slug in set(slugs)), key=by_status)
+    by_status, known = attrgetter("status", "slug"), find_problems()
+    problems = sorted((known[slug] for slug in set(slugs)), key=by_status)
     groups = groupby(problems, attrgetter("status"))
     return {status: ".".join(problem.slug for problem in same) for status, same in groups}
 
 
 def _problem_response(group: str) -> Json:
     """Describe the response for problems of one status, by the name of the component."""
-    problems = [BY_SLUG[slug] for slug in group.split(".")]
+    known = find_problems()
+    problems = [known[slug] for slug in group.split(".")]
     examples = {p.slug: {"summary": p.title, "value": example_json(p)} for p in problems}
     return response(
         ", or ".join(problem.title for problem in problems),

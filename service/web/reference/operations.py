@@ -10,13 +10,14 @@ from marshmallow import Schema
 
 from service.changes.handlers import SCHEMA as CHANGES_SCHEMA
 from service.database import MAX_BIGINT
+from service.errors import Invalid
 from service.movies.batch_fields import BATCH, MAX_MOVIES
 from service.movies.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.movies.parameters import PARAMETERS
 from service.movies.rules import MOVIE
 from service.movies.streams import STREAMS
 from service.web.idempotency_keys import HEADER_NAME, KEY_PATTERN
-from service.web.problems import BY_SLUG, example_json
+from service.web.problems import example_json
 from service.web.query_strings import QueryParameter, list_parameters
 from service.web.reference import schemas
 from service.web.reference.document import (
@@ -201,7 +202,7 @@ OPERATIONS: Mapping[str, Operation] = {
             ("Preference-Applied", "Retry-After"),
             results=[
                 {"status": 201, "movie": schemas.make_example(schemas.Movie())},
-                {"status": 422, "problem": example_json(BY_SLUG["validation-failed"])},
+                {"status": 422, "problem": example_json(Invalid.problem)},
             ],
         ),
     ),

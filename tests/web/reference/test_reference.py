@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from support import Execute, add_client, bearer, get_app
 
-from service.web.problems import BY_SLUG, REFERENCE
+from service.web.problems import REFERENCE, find_problems
 from service.web.reference import handlers
 from service.web.reference.documents import DOCS, DOCUMENTS
 
@@ -425,7 +425,7 @@ async def test_the_type_of_a_problem_leads_to_its_section(client: Client) -> Non
     problem = await (await client.get("/nowhere")).json()
 
     assert problem["type"] == f"{REFERENCE}#not-found"
-    for slug in BY_SLUG:
+    for slug in find_problems():
         assert f'id="{slug}"' in page, slug
         assert f'href="#{slug}"' in page, slug
 
