@@ -14,13 +14,14 @@ from service import __version__
 from service.changes.feed import Feed
 from service.changes.handlers import Changes
 from service.clients.access import AccessControl
-from service.clients.clients import Clients, Scope
+from service.clients.clients import Clients
 from service.clients.limits import Limits
 from service.config import Config, Operations
 from service.database.clearing import Clearing
 from service.database.pool import Pool, Slots
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Share, Statements
+from service.database.store import Store
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
@@ -32,7 +33,7 @@ from service.movies.handlers import Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.listing import Listing
 from service.movies.lists import Lists
-from service.movies.store import Catalogue
+from service.movies.movie import MOVIES
 from service.movies.suggestions import Suggestions
 from service.telemetry.metrics import Metrics
 from service.web.access_log import AccessLog
@@ -43,7 +44,7 @@ from service.web.operators import MetricsPage, make_operations_routes
 from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
 from service.web.reference.operations import OPERATIONS
-from service.web.route import Route
+from service.web.route import Route, Scope
 from service.web.routes import make_routes
 from service.web.runner import OPERATIONS_APP, choose_max_connections
 
@@ -143,7 +144,7 @@ def _make_routes(
     statements, server, pool = sources.make_statements(), config.server, sources.pool
     lists = sources.make_reads("lists")
     listing = Listing(lists, sources.make_reads("streams"))
-    catalogue = Catalogue(statements, config.sharing, sources.make_reads())
+    store = Store(MOVIES, statements, config.sharing, sources.make_reads())
     creates = IdempotentCreates(statements, config.sharing)
     feed = None
     if config.changes.keep_days:
@@ -155,7 +156,7 @@ def _make_routes(
     routes = make_routes(
         health=health,
         lists=Lists(
-            catalogue,
+            store,
             listing,
             Suggestions(lists),
             feed,
@@ -164,8 +165,8 @@ def _make_routes(
             server.max_streams > 0,
             server.cache_seconds,
         ),
-        movies=Movies(catalogue, creates, bodies, require_if_match=server.require_if_match),
-        batches=Batches(catalogue, creates, bodies, access),
+        movies=Movies(store, creates, bodies, require_if_match=server.require_if_match),
+        batches=Batches(store, creates, bodies, access),
         changes=Changes(feed, cycle) if feed else None,
         genres=Genres(GenreCounts(lists, max_lag), server.cache_seconds),
         reference=Reference(

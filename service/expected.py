@@ -11,7 +11,7 @@ from service.database import replicas as replication
 from service.database.query import Expected, Query
 from service.movies import exporting, importing, listing, suggestions
 from service.movies import keys as idempotency
-from service.movies import store as movies
+from service.movies.movie import MOVIES
 
 EXPECTED: Mapping[str, Expected] = {
     **administration.QUERIES,
@@ -23,7 +23,7 @@ EXPECTED: Mapping[str, Expected] = {
     **idempotency.QUERIES,
     **importing.QUERIES,
     **listing.QUERIES,
-    **movies.QUERIES,
+    **MOVIES.expect_queries(),
     **replication.QUERIES,
     **suggestions.QUERIES,
     **verification.QUERIES,

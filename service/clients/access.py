@@ -5,13 +5,13 @@ Only routes with a scope ask. They ask before they look at anything else of the 
 
 from aiohttp import hdrs, web
 
-from service.clients.clients import Client, Clients, Scope
+from service.clients.clients import Client, Clients
 from service.clients.limits import Limits
 from service.config import Access
 from service.context import RequestContext
 from service.errors import Forbidden, MalformedHeader, Unauthorized
 from service.web.contexts import CONTEXT
-from service.web.route import Route
+from service.web.route import Route, Scope
 from service.web.strict_json import MAX_BYTES
 
 UNIT_BYTES = 65_536  # a body takes a unit of the rate limit for as many bytes, or fewer

@@ -6,11 +6,11 @@ from functools import partial
 
 import orjson
 
-from service.clients.clients import Scope
 from service.clients.tokens import hash_token, make_token
 from service.database.query import Expected
 from service.database.transactions import Transaction
 from service.errors import OperatorError
+from service.web.route import Scope
 
 # The columns of the list. Times are texts; null: never, or not revoked.
 LISTED: Mapping[str, object] = {

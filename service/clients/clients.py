@@ -6,7 +6,6 @@ within that time in every process. Wrong tokens are not remembered: they share s
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum
 from hmac import compare_digest
 from typing import NamedTuple, get_type_hints
 
@@ -26,6 +25,7 @@ from service.errors import (
     Unauthorized,
     Unavailable,
 )
+from service.web.route import Scope
 
 
 class StoredClient(NamedTuple):
@@ -64,15 +64,6 @@ UNKNOWN = "the token is not known here"
 EXPIRED = "the token has expired"
 REVOKED = "the token was revoked"
 ROTATED = "the token was replaced by another one"
-
-
-class Scope(IntEnum):
-    """What a client may do; each scope includes the scopes above it."""
-
-    NONE = 0
-    READ = 1
-    WRITE = 2
-    ADMIN = 3
 
 
 class Client(NamedTuple):

@@ -14,12 +14,12 @@ from functools import partial
 import click
 
 from service.clients import administration
-from service.clients.clients import Scope
 from service.config import Config
 from service.database import query_files, transactions
 from service.database.embedded import with_database
 from service.database.transactions import Transaction
 from service.errors import OperatorError
+from service.web.route import Scope
 
 MAX_NAME = 100  # characters, as the table allows
 MINUTE = "%Y-%m-%d %H:%M UTC"

@@ -63,7 +63,11 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
-    if isinstance(error, CAUSED_BY_CLIENTS) and not query.is_read_only and not _is_own(error):
+    if (
+        isinstance(error, CAUSED_BY_CLIENTS)
+        and not query.is_read_only
+        and not _is_own(query, error)
+    ):
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name} ({query.location}): {describe_error(error)}"
     if isinstance(error, CONTENDED):
@@ -77,13 +81,14 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
     )
 
 
-def _is_own(error: psycopg2.Error) -> bool:
+def _is_own(query: Query, error: psycopg2.Error) -> bool:
     """Whether no client can break this constraint: it sends neither nulls nor ids."""
-    constraint = error.diag.constraint_name or ""
+    constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
     if constraint == "idempotency_keys_pkey":  # another request has stored this key meanwhile
         return False
     return (
         isinstance(error, postgres.NotNullViolation)
-        or constraint == "movies_pkey"  # the sequence is behind
-        or error.diag.table_name in OWN_TABLES
+        or table in OWN_TABLES
+        # The sequence of the resource's table is behind.
+        or (table in query.name and constraint == f"{table}_pkey")
     )

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from service.clients.access import AccessControl
+from service.database.store import Store
 from service.movies.batch_fields import BATCH, LENIENT_BATCH, Loaded, load_movies
 from service.movies.keys import BATCH_KEY, IdempotentCreates
-from service.movies.movie import movie_json
-from service.movies.store import Catalogue
+from service.movies.movie import Movie, movie_json
 from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.contexts import CONTEXT
@@ -27,7 +27,7 @@ HANDLING = re.compile(r"(?:^|[,\s])handling\s*=\s*\"?([a-z]+)", re.IGNORECASE)
 class Batches:
     """The handler of batches."""
 
-    catalogue: Catalogue
+    store: Store[Movie]
     idempotent_creates: IdempotentCreates
     bodies: BodyReader
     access: AccessControl
@@ -69,7 +69,7 @@ class Batches:
             if isinstance(loaded, Exception):
                 raise loaded  # noqa: TRY301 - handled as those of the database
             if key is None:
-                movie, replayed = await self.catalogue.create(loaded, request[CONTEXT]), False
+                movie, replayed = await self.store.create(loaded, request[CONTEXT]), False
             else:
                 create = self.idempotent_creates.create
                 movie, replayed = await create(key, loaded, request[CONTEXT])

@@ -3,30 +3,31 @@
 They raise the errors of the catalogue; the middleware turns these into responses.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from service.database import MAX_BIGINT
+from service.database.store import Store
 from service.movies.keys import IdempotentCreates
+from service.movies.movie import Movie, movie_json
 from service.movies.preconditions import movie_headers, parse_preconditions
 from service.movies.rules import MOVIE, OPTIONAL
-from service.movies.store import Catalogue
 from service.web.bodies import BodyReader
 from service.web.conditions import is_not_modified, not_modified_headers
 from service.web.contexts import CONTEXT
 from service.web.direct_response import DirectResponse
 from service.web.fields import load_fields
 from service.web.idempotency_keys import HEADER_NAME, parse_key
-from service.web.query_strings import reject_query_string
-from service.web.responses import movie_response
+from service.web.query_strings import parse_id, reject_query_string
+from service.web.responses import item_response
 
 
 @dataclass(frozen=True)
 class Movies:
     """Create, show, update, replace and delete movies."""
 
-    catalogue: Catalogue
+    store: Store[Movie]
     idempotent_creates: IdempotentCreates
     bodies: BodyReader
     require_if_match: bool
@@ -38,22 +39,22 @@ class Movies:
         key = parse_key(request) if HEADER_NAME in request.headers else None
         fields = load_fields(MOVIE, await self.bodies.read_object(request))
         if key is None:
-            movie, replayed = await self.catalogue.create(fields, request[CONTEXT]), False
+            movie, replayed = await self.store.create(fields, request[CONTEXT]), False
         else:
             movie, replayed = await self.idempotent_creates.create(key, fields, request[CONTEXT])
         headers = movie_headers(movie)
         headers["Location"] = f"/v1/movies/{movie.id}"
         if replayed:
             headers["Idempotency-Replayed"] = "true"
-        return movie_response(movie, headers, status=201)
+        return _respond(movie, headers, status=201)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """Return the movie: 200, or 304 if the client has it."""
-        movie = await self.catalogue.get(_parse_target(request), request[CONTEXT])
+        movie = await self.store.get(parse_id(request), request[CONTEXT])
         headers = movie_headers(movie)
         if is_not_modified(request, headers):
             return DirectResponse(b"", not_modified_headers(headers), 304)
-        return movie_response(movie, headers)
+        return _respond(movie, headers)
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change only the fields that are sent (RFC 7396): 200 and the movie."""
@@ -65,28 +66,22 @@ class Movies:
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the movie: 200 and the movie as it was."""
-        movie_id = _parse_target(request)
+        movie_id = parse_id(request)
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
-        movie = await self.catalogue.delete(movie_id, condition, request[CONTEXT])
-        return movie_response(movie, {"Cache-Control": "no-store"})
+        movie = await self.store.delete(movie_id, condition, request[CONTEXT])
+        return _respond(movie, {"Cache-Control": "no-store"})
 
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
-        movie_id = _parse_target(request)
+        movie_id = parse_id(request)
         sent = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
         changes = sent if partial else dict.fromkeys(OPTIONAL) | sent
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
-        movie = await self.catalogue.update(movie_id, changes, condition, request[CONTEXT])
+        movie = await self.store.update(movie_id, changes, condition, request[CONTEXT])
         headers = movie_headers(movie)
         # The response is the current state of this path (RFC 9110, 8.7).
         headers["Content-Location"] = f"/v1/movies/{movie.id}"
-        return movie_response(movie, headers)
+        return _respond(movie, headers)
 
 
-def _parse_target(request: web.Request) -> int:
-    """Return the movie's id; `HTTPNotFound`, or `WrongParameters` for a query string."""
-    if request.rel_url.raw_query_string:
-        reject_query_string(request)
-    movie_id = int(request.match_info["id"])
-    if movie_id > MAX_BIGINT:
-        raise web.HTTPNotFound  # as for every path without an id
-    return movie_id
+def _respond(movie: Movie, headers: Mapping[str, str], status: int = 200) -> DirectResponse:
+    return item_response("movie", movie_json(movie), headers, status)

@@ -20,8 +20,7 @@ from service.database.batching import Batcher, Rows, join_payloads, list_context
 from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import KeyInUse, KeyReused, RuleBroken
-from service.movies.movie import COLUMN_TYPES, Movie
-from service.movies.store import to_invalid
+from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
 RESPONSE = {"transaction": int, "position": int, "fingerprint": str, **COLUMN_TYPES}
 USED_BY = "POST a movie with an Idempotency-Key"
@@ -120,7 +119,7 @@ class IdempotentCreates:
                 "create_movies_once", own_key, fingerprint, create, get
             )
         except RuleBroken as error:
-            raise to_invalid(error) from error
+            raise MOVIES.to_invalid(error) from error
         return movie, is_replayed
 
     async def create_all(
@@ -141,7 +140,7 @@ class IdempotentCreates:
             get = partial(self._run_batch, "get_batch_response", {"key": own_key}, number, context)
             return await self._create_once("create_batch_once", own_key, fingerprint, create, get)
         except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
-            raise to_invalid(error, "movies") from error
+            raise MOVIES.to_invalid(error, "movies") from error
 
     async def _run_batch(
         self, query: str, parameters: Mapping[str, str], number: int, context: RequestContext

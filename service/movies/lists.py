@@ -12,12 +12,12 @@ from service.changes.feed import Feed
 from service.config import Sharing
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.pool import Slots
+from service.database.store import Store
 from service.movies.listing import Listing
-from service.movies.movie import Form, movie_json
+from service.movies.movie import Form, Movie, movie_json
 from service.movies.pages import EncodedPage, encode_page, make_link
 from service.movies.paging import Filter, Page
 from service.movies.parameters import ListQuery, parse_list_query
-from service.movies.store import Catalogue
 from service.movies.streams import choose_form, stream_movies
 from service.movies.suggestions import Suggestions
 from service.web.contexts import CONTEXT
@@ -34,7 +34,7 @@ class Lists:
     body. Each page has a batcher of its own, which lives as long as requests wait for it.
     """
 
-    catalogue: Catalogue
+    store: Store[Movie]
     listing: Listing
     suggestions: Suggestions
     feed: Feed | None
@@ -87,7 +87,7 @@ class Lists:
         self, request: web.Request, query: ListQuery, form: Form | None = None
     ) -> web.StreamResponse:
         """Return the movies with these ids, in this order; in a form of streams, or as JSON."""
-        found = await self.catalogue.get_several(query.ids, [request[CONTEXT]])
+        found = await self.store.get_several(query.ids, [request[CONTEXT]])
         movies = [found[each] for each in query.ids if each in found]
         if form:
             body = form.head + b"".join([form.encode(movie_json(movie)) for movie in movies])

@@ -9,9 +9,9 @@ import re
 from aiohttp import hdrs, web
 
 from service.database import MAX_INTEGER
+from service.database.store import ALWAYS, Condition
 from service.errors import PreconditionRequired
 from service.movies.movie import FORM, Movie
-from service.movies.store import ALWAYS, Condition
 from service.web.conditions import Tags, format_date, parse_required_date, parse_tags
 
 MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")

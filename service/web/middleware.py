@@ -7,8 +7,6 @@ from functools import partial
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from service.clients.access import AccessControl
-from service.clients.clients import Scope
 from service.config import Server as Settings
 from service.context import POSITION, RequestContext
 from service.errors import Refusal, Unavailable
@@ -22,7 +20,7 @@ from service.web.headers import (
     parse_position,
     require_allowed_origin,
 )
-from service.web.route import Route
+from service.web.route import Access, Route, Scope
 
 UPGRADE = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}  # of a 426: RFC 9110, 7.8
 CHECK_INTERVAL_S = 0.5
@@ -44,7 +42,7 @@ class RequestCycle:
     def __init__(
         self,
         settings: Settings,
-        access: AccessControl,
+        access: Access,
         metrics: Metrics,
         access_log: AccessLog | None = None,
     ) -> None:

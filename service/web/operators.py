@@ -8,12 +8,11 @@ import hmac
 
 from aiohttp import web
 
-from service.clients.clients import Scope
 from service.telemetry.metrics import Metrics
 from service.web import problems
 from service.web.compression import Content, LargeResponse
 from service.web.health import Health
-from service.web.route import Route
+from service.web.route import Route, Scope
 
 
 class MetricsPage:

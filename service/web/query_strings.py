@@ -14,7 +14,7 @@ from aiohttp import web
 from marshmallow import Schema, ValidationError
 from marshmallow.fields import Field
 
-from service.database import MAX_INTEGER
+from service.database import MAX_BIGINT, MAX_INTEGER
 from service.errors import Failure, WrongParameters, quote
 from service.web.fields import Values
 
@@ -74,6 +74,16 @@ def reject_query_string(request: web.Request) -> None:
     """Raise `WrongParameters` if there is a query string, on paths without parameters."""
     if query := request.rel_url.raw_query_string:
         parse_query(query, NO_PARAMETERS)
+
+
+def parse_id(request: web.Request) -> int:
+    """Return the id in the path; `HTTPNotFound`, or `WrongParameters` for a query string."""
+    if request.rel_url.raw_query_string:
+        reject_query_string(request)
+    found = int(request.match_info["id"])
+    if found > MAX_BIGINT:
+        raise web.HTTPNotFound  # as for every path without an id
+    return found
 
 
 def parse_query(query: str, schema: Schema) -> Values:

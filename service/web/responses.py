@@ -6,7 +6,6 @@ import orjson
 from aiohttp import hdrs, web
 
 from service.context import POSITION
-from service.movies.movie import Movie, movie_json
 from service.web.compression import Content, LargeResponse
 from service.web.conditions import content_headers, is_not_modified, not_modified_headers
 from service.web.direct_response import DirectResponse
@@ -27,9 +26,11 @@ def json_response(
     return DirectResponse(encode_json(payload), headers, status)
 
 
-def movie_response(movie: Movie, headers: Mapping[str, str], status: int = 200) -> DirectResponse:
-    """Return a response with `{"movie": {...}}`."""
-    body = orjson.dumps({"movie": movie_json(movie)}, option=JSON_OPTIONS)
+def item_response(
+    noun: str, item: Mapping[str, object], headers: Mapping[str, str], status: int = 200
+) -> DirectResponse:
+    """Return a response with `{noun: item}`."""
+    body = orjson.dumps({noun: item}, option=JSON_OPTIONS)
     return DirectResponse(body, {**JSON_HEADERS, **headers}, status)
 
 

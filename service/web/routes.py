@@ -3,7 +3,6 @@
 from functools import partial
 
 from service.changes.handlers import Changes, refuse
-from service.clients.clients import Scope
 from service.genres import Genres
 from service.movies.batches import Batches
 from service.movies.handlers import Movies
@@ -11,10 +10,9 @@ from service.movies.lists import Lists
 from service.web.health import Health
 from service.web.index import show_index
 from service.web.reference.handlers import Reference
-from service.web.route import Route
+from service.web.route import ID, Route, Scope
 
-# No leading zeros, so that a movie has one path; `\d` would match digits of other scripts.
-MOVIE_PATH = "/v1/movies/{id:[1-9][0-9]{0,18}}"
+MOVIE_PATH = f"/v1/movies/{ID}"
 # Of the rate limit, by CPU time: a movie by id takes 0.1 ms, a page of 20 movies 1.1 ms, 1,000
 # genres 0.3 ms.
 LIST_UNITS = 10

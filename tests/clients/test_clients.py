@@ -22,7 +22,6 @@ from service.clients.clients import (
     ROTATED,
     UNKNOWN,
     Clients,
-    Scope,
 )
 from service.clients.tokens import make_token, parse_token
 from service.config import Config
@@ -31,6 +30,7 @@ from service.database.pool import Pool
 from service.database.statements import Statements
 from service.errors import Unauthorized, Unavailable
 from service.expected import EXPECTED
+from service.web.route import Scope
 
 ALMOST_S = 0.001  # before a cached client is looked up again
 

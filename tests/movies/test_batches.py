@@ -12,11 +12,11 @@ from support import Execute, add_client, add_movies, bearer, hold, until
 from wire import exchange
 
 from service.database import MAX_BIGINT
+from service.database.store import Store
 from service.errors import KeyInUse, Refusal, Unavailable
 from service.movies import batch_fields as batches
 from service.movies.movie import FIELDS
 from service.movies.rules import MIN_YEAR
-from service.movies.store import Catalogue
 from service.web.fields import load_fields
 
 BATCH = "/v1/movies/batch"
@@ -440,9 +440,9 @@ async def test_failures_of_the_service_are_results_of_their_movies(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unexpected one is a 500 and logged, an overload a 503; the other movies are created."""
-    create = Catalogue.create
+    create = Store.create
 
-    async def fail(self: Catalogue, fields: Any, context: Any) -> Any:
+    async def fail(self: Any, fields: Any, context: Any) -> Any:
         if fields["title"] == "bug":
             raise ZeroDivisionError("secret")
         if fields["title"] == "busy":
@@ -451,7 +451,7 @@ async def test_failures_of_the_service_are_results_of_their_movies(
             raise KeyInUse("a")
         return await create(self, fields, context)
 
-    monkeypatch.setattr(Catalogue, "create", fail)
+    monkeypatch.setattr(Store, "create", fail)
 
     with capture_logs() as logged:
         status, body, raw = await post_batch(client, name("a", "bug", "busy", "b"), **LENIENT)

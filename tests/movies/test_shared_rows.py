@@ -17,11 +17,11 @@ from service.config import Config, Sharing
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
+from service.database.store import Condition, Store
 from service.errors import NotFound, PreconditionFailed
 from service.expected import EXPECTED
 from service.movies.keys import IdempotentCreates
-from service.movies.movie import Movie
-from service.movies.store import Catalogue, Condition
+from service.movies.movie import MOVIES, Movie
 
 FIELDS = {**MOANA, "runtime": 107}
 WAITING = "select 1 from pg_stat_activity where wait_event = 'advisory'"
@@ -56,7 +56,7 @@ def sharing(settings: Callable[..., Config]) -> Sharing:
 async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -> None:
     """PostgreSQL may return the rows of a statement in any order."""
     joined = "join new as n on n.id = c.id"
-    catalogue = Catalogue(make(f"{joined};", f"{joined} order by n.position desc;"), sharing)
+    catalogue = Store(MOVIES, make(f"{joined};", f"{joined} order by n.position desc;"), sharing)
 
     movies = await asyncio.gather(
         *(catalogue.create({**FIELDS, "title": title}) for title in ("a", "b", "c"))
@@ -78,7 +78,7 @@ async def test_a_create_is_on_disk_before_its_response(
     )
     statements = make()
 
-    await Catalogue(statements, sharing).create(FIELDS)
+    await Store(MOVIES, statements, sharing).create(FIELDS)
     await IdempotentCreates(statements, sharing).create("a", FIELDS)
 
     assert execute("select setting from seen") == [("on",)] * 2
@@ -127,7 +127,7 @@ async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 
 ) -> None:
     """Not in the statement's snapshot, because another session may change the movie after it."""
     gate = "from pg_advisory_xact_lock_shared(1), jsonb_to_recordset(:"
-    catalogue = Catalogue(make("from jsonb_to_recordset(:", gate), sharing)
+    catalogue = Store(MOVIES, make("from jsonb_to_recordset(:", gate), sharing)
     execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")
     changes = [{"runtime": 2}] if method == "update" else []
 

@@ -17,13 +17,12 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema
 
 from service import __version__
-from service.clients.clients import Scope
 from service.web.conditions import ENTITY_TAGS
 from service.web.contexts import WELL_FORMED_ID
 from service.web.headers import POSITIONS
 from service.web.problems import CONTENT_TYPE, example_json, find_problems
 from service.web.reference import schemas
-from service.web.route import Route
+from service.web.route import Route, Scope
 
 Json = dict[str, Any]
 
