@@ -25,10 +25,11 @@ from bench.database import run_service, start_postgresql
 from bench.machine import describe_machine
 from bench.targets import SINGLE_PROCESS, start_target
 from drills.service import ROOT
-from service.movies import cursors
+from service.database.paging import SortKey
+from service.movies.filters import SORTS, Filter
 from service.movies.movie import COLUMNS, Movie
-from service.movies.paging import SORTS, Filter, SortKey
 from service.movies.parameters import PARAMETERS
+from service.web import cursors
 
 SERVER_OPTIONS = "-c shared_buffers=1GB"  # a quarter of a small server's memory
 FILTERS = ("title", "genres", "year", "runtime")
@@ -91,7 +92,7 @@ class RandomRequests:
             if first["next_cursor"]:  # otherwise there is only one page
                 # As in the service, the cursor has the total of the first page.
                 parameters["cursor"] = cursors.encode(
-                    key, first["total_records"], filter_, sort, backwards=backwards
+                    key, first["total_records"], f"{sort} {filter_}", backwards=backwards
                 )
         return parameters
 

@@ -25,7 +25,7 @@ from bench.load import LINES, run_wrk
 from bench.machine import describe_machine, find_postmaster, read_cpu_seconds
 from bench.make_movies import make_movies
 from bench.targets import TARGETS, Target, start_target
-from service.movies.paging import SORTS
+from service.movies.filters import SORTS
 
 READ, FIRST, CURSOR, TITLE, FILTERS, CREATE = KINDS = (
     "read by id",

@@ -18,6 +18,7 @@ from service.clients.clients import Clients
 from service.clients.limits import Limits
 from service.config import Config, Operations
 from service.database.clearing import Clearing
+from service.database.listing import Listing
 from service.database.pool import Pool, Slots
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Share, Statements
@@ -29,12 +30,11 @@ from service.expected import load_queries
 from service.genre_counts import GenreCounts
 from service.genres import Genres
 from service.movies.batches import Batches
+from service.movies.filters import Suggestions
 from service.movies.handlers import Movies
 from service.movies.keys import IdempotentCreates
-from service.movies.listing import Listing
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
-from service.movies.suggestions import Suggestions
 from service.telemetry.metrics import Metrics
 from service.web.access_log import AccessLog
 from service.web.bodies import BodyReader
@@ -143,7 +143,7 @@ def _make_routes(
     """Make the catalogue, and the handlers on top of it."""
     statements, server, pool = sources.make_statements(), config.server, sources.pool
     lists = sources.make_reads("lists")
-    listing = Listing(lists, sources.make_reads("streams"))
+    listing = Listing(MOVIES, lists, sources.make_reads("streams"))
     store = Store(MOVIES, statements, config.sharing, sources.make_reads())
     creates = IdempotentCreates(statements, config.sharing)
     feed = None

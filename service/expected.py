@@ -9,7 +9,7 @@ from service.config import Config
 from service.database import clearing, query_files, verification
 from service.database import replicas as replication
 from service.database.query import Expected, Query
-from service.movies import exporting, importing, listing, suggestions
+from service.movies import exporting, filters, importing
 from service.movies import keys as idempotency
 from service.movies.movie import MOVIES
 
@@ -22,10 +22,9 @@ EXPECTED: Mapping[str, Expected] = {
     **genres.QUERIES,
     **idempotency.QUERIES,
     **importing.QUERIES,
-    **listing.QUERIES,
+    **filters.QUERIES,
     **MOVIES.expect_queries(),
     **replication.QUERIES,
-    **suggestions.QUERIES,
     **verification.QUERIES,
 }
 

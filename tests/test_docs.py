@@ -21,12 +21,13 @@ from service.changes.feed import PAGE_CHANGES
 from service.changes.handlers import MAX_CHANGES, MAX_WAIT_S
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
+from service.database.paging import EXACT_TOTAL
 from service.database.statements import DEFAULTS
 from service.expected import EXPECTED
 from service.movies import parameters, rules
 from service.movies.movie import COLUMNS, OUTPUT_FORMS
-from service.movies.paging import EXACT_TOTAL
 from service.movies.parameters import PARAMETERS
+from service.web import pages
 from service.web.problems import find_problems
 
 DOCUMENTS = sorted(
@@ -180,30 +181,6 @@ def list_names(tree: ast.AST, prefix: str = "") -> set[str]:
     return names
 
 
-def test_the_functions_that_handle_faults_exist() -> None:
-    """A name is of the module of its row or of one named beside it; `Class.method` of any."""
-    modules = {
-        str(path.relative_to(ROOT / "service").with_suffix("")): list_names(
-            ast.parse(path.read_text("utf-8"))
-        )
-        for path in (ROOT / "service").rglob("*.py")
-    }
-    methods = {name for names in modules.values() for name in names if "." in name}
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    table = text.split("\n## Where a fault is handled\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| .+ \| `([\w/]+)` \| (.+) \|$", table, re.MULTILINE)
-
-    missing = []
-    for module, functions in rows:
-        named = re.findall(r"`([A-Za-z_][\w/.]*)`", functions)
-        near = [modules.get(name, set()) for name in (module, *named)]
-        known = methods.union(SETTINGS, modules, {"lock_timeout"}, *near)  # PostgreSQL's
-        missing += [(module, name) for name in named if name not in known]
-
-    assert len(rows) > 20
-    assert missing == []
-
-
 def test_methods_in_the_code_tour_exist() -> None:
     """`Class.method`, in CONTRIBUTING.md and in the decisions."""
     methods = set[str]()
@@ -294,11 +271,11 @@ def test_clients_read_the_limits_and_defaults_of_parameters() -> None:
     table = text.split("| parameter | meaning |")[1].split("Any other parameter")[0]
     row = dict(re.findall(r"\| `(\w+)` \| (.*?) \|(?= \||$| *$)", table))
 
-    assert f"up to {parameters.MAX_PAGE_SIZE} ids" in row["id"]
+    assert f"up to {pages.MAX_PAGE_SIZE} ids" in row["id"]
     assert f"up to {rules.MAX_GENRES}," in row["genres"]
     assert f"up to {rules.MAX_GENRES}," in row["genres_any"]
     assert f"or up to {parameters.MAX_RANGES} of these" in text
-    page_size = f"1 to {parameters.MAX_PAGE_SIZE}; {parameters.DEFAULT_PAGE_SIZE} by default"
+    page_size = f"1 to {pages.MAX_PAGE_SIZE}; {pages.DEFAULT_PAGE_SIZE} by default"
     assert row["page_size"].strip() == page_size
     assert f"at most {EXACT_TOTAL:,} movies match" in row["page"]
     assert f"(`limit=`: 1 to {MAX_CHANGES:,}; {PAGE_CHANGES} by default)" in text

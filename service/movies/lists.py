@@ -1,5 +1,6 @@
 """The lists of movies: pages, movies by their ids, and streams."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -11,16 +12,16 @@ from service.changes.cursors import begin_copy
 from service.changes.feed import Feed
 from service.config import Sharing
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
+from service.database.listing import Listing
+from service.database.paging import Page
 from service.database.pool import Slots
 from service.database.store import Store
-from service.movies.listing import Listing
+from service.movies.filters import Filter, Suggestions
 from service.movies.movie import Form, Movie, movie_json
-from service.movies.pages import EncodedPage, encode_page, make_link
-from service.movies.paging import Filter, Page
 from service.movies.parameters import ListQuery, parse_list_query
 from service.movies.streams import choose_form, stream_movies
-from service.movies.suggestions import Suggestions
 from service.web.contexts import CONTEXT
+from service.web.pages import EncodedPage, encode_page, make_link
 from service.web.responses import cacheable_response, make_content
 
 Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
@@ -35,7 +36,7 @@ class Lists:
     """
 
     store: Store[Movie]
-    listing: Listing
+    listing: Listing[Movie]
     suggestions: Suggestions
     feed: Feed | None
     sharing: Sharing
@@ -81,7 +82,7 @@ class Lists:
         more = {}
         if query.filter.title and not page.total:
             more["suggestions"] = await self.suggestions.find(query.filter, waiting)
-        return {0: encode_page(query, page, more, headers)}
+        return {0: _encode(query, page, more, headers)}
 
     async def _list_ids(
         self, request: web.Request, query: ListQuery, form: Form | None = None
@@ -95,7 +96,17 @@ class Lists:
             return cacheable_response(request, content)
         missing = [each for each in dict.fromkeys(query.ids) if each not in found]
         page = Page(movies, previous=None, next=None, total=len(movies))
-        return _respond(request, query, encode_page(query, page, {"missing_ids": missing}))
+        return _respond(request, query, _encode(query, page, {"missing_ids": missing}))
+
+
+def _encode(
+    query: ListQuery,
+    page: Page[Movie],
+    more: Mapping[str, object],
+    headers: Mapping[str, str] | None = None,
+) -> EncodedPage:
+    movies = [movie_json(movie) for movie in page.items]
+    return encode_page(query, page, {"movies": movies}, more, headers)
 
 
 def _respond(

@@ -1,31 +1,35 @@
 """The parameters of GET /v1/movies: filters, order and place of a list."""
 
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple
 
 from aiohttp import web
 from marshmallow import Schema, ValidationError
 
 from service.database import MAX_BIGINT, MAX_INTEGER
+from service.database.paging import Place
 from service.errors import Failure, WrongParameters
-from service.movies import cursors
-from service.movies.paging import EXACT_TOTAL, SORTS, Filter, Place, Range
+from service.movies.filters import SORT_TYPES, SORTS, Filter, Range
 from service.movies.rules import BLANK, BLANKS, MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
+from service.web.pages import (
+    CURSOR,
+    DEFAULT_PAGE_SIZE,
+    MAX_PAGE_SIZE,
+    PAGE,
+    PAGE_SIZE,
+    PageQuery,
+    parse_place,
+)
 from service.web.query_strings import (
     DIGITS,
-    MAX_PARAMETER_BYTES,
     QueryParameter,
     list_parameters,
-    number_parameter,
     parse_number,
     parse_query,
 )
 
-DEFAULT_PAGE_SIZE = 20
-MAX_PAGE_SIZE = 100
 MAX_RANGES = 10
 MAX_CACHED_QUERIES = 1024  # query strings of lists; parsing one takes 0.1 ms
 RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
@@ -38,14 +42,11 @@ TIME = rf"[0-9]{{4}}(-[0-9]{{2}}){{2}}({OF_DAY})?"
 TIMES = re.compile(rf"{TIME}(\.\.({TIME})?)?|\.\.{TIME}")
 
 
-class ListQuery(NamedTuple):
-    """The query of GET /v1/movies; `page_number` is None if the client sent none."""
+@dataclass(frozen=True)
+class ListQuery(PageQuery):
+    """The query of GET /v1/movies."""
 
     filter: Filter
-    sort: str
-    place: Place
-    page_size: int
-    page_number: int | None
     ids: tuple[int, ...] = ()  # instead of all others
 
     @property
@@ -189,14 +190,7 @@ class MoviesQuery(Schema):
         enum=[*SORTS],
         **{"x-enum-varnames": [_name_sort(sort) for sort in SORTS]},
     )
-    page_size = number_parameter(MAX_PAGE_SIZE)
-    page = number_parameter(MAX_INTEGER)
-    cursor = QueryParameter(
-        "a cursor from the metadata of a response with the same filters and sort",
-        type="string",
-        minLength=1,
-        maxLength=MAX_PARAMETER_BYTES,
-    )
+    page_size, page, cursor = PAGE_SIZE, PAGE, CURSOR
 
 
 SCHEMA = MoviesQuery()
@@ -222,20 +216,7 @@ def _parse_list(query: str, is_stream: bool) -> ListQuery:  # noqa: FBT001 - of 
     filters = Filter(**{name: values[name] for name in names})
     sort = values.get("sort", "relevance" if filters.title else "id")
     page_size = values.get("page_size", DEFAULT_PAGE_SIZE)
-    page, place = values.get("page"), Place()
-    if page and "cursor" in values:
-        raise WrongParameters([Failure("cursor", "must not be combined with page")])
-    if page:
-        if (page - 1) * page_size >= EXACT_TOTAL:
-            last = -(-EXACT_TOTAL // page_size)
-            raise WrongParameters([Failure("page", f"must be at most {last}; use a cursor")])
-        place = Place(skip=(page - 1) * page_size)
-    if "cursor" in values:
-        try:
-            place = cursors.decode(values["cursor"], filters, sort)
-        except ValueError as error:
-            is_other = isinstance(error, cursors.OtherListError)
-            what = "was made for other filters or another sort" if is_other else "is damaged"
-            detail = f"{what}; must be {PARAMETERS['cursor'].expected}"
-            raise WrongParameters([Failure("cursor", detail)]) from error
-    return ListQuery(filters, sort, place, page_size, page)
+    field = sort.removeprefix("-")
+    maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
+    place = parse_place(values, f"{sort} {filters}", SORT_TYPES[field], maximum)
+    return ListQuery(filters, sort, place, page_size, values.get("page"))

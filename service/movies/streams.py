@@ -7,7 +7,7 @@ from aiohttp import HttpVersion11, hdrs, web
 
 from service.changes.cursors import begin_copy
 from service.changes.feed import Feed
-from service.movies.listing import Listing
+from service.database.listing import Listing
 from service.movies.movie import OUTPUT_FORMS, Form, Movie, movie_json
 from service.movies.parameters import parse_list_query
 from service.web.bodies import ClientGone
@@ -30,7 +30,7 @@ def choose_form(request: web.Request) -> Form | None:
 
 
 async def stream_movies(
-    request: web.Request, listing: Listing, feed: Feed | None, form: Form
+    request: web.Request, listing: Listing[Movie], feed: Feed | None, form: Form
 ) -> web.StreamResponse:
     """Send all movies that match the query string; for HEAD, only the headers.
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from service.movies import cursors
-from service.movies.paging import Filter, SortKey
+from service.database import MAX_BIGINT, MAX_INTEGER
+from service.database.paging import Place, SortKey
+from service.movies.filters import SORT_TYPES, Filter
+from service.web import cursors
 
 FILTERS = Filter(title="moana")
 KEYS = {"title": SortKey("Moana", 7), "-year": SortKey(2016, 7), "runtime": SortKey(107, 2**63 - 1)}
@@ -18,13 +20,20 @@ KEYS["relevance"] = SortKey(5 * 10**10 - 2016, 7)
 
 def encode(sort: str, key: Any, total: int = 8) -> str:
     """Make a cursor; `key` may be invalid."""
-    return cursors.encode(key, total, FILTERS, sort, backwards=True)
+    return cursors.encode(key, total, f"{sort} {FILTERS}", backwards=True)
+
+
+def decode(cursor: str, sort: str) -> Place:
+    """Return the place of a cursor."""
+    field = sort.removeprefix("-")
+    maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
+    return cursors.decode(cursor, f"{sort} {FILTERS}", SORT_TYPES[field], maximum)
 
 
 def is_valid(cursor: str, sort: str) -> bool:
     """Whether the cursor can be decoded."""
     try:
-        cursors.decode(cursor, FILTERS, sort)
+        decode(cursor, sort)
     except ValueError:
         return False
     return True
@@ -33,7 +42,7 @@ def is_valid(cursor: str, sort: str) -> bool:
 @pytest.mark.parametrize("sort", KEYS)
 def test_a_cursor_returns_its_place(sort: str) -> None:
     """It contains key, direction and total."""
-    place = cursors.decode(encode(sort, KEYS[sort]), FILTERS, sort)
+    place = decode(encode(sort, KEYS[sort]), sort)
 
     assert (place.key, place.backwards, place.total) == (KEYS[sort], True, 8)
 

@@ -7,15 +7,16 @@ import pytest
 from support import Execute, approve, hold
 
 from service.config import Config
-from service.database import query_files
+from service.database import listing, paging, query_files
+from service.database.listing import Listing
+from service.database.paging import Page, Place, SortKey
 from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
 from service.database.statements import Statements
 from service.errors import Contended, Unavailable, WrongParameters
 from service.expected import EXPECTED
-from service.movies import listing, paging
-from service.movies.listing import Listing
-from service.movies.paging import SORTS, Filter, Page, Place, Range, SortKey
+from service.movies.filters import SORTS, Filter, Range
+from service.movies.movie import MOVIES, Movie
 
 EVERYTHING = Filter()
 HALF = Filter(year=Range(2000, 2000))
@@ -70,7 +71,7 @@ def catalogue(execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     execute("vacuum analyze movies")
     for module in (listing, paging):
         monkeypatch.setattr(module, "EXACT_TOTAL", 12)
-        monkeypatch.setattr(module, "NUMBERED_MOVIES", 15)
+        monkeypatch.setattr(module, "NUMBERED_ITEMS", 15)
 
 
 Ask = Callable[..., Any]
@@ -79,20 +80,20 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
     """Return a page, and the names of its statements."""
-    movies = Listing(statements)
+    movies = Listing(MOVIES, statements)
 
     async def page(
         wanted: Filter, place: Place = FIRST, sort: str = "id"
-    ) -> tuple[Page, list[str]]:
+    ) -> tuple[Page[Movie], list[str]]:
         statements.sent.clear()
         return await movies.fetch_page(wanted, sort, place, SIZE), [*statements.sent]
 
     return page
 
 
-def ids(page: Page) -> list[int]:
+def ids(page: Page[Movie]) -> list[int]:
     """Return the ids of a page's movies."""
-    return [movie.id for movie in page.movies]
+    return [movie.id for movie in page.items]
 
 
 COUNT = ["count_movies"]

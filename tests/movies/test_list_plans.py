@@ -10,9 +10,9 @@ import psycopg2
 import pytest
 from conftest import ROOT
 
-from service.database import query_files
-from service.movies import listing
-from service.movies.paging import SORTS, Filter, Place, Range, SortKey
+from service.database import listing, query_files
+from service.database.paging import Place, SortKey
+from service.movies.filters import QUERIES, SORTS, Filter, Range
 
 # 20,000 movies; of the filters below, each finds at most a few hundred. Four movies of each time.
 FILL = """
@@ -57,7 +57,7 @@ Plan = Callable[..., Any]
 @pytest.fixture(scope="module")
 def plan(new_database: Callable[[str], str], template: str) -> Iterator[Plan]:
     """Return PostgreSQL's plan, as text, for a query as the service sends it."""
-    loaded = query_files.load(ROOT / "queries", listing.QUERIES)
+    loaded = query_files.load(ROOT / "queries", QUERIES)
     with closing(psycopg2.connect(new_database(template))) as connection:
         connection.autocommit = True
         with connection.cursor() as cursor:

@@ -20,10 +20,10 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from support import Execute
 
-from service.movies import listing, paging
-from service.movies.paging import SORTS
+from service.database import listing, paging
+from service.movies.filters import SORTS
 
-EXACT_TOTAL, NUMBERED_MOVIES = 12, 25  # in place of 10,000 and more
+EXACT_TOTAL, NUMBERED_ITEMS = 12, 25  # in place of 10,000 and more
 MAX_PAGES = 200  # no walk has so many
 TIMES = [datetime(2026, 1, 5, 9, 0, 0, microseconds, UTC) for microseconds in (1, 2, 3)]
 YEARS, RUNTIMES = (1990, 1993), (90, 92)
@@ -110,7 +110,7 @@ class List(NamedTuple):
         if self.page is None:
             return None
         if matches > EXACT_TOTAL:
-            return 1 + self.page % (NUMBERED_MOVIES // self.page_size)
+            return 1 + self.page % (NUMBERED_ITEMS // self.page_size)
         return 1 + self.page % (count_pages(matches, self.page_size) + 1)
 
 
@@ -292,7 +292,7 @@ async def compare(client: Client, wanted: List, movies: Iterable[Movie]) -> None
         assert metadata["total_is_estimate"] == (count > EXACT_TOTAL)
         if "page" in place:
             assert metadata["current_page"] == number
-            last = NUMBERED_MOVIES // size if count > EXACT_TOTAL else count_pages(count, size)
+            last = NUMBERED_ITEMS // size if count > EXACT_TOTAL else count_pages(count, size)
             assert metadata["last_page"] == last
         if not (cursor := metadata.get(move)):
             continue
@@ -306,7 +306,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimate totals, and end page numbers, as of many movies."""
     for module in (listing, paging):
         monkeypatch.setattr(module, "EXACT_TOTAL", EXACT_TOTAL)
-        monkeypatch.setattr(module, "NUMBERED_MOVIES", NUMBERED_MOVIES)
+        monkeypatch.setattr(module, "NUMBERED_ITEMS", NUMBERED_ITEMS)
 
 
 @pytest.mark.usefixtures("few_are_many")

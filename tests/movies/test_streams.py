@@ -20,10 +20,10 @@ from wire import exchange
 
 from service.app import POOL
 from service.database import statements
+from service.database.listing import Listing
 from service.database.pool import Pool
 from service.database.statements import RowLists, Statements
 from service.movies import streams
-from service.movies.listing import Listing
 from service.movies.movie import COLUMNS
 from service.movies.streams import STREAMS, choose_form
 from service.web.middleware import CYCLE

@@ -10,9 +10,9 @@ from marshmallow import Schema
 
 from service.changes.handlers import SCHEMA as CHANGES_SCHEMA
 from service.database import MAX_BIGINT
+from service.database.paging import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
 from service.movies.batch_fields import BATCH, MAX_MOVIES
-from service.movies.paging import EXACT_TOTAL, NUMBERED_MOVIES
 from service.movies.parameters import PARAMETERS
 from service.movies.rules import MOVIE
 from service.movies.streams import STREAMS
@@ -137,7 +137,7 @@ OPERATIONS: Mapping[str, Operation] = {
         " same time at any depth. While other movies are added or deleted, a movie that stays is"
         " neither skipped nor repeated. You can use `page` numbers instead. They reach all pages"
         f" if at most {EXACT_TOTAL:,} movies match; otherwise they reach the first"
-        f" {NUMBERED_MOVIES:,} movies.\n\n"
+        f" {NUMBERED_ITEMS:,} movies.\n\n"
         f"The total is exact up to {EXACT_TOTAL:,} and an estimate beyond that. A cursor keeps"
         " the total of its first page.\n\n"
         "If `Accept` prefers `application/x-ndjson` or `text/csv`, and names it, the response is a"

@@ -10,7 +10,7 @@ from marshmallow import Schema
 from marshmallow.fields import Field, Integer, List, Nested, String
 
 from service import __version__
-from service.movies.paging import EXACT_TOTAL
+from service.database.paging import EXACT_TOTAL
 from service.movies.rules import MOVIE, MovieInput
 from service.web import index
 from service.web.problems import REFERENCE

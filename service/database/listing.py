@@ -1,27 +1,26 @@
-"""Lists movies: counts the matches, and fetches a page in the cheaper of two ways.
+"""Lists the items of a resource: counts the matches, and fetches a page in the cheaper of two ways.
 
-The queries are in queries/listing.sql. A page begins at a key: the sort value and id of a movie.
+A page begins at a key: the sort value and id of an item.
 Only a first page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Generic
 
 from service.context import RequestContext
-from service.database.query import Expected, Row
-from service.database.statements import RowLists, Statements
-from service.errors import Contended, Failure, WrongParameters
-from service.movies.movie import COLUMN_TYPES, Movie
-from service.movies.paging import (
+from service.database.paging import (
     EXACT_TOTAL,
-    NUMBERED_MOVIES,
+    NUMBERED_ITEMS,
     Filter,
+    Item,
     Page,
     Place,
-    Range,
     SortKey,
 )
+from service.database.query import Row
+from service.database.statements import RowLists, Statements
+from service.database.store import Resource
+from service.errors import Contended, Failure, WrongParameters
 
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
 # To find and sort a match costs as much as to walk past so many rows: 1 to 30, as measured.
@@ -43,39 +42,30 @@ def place_parameters(order: str, place: Place, size: int | None) -> dict[str, ob
     }
 
 
-_EVERYTHING = Filter().parameters()
-_NONE = Range(2, 1, "{}")
-_NEVER = Range(datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))
-NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).parameters()
-_FIRST = place_parameters("id", Place(), 0)
-_NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)
-_PAGES = [{**NOTHING, **_NEXT}, {**_EVERYTHING, **_FIRST}]
-QUERIES: Mapping[str, Expected] = {
-    "count_movies": Expected(
-        {"total": int, "movies": int},
-        [{**NOTHING, "most": 0}, {**_EVERYTHING, "most": 0}],
-        "listing movies: the total of a first page",
-    ),
-    "sort_movies": Expected(COLUMN_TYPES, _PAGES, "listing movies: a page of few matches"),
-    "walk_movies": Expected(
-        COLUMN_TYPES, _PAGES, "listing movies: a page of many matches, and streams"
-    ),
-}
+class Listing(Generic[Item]):
+    """Lists items; may raise `Unavailable`. `streams`: the statements of whole lists.
 
+    The queries are `count_<table>`, `sort_<table>` and `walk_<table>`.
 
-class Listing:
-    """Lists movies; may raise `Unavailable`. `streams`: the statements of whole lists.
-
-    What must stay true: whoever follows the cursors, forwards or backwards, gets each movie that
+    What must stay true: whoever follows the cursors, forwards or backwards, gets each item that
     stays in the list once; both ways to fetch a page give the same rows; the total of a response
     does not contradict its rows.
     """
 
-    def __init__(self, statements: Statements, streams: Statements | None = None) -> None:
+    def __init__(
+        self,
+        resource: Resource[Item],
+        statements: Statements,
+        streams: Statements | None = None,
+    ) -> None:
+        self._resource = resource
+        self._count_query, self._sort_query, self._walk_query = (
+            f"{verb}_{resource.table}" for verb in ("count", "sort", "walk")
+        )
         self._statements = statements
         self._fetch = statements.fetch
         self._streams = streams or statements
-        self._movies = 0  # in the table, as the last count saw it
+        self._items = 0  # in the table, as the last count saw it
 
     async def fetch_page(
         self,
@@ -84,8 +74,8 @@ class Listing:
         place: Place,
         size: int,
         waiting: Sequence[RequestContext] = (),
-    ) -> Page:
-        """Return the page of `size` movies at `place`; `sort` is one of `SORTS`.
+    ) -> Page[Item]:
+        """Return the page of `size` items at `place`.
 
         `waiting`: the requests that it is for, for logs. Raises `WrongParameters` if the page
         number is too high for so many matches.
@@ -93,29 +83,30 @@ class Listing:
         terms = wanted, get_order(sort, place), place, size + 1
         if place.total is not None:
             known = await self._fetch_rows(*terms, place.total, waiting)
-            # Otherwise the page contradicts the total: movies were deleted or added since.
+            # Otherwise the page contradicts the total: items were deleted or added since.
             if 0 < len(known) <= place.total:
-                return make_page(sort, place, size, known, place.total)
+                return self._make_page(sort, place, size, known, place.total)
         counted = await self._count(wanted, waiting)
-        if counted > EXACT_TOTAL and place.skip + size > NUMBERED_MOVIES:
-            last = NUMBERED_MOVIES // size
-            detail = f"must be at most {last}, as over {EXACT_TOTAL} movies match; use a cursor"
+        if counted > EXACT_TOTAL and place.skip + size > NUMBERED_ITEMS:
+            last = NUMBERED_ITEMS // size
+            what = f"over {EXACT_TOTAL} {self._resource.table} match"
+            detail = f"must be at most {last}, as {what}; use a cursor"
             raise WrongParameters([Failure("page", detail)])
         is_behind = place.key is None and place.skip >= counted
         rows = [] if is_behind else await self._fetch_rows(*terms, counted, waiting)
         total = correct_total(counted, place, size, len(rows))
-        return make_page(sort, place, size, rows, total)
+        return self._make_page(sort, place, size, rows, total)
 
     def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
-        """Yield the rows of all movies that match, as `Statements.stream` does."""
+        """Yield the rows of all items that match, as `Statements.stream` does."""
         parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
-        return self._streams.stream("walk_movies", context, parameters)
+        return self._streams.stream(self._walk_query, context, parameters)
 
     async def _count(self, wanted: Filter, waiting: Sequence[RequestContext]) -> int:
         """Return the number of matches, or an estimate if there are more than `EXACT_TOTAL`."""
         parameters = {**wanted.parameters(), "most": EXACT_TOTAL}
-        rows = await self._fetch("count_movies", parameters, waiting=waiting)
-        ((total, self._movies),) = rows
+        rows = await self._fetch(self._count_query, parameters, waiting=waiting)
+        ((total, self._items),) = rows
         return int(total)
 
     async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
@@ -133,12 +124,12 @@ class Listing:
         long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
         filters = wanted.parameters()
-        if not is_sort_cheaper(total, self._movies, place.skip + size):
+        if not is_sort_cheaper(total, self._items, place.skip + size):
             may_sort = total <= MAX_SORTED_MATCHES
             started, key = choose_start(filters, order, place.key)
             try:
                 return await self._fetch(
-                    "walk_movies",
+                    self._walk_query,
                     {**started, **place_parameters(order, Place(place.skip, key), size)},
                     timeout=None if may_sort else self._statements.timeout,
                     expects_timeout=may_sort,
@@ -149,7 +140,25 @@ class Listing:
                     raise
         # With all filters: it finds every match before it looks at the place.
         at = place_parameters(order, place, size)
-        return await self._fetch("sort_movies", {**filters, **at}, waiting=waiting)
+        return await self._fetch(self._sort_query, {**filters, **at}, waiting=waiting)
+
+    def _make_page(
+        self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int
+    ) -> Page[Item]:
+        """Make the page of the first `size` rows; there is one more if the list goes on."""
+        items = [self._resource.make(row) for row in rows[:size]]
+        starts_inside, goes_on = bool(total and (place.skip or place.key)), len(rows) > size
+        if place.backwards:
+            items.reverse()
+            has_previous, has_next = goes_on, starts_inside
+        else:
+            has_previous, has_next = starts_inside, goes_on
+        return Page(
+            items=items,
+            previous=_make_edge_key(sort, place, items[:1]) if has_previous else None,
+            next=_make_edge_key(sort, place, items[-1:]) if has_next else None,
+            total=total,
+        )
 
 
 def is_sort_cheaper(matches: int, movies: int, rows: int) -> bool:
@@ -197,31 +206,14 @@ def correct_total(counted: int, place: Place, size: int, rows: int) -> int:
     return place.skip + rows if rows else min(counted, place.skip)
 
 
-def make_page(sort: str, place: Place, size: int, rows: Sequence[Row], total: int) -> Page:
-    """Make the page of the first `size` rows; there is one more if the list goes on."""
-    movies = [Movie._make(row) for row in rows[:size]]
-    starts_inside, goes_on = bool(total and (place.skip or place.key)), len(rows) > size
-    if place.backwards:
-        movies.reverse()
-        has_previous, has_next = goes_on, starts_inside
-    else:
-        has_previous, has_next = starts_inside, goes_on
-    return Page(
-        movies=movies,
-        previous=_make_edge_key(sort, place, movies[:1]) if has_previous else None,
-        next=_make_edge_key(sort, place, movies[-1:]) if has_next else None,
-        total=total,
-    )
+def _make_edge_key(sort: str, place: Place, items: Sequence[Any]) -> SortKey | None:
+    """Return the key of the page's first or last item.
 
-
-def _make_edge_key(sort: str, place: Place, movies: list[Movie]) -> SortKey | None:
-    """Return the key of the page's first or last movie.
-
-    If the page is empty because its movies were deleted, return the page's own key with its id
-    changed by 1, so that the page in the other direction includes the movie of the page's key.
+    If the page is empty because its items were deleted, return the page's own key with its id
+    changed by 1, so that the page in the other direction includes the item of the page's key.
     """
-    for movie in movies:
-        return SortKey(getattr(movie, sort.removeprefix("-")), movie.id)
+    for item in items:
+        return SortKey(getattr(item, sort.removeprefix("-")), item.id)
     if not place.key:
         return None
     is_read_downwards = get_order(sort, place).startswith("-")

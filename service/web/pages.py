@@ -1,0 +1,146 @@
+"""A page of a list: its parameters, its JSON with metadata, and links to the pages around it."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from aiohttp import web
+from yarl import URL
+
+from service.database import MAX_INTEGER
+from service.database.paging import EXACT_TOTAL, Page, Place, SortKey
+from service.errors import Failure, WrongParameters
+from service.web import cursors
+from service.web.compression import Content
+from service.web.fields import Values
+from service.web.query_strings import MAX_PARAMETER_BYTES, QueryParameter, number_parameter
+from service.web.responses import encode_json, make_content
+
+MAX_PAGE_SIZE = 100
+DEFAULT_PAGE_SIZE = 20
+
+
+# The parameters that choose a page, for the schemas of lists.
+PAGE_SIZE = number_parameter(MAX_PAGE_SIZE)
+PAGE = number_parameter(MAX_INTEGER)
+CURSOR = QueryParameter(
+    "a cursor from the metadata of a response with the same filters and sort",
+    type="string",
+    minLength=1,
+    maxLength=MAX_PARAMETER_BYTES,
+)
+
+
+@dataclass(frozen=True)
+class PageQuery:
+    """The page that a client wants; `page_number` is None if the client sent none."""
+
+    filter: Hashable
+    sort: str
+    place: Place
+    page_size: int
+    page_number: int | None
+
+
+class EncodedPage(NamedTuple):
+    """A page as all clients get it that ask for it at the same time."""
+
+    content: Content
+    previous_cursor: str | None
+    next_cursor: str | None
+    last_page: int
+
+
+def parse_place(values: Values, terms: str, kind: type, maximum: int) -> Place:
+    """Return the place of the parameters; `WrongParameters`.
+
+    `terms`: filters and sort order, to which the cursor belongs; `kind`: of the sort value, up to
+    `maximum`.
+    """
+    page, page_size = values.get("page"), values.get("page_size", DEFAULT_PAGE_SIZE)
+    if page and "cursor" in values:
+        raise WrongParameters([Failure("cursor", "must not be combined with page")])
+    if page:
+        if (page - 1) * page_size >= EXACT_TOTAL:
+            last = -(-EXACT_TOTAL // page_size)
+            raise WrongParameters([Failure("page", f"must be at most {last}; use a cursor")])
+        return Place(skip=(page - 1) * page_size)
+    if "cursor" not in values:
+        return Place()
+    try:
+        return cursors.decode(values["cursor"], terms, kind, maximum)
+    except ValueError as error:
+        is_other = isinstance(error, cursors.OtherListError)
+        what = "was made for other filters or another sort" if is_other else "is damaged"
+        detail = f"{what}; must be {CURSOR.expected}"
+        raise WrongParameters([Failure("cursor", detail)]) from error
+
+
+def encode_page(
+    query: PageQuery,
+    page: Page[Any],
+    items: dict[str, object],
+    more: Mapping[str, object],
+    headers: Mapping[str, str] | None = None,
+) -> EncodedPage:
+    """Encode `{"movies": [...], "metadata": {...}}`; `items`: the first member.
+
+    `more`: metadata that only some lists have. `headers`: those that all responses with this page
+    have.
+    """
+
+    def encode(key: SortKey | None, *, backwards: bool) -> str | None:
+        return cursors.encode(key, page.total, terms, backwards=backwards) if key else None
+
+    terms = f"{query.sort} {query.filter}"
+    previous_cursor = encode(page.previous, backwards=True)
+    next_cursor = encode(page.next, backwards=False)
+    last_page = page.last_page(query.page_size)
+    metadata: dict[str, object] = {
+        "page_size": query.page_size,
+        "total_records": page.total,
+        "total_is_estimate": page.total_is_estimate,
+        "next_cursor": next_cursor,
+        "previous_cursor": previous_cursor,
+    }
+    if query.page_number:
+        metadata |= {"current_page": query.page_number, "last_page": last_page}
+    payload = {**items, "metadata": {**metadata, **more}}
+    content = make_content(encode_json(payload), headers=headers)
+    return EncodedPage(content, previous_cursor, next_cursor, last_page)
+
+
+def make_link(request: web.Request, query: PageQuery, page: EncodedPage) -> str:
+    """Return the header `Link` (RFC 8288), with the parameters as the client wrote them."""
+    current, last_page = query.page_number or 1, page.last_page
+    url = _remove_place(request.path_qs)
+    links = {
+        "first": url,
+        "prev": _make_target(
+            url, query, page.previous_cursor, min(current - 1, last_page), last_page
+        ),
+        "next": _make_target(url, query, page.next_cursor, current + 1, last_page),
+    }
+    return ", ".join([f'<{target}>; rel="{rel}"' for rel, target in links.items() if target])
+
+
+def _make_target(
+    url: str, query: PageQuery, cursor: str | None, number: int, last_page: int
+) -> str | None:
+    """Link by number if the client asked by number and numbers reach that far, else by cursor."""
+    # A page after the last one is empty and has no cursor, so it links back by number.
+    is_before = query.page_number is not None and 0 < number < query.page_number
+    separator = "&" if "?" in url else "?"
+    if query.page_number and (cursor or is_before) and number <= last_page:
+        return f"{url}{separator}page={number}"
+    return f"{url}{separator}cursor={cursor}" if cursor else None
+
+
+def _remove_place(target: str) -> str:
+    """Remove page, cursor and fragment, which a request target should not have (RFC 9112, 3.2).
+
+    yarl quotes the query anew, so that no value can end the link.
+    """
+    url = URL(target, encoded=True).with_fragment(None)
+    pairs = [pair for pair in url.query.items() if pair[0] not in ("page", "cursor")]
+    return str(url.with_query(pairs))
