@@ -10,7 +10,9 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from service import __version__
+from service import __version__, genres
+from service.changes import handlers as changes
+from service.changes.cursors import begin_copy
 from service.changes.feed import Feed
 from service.changes.handlers import Changes
 from service.clients.access import AccessControl
@@ -27,8 +29,8 @@ from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
-from service.genre_counts import GenreCounts
-from service.genres import Genres
+from service.genres import GenreCounts, Genres
+from service.movies import routes as movies
 from service.movies.batches import Batches
 from service.movies.filters import Suggestions
 from service.movies.handlers import Movies
@@ -36,16 +38,16 @@ from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
 from service.telemetry.metrics import Metrics
+from service.web import health as health_routes
 from service.web.access_log import AccessLog
 from service.web.bodies import BodyReader
 from service.web.health import Health
 from service.web.middleware import RequestCycle
 from service.web.operators import MetricsPage, make_operations_routes
+from service.web.reference import handlers as reference
 from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
-from service.web.reference.operations import OPERATIONS
 from service.web.route import Route, Scope
-from service.web.routes import make_routes
 from service.web.runner import OPERATIONS_APP, choose_max_connections
 
 log = structlog.get_logger()
@@ -142,8 +144,8 @@ def _make_routes(
 ) -> list[Route]:
     """Make the catalogue, and the handlers on top of it."""
     statements, server, pool = sources.make_statements(), config.server, sources.pool
-    lists = sources.make_reads("lists")
-    listing = Listing(MOVIES, lists, sources.make_reads("streams"))
+    slow = sources.make_reads("lists")
+    listing = Listing(MOVIES, slow, sources.make_reads("streams"))
     store = Store(MOVIES, statements, config.sharing, sources.make_reads())
     creates = IdempotentCreates(statements, config.sharing)
     feed = None
@@ -153,26 +155,27 @@ def _make_routes(
             sources.replicas.read_mark = feed.read_end
     bodies = BodyReader(server.body_timeout)
     max_lag = config.database.max_replica_lag if sources.replicas else 0
-    routes = make_routes(
-        health=health,
-        lists=Lists(
-            store,
-            listing,
-            Suggestions(lists),
-            feed,
-            config.sharing,
-            Slots(pool, pool.max_lists * (1 + len(config.database.replica_urls))),
-            server.max_streams > 0,
-            server.cache_seconds,
-        ),
-        movies=Movies(store, creates, bodies, require_if_match=server.require_if_match),
-        batches=Batches(store, creates, bodies, access),
-        changes=Changes(feed, cycle) if feed else None,
-        genres=Genres(GenreCounts(lists, max_lag), server.cache_seconds),
-        reference=Reference(
-            lambda year: build_document(routes, OPERATIONS, access.anonymous, year)
-        ),
+    lists = Lists(
+        store,
+        listing,
+        Suggestions(slow),
+        partial(begin_copy, feed) if feed else None,
+        config.sharing,
+        Slots(pool, pool.max_lists * (1 + len(config.database.replica_urls))),
+        server.max_streams > 0,
+        server.cache_seconds,
     )
+    routes = [
+        *movies.make_routes(
+            Movies(store, creates, bodies, require_if_match=server.require_if_match),
+            lists,
+            Batches(store, creates, bodies, access),
+        ),
+        *changes.make_routes(Changes(feed, cycle) if feed else None),
+        *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
+        *health_routes.make_routes(health),
+        *reference.make_routes(Reference(lambda: build_document(routes, access.anonymous))),
+    ]
     return routes
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from service import genre_counts as genres
+from service import genres
 from service.changes import feed as changes
 from service.clients import administration, clients
 from service.config import Config

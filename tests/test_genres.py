@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 from support import Execute, hold, until
 
-from service import genre_counts as genres_module
+from service import genres as genres_module
 from service.database.statements import Statements
 from service.errors import StatementFailed
-from service.genre_counts import GenreCounts
+from service.genres import GenreCounts
 
 MOVIES = "insert into movies (title, year, runtime, genres) "
 ONE = MOVIES + "values ('Moana', 2016, 107, '{animation}')"

@@ -6,18 +6,31 @@ from functools import lru_cache
 
 from aiohttp import web
 from marshmallow import Schema
+from marshmallow.fields import List, Nested
 
 from service.changes.cursors import decode_change, encode_change
 from service.changes.feed import PAGE_CHANGES, Change, ChangePage, Feed
 from service.errors import CatalogueError, NotFound
 from service.movies.movie import movie_json
+from service.movies.rules import MovieOutput
 from service.web.bodies import ClientGone
 from service.web.compression import Content, LargeResponse
 from service.web.contexts import CONTEXT
 from service.web.middleware import RequestCycle
-from service.web.query_strings import QueryParameter, number_parameter, parse_query
+from service.web.query_strings import QueryParameter, list_parameters, number_parameter, parse_query
+from service.web.reference.describe import (
+    BIGINT,
+    describe_query,
+    field,
+    json_response,
+    make_example,
+    make_schema,
+    time_field,
+)
 from service.web.responses import JSON_HEADERS, encode_json
+from service.web.route import Operation, Route, Scope
 
+PATH = "/v1/changes"
 MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
 MAX_CHANGES = 1000  # in a response
 STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
@@ -39,6 +52,39 @@ class ChangesQuery(Schema):
 SCHEMA = ChangesQuery()
 
 
+ChangeSchema = make_schema(
+    "Change",
+    ("movie",),
+    kind=field("what happened", "updated", enum=["created", "updated", "deleted"]),
+    id=field("the id of the movie", 7, **BIGINT),
+    version=field("of the movie after the change; of a deleted one, its last", 2, minimum=1),
+    changed_at=time_field("when the transaction of the change began"),
+    movie=Nested(MovieOutput, metadata={"description": "as it is now; missing if it is gone"}),
+)
+FeedMetadata = make_schema(
+    "FeedMetadata",
+    next_cursor=field("send it as `after`", "Xw3k6lsi"),
+    as_of=time_field("every change that was committed before this time is in the feed"),
+)
+ChangeList = make_schema(
+    "ChangeList", changes=List(Nested(ChangeSchema)), metadata=Nested(FeedMetadata)
+)
+_CHANGE = make_example(ChangeSchema()) | {"movie": make_example(MovieOutput())}
+LIST_CHANGES = Operation(
+    "list_changes",
+    "Get the changes",
+    "Returns up to 100 changes of movies (`limit`: up to 1,000) after the cursor `after`, in an"
+    " order that never misses one; without `after`, the oldest that are kept. With `wait`, the"
+    " response comes as soon as there is a change, or without changes after so many"
+    " seconds.\n\n"
+    "To keep a copy of the catalogue, get all movies with `GET /v1/movies`, and begin with the"
+    " header `Changes-Cursor` of the first page. Then send each `next_cursor` as `after`.",
+    json_response("The changes.", ChangeList, changes=[_CHANGE]),
+    describe_query(list_parameters(SCHEMA)),
+    problems=("cursor-expired",),
+)
+
+
 class FeedOff(CatalogueError):
     """This deployment has no feed."""
 
@@ -46,11 +92,6 @@ class FeedOff(CatalogueError):
         detail="nothing exists at this path: the operator of this service has switched the feed of"
         " changes off"
     )
-
-
-async def refuse(_: web.Request) -> web.StreamResponse:
-    """404: there is no feed."""
-    raise FeedOff
 
 
 @dataclass(frozen=True)
@@ -77,6 +118,17 @@ class Changes:
                 news = await self.feed.fetch(page.next, context, limit)
             page = news or page
         return LargeResponse(_encode(page), {"Cache-Control": "no-store"})
+
+
+async def _refuse(_: web.Request) -> web.StreamResponse:
+    raise FeedOff
+
+
+def make_routes(changes: Changes | None) -> list[Route]:
+    """Return the routes; None: the feed is off."""
+    if not changes:
+        return [Route("GET", PATH, _refuse, Scope.NONE)]
+    return [Route("GET", PATH, changes.list, Scope.READ, LIST_CHANGES, cost=10)]
 
 
 @lru_cache(maxsize=8)  # requests that wait share pages

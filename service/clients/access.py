@@ -49,8 +49,8 @@ class AccessControl:
         if self._limits.are_on:
             await self._limits.charge(context, count_units(request, route.cost))
 
-    async def charge_movies(self, request: web.Request, number: int) -> None:
-        """Charge a unit for each movie of a batch, less the units that `require` has charged."""
+    async def charge_batch(self, request: web.Request, number: int) -> None:
+        """Charge a unit for each item of a batch, less the units that `require` has charged."""
         if self._limits.are_on:
             await self._limits.charge(request[CONTEXT], number, count_units(request, 1))
 

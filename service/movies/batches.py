@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from service.clients.access import AccessControl
 from service.database.store import Store
 from service.movies.batch_fields import BATCH, LENIENT_BATCH, Loaded, load_movies
 from service.movies.keys import BATCH_KEY, IdempotentCreates
@@ -18,6 +17,7 @@ from service.web.fields import load_fields
 from service.web.idempotency_keys import parse_key
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
+from service.web.route import Access
 
 # A preference of the header Prefer (RFC 7240, 2 and 4.4); the first one counts.
 HANDLING = re.compile(r"(?:^|[,\s])handling\s*=\s*\"?([a-z]+)", re.IGNORECASE)
@@ -30,7 +30,7 @@ class Batches:
     store: Store[Movie]
     idempotent_creates: IdempotentCreates
     bodies: BodyReader
-    access: AccessControl
+    access: Access
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to load a movie
 
     async def create(self, request: web.Request) -> web.StreamResponse:
@@ -43,7 +43,7 @@ class Batches:
         if "movies" in body:
             body["movies"] = await load_movies(body["movies"], self.turn)
         movies = load_fields(LENIENT_BATCH if is_lenient else BATCH, body)["movies"]
-        await self.access.charge_movies(request, len(movies))
+        await self.access.charge_batch(request, len(movies))
         if not is_lenient:
             create_all = self.idempotent_creates.create_all
             created, replayed = await create_all(key, movies, request[CONTEXT])

@@ -8,8 +8,6 @@ from weakref import WeakValueDictionary
 
 from aiohttp import hdrs, web
 
-from service.changes.cursors import begin_copy
-from service.changes.feed import Feed
 from service.config import Sharing
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.listing import Listing
@@ -19,7 +17,7 @@ from service.database.store import Store
 from service.movies.filters import Filter, Suggestions
 from service.movies.movie import Form, Movie, movie_json
 from service.movies.parameters import ListQuery, parse_list_query
-from service.movies.streams import choose_form, stream_movies
+from service.movies.streams import BeginCopy, choose_form, stream_movies
 from service.web.contexts import CONTEXT
 from service.web.pages import EncodedPage, encode_page, make_link
 from service.web.responses import cacheable_response, make_content
@@ -29,7 +27,7 @@ Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
 
 @dataclass(frozen=True)
 class Lists:
-    """The handler of lists; `feed`: whose cursor comes with a list of all movies.
+    """The handler of lists; `begin_copy`: returns headers for a list of all movies.
 
     Requests for the same page that wait while it is fetched share the next fetch, and its encoded
     body. Each page has a batcher of its own, which lives as long as requests wait for it.
@@ -38,7 +36,7 @@ class Lists:
     store: Store[Movie]
     listing: Listing[Movie]
     suggestions: Suggestions
-    feed: Feed | None
+    begin_copy: BeginCopy | None
     sharing: Sharing
     slots: Slots
     has_streams: bool
@@ -50,7 +48,7 @@ class Lists:
         if self.has_streams and hdrs.ACCEPT in request.headers and (form := choose_form(request)):
             if "id" in request.query:
                 return await self._list_ids(request, parse_list_query(request), form)
-            return await stream_movies(request, self.listing, self.feed, form)
+            return await stream_movies(request, self.listing, self.begin_copy, form)
         query = parse_list_query(request)
         if query.ids:
             return await self._list_ids(request, query)
@@ -73,9 +71,9 @@ class Lists:
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
         """Fetch and encode the page for the requests of these rows, which all have the key 0."""
         waiting, headers = list_contexts(rows), dict[str, str]()
-        if self.feed and query.is_whole_list:  # before the list: no change may be missed
+        if self.begin_copy and query.is_whole_list:  # before the list: no change may be missed
             # A replica must show what any of the requests must show: one is enough.
-            headers |= await begin_copy(self.feed, waiting[0])
+            headers |= await self.begin_copy(waiting[0])
         page = await self.listing.fetch_page(
             query.filter, query.sort, query.place, query.page_size, waiting
         )

@@ -12,6 +12,7 @@ from service.database import MAX_INTEGER
 from service.errors import Failure, Invalid, Malformed
 from service.movies.movie import READ_ONLY
 from service.web.fields import MAX_DIGITS, MAX_LISTED, JSONField, JSONObject, type_name
+from service.web.reference.describe import BIGINT, field, make_schema, time_field
 
 MIN_YEAR = 1888  # Roundhay Garden Scene
 MAX_TITLE_BYTES = 500
@@ -151,3 +152,11 @@ class MovieInput(JSONObject):
 
 MOVIE = MovieInput()
 OPTIONAL = tuple(name for name, field in MOVIE.fields.items() if not field.required)
+MovieOutput = make_schema(  # as responses have it
+    "Movie",
+    id=field("read-only; never used again for another movie", 7, **BIGINT, readOnly=True),
+    **MOVIE.fields,
+    version=field("read-only; increases by 1 with every change", 1, minimum=1, readOnly=True),
+    created_at=time_field("read-only; RFC 3339, in UTC", readOnly=True),
+    updated_at=time_field("read-only; the time of the last change", readOnly=True),
+)

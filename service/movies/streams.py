@@ -1,12 +1,12 @@
 """A whole list as a stream of NDJSON or CSV: all movies that match, from one snapshot."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from service.changes.cursors import begin_copy
-from service.changes.feed import Feed
+from service.context import RequestContext
 from service.database.listing import Listing
 from service.movies.movie import OUTPUT_FORMS, Form, Movie, movie_json
 from service.movies.parameters import parse_list_query
@@ -16,6 +16,8 @@ from service.web.contexts import CONTEXT
 
 READ_TIMEOUT_S = 10.0  # for a client to read what was sent
 MAX_STREAM_S = 3600.0  # VACUUM keeps dead rows as long as a snapshot may see them
+# Returns the headers with which a copy of all movies begins; called before the list is read.
+BeginCopy = Callable[[RequestContext], Awaitable[dict[str, str]]]
 STREAMS = {"application/x-ndjson": OUTPUT_FORMS["ndjson"], "text/csv": OUTPUT_FORMS["csv"]}
 
 
@@ -30,7 +32,7 @@ def choose_form(request: web.Request) -> Form | None:
 
 
 async def stream_movies(
-    request: web.Request, listing: Listing[Movie], feed: Feed | None, form: Form
+    request: web.Request, listing: Listing[Movie], begin_copy: BeginCopy | None, form: Form
 ) -> web.StreamResponse:
     """Send all movies that match the query string; for HEAD, only the headers.
 
@@ -44,8 +46,8 @@ async def stream_movies(
     query = parse_list_query(request, is_stream=True)
     headers = {"Content-Type": form.media_type, "Vary": "Accept, Accept-Encoding"}
     response = web.StreamResponse(headers=headers)
-    if feed:  # before the list, to miss no change
-        response.headers.update(await begin_copy(feed, context))
+    if begin_copy:  # before the list, to miss no change
+        response.headers.update(await begin_copy(context))
     if request.method == hdrs.METH_HEAD:
         return response
     if prefers_gzip(",".join(request.headers.getall(hdrs.ACCEPT_ENCODING, ()))):

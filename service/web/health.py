@@ -8,14 +8,50 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
+from marshmallow.fields import Nested
 
 from service import __version__
 from service.config import Service
 from service.errors import Refusal, Unavailable
 from service.web.middleware import RequestCycle
+from service.web.reference.describe import field, make_schema
+from service.web.reference.describe import json_response as describe_json
 from service.web.responses import json_response
+from service.web.route import Operation, Route, Scope
 
+PATH = "/v1/healthcheck"
 READY_INTERVAL_S = 15.0  # as often as ops/prometheus.yml asks
+
+
+SystemInfo = make_schema(
+    "SystemInfo",
+    ("commit",),
+    environment=field("the name of this deployment", "production"),
+    version=field("the version of the service", __version__),
+    commit=field("the commit that runs; missing if the deployment names none", "4a74d18"),
+)
+HealthSchema = make_schema(
+    "Health",
+    status=field("always `available`", "available", enum=["available"]),
+    system_info=Nested(SystemInfo),
+)
+Readiness = make_schema("Readiness", status=field("always `ready`", "ready", enum=["ready"]))
+SHOW_HEALTH = Operation(
+    "show_health",
+    "Check that the process is alive",
+    "For liveness probes. Does not use the database, so that a process is not restarted because"
+    " its database is unreachable.",
+    describe_json("The process is alive.", HealthSchema),
+    tag="Health",
+)
+SHOW_READINESS = Operation(
+    "show_readiness",
+    "Check that the process can serve requests",
+    "For readiness probes. 503 while the database is unreachable, migrations are missing, or"
+    " the process is shutting down.",
+    describe_json("The process can serve requests.", Readiness),
+    tag="Health",
+)
 
 
 @dataclass(frozen=True)
@@ -51,3 +87,11 @@ class Health:
             (failure,) = await asyncio.gather(self.require_database(), return_exceptions=True)
             self.cycle.metrics.ready.set(failure is None)
             await asyncio.sleep(READY_INTERVAL_S)
+
+
+def make_routes(health: Health) -> list[Route]:
+    """Return the routes."""
+    return [
+        Route("GET", PATH, health.show, Scope.NONE, SHOW_HEALTH),
+        Route("GET", f"{PATH}/ready", health.ready, Scope.NONE, SHOW_READINESS),
+    ]

@@ -1,7 +1,7 @@
-"""A route: a method of a path, and who may use it."""
+"""A route: a method of a path, who may use it, and its description for the reference."""
 
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -22,17 +22,38 @@ class Scope(IntEnum):
     ADMIN = 3
 
 
+Json = dict[str, Any]
+
+
+class Operation(NamedTuple):
+    """The description of one route in the document; texts have code in backticks.
+
+    What its route says is not repeated here: its path, method and scope.
+    """
+
+    name: str  # the operationId, unique: client generators name methods after it
+    summary: str
+    description: str
+    response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
+    parameters: tuple[Json, ...] = ()
+    body: Json | None = None
+    problems: tuple[str, ...] = ()  # more slugs; body, parameters and route imply the others
+    status: int = 200  # of `response`
+    multi_status: Json | None = None  # the other successful response, 207
+    tag: str = "Movies"  # a group on the page
+
+
 class Route(NamedTuple):
     """A method of a path, its own handler (no other route has it), and who may use it.
 
-    Only routes with a name are in the reference.
+    Only routes with an operation are in the reference.
     """
 
     method: str
     path: str  # in aiohttp's form
     handler: Handler
     scope: Scope  # NONE: public in every configuration
-    name: str = ""  # the operationId, unique: client generators name methods after it
+    operation: Operation | None = None
     cost: int = 1  # in units of the rate limit; a large body takes more
     is_open: bool = False  # set by `make_application`: a request without a token needs no check
 
@@ -45,3 +66,6 @@ class Access(Protocol):
 
     async def require(self, request: web.Request, context: RequestContext, route: Route) -> None:
         """Raise a `CatalogueError` if this request may not use the route now."""
+
+    async def charge_batch(self, request: web.Request, number: int) -> None:
+        """Charge for so many items of a batch; raises as `require`."""

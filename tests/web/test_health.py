@@ -4,8 +4,7 @@ import pytest
 from conftest import AWAY, Client, Start
 from support import Execute, until
 
-from service import __version__
-from service import genre_counts as genres
+from service import __version__, genres
 from service.changes import feed as changes
 
 

@@ -7,26 +7,21 @@ they would be half of a generated client, and nobody calls them by name.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema
 
 from service import __version__
-from service.web.conditions import ENTITY_TAGS
 from service.web.contexts import WELL_FORMED_ID
 from service.web.headers import POSITIONS
 from service.web.problems import CONTENT_TYPE, example_json, find_problems
-from service.web.reference import schemas
-from service.web.route import Route, Scope
-
-Json = dict[str, Any]
-
-STRING = {"type": "string"}
+from service.web.reference.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
+from service.web.route import Json, Operation, Route, Scope
 
 DESCRIPTION = """\
 A catalogue of movies over JSON and HTTP. Request and response bodies are JSON in UTF-8. Every \
@@ -51,44 +46,6 @@ TAGS = {  # in the order of the page
     "Health": "Checks for probes and load balancers.",
     "Reference": "The description of this API.",
 }
-
-
-class Operation(NamedTuple):
-    """The description of one route in the document; texts have code in backticks.
-
-    What its route says is not repeated here: its name, path, method and scope.
-    """
-
-    summary: str
-    description: str
-    response: Json  # the successful one; another one is 304, if `IF_NONE_MATCH` can be sent
-    parameters: tuple[Json, ...] = ()
-    body: Json | None = None
-    problems: tuple[str, ...] = ()  # more slugs; body, parameters and route imply the others
-    status: int = 200  # of `response`
-    multi_status: Json | None = None  # the other successful response, 207
-    tag: str = "Movies"  # of `TAGS`
-
-
-def parameter(name: str, location: str, description: str, **shape: Any) -> Json:
-    """Describe a path, query or header parameter: a string, or its JSON Schema is `shape`."""
-    schema = STRING | shape
-    return {"name": name, "in": location, "description": description, "schema": schema}
-
-
-def response(description: str, headers: tuple[str, ...] = (), content: Json | None = None) -> Json:
-    """Describe a response with these of `HEADERS`; `content` is by media type."""
-    names = (*headers, "Cache-Control", "X-Request-Id")
-    described: Json = {"description": description, "headers": {name: name for name in names}}
-    return described | ({"content": content} if content else {})
-
-
-def json_response(
-    description: str, schema: type[Schema], headers: tuple[str, ...] = (), **changes: Any
-) -> Json:
-    """Describe a response; its example has the examples of the fields, with these changes."""
-    content = {"schema": schema, "example": schemas.make_example(schema()) | changes}
-    return response(description, headers, {"application/json": content})
 
 
 def _header(description: str, *, required: bool = True, **shape: Any) -> Json:
@@ -148,15 +105,11 @@ PROBLEM_HEADERS = {
     429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
     503: ("Retry-After",),
 }
-ETAGS = rf"^([ \t]*\*[ \t]*|{ENTITY_TAGS.pattern})$"
 REQUEST_ID = parameter(
     "X-Request-Id",
     "header",
     f"Returned in the response and written to the log if it matches `{WELL_FORMED_ID.pattern}`."
     " Otherwise the service makes a new one.",
-)
-IF_NONE_MATCH = parameter(
-    "If-None-Match", "header", "The `ETag` that you have; 304 if it is current.", pattern=ETAGS
 )
 POSITION = parameter(
     "Catalogue-Position",
@@ -164,7 +117,6 @@ POSITION = parameter(
     "That of a write: the response shows at least that write. Several count as the highest.",
     pattern=f"^({POSITIONS.pattern})$",
 )
-BODIES = ("MovieInput", "MoviePatch")  # of requests
 BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
 PARAMETER_PROBLEMS = {
     "Idempotency-Key": (
@@ -181,12 +133,10 @@ HTTP_PROBLEMS = ("bad-request", "expectation-failed")
 COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
 
 
-def build_document(
-    routes: Iterable[Route], described: Mapping[str, Operation], anonymous: Scope, year: int
-) -> Json:
-    """Return the document of these routes, which are `described` by their names.
+def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
+    """Return the document of these routes.
 
-    `anonymous`: the scope of requests without a token; `year`: the latest of a new movie.
+    `anonymous`: the scope of requests without a token.
     """
     spec = APISpec(
         title="The movie catalogue",
@@ -200,27 +150,29 @@ def build_document(
         },
         servers=[{"url": "/", "description": "the service that this document comes from"}],
         tags=[{"name": name, "description": text} for name, text in TAGS.items()],
-        plugins=[MarshmallowPlugin()],
+        plugins=[MarshmallowPlugin(schema_name_resolver=_name_schema)],
     )
     spec.components.security_scheme(TOKEN, SECURITY_SCHEME)
-    spec.components.schema("MoviePatch", schema=schemas.MOVIE_PATCH)
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
-    for route in filter(lambda route: route.name, routes):
-        path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
-        operation = _describe(route, described[route.name], anonymous)
-        spec.path(path, operations={route.method.lower(): operation})
+    for route in routes:
+        if route.operation:
+            path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
+            operation = _describe(route, route.operation, anonymous)
+            spec.path(path, operations={route.method.lower(): operation})
     # Only those that an operation refers to.
     for group in sorted(set(re.findall("#/components/responses/([a-z.-]+)", str(spec.to_dict())))):
         spec.components.response(group, _problem_response(group))
     document: Json = spec.to_dict()
-    for name, schema in document["components"]["schemas"].items():
-        if name not in (*BODIES, "MovieBatch"):  # later versions may add fields to responses
-            del schema["additionalProperties"]
-    for name in BODIES:  # not in responses: a client may read them next year
-        document["components"]["schemas"][name]["properties"]["year"]["maximum"] = year
     return document
+
+
+def _name_schema(schema: Schema | type[Schema]) -> str:
+    """Return the name of a schema; apispec finds the body of a PATCH by its own."""
+    kind = schema if isinstance(schema, type) else type(schema)
+    is_patch = isinstance(schema, Schema) and schema.partial
+    return f"{kind.__name__.removesuffix('Input')}Patch" if is_patch else kind.__name__
 
 
 def _describe(route: Route, operation: Operation, anonymous: Scope) -> Json:
@@ -248,7 +200,7 @@ def _describe(route: Route, operation: Operation, anonymous: Scope) -> Json:
         problems += ("forbidden", "origin-not-allowed")
     return {
         "tags": [operation.tag],
-        "operationId": route.name,
+        "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.description,
         "parameters": [*parameters, REQUEST_ID["name"]],
@@ -279,5 +231,5 @@ def _problem_response(group: str) -> Json:
     return response(
         ", or ".join(problem.title for problem in problems),
         PROBLEM_HEADERS.get(problems[0].status, ()),
-        {CONTENT_TYPE: {"schema": schemas.Problem, "examples": examples}},
+        {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
     )

@@ -5,8 +5,7 @@ styles.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, partial
 from pathlib import Path
 from string import Template
 
@@ -14,9 +13,19 @@ from aiohttp import web
 
 from service.errors import OperatorError
 from service.web.compression import Content
-from service.web.reference.document import Json
+from service.web.reference.describe import (
+    IF_NONE_MATCH,
+    STRING,
+    field,
+    json_response,
+    make_schema,
+    parameter,
+    response,
+)
 from service.web.reference.documents import DOCS, DOCUMENTS, render_document
 from service.web.responses import cacheable_response, encode_json, make_content
+from service.web.responses import json_response as respond_json
+from service.web.route import Json, Operation, Route, Scope
 
 FOLDER = Path(__file__).parent / "page"
 # The files that the page loads, and the clients to copy, with their Content-Type.
@@ -38,14 +47,63 @@ PAGE_HEADERS = {
 }
 
 
+INDEX = {"api": "/v1/movies", "reference": "/v1/docs", "openapi": "/v1/openapi.json"}
+Index = make_schema(
+    "Index",
+    api=field("the path of the movies", INDEX["api"]),
+    reference=field("the path of the reference page", INDEX["reference"]),
+    openapi=field("the path of the OpenAPI document", INDEX["openapi"]),
+)
+FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
+FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
+
+
+DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
+SHOW_INDEX = Operation(
+    "show_index",
+    "Find the API and its reference",
+    "Returns the paths of the movies, the reference page and the OpenAPI document.",
+    json_response("The paths.", Index),
+    tag="Reference",
+)
+SHOW_DOCUMENT = Operation(
+    "show_document",
+    "Get this API in OpenAPI 3.1",
+    "For tools such as client generators, gateways and tests.",
+    response("The document.", ("ETag",), {"application/json": {"schema": DOCUMENT}}),
+    (IF_NONE_MATCH,),
+    tag="Reference",
+)
+SHOW_PAGE = Operation(
+    "show_page",
+    "Show the reference page",
+    "Shows the document to people, with a form to send each request.",
+    response("The page.", ("ETag",), {"text/html": {"schema": STRING}}),
+    (IF_NONE_MATCH,),
+    tag="Reference",
+)
+SHOW_FILE = Operation(
+    "show_file",
+    "Get a file of the reference page",
+    "Its style sheet, script or icon, or a client to copy.",
+    response("The file.", ("ETag",), {key: {"schema": STRING} for key in FILE_TYPES}),
+    (FILE, IF_NONE_MATCH),
+    tag="Reference",
+)
+
+
+async def show_index(_: web.Request) -> web.StreamResponse:
+    """200; does not use the database."""
+    return respond_json(INDEX)
+
+
 class Reference:
     """The handlers of /v1/openapi.json and /v1/docs.
 
-    `make_document`: returns the document in which this year is the latest of a new movie. Raises
-    `OperatorError` if a file of the page is missing.
+    `make_document`: returns the document. Raises `OperatorError` if a file of the page is missing.
     """
 
-    def __init__(self, make_document: Callable[[int], Json]) -> None:
+    def __init__(self, make_document: Callable[[], Json]) -> None:
         # Each is compressed once.
         try:
             self._files = {
@@ -56,15 +114,15 @@ class Reference:
             self._page = make_content(_render_page(), "text/html; charset=utf-8", PAGE_HEADERS)
         except OSError as error:  # a deployment without docs/ or clients/
             raise OperatorError(f"{error.filename}: cannot be read: {error.strerror}") from error
-        self.make_document = make_document
-        self._content = lru_cache(maxsize=1)(self._encode_document)  # of this year
+        self._make_document = make_document
 
     async def document(self, request: web.Request) -> web.StreamResponse:
         """200 and the OpenAPI document."""
-        return cacheable_response(request, self._content(datetime.now(UTC).year))
+        return cacheable_response(request, self._content)
 
-    def _encode_document(self, year: int) -> Content:
-        return make_content(encode_json(self.make_document(year)))
+    @cached_property
+    def _content(self) -> Content:
+        return make_content(encode_json(self._make_document()))
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """200 and the page."""
@@ -76,6 +134,18 @@ class Reference:
         if name not in self._files:
             raise web.HTTPNotFound
         return cacheable_response(request, self._files[name])
+
+
+def make_routes(reference: Reference) -> list[Route]:
+    """Return the routes."""
+    root = SHOW_INDEX._replace(name="show_root_index")
+    return [
+        Route("GET", "/", partial(show_index), Scope.NONE, root),
+        Route("GET", "/v1", show_index, Scope.NONE, SHOW_INDEX),
+        Route("GET", "/v1/openapi.json", reference.document, Scope.NONE, SHOW_DOCUMENT),
+        Route("GET", "/v1/docs", reference.page, Scope.NONE, SHOW_PAGE),
+        Route("GET", "/v1/docs/{file}", reference.file, Scope.NONE, SHOW_FILE),
+    ]
 
 
 def _render_page() -> bytes:
