@@ -15,8 +15,8 @@ async def begin_copy(feed: Feed, context: RequestContext) -> dict[str, str]:
 
     Call it before the list is read: then the feed has every change that the list lacks.
     """
-    place, must_show = await feed.find_end(context)
-    context.require(must_show)
+    place, min_transaction = await feed.find_end(context)
+    context.require(min_transaction)
     return {CHANGES_CURSOR: encode_change(place)} if place else {}
 
 

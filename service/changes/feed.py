@@ -73,7 +73,7 @@ class FeedEnd(NamedTuple):
     """The end of the feed, and a transaction that a list must show to begin there."""
 
     place: FeedPlace | None  # None if the feed is off
-    must_show: int
+    min_transaction: int
 
 
 class Change(NamedTuple):
@@ -131,7 +131,7 @@ class Feed:
         list may be read on a replica: then it is a place that all of them are behind.
         """
         if self._replicas and (mark := self._replicas.get_mark()):
-            return FeedEnd(cast("FeedPlace", mark), must_show=0)
+            return FeedEnd(cast("FeedPlace", mark), min_transaction=0)
         now = asyncio.get_running_loop().time()
         if not self._end or now >= self._end_read_at + END_S:
             self._end, self._end_read_at = await self.read_end([context]), now

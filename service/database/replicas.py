@@ -207,7 +207,7 @@ class Replicas:
 
     def choose(self, waiting: Sequence[RequestContext]) -> Replica | None:
         """Return a replica that shows what these requests must show; it is chosen at random."""
-        position = max((context.must_show for context in waiting), default=0)
+        position = max((context.min_transaction for context in waiting), default=0)
         # At random: in turns, counts of lists would go to one replica, and their pages to another.
         first = randrange(len(self.all))  # noqa: S311 - nothing secret
         chosen = next((each for each in self.all[first:] + self.all if each.shows(position)), None)

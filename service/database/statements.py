@@ -17,7 +17,7 @@ import aiopg
 import psycopg2
 import structlog
 
-from service.context import TOTAL_RECORDS, RequestContext, report_shown
+from service.context import RequestContext
 from service.database.driver_errors import CONTENDED, OUTDATED, describe_error, translate_error
 from service.database.pool import Pool
 from service.database.query import (
@@ -134,7 +134,8 @@ class Statements:
                 await self.require_migrations()
             raise
         if rows and query.returns_transaction:
-            report_shown(waiting, rows[0][0])
+            for context in waiting:
+                context.transaction = max(context.transaction, rows[0][0])
         return rows
 
     async def stream(self, name: str, context: RequestContext, parameters: Parameters) -> RowLists:
@@ -162,7 +163,7 @@ class Statements:
             try:
                 given = parameters, [context], connection
                 ((total,),) = await self._run(query, opening, *given)
-                context.headers[TOTAL_RECORDS] = f"{total}"
+                context.total_rows = total
                 while rows := await self._run(query, next_rows, *given):
                     sent_at = loop.time()
                     yield rows

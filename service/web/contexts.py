@@ -8,11 +8,12 @@ from aiohttp import web
 from multidict import CIMultiDictProxy, istr
 
 from service.config import Server as Settings
-from service.context import TRACEPARENT, RequestContext
+from service.context import RequestContext
 from service.web.client_address import UNIX, ClientAddresses
 from service.web.headers import CommonHeaders
 
 CONTEXT = web.RequestKey("context", RequestContext)
+TRACEPARENT = istr("traceparent")
 REQUEST_ID = istr("X-Request-Id")
 WELL_FORMED_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 # version-trace_id-parent_id-flags (https://www.w3.org/TR/trace-context/). Later versions may have

@@ -12,6 +12,7 @@ from wsgiref.handlers import format_date_time
 from aiohttp import ClientConnectionResetError, HttpVersion10, hdrs, web
 
 from service.web.contexts import CONTEXT
+from service.web.headers import POSITION
 
 STATUS_LINES = {
     int(status): f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
@@ -38,6 +39,8 @@ class DirectResponse(web.StreamResponse):
         fields = {**context.headers, **self.own_headers}
         if "Vary" in self.own_headers and "Vary" in context.headers:
             fields["Vary"] = f"{self.own_headers['Vary']}, {context.headers['Vary']}"
+        if context.transaction:
+            fields[POSITION] = f"{context.transaction}"
         if self._has_length:
             fields["Content-Length"] = f"{len(self.body)}"
         if self._is_last or not request.keep_alive or request.version == HttpVersion10:

@@ -11,10 +11,10 @@ import re
 from multidict import CIMultiDictProxy, istr
 
 from service.config import Server as Settings
-from service.context import POSITION
 from service.database import MAX_BIGINT
 from service.errors import MalformedHeader, OriginNotAllowed, quote
 
+POSITION = istr("Catalogue-Position")  # a transaction that its sender has seen
 ANY_ORIGIN = "*"
 POSITIONS = re.compile("[0-9]{1,19}(?:[ \t]*,[ \t]*[0-9]{1,19})*")
 SEC_FETCH_SITE = istr("Sec-Fetch-Site")

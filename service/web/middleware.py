@@ -8,7 +8,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from service.config import Server as Settings
-from service.context import POSITION, RequestContext
+from service.context import RequestContext
 from service.errors import Refusal, Unavailable
 from service.telemetry.metrics import Metrics
 from service.web import problems
@@ -16,6 +16,7 @@ from service.web.access_log import AccessLog
 from service.web.bodies import ClientGone
 from service.web.contexts import CONTEXT, Contexts
 from service.web.headers import (
+    POSITION,
     SEC_FETCH_SITE,
     parse_position,
     require_allowed_origin,
@@ -99,7 +100,7 @@ class RequestCycle:
                 if not route.is_open or hdrs.AUTHORIZATION in request.headers:
                     await self._access.require(request, context, route)
                 if route.scope is Scope.READ and POSITION in request.headers:
-                    context.must_show = parse_position(request.headers)
+                    context.min_transaction = parse_position(request.headers)
             response = await handler(request)
         except asyncio.CancelledError:
             if task not in self._overdue:
@@ -181,9 +182,14 @@ async def add_common_headers(request: web.BaseRequest, response: web.StreamRespo
         problem = problems.respond_http(request, response.status)
         response.body = problem.body  # type: ignore[attr-defined] # it is an HTTPException
         headers.update(problem.own_headers, **{"Content-Length": f"{len(problem.body)}"})
-    for name, value in request[CONTEXT].headers.items():
+    context = request[CONTEXT]
+    for name, value in context.headers.items():
         if name not in headers or (name == "Vary" and value not in ", ".join(headers.getall(name))):
             headers.add(name, value)
+    if context.transaction:
+        headers[POSITION] = f"{context.transaction}"
+    if context.total_rows is not None:
+        headers["Total-Records"] = f"{context.total_rows}"
     if "Access-Control-Max-Age" in headers and "Allow" in headers:
         headers["Access-Control-Allow-Methods"] = headers["Allow"]
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import orjson
 from aiohttp import hdrs, web
 
-from service.context import POSITION
 from service.web.compression import Content, LargeResponse
 from service.web.conditions import content_headers, is_not_modified, not_modified_headers
 from service.web.direct_response import DirectResponse
+from service.web.headers import POSITION
 
 JSON_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z
 JSON_HEADERS = {"Content-Type": "application/json"}
