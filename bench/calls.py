@@ -26,7 +26,7 @@ from bench.load import LISTS
 from bench.targets import wait_for_response
 from drills.processes import find_free_port
 from drills.service import ROOT, make_environment
-from service.clients.tokens import hash_token, make_token
+from service.clients.clients import hash_token, make_token
 
 CONNECTIONS = 64
 FEW, MANY = 2_000, 12_000

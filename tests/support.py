@@ -23,7 +23,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 
 from service.__main__ import main
-from service.clients.tokens import hash_token, make_token
+from service.clients.clients import hash_token, make_token
 from service.movies.movie import FORM
 from service.telemetry.metrics import Metric, Metrics
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import orjson
 
-from service.clients.tokens import hash_token, make_token
+from service.clients.clients import hash_token, make_token
 from service.database.query import Expected
 from service.database.transactions import Transaction
 from service.errors import OperatorError

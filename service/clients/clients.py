@@ -4,16 +4,20 @@ A process caches a client for `KNOWN_S` from the start of its lookup, so a revoc
 within that time in every process. Wrong tokens are not remembered: they share statements, too.
 """
 
+import hashlib
+import re
+import secrets
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
 from typing import NamedTuple, get_type_hints
 
 from cachetools import LRUCache
 
-from service.clients.tokens import hash_token, parse_token
 from service.config import Sharing
 from service.context import RequestContext
+from service.database import MAX_BIGINT
 from service.database.batching import Batcher, Rows, list_contexts
 from service.database.query import Expected
 from service.database.statements import Statements
@@ -26,6 +30,38 @@ from service.errors import (
     Unavailable,
 )
 from service.web.route import Scope
+
+# A token is `mc_<client's id>_<secret>`. The secret has 37 random characters of base64url (222 bits)
+# and a checksum of six, so that a token that was cut or mistyped needs no query. The database has
+# only its SHA-256: nobody can guess 222 random bits.
+PATTERN = re.compile("mc_([1-9][0-9]{0,18})_[A-Za-z0-9_-]{43}")
+CHECKSUM_CHARACTERS = 6
+
+
+def make_token(client_id: int) -> str:
+    """Make a new token of a client."""
+    unchecked = f"mc_{client_id}_{secrets.token_urlsafe(32)[:37]}"
+    return unchecked + _sum(unchecked)
+
+
+def parse_token(token: str) -> int | None:
+    """Return the client's id in a token, None if the text is no token."""
+    match = PATTERN.fullmatch(token)
+    if not match or _sum(token[:-CHECKSUM_CHARACTERS]) != token[-CHECKSUM_CHARACTERS:]:
+        return None
+    client_id = int(match[1])
+    return client_id if client_id <= MAX_BIGINT else None
+
+
+def hash_token(token: str) -> str:
+    """Return the SHA-256 of a token in hex, as in the table `clients`."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _sum(unchecked: str) -> str:
+    """Return the first characters of the text's SHA-256 in base64url: docs/dbas.md has the SQL."""
+    digest = hashlib.sha256(unchecked.encode()).digest()
+    return urlsafe_b64encode(digest).decode()[:CHECKSUM_CHARACTERS]
 
 
 class StoredClient(NamedTuple):

@@ -6,7 +6,7 @@ from marshmallow.fields import Integer, List, Nested, String
 
 from service.database.paging import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
-from service.movies.batch_fields import BATCH, MAX_MOVIES
+from service.movies.batches import BATCH, MAX_MOVIES
 from service.movies.parameters import PARAMETERS
 from service.movies.rules import MOVIE, MovieInput, MovieOutput
 from service.movies.streams import STREAMS

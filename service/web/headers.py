@@ -8,11 +8,12 @@ sends a token itself, in `Authorization`; there are no cookies, so
 
 import re
 
+from aiohttp import web
 from multidict import CIMultiDictProxy, istr
 
 from service.config import Server as Settings
 from service.database import MAX_BIGINT
-from service.errors import MalformedHeader, OriginNotAllowed, quote
+from service.errors import MalformedHeader, OriginNotAllowed, WrongKey, quote
 
 POSITION = istr("Catalogue-Position")  # a transaction that its sender has seen
 ANY_ORIGIN = "*"
@@ -84,3 +85,23 @@ def parse_position(sent: CIMultiDictProxy[str]) -> int:
         return highest
     what = f"{POSITION} must be a number from an earlier response, or several, separated by commas"
     raise MalformedHeader(f"{what}; found {quote(text)}")
+
+
+# The draft defines a string in double quotes (RFC 9651, 3.3.3); most clients send it without: `"a"`
+# and `a` are the same key.
+# https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
+HEADER_NAME = "Idempotency-Key"
+# In quotes, where `\` precedes a quote or another `\`; or bare, without a quote at its start.
+KEY_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"|([!#-~](?:[ -~]{0,253}[!-~])?)')
+
+
+def parse_key(request: web.Request) -> str | None:
+    """Return the key without its quotes, None if it was not sent; `WrongKey`."""
+    lines = request.headers.getall(HEADER_NAME, None)
+    if lines is None:
+        return None
+    match = KEY_PATTERN.fullmatch(lines[0]) if len(lines) == 1 else None
+    if not match:
+        raise WrongKey
+    quoted, bare = match.groups()
+    return re.sub(r"\\(.)", r"\1", quoted) if quoted else bare

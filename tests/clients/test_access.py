@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from support import Execute, add_client, add_movies, bearer, get_app
 from wire import exchange, send_raw
 
-from service.clients.tokens import make_token
+from service.clients.clients import make_token
 
 MODES = ("write", "read", "none")
 

@@ -19,7 +19,7 @@ from support import (
     wait_until,
 )
 
-from service.clients.tokens import hash_token
+from service.clients.clients import hash_token
 
 ALL = "select c::text from clients as c order by c.id"
 TAKES_EFFECT = "every process of the service notices within 35 s"

@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT, Client, Start
 from support import Execute, add_client, bearer
 
-from service.clients.tokens import hash_token, parse_token
+from service.clients.clients import hash_token, parse_token
 
 
 def read_statements() -> list[str]:

@@ -22,8 +22,9 @@ from service.clients.clients import (
     ROTATED,
     UNKNOWN,
     Clients,
+    make_token,
+    parse_token,
 )
-from service.clients.tokens import make_token, parse_token
 from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool

@@ -14,7 +14,7 @@ from wire import exchange
 from service.database import MAX_BIGINT
 from service.database.store import Store
 from service.errors import KeyInUse, Refusal, Unavailable
-from service.movies import batch_fields as batches
+from service.movies import batches
 from service.movies.movie import FIELDS
 from service.movies.rules import MIN_YEAR
 from service.web.fields import load_fields

@@ -6,7 +6,7 @@ from hypothesis import strategies as some
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # it has no types
 from support import Execute
 
-from service.web.idempotency_keys import KEY_PATTERN
+from service.web.headers import KEY_PATTERN
 
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 

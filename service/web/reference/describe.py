@@ -13,7 +13,7 @@ from marshmallow.fields import Field, List, Nested, String
 
 from service.database import MAX_BIGINT
 from service.web.conditions import ENTITY_TAGS
-from service.web.idempotency_keys import HEADER_NAME, KEY_PATTERN
+from service.web.headers import HEADER_NAME, KEY_PATTERN
 from service.web.problems import REFERENCE
 from service.web.query_strings import QueryParameter
 from service.web.route import Json
