@@ -31,9 +31,9 @@ from service.errors import (
 )
 from service.web.route import Scope
 
-# A token is `mc_<client's id>_<secret>`. The secret has 37 random characters of base64url (222 bits)
-# and a checksum of six, so that a token that was cut or mistyped needs no query. The database has
-# only its SHA-256: nobody can guess 222 random bits.
+# A token is `mc_<client's id>_<secret>`. The secret has 37 random characters of base64url (222
+# bits) and a checksum of six, so that a token that was cut or mistyped needs no query. The database
+# has only its SHA-256: nobody can guess 222 random bits.
 PATTERN = re.compile("mc_([1-9][0-9]{0,18})_[A-Za-z0-9_-]{43}")
 CHECKSUM_CHARACTERS = 6
 

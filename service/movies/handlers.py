@@ -31,8 +31,8 @@ from service.web.headers import HEADER_NAME, parse_key
 from service.web.query_strings import parse_id, reject_query_string
 from service.web.responses import item_response
 
-# The tag is the movie's id and version, and the form of the response: it stands for the bytes of the
-# response. Another name or type of a field gives another form.
+# The tag is the movie's id and version, and the form of the response: it stands for the bytes of
+# the response. Another name or type of a field gives another form.
 MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
 
 
