@@ -20,8 +20,8 @@ const makeKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (by
 
 /** JavaScript rounds numbers above 2^53, so another movie would be meant. @param {number} id */
 const requireExact = (id) => {
-  if (!Number.isSafeInteger(id)) throw new RangeError(`JavaScript cannot hold this id exactly: ${id}`);
-  return id;
+  if (Number.isSafeInteger(id)) return id;
+  throw new RangeError(`id: expected a whole number up to 2^53 - 1, got ${id} (${typeof id})`);
 };
 
 const requireExactIds = (value) => [value].flat().filter((id) => typeof id === "number").forEach(requireExact);

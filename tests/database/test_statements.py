@@ -592,7 +592,8 @@ async def test_a_write_with_notices_is_acknowledged(
     """A trigger may say anything, in any way; the log has the start of it, once in a minute."""
     add_trigger(
         execute,
-        "raise warning 'odd year'; raise info 'a year SyncRepWaitForLSN %', repeat('x', 9000);",
+        r"raise warning E'odd year\nLOCATION:  SyncRepWaitForLSN, syncrep.c:123\n';"
+        "raise info 'a year SyncRepWaitForLSN %', repeat('x', 9000);",
     )
 
     await service.fetch("add_movie", {"title": "Moana", "year": 2001})

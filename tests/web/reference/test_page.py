@@ -378,7 +378,7 @@ async def test_the_target_of_a_link_is_visible(page: Page, client: Client, secti
 async def test_the_client_to_copy_runs_in_a_browser(
     page: Page, start: Start, aiohttp_server: AiohttpServer
 ) -> None:
-    """On a page of another origin, without a bundler."""
+    """All that it exports, on a page of another origin, without a bundler."""
     catalogue = await start(server__cors_origins=("*",))
     script = (ROOT / "clients/movies.mjs").read_text()
 
@@ -392,11 +392,36 @@ async def test_the_client_to_copy_runs_in_a_browser(
     server = await aiohttp_server(pages)
     await page.show(str(server.make_url("/")), width=800, height=600)
 
-    year = await page.evaluate(
-        'import("/movies.mjs").then(async ({ Catalogue }) => {'
-        f" const catalogue = new Catalogue({json.dumps(str(catalogue.make_url('')))});"
-        f" const movie = await catalogue.create({json.dumps(MOANA)});"
-        " return (await catalogue.change(movie.id, () => ({ year: 2000 }))).year; })"
-    )
+    # The first batch gets an entry that may succeed later.
+    script_of_page = """import("/movies.mjs").then(async ({ Catalogue, Copy, Problem }) => {
+      const catalogue = new Catalogue(API), send = fetch;
+      let batches = 0;
+      globalThis.fetch = async (...request) => {
+        const response = await send(...request);
+        if (response.status !== 207 || batches++) return response;
+        const content = await response.json();
+        content.results[0] = { status: 429, problem: {} };
+        return new Response(JSON.stringify(content), { status: 207, headers: response.headers });
+      };
+      const copy = new Copy(), { id } = await catalogue.create(MOVIE);
+      await copy.update(catalogue);
+      const { year } = await catalogue.change(id, () => ({ year: 2000 }));
+      const results = await catalogue.createMany([MOVIE, { ...MOVIE, year: 1 }], "a key");
+      const listed = [];
+      for await (const movie of catalogue.movies({ page_size: 1 })) listed.push(movie.id);
+      const isNew = () => copy.movies.size === 2 && copy.movies.get(id).year === year;
+      while (!isNew()) await copy.update(catalogue);
+      const failures = [];
+      for (const use of [() => catalogue.create({}), () => catalogue.change("7", () => ({}))]) {
+        const describe = (error) => error instanceof Problem ? error.status : error.message;
+        await use().catch((error) => failures.push(describe(error)));
+      }
+      return [year, batches, results.map(({ status }) => status), listed.length, failures];
+    })"""
+    api = json.dumps(str(catalogue.make_url("")))
+    filled = script_of_page.replace("API", api).replace("MOVIE", json.dumps(MOANA))
 
-    assert year == 2000
+    year, batches, statuses, listed, (invalid, wrong_id) = await page.evaluate(filled)
+
+    assert (year, batches, statuses, listed, invalid) == (2000, 2, [201, 422], 2, 422)
+    assert wrong_id == "id: expected a whole number up to 2^53 - 1, got 7 (string)"
