@@ -23,7 +23,7 @@ from service.database.clearing import Clearing
 from service.database.listing import Listing
 from service.database.pool import Pool, Slots
 from service.database.replicas import Reads, Replicas
-from service.database.statements import Share, Statements
+from service.database.statements import Statements
 from service.database.store import Store
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
@@ -55,6 +55,7 @@ log = structlog.get_logger()
 VERIFY_RETRY_S = 1.0  # between attempts to verify the database
 CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
+LISTS, STREAMS = "lists", "streams"  # limits of the pool
 POOL = web.AppKey("pool", Pool)
 RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
 
@@ -73,24 +74,31 @@ class Sources:
         timeout = self.config.database.statement_timeout
         await self.files.require_migrations(Statements(self.pool, self.files.queries, timeout))
 
-    def make_statements(self, share: Share | None = None) -> Statements:
-        """Make statements on the primary; `share`: of the pool's connections, for reads."""
-        return self._make(Statements, share)
+    def make_statements(self, limit: str | None = None) -> Statements:
+        """Make statements on the primary; `limit`: of the pool, for reads."""
+        return self._make(Statements, limit)
 
-    def make_reads(self, share: Share | None = None) -> Statements:
+    def make_reads(self, limit: str | None = None) -> Statements:
         """Make statements for reads."""
         kind = partial(Reads, replicas=self.replicas) if self.replicas else Statements
-        return self._make(kind, share)
+        return self._make(kind, limit)
 
-    def _make(self, kind: Callable[..., Statements], share: Share | None) -> Statements:
+    def _make(self, kind: Callable[..., Statements], limit: str | None) -> Statements:
         return kind(
             self.pool,
             self.files.queries,
             self.config.database.statement_timeout,
             self.config.log.slow_statement,
-            share,
+            limit,
             require_migrations=self.require_migrations,
         )
+
+
+def choose_limits(config: Config) -> dict[str, int]:
+    """Return how many connections lists (with genres and the feed) and streams may use."""
+    max_open = config.database.max_open
+    streams = max(1, min(config.server.max_streams, max_open // 5))
+    return {LISTS: max(1, max_open * 3 // 10), STREAMS: streams}
 
 
 def create_app(
@@ -108,14 +116,15 @@ def create_app(
     for url in (config.database.url, *config.database.replica_urls):
         check_tls(replace(config.database, url=url))
     server = replace(config.server, max_connections=choose_max_connections(config))
-    pool = Pool(config.database, files.verify, metrics, server.max_streams)
+    limits = choose_limits(config)
+    pool = Pool(config.database, files.verify, metrics, limits)
     replicas = None
     if config.database.replica_urls:
-        replicas = Replicas(config.database, files.queries, pool, server.max_streams)
+        replicas = Replicas(config.database, files.queries, pool, limits)
     sources = Sources(config, files, pool, replicas)
     statements = sources.make_statements()
-    limits = Limits(config.limits, metrics)
-    access = AccessControl(config.access, Clients(statements, config.sharing), limits)
+    rate_limits = Limits(config.limits, metrics)
+    access = AccessControl(config.access, Clients(statements, config.sharing), rate_limits)
     cycle = RequestCycle(server, access, metrics, AccessLog(config.log))
     health = Health(config.service, sources.require_migrations, cycle)
     routes = _make_routes(config, sources, access, health, cycle)
@@ -129,7 +138,7 @@ def create_app(
     if replicas:
         app.cleanup_ctx.append(replicas.run)
     clearing = Clearing(statements, config.changes.keep_days)
-    app.cleanup_ctx.extend([clearing.run, limits.run, metrics.sample_regularly])
+    app.cleanup_ctx.extend([clearing.run, rate_limits.run, metrics.sample_regularly])
     metrics.describe_process(__version__, config.service)
     metrics.add_sampler(pool.sample)
     metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
@@ -144,13 +153,13 @@ def _make_routes(
 ) -> list[Route]:
     """Make the catalogue, and the handlers on top of it."""
     statements, server, pool = sources.make_statements(), config.server, sources.pool
-    slow = sources.make_reads("lists")
-    listing = Listing(MOVIES, slow, sources.make_reads("streams"))
+    slow = sources.make_reads(LISTS)
+    listing = Listing(MOVIES, slow, sources.make_reads(STREAMS))
     store = Store(MOVIES, statements, config.sharing, sources.make_reads())
     creates = IdempotentCreates(statements, config.sharing)
     feed = None
     if config.changes.keep_days:
-        feed = Feed(sources.make_statements("lists"), sources.replicas)
+        feed = Feed(sources.make_statements(LISTS), sources.replicas)
         if sources.replicas:
             sources.replicas.read_mark = feed.read_end
     bodies = BodyReader(server.body_timeout)
@@ -161,7 +170,7 @@ def _make_routes(
         Suggestions(slow),
         partial(begin_copy, feed) if feed else None,
         config.sharing,
-        Slots(pool, pool.max_lists * (1 + len(config.database.replica_urls))),
+        Slots(pool, choose_limits(config)[LISTS] * (1 + len(config.database.replica_urls))),
         server.max_streams > 0,
         server.cache_seconds,
     )

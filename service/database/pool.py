@@ -8,7 +8,7 @@ docs/decisions/0002-own-connection-pool.md: why not aiopg's own pool.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
 
@@ -36,6 +36,12 @@ GIVEN_UP_S = 4.0
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
 
 
+class Limit(asyncio.Semaphore):
+    """Limits the connections of one kind of statement; `wanted_at`: when all were last in use."""
+
+    wanted_at = -inf  # by the loop's clock
+
+
 class Pool:
     """Lends connections to the tasks of one event loop.
 
@@ -47,10 +53,9 @@ class Pool:
     `verify` is called with each new connection until it has returned True once: no query runs
     before the schema is verified. None: that is not necessary.
 
-    `lists`, `writes` and `streams` are shares. Lists, with suggestions, genres and the feed, may
-    use 30 % of `max_open` connections at once, writes 40 %, and streams `max_streams` or 20 %. The
-    rest is for reads by id and readiness checks, so that these wait neither for slow lists nor for
-    writes that wait for a lost standby.
+    `limits`: how many connections each kind of slow statement may use at once, besides `writes`,
+    which may use 40 % of `max_open`. The rest is for reads by id and readiness checks, so that
+    these wait neither for slow reads nor for writes that wait for a lost standby.
     """
 
     def __init__(
@@ -58,14 +63,11 @@ class Pool:
         settings: Database,
         verify: Callable[[aiopg.Connection], Awaitable[bool]] | None,
         metrics: Metrics | None = None,
-        max_streams: int = 1,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         self.metrics = metrics or Metrics(is_enabled=False)
-        self.max_lists = max(1, settings.max_open * 3 // 10)
-        self.lists = asyncio.Semaphore(self.max_lists)
+        self.limits = {name: Limit(number) for name, number in (limits or {}).items()}
         self.writes = asyncio.Semaphore(max(1, settings.max_open * 4 // 10))
-        self.streams = asyncio.Semaphore(max(1, min(max_streams, settings.max_open // 5)))
-        self.stream_wanted_at = -inf  # when all places of streams were taken, by the loop's clock
         self.acquire_timeout = settings.acquire_timeout
         self._settings = settings
         self._connector = Connector(settings)
@@ -79,7 +81,7 @@ class Pool:
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
         self._reaper: asyncio.TimerHandle | None = None  # closes connections that are idle too long
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
-        self.waiting = 0  # tasks that wait for a share or a connection
+        self.waiting = 0  # tasks that wait for a limit or a connection
         self._opener: asyncio.Task[None] | None = None  # opens connections for the waiters
         self._emptied = asyncio.Event()  # while closing: no connection is left
 
@@ -111,18 +113,18 @@ class Pool:
 
     @asynccontextmanager
     async def connection(
-        self, share: asyncio.Semaphore | None = None
+        self, limit: asyncio.Semaphore | None = None
     ) -> AsyncIterator[aiopg.Connection]:
         """Lend a connection; `Unavailable` if none becomes free within `acquire_timeout`.
 
         aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection
-        counts for `GIVEN_UP_S` more, and so does its place in `share`.
+        counts for `GIVEN_UP_S` more, and so does its place in `limit`.
         """
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         self.waiting += 1
         try:
-            connection = await self._acquire(share)
+            connection = await self._acquire(limit)
         finally:
             self.waiting -= 1
             self.metrics.pool_wait.observe(loop.time() - asked_at)
@@ -130,9 +132,9 @@ class Pool:
             yield connection
         finally:
             if connection.raw.closed == CLOSED_HERE and not self._is_closing:
-                loop.call_later(GIVEN_UP_S, self._return, connection, share)
+                loop.call_later(GIVEN_UP_S, self._return, connection, limit)
             else:
-                self._return(connection, share)
+                self._return(connection, limit)
 
     def distrust(self) -> None:
         """Stop lending the connections that were opened before now, at most once in `RETRY_S`.
@@ -183,19 +185,19 @@ class Pool:
             for connection in [*self._opened]:
                 self._discard(connection)
 
-    async def _acquire(self, share: asyncio.Semaphore | None) -> aiopg.Connection:
-        """Wait for a place in the share, then for a connection."""
-        if not share and (connection := self._take_idle()):
+    async def _acquire(self, limit: asyncio.Semaphore | None) -> aiopg.Connection:
+        """Wait for the limit, then for a connection."""
+        if not limit and (connection := self._take_idle()):
             return connection
         try:
             async with asyncio.timeout(self.acquire_timeout):
-                if share:
-                    await share.acquire()
+                if limit:
+                    await limit.acquire()
                 try:
                     return self._take_idle() or await self._wait_for_connection()
                 except BaseException:
-                    if share:
-                        share.release()
+                    if limit:
+                        limit.release()
                     raise
         except TimeoutError as error:
             raise Unavailable(
@@ -227,10 +229,10 @@ class Pool:
                 self._return(waiter.result())
             raise
 
-    def _return(self, connection: aiopg.Connection, share: asyncio.Semaphore | None = None) -> None:
-        """Release the share; lend the connection to the next waiter, keep it, or close it."""
-        if share:
-            share.release()
+    def _return(self, connection: aiopg.Connection, limit: asyncio.Semaphore | None = None) -> None:
+        """Release the limit; lend the connection to the next waiter, keep it, or close it."""
+        if limit:
+            limit.release()
         is_trusted = self._opened.get(connection, -inf) > self._trusted_since
         # The status of a broken connection is "unknown".
         is_idle = connection.raw.info.transaction_status == TRANSACTION_STATUS_IDLE

@@ -178,14 +178,18 @@ class Replica(PolledServer):
 
 
 class Replicas:
-    """The replicas of a process. `pool`: of the primary; `max_streams`: of each replica.
+    """The replicas of a process. `pool`: of the primary;
 
     What must stay true: no read is older than what its requests must show (`freshness.may_serve`);
     in doubt, it is sent to the primary; what a replica alone refuses is repeated there.
     """
 
     def __init__(
-        self, settings: Database, queries: Mapping[str, Query], pool: Pool, max_streams: int
+        self,
+        settings: Database,
+        queries: Mapping[str, Query],
+        pool: Pool,
+        limits: Mapping[str, int],
     ) -> None:
         # Reads on the primary what is kept with each sample: the end of the feed.
         self.read_mark: Callable[[], Awaitable[object]] | None = None
@@ -193,7 +197,7 @@ class Replicas:
         self._pool = pool
         self._primary = Primary(settings, queries, pool)
         self.all = [
-            Replica(each, queries, self._primary, Pool(each, None, pool.metrics, max_streams))
+            Replica(each, queries, self._primary, Pool(each, None, pool.metrics, limits))
             for each in (replace(settings, url=url) for url in settings.replica_urls)
         ]
         pool.metrics.add_sampler(self._sample)
@@ -276,7 +280,7 @@ class Reads(Statements):
         super().__post_init__()
         self._on_replicas = {
             each: Statements(
-                each.pool, self.queries, self.timeout, self.slow, self.share, repeats_reads=False
+                each.pool, self.queries, self.timeout, self.slow, self.limit, repeats_reads=False
             )
             for each in self.replicas.all
         }

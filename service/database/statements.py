@@ -11,7 +11,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Literal
 
 import aiopg
 import psycopg2
@@ -31,7 +30,6 @@ from service.database.query import (
 )
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
-Share = Literal["lists", "streams"]  # of the pool's connections
 RowLists = AsyncGenerator[list[Row]]
 
 SHARED_LOCK_TIMEOUT_MS = 250  # of a shared write; its rows are then sent alone
@@ -65,7 +63,8 @@ class Statements:
     statement do not reach the next one on its connection; each failure is logged once.
 
     `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
-    that takes longer is logged (0: none); `share`: of the pool, for reads. Without `repeats_reads`,
+    that takes longer is logged (0: none); `limit`: of the
+    pool, for reads. Without `repeats_reads`,
     a read whose connection broke is not repeated. `require_migrations` raises `Unavailable` while a
     migration is missing.
 
@@ -78,14 +77,14 @@ class Statements:
     queries: Mapping[str, Query]
     timeout: float
     slow: float = 0
-    share: Share | None = None
+    limit: str | None = None
     repeats_reads: bool = True
     require_migrations: Callable[[], Awaitable[None]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Count in the metrics of the pool, and find the share there."""
+        """Count in the metrics of the pool, and find the limit there."""
         self.metrics = self.pool.metrics
-        self._reads = getattr(self.pool, self.share) if self.share else None
+        self._reads = self.pool.limits[self.limit] if self.limit else None
         self._notice_logged_at = -inf
 
     async def fetch(  # noqa: PLR0913 - the options of a statement
@@ -155,8 +154,8 @@ class Statements:
         opening = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
         next_rows = opening._replace(preamble="", statement=fetch)
         loop, lag = asyncio.get_running_loop(), 0.0  # of the client, in seconds
-        if self.pool.streams.locked():
-            self.pool.stream_wanted_at = loop.time()
+        if self._reads and self._reads.locked():
+            self._reads.wanted_at = loop.time()
         async with self.pool.connection(self._reads) as connection:
             if context.has_left and context.has_left():  # while it waited for its place
                 raise ConnectionResetError("the client has gone")
@@ -169,8 +168,8 @@ class Statements:
                     yield rows
                     reading = loop.time() - sent_at
                     lag = max(0, lag + reading - len(rows) / STREAM_MIN_ROWS_PER_S)
-                    if lag > STREAM_LAG_MAX_S and self.pool.stream_wanted_at >= sent_at:
-                        self.pool.stream_wanted_at = -inf  # one place is enough
+                    if lag > STREAM_LAG_MAX_S and self._reads and self._reads.wanted_at >= sent_at:
+                        self._reads.wanted_at = -inf  # one place is enough
                         raise ConnectionResetError("the client reads too slowly")
             except psycopg2.Error as error:  # the connection broke
                 raise self._to_unavailable(query, describe_error(error)) from error
@@ -228,9 +227,9 @@ class Statements:
         held: aiopg.Connection | None = None,
     ) -> list[Row]:
         """Run the statement on `held` or another connection; psycopg2.Error if that breaks."""
-        share = self._reads if query.is_read_only else self.pool.writes
+        limit = self._reads if query.is_read_only else self.pool.writes
         metrics = self.metrics.get_statement(query.name)
-        async with nullcontext(held) if held else self.pool.connection(share) as connection:
+        async with nullcontext(held) if held else self.pool.connection(limit) as connection:
             started = monotonic()
             try:
                 rows = await query.run(connection, execution, parameters)

@@ -97,7 +97,8 @@ async def make_pool(
     def make(verify: Verify = approve, connect_timeout: float = 2, **changes: Any) -> Pool:
         monkeypatch.setattr(connections, "POOL_CONNECT_TIMEOUT_S", connect_timeout)
         changed = settings(**{f"database__{key}": value for key, value in changes.items()})
-        pools.append(Pool(changed.database, verify, Metrics(is_enabled=True)))
+        limits = {"lists": max(1, changed.database.max_open * 3 // 10)}
+        pools.append(Pool(changed.database, verify, Metrics(is_enabled=True), limits))
         return pools[-1]
 
     yield make
@@ -266,7 +267,7 @@ async def test_the_place_of_a_connection_that_was_given_up_is_free_again_later(
 ) -> None:
     """Until then its backend goes on, as a rule; then one user gets a connection, no second one."""
     pool = make_pool(max_open=1, acquire_timeout=brief * 1.5)
-    share = pool.lists if is_shared else None
+    share = pool.limits["lists"] if is_shared else None
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
     await give_up(pool, share)
@@ -294,7 +295,7 @@ async def test_a_share_leaves_connections_for_others(make_pool: MakePool) -> Non
 
     busy = [
         asyncio.create_task(hold(pool, end, share))
-        for share in [pool.lists] * 20 + [pool.writes] * 20
+        for share in [pool.limits["lists"]] * 20 + [pool.writes] * 20
     ]
     await until(lambda: pool.size == 7)
     async with asyncio.timeout(PROMPTLY_S), pool.connection(), pool.connection(), pool.connection():
@@ -314,7 +315,7 @@ async def test_a_small_pool_has_a_connection_for_each_kind(
     pool = make_pool(max_open=max_open)
 
     async with asyncio.timeout(PROMPTLY_S):
-        for share in (pool.lists, pool.writes, None):
+        for share in (pool.limits["lists"], pool.writes, None):
             await borrow(pool, share)
 
 
@@ -322,14 +323,14 @@ async def test_waits_for_a_place_and_a_connection_have_one_timeout(make_pool: Ma
     """Otherwise a request could wait twice as long as `acquire_timeout`."""
     pool = make_pool(max_open=1, acquire_timeout=1)
     ends = [asyncio.Event(), asyncio.Event()]
-    users = [asyncio.create_task(hold(pool, ends[0], pool.lists))]
+    users = [asyncio.create_task(hold(pool, ends[0], pool.limits["lists"]))]
     users.append(asyncio.create_task(hold(pool, ends[1])))  # has the connection next
     await until(lambda: pool.size == 1)
     asyncio.get_running_loop().call_later(0.5, ends[0].set)
 
     async with asyncio.timeout(1.4):
         with pytest.raises(Unavailable):
-            await borrow(pool, pool.lists)
+            await borrow(pool, pool.limits["lists"])
 
     ends[1].set()
     await asyncio.gather(*users)
@@ -342,12 +343,12 @@ async def test_a_statement_without_a_connection_frees_its_place(
     pool = make_pool(url=link.url, max_open=1)
     await link.cut()
     with pytest.raises(Unavailable):
-        await borrow(pool, pool.lists)
+        await borrow(pool, pool.limits["lists"])
 
     await link.open()
     async with asyncio.timeout(PROMPTLY_S):
         await served(pool)
-        await borrow(pool, pool.lists)
+        await borrow(pool, pool.limits["lists"])
 
 
 # What may stay idle.

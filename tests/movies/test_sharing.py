@@ -150,7 +150,7 @@ async def test_requests_share_statements(start: Start) -> None:
 async def test_lists_have_their_own_share_of_the_connections(start: Start) -> None:
     """While they take all of it, movies are read by id and written."""
     client = await start(database__acquire_timeout=0.3)
-    share = get_app(client)[POOL].lists
+    share = get_app(client)[POOL].limits["lists"]
     while not share.locked():
         await share.acquire()
 
