@@ -87,7 +87,7 @@ MISTAKES = [
     ("BATCH", "create_batch_once", f"c.id = n.id{END}", f"true{END}", STRAY),
     ("BATCH", "create_batch_once", f"c.id = n.id{END}", f"c.id = n.id limit 1{END}", TOO_FEW),
     # No rows.
-    ("POST", "create_movies", "new as n on n.id", "new as n on -n.id", "no row for a movie"),
+    ("POST", "create_movies", "new as n on n.id", "new as n on -n.id", "no row for a new one"),
     ("GET", "count_genres", 'n.genre collate "C";', "n.genre limit 0;", "it returned no row"),
 ]
 
