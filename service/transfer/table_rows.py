@@ -65,7 +65,10 @@ def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
             first = reader.line_num + 1
             size = 0
     except csv.Error as error:
-        raise BrokenFile(first, f"the row is not CSV: {error}") from error
+        reason = str(error).partition(" - ")[0]  # without advice to programmers
+        if reason.startswith("new-line character"):
+            reason = "CR without LF: end lines with LF or CR LF, and quote cells with CR"
+        raise BrokenFile(first, f"the row is not CSV: {reason}") from error
 
 
 def _read_table(
