@@ -12,6 +12,7 @@ import pytest
 from support import Execute, hold
 
 from service.catalogue import rules
+from service.catalogue.rules import BLANKS
 
 MOVIE: dict[str, Any] = {
     "title": "Moana",
@@ -43,6 +44,7 @@ BROKEN = [
     ("movies_title_not_blank", {"title": ""}),
     ("movies_title_not_blank", {"title": " \t\n"}),
     ("movies_title_not_blank", {"title": "\u200b\u3164\U000e0041"}),
+    ("movies_title_not_blank", {"title": "\ufffc\U00013441\U00016fe4\U0001d159"}),
     ("movies_title_at_most_500_bytes", {"title": "x" * 501}),
     ("movies_title_at_most_500_bytes", {"title": "é" * 250 + "x"}),
     ("movies_year_1888_or_later", {"year": 1887}),
@@ -320,3 +322,12 @@ def test_versions_at_once_are_each_given_once(execute: Execute, database: str) -
         second.commit()
 
     assert stamps(execute, movie_id) == (3, between[1])
+
+
+def test_the_service_and_the_database_have_the_same_blanks(execute: Execute) -> None:
+    """A character that cannot be seen is the same one for both."""
+    characters = [chr(n) for n in (*range(1, 0xD800), *range(0xE000, 0x110000))]
+
+    rows = execute("select c from unnest(%s) as c where not is_visible(c)", characters)
+
+    assert [c for (c,) in rows] == [c for c in characters if not BLANKS.sub("", c)]
