@@ -322,12 +322,3 @@ def test_versions_at_once_are_each_given_once(execute: Execute, database: str) -
         second.commit()
 
     assert stamps(execute, movie_id) == (3, between[1])
-
-
-def test_the_service_and_the_database_have_the_same_blanks(execute: Execute) -> None:
-    """A character that cannot be seen is the same one for both."""
-    characters = [chr(n) for n in (*range(1, 0xD800), *range(0xE000, 0x110000))]
-
-    rows = execute("select c from unnest(%s) as c where not is_visible(c)", characters)
-
-    assert [c for (c,) in rows] == [c for c in characters if not BLANKS.sub("", c)]
