@@ -75,10 +75,8 @@ def _pattern(regex: str, expected: str) -> kinds.String:
 def _seconds(minimum: float, maximum: float = 300) -> kinds.Float:
     """Make a setting that is a time; the maximum finds times in milliseconds."""
     mistake = f"must be in seconds, from {minimum:g} to {maximum:g}"
-    return kinds.Float(
-        validate=Range(minimum, maximum, error=mistake),
-        error_messages={"invalid": mistake, "special": mistake, "too_large": mistake},
-    )
+    errors = dict.fromkeys(("invalid", "special", "too_large"), mistake)
+    return kinds.Float(validate=Range(minimum, maximum, error=mistake), error_messages=errors)
 
 
 def _texts(expected: str, is_right: Callable[[str], object], mistake: str) -> kinds.Function:
@@ -292,9 +290,8 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         raise OperatorError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # TOMLDecodeError is one
         raise OperatorError(f"{path}: not TOML: {error}") from error
-    environ = {
-        name: text for name, text in environ.items() if text.strip()
-    }  # platforms set empty ones
+    # Platforms set empty ones.
+    environ = {name: text for name, text in environ.items() if text.strip()}
     values: dict[str, Any] = {}
     for section, keys in given.items():
         if isinstance(keys, dict) and (keys or section in SECTIONS):

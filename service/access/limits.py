@@ -64,8 +64,7 @@ class Limits:
                 self._pool = BlockingConnectionPool.from_url(
                     settings.redis_url, max_connections=MAX_REDIS_CONNECTIONS
                 )
-                # Looks at the parameters; connects later.
-                self._pool.make_connection()  # type: ignore[no-untyped-call] # of its base class
+                self._pool.make_connection()  # type: ignore[no-untyped-call] # connects later
             except Exception as error:  # of any type; the message has no password
                 raise OperatorError(
                     "[limits] redis_url: expected redis://:password@host:6379/0, rediss://... or"

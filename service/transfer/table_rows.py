@@ -15,6 +15,7 @@ from service.errors import Malformed, quote
 from service.transfer.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
+LONE_CR = "CR without LF: end lines with LF or CR LF, and quote cells with CR"
 RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
 
 
@@ -65,9 +66,7 @@ def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
             first = reader.line_num + 1
             size = 0
     except csv.Error as error:
-        reason = str(error).partition(" - ")[0]  # without advice to programmers
-        if reason.startswith("new-line character"):
-            reason = "CR without LF: end lines with LF or CR LF, and quote cells with CR"
+        reason = LONE_CR if str(error).startswith("new-line character") else error
         raise BrokenFile(first, f"the row is not CSV: {reason}") from error
 
 

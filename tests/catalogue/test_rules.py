@@ -12,7 +12,6 @@ import pytest
 from support import Execute, hold
 
 from service.catalogue import rules
-from service.catalogue.rules import BLANKS
 
 MOVIE: dict[str, Any] = {
     "title": "Moana",
