@@ -75,7 +75,7 @@ def _pattern(regex: str, expected: str) -> kinds.String:
 def _seconds(minimum: float, maximum: float = 300) -> kinds.Float:
     """Make a setting that is a time; the maximum finds times in milliseconds."""
     mistake = f"must be in seconds, from {minimum:g} to {maximum:g}"
-    errors = dict.fromkeys(("invalid", "special", "too_large"), mistake)
+    errors: Any = dict.fromkeys(("invalid", "special", "too_large"), mistake)
     return kinds.Float(validate=Range(minimum, maximum, error=mistake), error_messages=errors)
 
 
