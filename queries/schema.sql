@@ -10,9 +10,9 @@ from schema_migrations as s;
 -- set: transaction_read_only = on
 -- Returns what the service needs and the schema lacks: triggers, indexes and constraints that were dropped, disabled or
 -- left invalid, and triggers behind the one that must be the last. Also what would hide or change movies without a sign:
--- row level security, rules, and a session that runs no triggers. Also a sequence that is behind its table, and sort rules
--- that have changed under the indexes. Names are compared, not definitions. If you do without one on purpose, delete its
--- name here.
+-- row level security, rules, and a session that runs no triggers. Also a sequence that is behind its table, near its
+-- end, or gives ids twice, and sort rules that have changed under the indexes. Names are compared, not definitions. If
+-- you do without one on purpose, delete its name here.
 with tables as (
   select c.oid, c.relname, c.relrowsecurity
   from pg_class as c
@@ -113,8 +113,36 @@ select 'search_words is empty, so that nothing is suggested: run select add_sear
 where exists (select from movies) and not exists (select from search_words)
 union all
 -- After logical replication, or a load of data without sequences, the next id would be one that is there.
-select 'sequence movies_id_seq is behind the ids of movies: run select setval(''movies_id_seq'', max(id)) from movies'
-where (select max(m.id) from movies as m) > coalesce(pg_sequence_last_value('movies_id_seq'), 0)
+select format('sequence %s %s', s.seqrelid::regclass, f.fault)
+from (
+  values
+    ('movies', (select max(m.id) from movies as m)),
+    ('clients', (select max(c.id) from clients as c)),
+    ('movie_changes', null) -- its key has the transaction, too
+) as t (name, max_id)
+join pg_sequence as s on s.seqrelid = pg_get_serial_sequence(t.name, 'id')::regclass
+cross join lateral (
+  -- Null for a login that may not use it: nothing is known then.
+  select case
+    when has_sequence_privilege(s.seqrelid, 'usage, select') then coalesce(pg_sequence_last_value(s.seqrelid), 0)
+  end as id
+) as last
+cross join lateral (
+  values
+    (
+      t.max_id > last.id,
+      format(
+        'is behind the ids of %s: run select setval(''%s'', max(id)) from %s', t.name, s.seqrelid::regclass, t.name
+      )
+    ),
+    (
+      s.seqmax - last.id < 10000,
+      format('has fewer than 10000 ids left: run alter sequence %s as bigint no maxvalue', s.seqrelid::regclass)
+    ),
+    (s.seqcycle, format('begins again after its last id: run alter sequence %s no cycle', s.seqrelid::regclass)),
+    (s.seqincrement < 1, format('counts down: run alter sequence %s increment by 1', s.seqrelid::regclass))
+) as f (is_found, fault)
+where f.is_found
 union all
 select format(
   'collation of the database is %s now, and its indexes were sorted by %s: run reindex database %I;'

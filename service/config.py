@@ -72,13 +72,11 @@ def _pattern(regex: str, expected: str) -> kinds.String:
     return kinds.String(validate=Regexp(rf"(?:{regex})|\Z", error=f"must be {expected}, or empty"))
 
 
-def _seconds(minimum: float) -> kinds.Float:
-    """Make a setting that is a time, of a day at most."""
-    mistake = "must be a number of seconds"
-    return kinds.Float(
-        validate=Range(minimum, 86400, error=f"must be {minimum:g} to 86400 seconds"),
-        error_messages={"invalid": mistake, "special": mistake, "too_large": mistake},
-    )
+def _seconds(minimum: float, maximum: float = 300) -> kinds.Float:
+    """Make a setting that is a time; the maximum finds times in milliseconds."""
+    mistake = f"must be in seconds, from {minimum:g} to {maximum:g}"
+    errors: Any = dict.fromkeys(("invalid", "special", "too_large"), mistake)
+    return kinds.Float(validate=Range(minimum, maximum, error=mistake), error_messages=errors)
 
 
 def _texts(expected: str, is_right: Callable[[str], object], mistake: str) -> kinds.Function:
@@ -122,13 +120,17 @@ REPLICA_URLS = _texts(  # the message does not repeat the text, which has a pass
     "must be a list of URLs, each of one server, like postgresql://user:password@host:port/name",
 )
 DATABASE_URL = _pattern("postgres(?:ql)?://", "postgresql://user:password@host:port/name")
-REDIS_URL = _pattern("(?:rediss?|unix)://", "redis://, rediss:// or unix://")
+REDIS_URL = _pattern(
+    r"(?:rediss?://(?:[^/?#]*@)?(?:[^/?#@:]*|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?(?:/[0-9]*)?"
+    r"|unix://[^?#]*)(?:\?[^#@]*)?\Z",  # an @ behind ? is part of a password
+    "redis://:password@host:6379/0, rediss://... or unix:///path",
+)
 BEARER_TOKEN = _pattern(  # https://www.rfc-editor.org/rfc/rfc6750#section-2.1
     r"[A-Za-z0-9._~+/-]{16,}=*\Z",
     "16 or more letters, digits and -._~+/, as of openssl rand -hex 16",
 )
 EVERY_ADDRESS = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-TEXT = kinds.String(validate=Length(min=1))
+TEXT = kinds.String(validate=Regexp(r"\s*\S", error="must not be empty"))
 SWITCH = kinds.Boolean(
     truthy={True, "true", "True", "TRUE"}, falsy={False, "false", "False", "FALSE"}
 )
@@ -151,7 +153,7 @@ class Server:
     port: int = _setting(8000, WholeNumber(0, 65535))
     workers: int = _setting(1, WholeNumber(1, 512))
     max_connections: int = _setting(4000, WholeNumber(1, 1_000_000))
-    keepalive_timeout: float = _setting(75.0, SECONDS)
+    keepalive_timeout: float = _setting(75.0, _seconds(0, 3600))
     request_timeout: float = _setting(10.0, POSITIVE_SECONDS)
     body_timeout: float = _setting(5.0, POSITIVE_SECONDS)
     drain_delay: float = _setting(0.0, SECONDS)
@@ -174,7 +176,7 @@ class Database:
     require_tls: bool = _setting(default=False, kind=SWITCH)
     max_open: int = _setting(10, WholeNumber(1, 10_000))
     max_idle: int = _setting(5, WholeNumber(0, 10_000))
-    max_idle_time: float = _setting(30.0, POSITIVE_SECONDS)
+    max_idle_time: float = _setting(30.0, _seconds(0.001, 3600))
     acquire_timeout: float = _setting(2.0, POSITIVE_SECONDS)
     statement_timeout: float = _setting(3.0, POSITIVE_SECONDS)
 
@@ -288,7 +290,8 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         raise OperatorError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # TOMLDecodeError is one
         raise OperatorError(f"{path}: not TOML: {error}") from error
-    environ = {name: text for name, text in environ.items() if text}  # platforms set empty ones
+    # Platforms set empty ones.
+    environ = {name: text for name, text in environ.items() if text.strip()}
     values: dict[str, Any] = {}
     for section, keys in given.items():
         if isinstance(keys, dict) and (keys or section in SECTIONS):

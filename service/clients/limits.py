@@ -64,10 +64,11 @@ class Limits:
                 self._pool = BlockingConnectionPool.from_url(
                     settings.redis_url, max_connections=MAX_REDIS_CONNECTIONS
                 )
-            except (ValueError, TypeError) as error:  # the message may contain the password
+                self._pool.make_connection()  # type: ignore[no-untyped-call] # connects later
+            except Exception as error:  # of any type; the message has no password
                 raise OperatorError(
                     "[limits] redis_url: expected redis://:password@host:6379/0, rediss://... or"
-                    " unix:///path/of/socket"
+                    f" unix:///path/of/socket, with parameters that redis-py knows: {error}"
                 ) from error
             self._storage = RedisStorage(
                 "redis://",

@@ -52,10 +52,10 @@ def parse_url(url: str) -> dict[str, str]:
         given = {"host": "@"}  # refused below
     # Part of a password that is not escaped ends up as the host, the port or the database's name,
     # which libpq's messages repeat.
-    if any("@" in value for key, value in given.items() if key not in ("user", "password")):
+    if any("@" in given.get(key, "") for key in ("host", "hostaddr", "port", "dbname")):
         raise OperatorError(
             "the database's URL cannot be read: expected postgresql://user:password@host:port/name,"
-            " with @ : / ? # % in the password written as %40 %3A %2F %3F %23 %25"
+            " with @ : / ? # % in the password or a parameter written as %40 %3A %2F %3F %23 %25"
         )
     _check_values(url)
     return given

@@ -43,7 +43,7 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     for number in count(1):
         line = stream.readline(MAX_BYTES + 1)
         if len(line) > MAX_BYTES:
-            raise BrokenFile(number, TOO_LONG)
+            raise BrokenFile(number, f"{TOO_LONG}, and end with LF")
         if not line:
             return
         yield number, line

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, ClassVar
+from unicodedata import normalize
 
 from marshmallow import ValidationError
 from marshmallow.validate import Range
@@ -20,9 +21,12 @@ MAX_GENRES = 5
 MAX_GENRE_BYTES = 100
 BLANK = (  # White_Space, Cc, Default_Ignorable_Code_Point and the like: the same as in is_visible
     r"\x00-\x20\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
-    r"\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffc"
 )
-BLANKS = re.compile(rf"[{BLANK}\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]")
+BLANKS = re.compile(
+    rf"[{BLANK}\U00013430-\U00013442\U00016fe4\U0001bca0-\U0001bca3\U0001d159"
+    r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 TEXT = rf"^[^\x00]*[^{BLANK}][^\x00]*$"  # for JSON Schema: not blank, no NUL
 RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
 
@@ -58,7 +62,7 @@ def _check_genres(genres: list[Any]) -> None:
             wrong.append((index, type_name(genre)))
         elif index < MAX_LISTED:
             errors = _find_text_errors(genre, MAX_GENRE_BYTES)
-            name = BLANKS.sub("", genre).casefold()
+            name = normalize("NFKC", BLANKS.sub("", genre)).casefold()
             if name in names:
                 errors.append("must not be repeated")
             names.append(name)
@@ -144,7 +148,7 @@ class MovieInput(JSONObject):
             "maxItems": MAX_GENRES,
             "uniqueItems": True,
             "description": f"1 to {MAX_GENRES} strings of 1 to {MAX_GENRE_BYTES} bytes of"
-            " UTF-8, none blank, which differ not only in case or blanks",
+            " UTF-8, none blank, which differ not only in case, blanks or Unicode form",
             "examples": [["drama", "romance", "war"]],
         },
     )

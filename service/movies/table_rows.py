@@ -15,6 +15,7 @@ from service.movies.rules import OPTIONAL
 from service.web.strict_json import MAX_BYTES
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
+LONE_CR = "CR without LF: end lines with LF or CR LF, and quote cells with CR"
 RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
 
 
@@ -65,7 +66,8 @@ def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
             first = reader.line_num + 1
             size = 0
     except csv.Error as error:
-        raise BrokenFile(first, f"the row is not CSV: {error}") from error
+        reason = LONE_CR if str(error).startswith("new-line character") else error
+        raise BrokenFile(first, f"the row is not CSV: {reason}") from error
 
 
 def _read_table(

@@ -7,7 +7,7 @@ from support import StoppedClock
 from service.clients.limits import Limits, choose_key
 from service.config import Limits as Settings
 from service.context import RequestContext
-from service.errors import LimitReached
+from service.errors import LimitReached, OperatorError
 from service.telemetry.metrics import Metrics
 
 START = 1_000_000.0  # a window of five seconds begins
@@ -110,3 +110,25 @@ async def test_a_client_that_waits_as_told_is_not_refused_again(
 def test_an_ipv6_address_counts_as_its_network(one: str, other: str, *, is_same: bool) -> None:
     """A customer has a /64, and could send each request from another address of it."""
     assert (choose_key(None, one) == choose_key(None, other)) is is_same
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://:secret@h/0?foo=1", "foo"),
+        ("unix:///path?foo=1", "foo"),
+        ("redis://:secret@h/0?protocol=9", "protocol"),
+        ("redis://:secret@h/0?db=x", "db"),
+        ("redis://:secret@h/0?socket_timeout=soon", "socket_timeout"),
+        ("redis://:secret@h:65536/0", "Port out of range"),
+        ("rediss://:secret@h/0?ssl_cert_reqs=foo", "SSL Certificate Requirements"),
+        ("redis://:secret@h/0?parser_class=a", "not callable"),
+    ],
+)
+def test_a_url_that_redis_does_not_accept_stops_the_start(url: str, reason: str) -> None:
+    """Otherwise nothing is limited, as while Redis is away; nothing is sent to find it."""
+    with pytest.raises(OperatorError, match=r"^\[limits\] redis_url: ") as caught:
+        Limits(Settings(1, 100, url), Metrics(is_enabled=False))
+
+    assert reason in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -25,6 +25,10 @@ from service.errors import OperatorError
         # Some platforms name users user@server.
         ("postgresql://me%40server:x@host/a", "user=me@server password=x host=host dbname=a"),
         # Characters in a password that libpq accepts.
+        (
+            "postgresql://me@host/a?application_name=me@x",
+            "user=me host=host dbname=a application_name=me@x",
+        ),
         ("postgresql://me:sec:ret@host/a", "user=me password=sec:ret host=host dbname=a"),
         ("postgresql://me:sec#ret@host/a", "user=me password=sec#ret host=host dbname=a"),
         ("postgresql://me:sec?r=t@host/a", "user=me password=sec?r=t host=host dbname=a"),

@@ -347,6 +347,12 @@ BEHIND_IDS = (
     "sequence movies_id_seq is behind the ids of movies:"
     " run select setval('movies_id_seq', max(id)) from movies"
 )
+ADD_CLIENT = (
+    "insert into clients (name, token_hash, scopes)"
+    " values ('a', encode(sha256('a'), 'hex'), '{read}')"
+)
+BEHIND_CLIENTS = BEHIND_IDS.replace("movies", "clients")
+ENDING_IDS = "has fewer than 10000 ids left: run alter sequence {}_id_seq as bigint no maxvalue"
 RESORT = (
     "create collation mine (provider = builtin, locale = 'C.UTF-8');"
     " create index movies_mine on movies (title collate mine);"
@@ -414,6 +420,30 @@ RESORTED = (
             f"{ADD}; select setval('movies_id_seq', 1, false)",
             BEHIND_IDS,
         ),
+        (f"{ADD}; alter table movies alter id restart", BEHIND_IDS),
+        (f"{ADD_CLIENT}; alter table clients alter id restart", BEHIND_CLIENTS),
+        *(
+            (
+                f"alter table {table} alter id {change}",
+                f"sequence {table}_id_seq {fault.format(table)}",
+            )
+            for table in ("movies", "clients", "movie_changes")
+            for change, fault in (
+                ("set maxvalue 9999", ENDING_IDS),
+                (
+                    "set cycle",
+                    "begins again after its last id: run alter sequence {}_id_seq no cycle",
+                ),
+                (
+                    "set increment by -1",
+                    "counts down: run alter sequence {}_id_seq increment by 1",
+                ),
+            )
+        ),
+        (
+            f"{ADD}; select setval('movies_id_seq', {2**63 - 1})",
+            f"sequence movies_id_seq {ENDING_IDS.format('movies')}",
+        ),
         (
             RESORT,
             RESORTED,
@@ -465,6 +495,8 @@ def test_queries_refuses_what_the_schema_lacks(execute: Execute, environment: En
     "sql",
     [
         OFF,
+        "alter table movies alter id restart",  # nothing is there
+        f"{ADD}; alter table movies alter id set increment by 2 set maxvalue 20000",
         f"{ACT} act before update on movies for each row execute function act()",
         f"{ACT} zzzz after update on movies for each row execute function act()",
         f"{ACT} zzzz before insert on movies for each row execute function act()",

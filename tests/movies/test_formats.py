@@ -21,6 +21,7 @@ from service.web.strict_json import MAX_BYTES
 Read = Callable[..., list[FileRow]]
 TEXT = json.dumps(MOANA)
 CSV = "title,year,runtime,genres\n"
+LONE_CR = "CR without LF: end lines with LF or CR LF, and quote cells with CR"
 IMDB = (
     "tconst\ttitleType\tprimaryTitle\toriginalTitle\tisAdult\tstartYear\tendYear\truntimeMinutes"
     "\tgenres\n"
@@ -264,9 +265,10 @@ def test_an_invalid_csv_row_rejects_only_itself(read: Read, row: bytes, problem:
         ('"a' + "\nb,2001,1,c" * (MAX_BYTES // 8), f"{TOO_LONG}; is a closing quote missing?"),
         ('"a,2001,1,b', "the row is not CSV: unexpected end of data"),
         ('"a "b" c\nd",2001,1,b', "the row is not CSV: ',' expected after '\"'"),
-        ('a\rb,"c\nd",1,b', "the row is not CSV: new-line character seen in unquoted field"),
+        ('a\rb,"c\nd",1,b', f"the row is not CSV: {LONE_CR}"),
+        ("a,2001,1,b\rb,2001,1,c\r", f"the row is not CSV: {LONE_CR}"),
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_a_row_that_is_not_csv_stops_the_import(read: Read, row: str, problem: str) -> None:
     """Text in its quotes is never read as rows."""

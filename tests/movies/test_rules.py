@@ -43,6 +43,7 @@ BROKEN = [
     ("movies_title_not_blank", {"title": ""}),
     ("movies_title_not_blank", {"title": " \t\n"}),
     ("movies_title_not_blank", {"title": "\u200b\u3164\U000e0041"}),
+    ("movies_title_not_blank", {"title": "\ufffc\U00013441\U00016fe4\U0001d159"}),
     ("movies_title_at_most_500_bytes", {"title": "x" * 501}),
     ("movies_title_at_most_500_bytes", {"title": "é" * 250 + "x"}),
     ("movies_year_1888_or_later", {"year": 1887}),

@@ -264,6 +264,9 @@ def test_earlier_movies_get_the_words_of_now(empty_database: str, tmp_path: Path
         )
         with pytest.raises(OperatorError, match="invisible characters alone are in the way: 1"):
             migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
+        cursor.execute("update movies set title = u&'\\fffc' where id = 6")
+        with pytest.raises(OperatorError, match=r"20261125150000.*are in the way: 1"):
+            migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
         cursor.execute("delete from movies where id = 6")
         migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
         cursor.execute(

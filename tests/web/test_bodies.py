@@ -8,6 +8,7 @@ import zlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Self
+from unicodedata import normalize
 
 import pytest
 from aiohttp import StreamReader
@@ -184,6 +185,15 @@ MANY_MISTAKES = [  # the body, its status, and all errors: what cannot be read c
             ("genres/1", "must not be repeated"),
             ("genres/2", "must not be repeated"),
             ("genres/3", "must not be blank"),
+        ],
+    ),
+    (  # The same letters, composed or not, full-width or not.
+        movie(genres=["Com\u00e9die", "Ｄｒａｍａ", "COME\u0301DIE", "drama", "\U0001d159"]),
+        422,
+        [
+            ("genres/2", "must not be repeated"),
+            ("genres/3", "must not be repeated"),
+            ("genres/4", "must not be blank"),
         ],
     ),
 ]
@@ -468,7 +478,10 @@ movies = st.fixed_dictionaries(
         "year": st.integers(MIN_YEAR, THIS_YEAR),
         "runtime": st.integers(1, 2**31 - 1).map("{} mins".format),
         "genres": st.lists(
-            genres, min_size=1, max_size=5, unique_by=lambda genre: BLANKS.sub("", genre).casefold()
+            genres,
+            min_size=1,
+            max_size=5,
+            unique_by=lambda genre: normalize("NFKC", BLANKS.sub("", genre)).casefold(),
         ),
     }
 )
