@@ -1,4 +1,4 @@
-"""Tests /v1/movies: every row of the contract's table."""
+"""Tests /v1/movies: the statuses of the contract."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
