@@ -161,7 +161,7 @@ def _make_routes(
     if config.changes.keep_days:
         feed = Feed(sources.make_statements(LISTS), sources.replicas)
         if sources.replicas:
-            sources.replicas.read_mark = feed.read_end
+            sources.replicas.read_attachment = feed.read_end
     bodies = BodyReader(server.body_timeout)
     max_lag = config.database.max_replica_lag if sources.replicas else 0
     lists = Lists(

@@ -2,7 +2,7 @@
 
 import orjson
 
-from service.changes.feed import Feed, FeedPlace
+from service.changes.feed import Feed, FeedCursor
 from service.context import RequestContext
 from service.database import MAX_BIGINT
 from service.web.cursors import seal, unseal
@@ -15,22 +15,22 @@ async def begin_copy(feed: Feed, context: RequestContext) -> dict[str, str]:
 
     Call it before the list is read: then the feed has every change that the list lacks.
     """
-    place, min_transaction = await feed.find_end(context)
+    cursor, min_transaction = await feed.find_end(context)
     context.require(min_transaction)
-    return {CHANGES_CURSOR: encode_change(place)} if place else {}
+    return {CHANGES_CURSOR: encode_change(cursor)} if cursor else {}
 
 
-def encode_change(place: FeedPlace) -> str:
-    """Make the cursor of a place in the feed of changes."""
-    return seal(orjson.dumps([*place]))
+def encode_change(cursor: FeedCursor) -> str:
+    """Return the cursor as clients get it."""
+    return seal(orjson.dumps([*cursor]))
 
 
-def decode_change(cursor: str) -> FeedPlace:
-    """Return the place in the feed; `ValueError` if the cursor is damaged, or of a list."""
-    content = orjson.loads(unseal(cursor))
+def decode_change(text: str) -> FeedCursor:
+    """Return the cursor of a client; `ValueError` if it is damaged, or of a list."""
+    content = orjson.loads(unseal(text))
     if not isinstance(content, list) or [type(part) for part in content] != [str, int, int]:
-        raise ValueError("not a place")
-    place = FeedPlace._make(content)
-    if place.transaction < 0 or not 0 <= place.change <= MAX_BIGINT:
+        raise ValueError("not a cursor of the feed")
+    cursor = FeedCursor._make(content)
+    if cursor.transaction < 0 or not 0 <= cursor.change <= MAX_BIGINT:
         raise ValueError("out of range")
-    return place
+    return cursor

@@ -48,7 +48,7 @@ AT_ONCE = 10  # requests that are answered before others have their turn
 
 
 class CursorExpired(CatalogueError):
-    """The feed of changes no longer has all changes behind the cursor."""
+    """The feed of changes no longer has all changes after the cursor."""
 
     problem = Problem(
         "cursor-expired",
@@ -58,28 +58,28 @@ class CursorExpired(CatalogueError):
     )
 
 
-class FeedPlace(NamedTuple):
-    """A place in a feed: behind the change with this id in a transaction."""
+class FeedCursor(NamedTuple):
+    """A point in a feed: after the change with this id in a transaction."""
 
     feed: str
     transaction: int
     change: int
 
 
-END = FeedPlace("", 2**64 - 1, 0)  # behind every change
+END = FeedCursor("", 2**64 - 1, 0)  # after every change
 
 
 class FeedEnd(NamedTuple):
     """The end of the feed, and a transaction that a list must show to begin there."""
 
-    place: FeedPlace | None  # None if the feed is off
+    cursor: FeedCursor | None  # None if the feed is off
     min_transaction: int
 
 
 class Change(NamedTuple):
     """A change of a movie; `movie` is the movie as it is now, None if it is gone."""
 
-    place: FeedPlace  # behind it
+    cursor: FeedCursor  # after it
     kind: str  # created, updated or deleted
     movie_id: int
     version: int  # after the change, or the last one
@@ -89,35 +89,36 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ChangePage:
-    """Some changes in their order, and the place where the feed goes on."""
+    """Some changes in their order, and the cursor where the feed goes on."""
 
     changes: Sequence[Change]
-    next: FeedPlace
+    next: FeedCursor
     as_of: datetime  # every change that was committed before is in the feed
 
 
 class Feed:
     """Returns changes; may raise `Unavailable`.
 
-    What must stay true: whoever goes on from place to place sees every change of a movie, or its
-    last one, once it is committed; a place behind which changes may be missing is `CursorExpired`.
+    What must stay true: a client that goes on from cursor to cursor sees every change of a movie,
+    or its last one, once it is committed; a cursor after which changes may be missing is
+    `CursorExpired`.
     """
 
     def __init__(self, statements: Statements, replicas: Replicas | None = None) -> None:
         self._statements = statements
         self._replicas = replicas
-        self._end: FeedPlace | None = None  # as of `_end_read_at`, by the loop's clock
+        self._end: FeedCursor | None = None  # as of `_end_read_at`, by the loop's clock
         self._end_read_at = -inf
-        self._waiting: dict[asyncio.Future[ChangePage], FeedPlace] = {}
+        self._waiting: dict[asyncio.Future[ChangePage], FeedCursor] = {}
         self._asking: asyncio.Task[None] | None = None
 
     async def fetch(
-        self, after: FeedPlace | None, context: RequestContext, limit: int = PAGE_CHANGES
+        self, after: FeedCursor | None, context: RequestContext, limit: int = PAGE_CHANGES
     ) -> ChangePage:
-        """Return up to `limit` changes behind the place, or the oldest ones that are kept.
+        """Return up to `limit` changes after the cursor, or the oldest ones that are kept.
 
-        `context`: of the request, for logs. Raises `CursorExpired` if the place is of another feed,
-        or if changes behind it may be missing.
+        `context`: of the request, for logs. Raises `CursorExpired` if the cursor is of another
+        feed, or if changes after it may be missing.
         """
         page, is_expired = await self._read(after, [context], limit)
         if after and (is_expired or after.feed != page.next.feed):
@@ -125,21 +126,21 @@ class Feed:
         return page
 
     async def find_end(self, context: RequestContext) -> FeedEnd:
-        """Return a place in front of every change that a list now lacks.
+        """Return a cursor before every change that a list now lacks.
 
-        It is up to `END_S` old: an older place only makes the client read some changes again. The
-        list may be read on a replica: then it is a place that all of them are behind.
+        It is up to `END_S` old: an older cursor only makes the client read some changes again. The
+        list may be read on a replica: then all of them show more than it.
         """
-        if self._replicas and (mark := self._replicas.get_mark()):
-            return FeedEnd(cast("FeedPlace", mark), min_transaction=0)
+        if self._replicas and (end := self._replicas.get_oldest_attachment()):
+            return FeedEnd(cast("FeedCursor", end), min_transaction=0)
         now = asyncio.get_running_loop().time()
         if not self._end or now >= self._end_read_at + END_S:
             self._end, self._end_read_at = await self.read_end([context]), now
-        # The place is in front of its transaction: the list must show those before.
+        # The cursor is before its transaction: the list must show those before.
         return FeedEnd(self._end, self._end.transaction - 1 if self._end else 0)
 
-    async def read_end(self, waiting: Sequence[RequestContext] = ()) -> FeedPlace | None:
-        """Return the place behind all changes that can be read now; None if the feed is off."""
+    async def read_end(self, waiting: Sequence[RequestContext] = ()) -> FeedCursor | None:
+        """Return the cursor after all changes that can be read now; None if the feed is off."""
         try:
             page, _ = await self._read(END, waiting)
         except Unavailable as error:
@@ -148,8 +149,8 @@ class Feed:
             raise
         return page.next
 
-    async def wait(self, after: FeedPlace, seconds: float) -> ChangePage | None:
-        """Wait until there are changes behind the place; None if there are none in so many seconds.
+    async def wait(self, after: FeedCursor, seconds: float) -> ChangePage | None:
+        """Wait until there are changes after the cursor; None if there are none in so many seconds.
 
         One statement, `POLL_S` after the last one, asks for all requests that wait.
         """
@@ -178,11 +179,11 @@ class Feed:
         finally:
             self._asking = None
 
-    async def _return(self, found: ChangePage | Exception, lowest: FeedPlace) -> None:
-        """Return to each request that waits the changes behind its place, if there are any.
+    async def _return(self, found: ChangePage | Exception, lowest: FeedCursor) -> None:
+        """Return to each request that waits the changes after its cursor, if there are any.
 
-        The changes behind `lowest` were read: a request that came meanwhile with a place in front
-        of it waits for the next ones.
+        The changes after `lowest` were read: a request that came meanwhile with a cursor
+        before it waits for the next ones.
 
         Requests with the same changes get the same page, which is then encoded once: 1,000 copies
         could have 600 MB. Other requests have their turn in between.
@@ -198,18 +199,18 @@ class Feed:
             elif after.feed != found.next.feed:
                 news.set_exception(CursorExpired())
             else:
-                start = bisect_right(found.changes, after, key=attrgetter("place"))
+                start = bisect_right(found.changes, after, key=attrgetter("cursor"))
                 if changes := found.changes[start:]:
                     page = ChangePage(changes, found.next, found.as_of)
                     news.set_result(pages.setdefault(start, page))
 
     async def _read(
         self,
-        after: FeedPlace | None,
+        after: FeedCursor | None,
         waiting: Sequence[RequestContext] = (),
         limit: int = PAGE_CHANGES,
     ) -> tuple[ChangePage, bool]:
-        """Return changes, and whether some behind the place may be missing."""
+        """Return changes, and whether some after the cursor may be missing."""
         rows = await self._statements.fetch(
             "get_changes",
             {
@@ -226,13 +227,13 @@ class Feed:
         for _, _, _, _, _, transaction, number, *fields in rows:
             if number is None:  # the only row: there are no changes
                 break
-            place = FeedPlace(feed, int(transaction), number)
+            cursor = FeedCursor(feed, int(transaction), number)
             movie = Movie._make(fields[4:]) if fields[4] is not None else None
-            changes.append(Change._make([place, *fields[:4], movie]))
+            changes.append(Change._make([cursor, *fields[:4], movie]))
         if is_last:
-            place = FeedPlace(feed, int(end), 0)
+            cursor = FeedCursor(feed, int(end), 0)
         elif changes:  # not its end: the query may have returned fewer than it was asked for
-            place = changes[-1].place
+            cursor = changes[-1].cursor
         else:
             raise self._statements.report("get_changes", "it returned none of the next changes")
-        return ChangePage(changes, place, as_of), is_expired
+        return ChangePage(changes, cursor, as_of), is_expired

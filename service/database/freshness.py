@@ -16,7 +16,7 @@ class Sample(NamedTuple):
 
     taken_at: float  # by the loop's clock, before the primary was asked
     lsn: int
-    mark: object = None  # what `Replicas.read_mark` had returned before
+    attachment: object = None  # what `Replicas.read_attachment` had returned before
 
 
 class Answer(NamedTuple):
@@ -33,8 +33,8 @@ class Progress(NamedTuple):
     """What the answers of a replica have shown."""
 
     follows: Identity | None = None  # the primary at the last answer
-    floor: int = 0  # it serves no reads before it has replayed WAL beyond this
-    caught: Sample | None = None  # the newest sample that it has replayed beyond `floor`
+    min_lsn: int = 0  # it serves no reads before it has replayed WAL beyond this
+    caught: Sample | None = None  # the newest sample that it has replayed beyond `min_lsn`
     horizon: int = 0  # 0: no reads until its next answer
 
 
@@ -54,16 +54,16 @@ def advance(
 ) -> Progress:
     """Return the progress after an answer; `samples`: of this primary, the oldest first."""
     if before.follows == primary:
-        floor = before.floor
+        min_lsn = before.min_lsn
     elif primary and answer.timeline == primary[1]:
-        floor = 0
+        min_lsn = 0
     else:
         # After a failover, it may have received WAL that the new primary never had: until it gets
-        # beyond this place, it may be on the former timeline.
-        floor = answer.received
+        # beyond this LSN, it may be on the former timeline.
+        min_lsn = answer.received
     caught = next((sample for sample in reversed(samples) if sample.lsn <= answer.lsn), None)
-    is_beyond = caught is not None and caught.lsn > floor
-    return Progress(primary, floor, caught if is_beyond else None, answer.horizon)
+    is_beyond = caught is not None and caught.lsn > min_lsn
+    return Progress(primary, min_lsn, caught if is_beyond else None, answer.horizon)
 
 
 def measure_age(state: State, now: float) -> float:
@@ -74,14 +74,14 @@ def measure_age(state: State, now: float) -> float:
     return now - caught.taken_at
 
 
-def may_serve(state: State, position: int, now: float, max_lag: float) -> bool:
-    """Whether it shows the transaction `position` (0: any), and its data is young enough.
+def may_serve(state: State, transaction: int, now: float, max_lag: float) -> bool:
+    """Whether it shows `transaction` (0: any), and its data is young enough.
 
-    If the primary is away, its last sample is enough, too, but neither is for a position: the next
-    primary may use the numbers of lost transactions again.
+    If the primary is away, its last sample is enough, too, but it is for no transaction: the
+    next primary may use the numbers of lost transactions again.
     """
     age, progress = measure_age(state, now), state.progress
-    # A horizon of 0 refuses every position: a read has failed since the last answer.
-    if age == inf or position >= progress.horizon or (position and not state.primary_answers):
+    # A horizon of 0 refuses every transaction: a read has failed since the last answer.
+    if age == inf or transaction >= progress.horizon or (transaction and not state.primary_answers):
         return False
     return age <= max_lag or (state.primary_is_away and progress.caught is state.newest)

@@ -37,7 +37,7 @@ QUERIES: Mapping[str, Expected] = {
 }
 POLL_S = 0.25
 POLL_TIMEOUT_S = 2.0
-MARK_S = 1.0  # between two marks; an older one only makes clients of the feed read more again
+ATTACHMENT_S = 1.0  # between two reads of it
 CLOSE_TIMEOUT_S = 2.0
 IS_PRIMARY, NO_STANDBY = "it is the primary", "it is not a standby"
 
@@ -98,7 +98,7 @@ class Primary(PolledServer):
         """Whether nobody here reaches it; a poll may also fail because the server is full."""
         return not self.answers and not self._pool.is_connected
 
-    async def update(self, mark: object) -> None:
+    async def update(self, attachment: object) -> None:
         """Ask, and keep a sample; drop those of a former primary."""
         now = asyncio.get_running_loop().time()
         if row := await self.ask("get_primary_state"):
@@ -106,7 +106,7 @@ class Primary(PolledServer):
             if (identity := (database, timeline)) != self.identity:
                 self.samples.clear()
             self.identity = identity
-            self.samples.append(Sample(now, lsn, mark))
+            self.samples.append(Sample(now, lsn, attachment))
 
 
 class Replica(PolledServer):
@@ -171,10 +171,10 @@ class Replica(PolledServer):
         """Return how old its data may be, in seconds; infinite if that is unknown."""
         return freshness.measure_age(self.state, asyncio.get_running_loop().time())
 
-    def shows(self, position: int) -> bool:
-        """Whether it shows the transaction `position` (0: any), and its data is young enough."""
+    def shows(self, transaction: int) -> bool:
+        """Whether it shows the transaction `transaction` (0: any), and its data is young enough."""
         now = asyncio.get_running_loop().time()
-        return freshness.may_serve(self.state, position, now, self._max_lag)
+        return freshness.may_serve(self.state, transaction, now, self._max_lag)
 
 
 class Replicas:
@@ -192,8 +192,8 @@ class Replicas:
         limits: Mapping[str, int],
     ) -> None:
         # Reads on the primary what is kept with each sample: the end of the feed.
-        self.read_mark: Callable[[], Awaitable[object]] | None = None
-        self._mark: object = None
+        self.read_attachment: Callable[[], Awaitable[object]] | None = None
+        self._attachment: object = None
         self._pool = pool
         self._primary = Primary(settings, queries, pool)
         self.all = [
@@ -211,24 +211,25 @@ class Replicas:
 
     def choose(self, waiting: Sequence[RequestContext]) -> Replica | None:
         """Return a replica that shows what these requests must show; it is chosen at random."""
-        position = max((context.min_transaction for context in waiting), default=0)
+        transaction = max((context.min_transaction for context in waiting), default=0)
         # At random: in turns, counts of lists would go to one replica, and their pages to another.
         first = randrange(len(self.all))  # noqa: S311 - nothing secret
-        chosen = next((each for each in self.all[first:] + self.all if each.shows(position)), None)
+        candidates = self.all[first:] + self.all
+        chosen = next((each for each in candidates if each.shows(transaction)), None)
         self._pool.metrics.reads.labels(chosen.name if chosen else "primary").inc()
         return chosen
 
-    def get_mark(self) -> object:
-        """Return a mark that is older than what every replica shows; None: there is none.
+    def get_oldest_attachment(self) -> object:
+        """Return an attachment that is older than what every replica shows; None: there is none.
 
         The samples reach back further than `max_replica_lag`.
         """
-        return self._primary.samples[0].mark if self._primary.samples else None
+        return self._primary.samples[0].attachment if self._primary.samples else None
 
     async def run(self, _: object) -> AsyncIterator[None]:
         """Ask the servers until the service stops (a `cleanup_ctx`)."""
         watches = map(self._watch, self.all)
-        running = asyncio.gather(self._watch_primary(), self._keep_mark(), *watches)
+        running = asyncio.gather(self._watch_primary(), self._keep_attachment(), *watches)
         yield
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -244,17 +245,19 @@ class Replicas:
                 if not is_verified:  # the pool verifies the database before it lends a connection
                     async with self._pool.connection():
                         pass
-                    if self.read_mark:  # a replica that serves is newer than the first mark
-                        self._mark = await self.read_mark()
+                    if (
+                        self.read_attachment
+                    ):  # a replica that serves is newer than the first attachment
+                        self._attachment = await self.read_attachment()
                     is_verified = True
-                await self._primary.update(self._mark)
+                await self._primary.update(self._attachment)
             await asyncio.sleep(POLL_S)
 
-    async def _keep_mark(self) -> None:
-        while self.read_mark:
+    async def _keep_attachment(self) -> None:
+        while self.read_attachment:
             with suppress(CatalogueError):
-                self._mark = await self.read_mark()
-            await asyncio.sleep(MARK_S)
+                self._attachment = await self.read_attachment()
+            await asyncio.sleep(ATTACHMENT_S)
 
     async def _watch(self, replica: Replica) -> None:
         was_used = None

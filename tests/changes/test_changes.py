@@ -553,7 +553,7 @@ async def test_a_cursor_of_a_list_is_refused(client: Client, execute: Execute) -
 async def test_a_forged_cursor_is_no_fault(client: Client) -> None:
     """Whatever numbers are in it."""
     for place in ((2**64 - 1, 0), (5, 2**63 - 1), (-1, 0), (0, 2**63 - 1)):
-        cursor = encode_change(changes.FeedPlace("x", *place))
+        cursor = encode_change(changes.FeedCursor("x", *place))
         response = await client.get(PATH, params={"after": cursor})
 
         assert response.status in (410, 422), place

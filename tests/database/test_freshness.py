@@ -72,7 +72,7 @@ def test_a_replica_may_serve(
 
 
 @pytest.mark.parametrize(
-    ("before", "place", "floor", "caught"),
+    ("before", "place", "min_lsn", "caught"),
     [
         # The newest sample that it has replayed counts.
         (FOLLOWING, ("1", 99, 300), 0, None),
@@ -91,14 +91,14 @@ def test_a_replica_may_serve(
     ],
 )
 def test_an_answer_shows_what_a_replica_has_replayed(
-    before: Progress, place: tuple[str, int, int], floor: int, caught: Sample | None
+    before: Progress, place: tuple[str, int, int], min_lsn: int, caught: Sample | None
 ) -> None:
     """Compared with the samples of the primary; `place`: timeline, WAL replayed and received."""
     answer = Answer("db", *place, horizon=7)
 
     after = advance(before, answer, PRIMARY, SAMPLES)
 
-    assert after == Progress(PRIMARY, floor, caught, 7)
+    assert after == Progress(PRIMARY, min_lsn, caught, 7)
 
 
 def test_an_age_that_nobody_knows_is_infinite() -> None:
