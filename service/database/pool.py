@@ -19,7 +19,6 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from service.config import Database
 from service.database.connections import Connector
 from service.database.driver_errors import describe_error
-from service.database.query import ping
 from service.errors import OperatorError, Refusal, Unavailable
 from service.telemetry.metrics import Metrics
 
@@ -146,17 +145,6 @@ class Pool:
         if now - self._trusted_since >= RETRY_S:
             self._trusted_since = now
             self.close_idle()
-
-    async def probe(self) -> None:
-        """Call `distrust` unless the connection that has been idle for longest responds."""
-        if self._idle:
-            connection, _ = self._idle.popleft()
-            try:
-                await ping(connection)
-            finally:
-                if connection.closed:
-                    self.distrust()
-                self._return(connection)
 
     def close_idle(self) -> None:
         """Close all idle connections."""

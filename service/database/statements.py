@@ -234,10 +234,7 @@ class Statements:
             try:
                 rows = await query.run(connection, execution, parameters)
             except TimeoutError as error:
-                if query.is_read_only:
-                    self.pool.distrust()
-                else:  # it may only wait for a lost synchronous standby
-                    await self.pool.probe()
+                self.pool.distrust()
                 raise self._to_unavailable(query, "PostgreSQL does not respond") from error
             except psycopg2.Error as error:
                 if connection.closed or isinstance(error, OUTDATED):

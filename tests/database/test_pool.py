@@ -389,23 +389,6 @@ async def test_max_idle_time_keeps_used_connections(make_pool: MakePool) -> None
 # The database is away, slow, or full.
 
 
-@pytest.mark.parametrize("is_silent", [False, True])
-async def test_a_probe_replaces_the_connections_if_one_is_silent(
-    make_pool: MakePool, link: Link, *, is_silent: bool
-) -> None:
-    """It asks the one that has been idle for longest, in the place of all others."""
-    pool = make_pool(connect_timeout=0.3, url=link.url)
-    async with pool.connection() as newer, pool.connection() as older:
-        pass
-    if is_silent:
-        link.stall()
-
-    await pool.probe()
-
-    assert older.closed == newer.closed == is_silent
-    assert pool.idle == (0 if is_silent else 2)
-
-
 async def test_a_waiter_gets_a_free_connection_while_connecting(
     make_pool: MakePool, link: Link
 ) -> None:
