@@ -1,21 +1,107 @@
 """Logs on stdout, one line per event: text on a terminal, JSON elsewhere (structlog).
 
-The libraries' logs (aiohttp, asyncio, alembic, gunicorn) get the same form.
+The libraries' logs (aiohttp, asyncio, alembic, gunicorn) get the same form. A thread writes the
+lines, so the event loop never waits for a reader that stalls or has gone, or for a full disk. A
+process that is killed loses the lines of its last milliseconds.
 """
 
 import json
 import logging
+import os
 import sys
+import time
 from collections.abc import MutableMapping
-from typing import Any, TextIO, cast
+from functools import cache
+from logging.handlers import QueueHandler, QueueListener
+from queue import Full, Queue
+from typing import Any
 
 import orjson
 import structlog
 
 from service.config import Log
-from service.telemetry.log_writer import get_writer
 
+MAX_LINES = 4096  # about 1 MB
+# The thread writes the lines of this time one after the other: each wake-up takes the event loop
+# some us.
+COLLECT_S = 0.02
+RETRY_S = 0.5  # after an error
+EXIT_WAIT_S = 1.0
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+
+log = structlog.get_logger()
+
+
+class Lines(QueueHandler):
+    """Hands lines to a thread that writes them to a stream; those that do not fit are dropped.
+
+    `stream`: its name in `sys`.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self.start()
+        super().__init__(self._lines)
+        os.register_at_fork(after_in_child=self.start)
+
+    def start(self) -> None:
+        """Start the thread; called again in a forked process, which has none."""
+        self.queue = self._lines = Queue[bytes](MAX_LINES)
+        self.dropped = 0
+        Writer(self, self._lines, self._stream).start()
+
+    def prepare(self, record: logging.LogRecord) -> bytes:
+        """Return the line of a record."""
+        return f"{self.format(record)}\n".encode(errors="replace")
+
+    def enqueue(self, line: Any) -> None:
+        """Hand over a line, as bytes; never waits."""
+        try:
+            self._lines.put_nowait(line)
+        except Full:
+            self.dropped += 1
+
+    def flush(self) -> None:
+        """Wait until the lines are written, for `EXIT_WAIT_S` at most; `logging` does so at exit."""
+        with self._lines.all_tasks_done:
+            self._lines.all_tasks_done.wait_for(
+                lambda: not self._lines.unfinished_tasks, EXIT_WAIT_S
+            )
+
+
+class Writer(QueueListener):
+    """The thread that writes lines."""
+
+    def __init__(self, lines: Lines, queue: Queue[bytes], stream: str) -> None:
+        super().__init__(queue)
+        self._lines, self._stream, self._reported = lines, stream, 0
+
+    def dequeue(self, block: bool) -> Any:  # noqa: FBT001 - as its base class
+        """Return the next line."""
+        if self.queue.empty():
+            if dropped := self._lines.dropped - self._reported:
+                self._reported += dropped
+                log.error("log lines dropped", lines=dropped)
+            time.sleep(COLLECT_S)
+        return super().dequeue(block)
+
+    def handle(self, line: Any) -> None:
+        """Write the line, again after an error.
+
+        Each line is a write of its own, or the lines of several processes could be mixed. A full
+        disk may take a part of it: the rest must come next, or the line would be torn.
+        """
+        while line:
+            try:
+                line = line[os.write(getattr(sys, self._stream).fileno(), line) :]
+            except (OSError, ValueError, AttributeError):  # the last two: the stream was closed
+                time.sleep(RETRY_S)
+
+
+@cache
+def get_lines(stream: str = "stdout") -> Lines:
+    """Return the lines of this process for a stream."""
+    return Lines(stream)
 
 
 def configure(settings: Log) -> None:
@@ -34,20 +120,20 @@ def configure(settings: Log) -> None:
         if is_as_text(settings)
         else [structlog.processors.format_exc_info, _to_json]
     )
-    writer = get_writer()
     structlog.configure(
-        processors=[*common, *final],
+        processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", writer)),
+        logger_factory=lambda *_: logging.getLogger("service"),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(writer)
+    handler = get_lines()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=common,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
         )
     )
+    logging.getLogger("service").setLevel(level)
     logging.getLogger("aiosql").setLevel(logging.ERROR)  # it warns of inserts
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
 

@@ -25,7 +25,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from service.config import Service
 from service.context import METHODS, RequestContext
 from service.errors import Refusal
-from service.telemetry.log_writer import get_writer
+from service.telemetry.logs import get_lines
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
@@ -244,7 +244,7 @@ class Metrics:
     def _sample_process(self) -> None:
         max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.max_files.set(inf if max_files == resource.RLIM_INFINITY else max_files)
-        dropped = get_writer().dropped_in_all
+        dropped = get_lines().dropped
         self.log_lines_dropped.inc(dropped - self._log_lines_dropped)
         self._log_lines_dropped = dropped
         used = time.process_time()

@@ -293,21 +293,6 @@ def test_a_disk_that_was_full_tears_no_line(run: Run) -> None:
     assert [event["event"] for event in events(output)] == ["first", "second"]
 
 
-def test_a_write_has_whole_lines_of_at_most_4096_bytes(run: Run) -> None:
-    """Or lines of several processes would be mixed on the pipe that they share."""
-    run(
-        "written = []\n"
-        "os.write = lambda _, text: written.append(text) or len(text)\n"
-        "for number in range(100): log.info('x' * number)\n"
-        "log.info('x' * 5000)\n"
-        "from service.telemetry.log_writer import get_writer\n"
-        "get_writer().close()\n"
-        "assert b''.join(written).count(b'\\n') == 101\n"
-        "assert all(text.endswith(b'\\n') for text in written)\n"
-        "assert [text.count(b'\\n') for text in written if len(text) > 4096] == [1]\n"
-    )
-
-
 def test_a_forked_process_logs_its_own_lines_only(run: Run) -> None:
     """As gunicorn forks its workers; what the parent has not yet written is the parent's."""
     output = run(
