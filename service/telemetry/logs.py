@@ -62,7 +62,7 @@ class Lines(QueueHandler):
             self.dropped += 1
 
     def flush(self) -> None:
-        """Wait until the lines are written, for `EXIT_WAIT_S` at most; `logging` does so at exit."""
+        """Wait for the lines to be written, at most `EXIT_WAIT_S`; `logging` calls it at exit."""
         with self._lines.all_tasks_done:
             self._lines.all_tasks_done.wait_for(
                 lambda: not self._lines.unfinished_tasks, EXIT_WAIT_S
@@ -74,11 +74,12 @@ class Writer(QueueListener):
 
     def __init__(self, lines: Lines, queue: Queue[bytes], stream: str) -> None:
         super().__init__(queue)
-        self._lines, self._stream, self._reported = lines, stream, 0
+        self._lines, self._queue, self._stream = lines, queue, stream
+        self._reported = 0
 
     def dequeue(self, block: bool) -> Any:  # noqa: FBT001 - as its base class
         """Return the next line."""
-        if self.queue.empty():
+        if self._queue.empty():
             if dropped := self._lines.dropped - self._reported:
                 self._reported += dropped
                 log.error("log lines dropped", lines=dropped)
