@@ -13,7 +13,8 @@ import time
 from collections.abc import MutableMapping
 from functools import cache
 from logging.handlers import QueueHandler, QueueListener
-from queue import Full, Queue
+from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import orjson
@@ -22,8 +23,7 @@ import structlog
 from service.config import Log
 
 MAX_LINES = 4096  # about 1 MB
-# The thread writes the lines of this time one after the other: each wake-up takes the event loop
-# some us.
+# The thread sleeps so long when it has written all: each wake-up costs the event loop some us.
 COLLECT_S = 0.02
 RETRY_S = 0.5  # after an error
 EXIT_WAIT_S = 1.0
@@ -41,14 +41,14 @@ class Lines(QueueHandler):
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self.start()
-        super().__init__(self._lines)
+        super().__init__(self.waiting)
         os.register_at_fork(after_in_child=self.start)
 
     def start(self) -> None:
         """Start the thread; called again in a forked process, which has none."""
-        self.queue = self._lines = Queue[bytes](MAX_LINES)
+        self.queue = self.waiting = SimpleQueue[bytes | Event]()
         self.dropped = 0
-        Writer(self, self._lines, self._stream).start()
+        Writer(self, self._stream).start()
 
     def prepare(self, record: logging.LogRecord) -> bytes:
         """Return the line of a record."""
@@ -56,30 +56,28 @@ class Lines(QueueHandler):
 
     def enqueue(self, line: Any) -> None:
         """Hand over a line, as bytes; never waits."""
-        try:
-            self._lines.put_nowait(line)
-        except Full:
+        if self.waiting.qsize() < MAX_LINES:
+            self.waiting.put(line)
+        else:
             self.dropped += 1
 
     def flush(self) -> None:
         """Wait for the lines to be written, at most `EXIT_WAIT_S`; `logging` calls it at exit."""
-        with self._lines.all_tasks_done:
-            self._lines.all_tasks_done.wait_for(
-                lambda: not self._lines.unfinished_tasks, EXIT_WAIT_S
-            )
+        is_written = Event()
+        self.waiting.put(is_written)
+        is_written.wait(EXIT_WAIT_S)
 
 
 class Writer(QueueListener):
     """The thread that writes lines."""
 
-    def __init__(self, lines: Lines, queue: Queue[bytes], stream: str) -> None:
-        super().__init__(queue)
-        self._lines, self._queue, self._stream = lines, queue, stream
-        self._reported = 0
+    def __init__(self, lines: Lines, stream: str) -> None:
+        super().__init__(lines.waiting)
+        self._lines, self._stream, self._reported = lines, stream, 0
 
     def dequeue(self, block: bool) -> Any:  # noqa: FBT001 - as its base class
         """Return the next line."""
-        if self._queue.empty():
+        if self._lines.waiting.empty():
             if dropped := self._lines.dropped - self._reported:
                 self._reported += dropped
                 log.error("log lines dropped", lines=dropped)
@@ -92,6 +90,9 @@ class Writer(QueueListener):
         Each line is a write of its own, or the lines of several processes could be mixed. A full
         disk may take a part of it: the rest must come next, or the line would be torn.
         """
+        if isinstance(line, Event):  # `flush` waits for it
+            line.set()
+            return
         while line:
             try:
                 line = line[os.write(getattr(sys, self._stream).fileno(), line) :]
