@@ -79,11 +79,11 @@ def when_ready(server: Arbiter) -> None:
     SIGHUP reloads queries/*.sql in the workers; gunicorn's default is to replace them.
     """
     server.handle_hup = lambda: server.kill_workers(signal.SIGHUP)
-    server.metrics_folder = _make_metrics_folder() if _config.operations.are_metrics_on else None
+    folder = _make_metrics_folder() if _config.operations.are_metrics_on else None
 
-    from service.app import check_start  # noqa: PLC0415 - after the folder was made
+    from service import serving  # noqa: PLC0415 - after the folder was made
+    from service.app import check_start  # noqa: PLC0415 - as above
     from service.web import runner  # noqa: PLC0415 - as above
-    from service.worker import make_worker  # noqa: PLC0415 - as above
 
     operations_sockets = []
     try:
@@ -95,7 +95,7 @@ def when_ready(server: Arbiter) -> None:
         raise SystemExit(1) from error
     addresses = [each.sock.getsockname() for each in server.LISTENERS]
     runner.warn_if_anyone_can_write(_config.access, addresses)
-    server.make_worker = partial(make_worker, _config, operations_sockets, server.metrics_folder)
+    serving.Worker.master = serving.Master(_config, operations_sockets, folder)
 
 
 def _make_metrics_folder() -> Path:
@@ -114,19 +114,20 @@ def _make_metrics_folder() -> Path:
     return Path(folder)
 
 
-def post_fork(server: Arbiter, worker: GunicornWebWorker) -> None:
+def post_fork(_: Arbiter, worker: GunicornWebWorker) -> None:
     """Give the sockets to our runner: aiohttp's worker would listen with a backlog of 128."""
+    from service import serving  # noqa: PLC0415 - as above
+
     atexit.unregister(shutil.rmtree)
-    sockets, worker.sockets = [each.sock for each in worker.sockets], []
-    worker.app.callable = partial(server.make_worker, sockets)
+    serving.Worker.master.sockets, worker.sockets = [each.sock for each in worker.sockets], []
 
 
-def child_exit(server: Arbiter, worker: GunicornWebWorker) -> None:
+def child_exit(_: Arbiter, worker: GunicornWebWorker) -> None:
     """Forget the gauges of a worker that has ended; its counters remain, without free space."""
-    if server.metrics_folder:
+    if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - as above
 
         mark_process_dead(worker.pid)
-        for path in server.metrics_folder.glob(f"*_{worker.pid}.db"):
+        for path in Path(folder).glob(f"*_{worker.pid}.db"):
             # The last value may end in zeros, and these are read as a hole.
             os.truncate(path, len(path.read_bytes().rstrip(b"\0")) + 4096)

@@ -101,7 +101,7 @@ def web_(ctx: click.Context) -> None:
     environ.pop("WEB_CONCURRENCY", None)  # with a wrong value, importing gunicorn is a traceback
     program = str(Path(sys.executable).with_name("gunicorn"))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until gunicorn handles it
-    os.execve(program, [program, "service.worker:make_worker"], environ)  # noqa: S606 - no shell
+    os.execve(program, [program, "service.serving:make_worker"], environ)  # noqa: S606 - no shell
 
 
 @main.command("config")

@@ -1,15 +1,18 @@
-"""Serves the API in one process until a signal ends it: `python -m service serve`."""
+"""Serves the API: in one process (`python -m service serve`), or in the workers of gunicorn."""
 
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 from service.app import RELOAD_QUERIES, create_app
 from service.config import Config
 from service.database.urls import hide_password
-from service.telemetry.log_writer import get_writer
+from service.telemetry.logs import get_lines
 from service.web.runner import Runner, bind, warn_if_anyone_can_write
 
 
@@ -63,4 +66,39 @@ def _print_banner(config: Config, address: Sequence[Any]) -> None:
 
 def _print(line: str) -> None:
     """Print a line to stderr, which may be a pipe that nobody reads."""
-    get_writer("stderr").write(f"{line}\n")
+    get_lines("stderr").enqueue(f"{line}\n".encode())
+
+
+@dataclass
+class Master:
+    """What a worker gets from its master, by the fork."""
+
+    config: Config
+    operations_sockets: Sequence[socket.socket]
+    metrics_folder: Path | None
+    sockets: Sequence[socket.socket] = ()
+
+
+class Worker(Runner):
+    """Serves on the sockets of gunicorn's master."""
+
+    master: ClassVar[Master]  # gunicorn.conf.py sets it
+
+    async def setup(self) -> None:
+        """Start the application, and accept connections."""
+        await super().setup()
+        await self.listen(self.master.sockets, self.master.operations_sockets)
+
+
+async def make_worker() -> Worker:
+    """Make the runner of a worker; gunicorn's argument names this function."""
+
+    def reload() -> None:
+        app[RELOAD_QUERIES]()
+
+    # Set before the files are read, so that no change is missed; runs when `app` exists.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    # The master has refused mistakes. Later, a mistake must not end worker and master.
+    master = Worker.master
+    app = create_app(master.config, refuse_mistakes=False, metrics_folder=master.metrics_folder)
+    return Worker(app)

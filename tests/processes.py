@@ -15,7 +15,7 @@ from support import WAIT_S, Environment, wait_until
 
 BIN = Path(sys.executable).parent
 SERVE = [sys.executable, "-m", "service", "serve"]
-GUNICORN = [str(BIN / "gunicorn"), "service.worker:make_worker"]
+GUNICORN = [str(BIN / "gunicorn"), "service.serving:make_worker"]
 WEB = [sys.executable, "-m", "service", "web"]
 
 

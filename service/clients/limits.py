@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv6Address
 from math import inf
-from typing import NamedTuple
 
 import structlog
 
@@ -28,14 +27,10 @@ REDIS_TIMEOUT_S = 0.25  # for Redis to respond, with the wait for a connection
 REDIS_RETRY_S = 1.0  # after a failure, Redis is not asked for so long
 MAX_REDIS_CONNECTIONS = 10
 
+# The units of the previous window, and for how long it is kept; those of this window, and likewise.
+Window = tuple[int, float, int, float]
+
 log = structlog.get_logger()
-
-
-class RetryLater(NamedTuple):
-    """The request is over the limit: the units that are left, and when to try again."""
-
-    remaining: int
-    retry_after_s: int
 
 
 class Limits:
@@ -85,36 +80,25 @@ class Limits:
         if units <= charged:
             return
         key = choose_key(context.client_id, context.address)
-        refused = await self._take(key, units - charged)
-        if charged:
-            # The client will send all of it again: say when there is room for all.
-            refused = refused and await self._take(key, units)
-        if refused:
+        window = await self._take(key, units - charged)
+        if window:
             self._metrics.limited.inc()
-            raise LimitReached(
-                f"the limit is {self._rate} units per second, and {self._policy.quota} at once;"
-                f" this request takes {units}: try again in {refused.retry_after_s} s",
-                self._policy,
-                refused.remaining,
-                refused.retry_after_s,
-            )
+            # The client will send all of it again: say when there is room for all.
+            raise self._refuse(units, *window)
 
-    async def _take(self, key: str, cost: int) -> RetryLater | None:
-        """Count the cost; if that is over the limit, count nothing and return `RetryLater`."""
+    async def _take(self, key: str, cost: int) -> Window | None:
+        """Count the cost; if that is over the limit, count nothing and return the window."""
         now = asyncio.get_running_loop().time()
         if now < self._redis_failed_at + REDIS_RETRY_S:
             self._metrics.unlimited.inc()
             return None
-        refused = None
+        window = None
         try:
             async with asyncio.timeout(REDIS_TIMEOUT_S):
                 if not await self._limiter.hit(self._item, key, cost=cost):
-                    previous, _, current, kept_s = await self._storage.get_sliding_window(
+                    window = await self._storage.get_sliding_window(
                         self._item.key_for(key), self._policy.window_s
                     )
-                    # A window is kept until the next window has ended, too.
-                    left_s = max(0.0, kept_s - self._policy.window_s)
-                    refused = _make_retry_later(self._policy, cost, previous, current, left_s)
         except Exception as error:  # noqa: BLE001 - no error of Redis may fail the request
             self._metrics.unlimited.inc()
             if self._redis_failed_at == -inf:
@@ -124,7 +108,33 @@ class Limits:
         if self._redis_failed_at > -inf:
             self._redis_failed_at = -inf
             log.info("limits with redis")
-        return refused
+        return window
+
+    def _refuse(
+        self, units: int, previous: int, _: float, current: int, kept_s: float
+    ) -> LimitReached:
+        """Make the refusal: how many units are left, and after how many seconds there are enough.
+
+        `previous` and `current`: the units used in the previous window and in this one, which is
+        kept for `kept_s` seconds, until the next window has ended, too.
+        """
+        quota, window_s = self._policy.quota, self._policy.window_s
+        left_s = max(0.0, kept_s - window_s)
+        weighted = int(previous * left_s / window_s)
+        room = quota - current - units  # for the weighted units of the previous window
+        if room >= 0:
+            wait_s = left_s - (room + 1) * window_s / max(1, previous)
+        else:  # wait until this window is the previous one
+            room = quota - units
+            wait_s = left_s + max(0.0, window_s - (room + 1) * window_s / current)
+        retry_after_s = max(1, int(wait_s) + 1)
+        return LimitReached(
+            f"the limit is {self._rate} units per second, and {quota} at once;"
+            f" this request takes {units}: try again in {retry_after_s} s",
+            self._policy,
+            max(0, quota - current - weighted),
+            retry_after_s,
+        )
 
     async def run(self, _: object) -> AsyncIterator[None]:
         """Close the connections to Redis at the end (a `cleanup_ctx`)."""
@@ -133,24 +143,6 @@ class Limits:
             with suppress(Exception):
                 async with asyncio.timeout(REDIS_TIMEOUT_S):
                     await self._pool.disconnect()
-
-
-def _make_retry_later(
-    policy: Policy, cost: int, previous: int, current: int, left_s: float
-) -> RetryLater:
-    """Return how many units are left, and after how many seconds there are enough.
-
-    `current`: the units used in this window, which ends in `left_s` seconds; `previous`: the units
-    used in the previous window.
-    """
-    weighted = int(previous * left_s / policy.window_s)
-    room = policy.quota - current - cost  # for the weighted units of the previous window
-    if room >= 0:
-        wait_s = left_s - (room + 1) * policy.window_s / max(1, previous)
-    else:  # wait until this window is the previous one
-        room = policy.quota - cost
-        wait_s = left_s + max(0.0, policy.window_s - (room + 1) * policy.window_s / current)
-    return RetryLater(max(0, policy.quota - current - weighted), max(1, int(wait_s) + 1))
 
 
 @lru_cache(KNOWN_REQUESTERS)

@@ -25,14 +25,12 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from service.config import Service
 from service.context import METHODS, RequestContext
 from service.errors import Refusal
-from service.telemetry.log_writer import get_writer
+from service.telemetry.logs import get_lines
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 # A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
 DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-
-
 # A kind of response takes up to 5 kB. Clients can send every method to every route; further kinds
 # are counted with the route and method "other", as a file that grows may find no space.
 MAX_RESPONSES = 250
@@ -80,7 +78,6 @@ class Metrics:
         self._folder = folder
         self._registry = CollectorRegistry()
         self._log_lines_dropped = 0
-        self._cpu_seconds = 0.0
         self._samplers: list[Callable[[], None]] = []
 
         histogram = partial(self.add, Histogram, buckets=DURATIONS)
@@ -142,8 +139,7 @@ class Metrics:
             "catalogue_connect_failures_total", "Connections that could not be opened or verified."
         )
         self.pool_wait = histogram(
-            "catalogue_pool_wait_seconds",
-            "How long statements waited for a connection.",
+            "catalogue_pool_wait_seconds", "How long statements waited for a connection."
         )
         self.replica_lag = gauge(
             "catalogue_replica_lag_seconds",
@@ -186,9 +182,6 @@ class Metrics:
         self.processes = gauge("catalogue_processes", "Processes that serve requests.")
         self.resident_memory = gauge(
             "catalogue_resident_memory_bytes", "Resident memory of all processes together."
-        )
-        self.cpu_time = counter(
-            "catalogue_cpu_seconds_total", "Processor time of all processes together."
         )
         self.event_loop_lag = histogram(
             "catalogue_event_loop_lag_seconds",
@@ -244,12 +237,9 @@ class Metrics:
     def _sample_process(self) -> None:
         max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.max_files.set(inf if max_files == resource.RLIM_INFINITY else max_files)
-        dropped = get_writer().dropped_in_all
+        dropped = get_lines().dropped
         self.log_lines_dropped.inc(dropped - self._log_lines_dropped)
         self._log_lines_dropped = dropped
-        used = time.process_time()
-        self.cpu_time.inc(used - self._cpu_seconds)
-        self._cpu_seconds = used
         with suppress(OSError):  # only Linux has them
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             self.resident_memory.set(pages * resource.getpagesize())

@@ -9,8 +9,7 @@ from aiohttp import hdrs, web
 
 from service.config import Log
 from service.context import MAX_LOGGED_LENGTH, RequestContext
-from service.telemetry.log_writer import get_writer
-from service.telemetry.logs import encode_line, is_as_text
+from service.telemetry.logs import encode_line, get_lines, is_as_text
 
 # Platforms send these every few seconds; their lines would hide the others.
 HEALTH_CHECKS = ("/v1/healthcheck", "/v1/healthcheck/ready")
@@ -28,7 +27,7 @@ class AccessLog:
         written = {"debug": ("debug", "info"), "info": ("info",)}
         self._levels = written.get(settings.level, ())
         is_json = structlog.is_configured() and not is_as_text(settings)
-        self._writer = get_writer() if is_json else None
+        self._lines = get_lines() if is_json else None
 
     def write(
         self,
@@ -68,7 +67,7 @@ class AccessLog:
                 )[:MAX_LOGGED_LENGTH]
         if context.reason:
             line["reason"] = context.reason
-        if self._writer is None:
+        if self._lines is None:
             log = structlog.get_logger()
             if level == "debug":
                 log.debug("request", **line)
@@ -82,4 +81,4 @@ class AccessLog:
             text = orjson.dumps(line, option=LINE_OPTIONS)
         except TypeError:  # a path that is not UTF-8
             text = encode_line(line) + b"\n"
-        self._writer.write_line(text)
+        self._lines.enqueue(text)

@@ -62,6 +62,21 @@ async def test_no_more_than_the_burst_is_taken_at_once() -> None:
     assert await take(limits, 10, client_id=8) is None
 
 
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(("rate", "burst", "policy"), [(1, 5, (5, 5)), (3, 10, (12, 4))])
+async def test_the_burst_is_whole_seconds_of_the_rate(
+    rate: int, burst: int, policy: tuple[int, int]
+) -> None:
+    """It is rounded up, so that the rate holds."""
+    limits = make_limits(rate, burst)
+
+    assert await take_all(limits) == policy[0]
+    refused = await take(limits, 1)
+
+    assert refused
+    assert refused.policy[1:] == policy
+
+
 async def test_units_come_back_steadily(clock: StoppedClock) -> None:
     """In the long run, it is the burst per window."""
     limits = make_limits(20, 100)

@@ -70,25 +70,6 @@ async def read_to_the_end(stream: Stream) -> bytes:
         return b""
 
 
-async def test_a_dripping_head_ends_its_connection(start: Start, connect: Connect) -> None:
-    """After `keepalive_timeout`; a byte now and then does not put that off."""
-    client = await start(server__keepalive_timeout=0.2)
-    reader, writer = stream = await connect(client)
-    await request(stream)
-
-    async def drip() -> None:
-        while not reader.at_eof():
-            writer.write(b"X: y\r\n")
-            await asyncio.sleep(0.02)
-
-    writer.write(b"GET / HTTP/1.1\r\n")
-    dripping = asyncio.create_task(drip())
-    response = await read_to_the_end(stream)
-
-    assert response == b""
-    dripping.cancel()
-
-
 async def test_the_rest_of_a_refused_body_is_read(client: Client, connect: Connect) -> None:
     """Otherwise the client would get a reset in place of the response."""
     reader, writer = await connect(client)
@@ -119,35 +100,6 @@ async def with_pages(aiohttp_client: AiohttpClient, settings: Any) -> Any:
     return begin
 
 
-async def connect_with_small_buffers(client: Client) -> socket.socket:
-    """Open a connection."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-    connection.settimeout(0)
-    await asyncio.get_running_loop().sock_connect(connection, (client.host, client.port))
-    return connection
-
-
-async def request_without_reading(
-    client: Client, connection: socket.socket | None = None
-) -> socket.socket:
-    """Request the page on a connection, or a new one, and read the start of its head."""
-    loop = asyncio.get_running_loop()
-    connection = connection or await connect_with_small_buffers(client)
-    await loop.sock_sendall(connection, GET.replace(b"v1/movies/1", b"page"))
-    assert await loop.sock_recv(connection, 9) == b"HTTP/1.1 "
-    return connection
-
-
-async def count_bytes(connection: socket.socket) -> int:
-    """Read and count the bytes of the page, or those before the connection ends; close it."""
-    loop, count = asyncio.get_running_loop(), 0
-    with connection, suppress(ConnectionResetError):
-        while count < PAGE_BYTES and (data := await loop.sock_recv(connection, 1_000_000)):
-            count += len(data)
-    return count
-
-
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="of Linux")
 async def test_a_response_that_is_not_read_ends(
     with_pages: Any, monkeypatch: pytest.MonkeyPatch
@@ -155,12 +107,16 @@ async def test_a_response_that_is_not_read_ends(
     """The kernel ends the connection after a while; others are not affected."""
     monkeypatch.setattr(http_runner, "UNREAD_MAX_MS", 500)
     client = await with_pages()
-    unread = await request_without_reading(client)
-
-    await until(lambda: not get_server(client).connections)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as unread:
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        unread.settimeout(0)
+        await loop.sock_connect(unread, (client.host, client.port))
+        await loop.sock_sendall(unread, GET.replace(b"v1/movies/1", b"page"))
+        assert await loop.sock_recv(unread, 9) == b"HTTP/1.1 "
+        await until(lambda: not get_server(client).connections)
     response = await client.get("/page")
 
-    unread.close()
     assert len(await response.read()) == PAGE_BYTES
 
 
@@ -197,34 +153,26 @@ async def test_too_many_connections_are_refused(
     assert capsys.readouterr().out.count("too many connections") == 1
 
 
-@pytest.fixture
-def limited(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[int, int], tuple[int, list[tuple[int, int]]]]:
-    """Choose the connections of a process with these limits of open files, soft and hard."""
-
-    def choose(soft: int, hard: int) -> tuple[int, list[tuple[int, int]]]:
-        limits = [(soft, hard)]
-        monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
-        monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.append(wanted))
-        config = settings(server__max_connections=4000, database__max_open=25)
-        return choose_max_connections(config), limits
-
-    return choose
-
-
-def test_files_limit_the_connections(limited: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_limit_the_connections(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By the hard limit: fewer than the setting, if the process may open few files.
 
     The pool needs some, too. Few connections are reported; without any, there is no start.
     """
-    hard = (1024, 65_536, resource.RLIM_INFINITY)
-    assert [limited(256, each)[0] for each in hard] == [871, 4000, 4000]
-    assert limited(256, 1024)[1][-1] == (1024, 1024)
-    assert limited(200, 200)[0] == 47
+    config = settings(server__max_connections=4000, database__max_open=25)
+
+    def choose(hard: int) -> int:
+        limits = [(200, hard)]
+        monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+        monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.append(wanted))
+        return choose_max_connections(config)
+
+    assert [choose(each) for each in (1024, 65_536, resource.RLIM_INFINITY)] == [871, 4000, 4000]
+    assert choose(200) == 47
     assert "few connections" in capsys.readouterr().out
     with pytest.raises(OperatorError, match=r"^expected more than 153 open files, found 153"):
-        limited(20, 153)
+        choose(153)
 
 
 async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
