@@ -25,7 +25,7 @@ QUERIES: Mapping[str, Expected] = {
     ),
     "analyze_movies": Expected({}, [{}], "import", writes=True, by_command=True),
 }
-# One statement inserts a chunk while the next chunk is read.
+# One statement inserts a chunk.
 MAX_CHUNK_ROWS = 10_000
 MAX_CHUNK_BYTES = 4 << 20
 
@@ -85,17 +85,13 @@ class Chunk:
         """Add a row to the rejects."""
         self.rejects.append((row.line, to_reject(row, reasons)))
 
-    def start_insert(self, transaction: Transaction) -> None:
-        """Send the movies."""
+    def insert(self, transaction: Transaction) -> None:
+        """Insert the movies; reject the rows that the database refuses."""
         if self.highest_id:
             transaction.run("reserve_movie_ids", {"highest": self.highest_id})
-        transaction.start_insert("import_movies", self.movies)
-
-    def finish_insert(self, transaction: Transaction) -> None:
-        """Wait until the movies are inserted; reject the rows that the database refuses."""
-        refusals = transaction.finish_insert("import_movies", self.movies)
-        for position, reason in refusals:
-            self.reject(self.rows[position], [f"is refused by the database: {reason}"])
+        refusals = transaction.insert("import_movies", self.movies)
+        for index, reason in refusals:
+            self.reject(self.rows[index], [f"is refused by the database: {reason}"])
         self.inserted = len(self.movies) - len(refusals)
 
 
@@ -119,7 +115,8 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
         try:
             transaction.run("postpone_words")
             with write_rejects(rejects) as write_reject:
-                for chunk in _insert_chunks(transaction, _split_into_chunks(rows)):
+                for chunk in _split_into_chunks(rows):
+                    chunk.insert(transaction)
                     for _, reject in sorted(chunk.rejects):
                         write_reject(reject)
                     read += chunk.read
@@ -144,17 +141,4 @@ def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
         if chunk.read >= MAX_CHUNK_ROWS or chunk.bytes >= MAX_CHUNK_BYTES:
             yield chunk
             chunk = Chunk()
-    yield chunk
-
-
-def _insert_chunks(transaction: Transaction, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Insert each chunk and yield it; the next chunk is read meanwhile."""
-    chunk = next(chunks)
-    chunk.start_insert(transaction)
-    for following in chunks:
-        chunk.finish_insert(transaction)
-        following.start_insert(transaction)
-        yield chunk
-        chunk = following
-    chunk.finish_insert(transaction)
     yield chunk
