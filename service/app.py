@@ -19,10 +19,11 @@ from service.clients.limits import Limits
 from service.config import Config, Operations
 from service.database.clearing import Clearing
 from service.database.pool import Pool, Slots
+from service.database.registry import QueryRegistry
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Share, Statements
 from service.database.urls import check_tls
-from service.database.verification import QueryRegistry, verify_queries
+from service.database.verification import verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
 from service.genre_counts import GenreCounts

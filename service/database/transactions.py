@@ -101,6 +101,11 @@ class Transaction:
         self.execute("release savepoint insert_rows")
         return ""
 
+    def cancel(self) -> None:
+        """Have PostgreSQL end the statement that another thread runs, if any."""
+        with suppress(psycopg2.Error):
+            self._session.cancel()
+
     def commit(self) -> None:
         """Commit; raises `OperatorError` if it is unknown whether the commit succeeded."""
         try:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ QUERIES: Mapping[str, Expected] = {
     ),
     "analyze_movies": Expected({}, [{}], "import", writes=True, by_command=True),
 }
-# One statement inserts a chunk.
+# One statement inserts a chunk while the next chunk is read.
 MAX_CHUNK_ROWS = 10_000
 MAX_CHUNK_BYTES = 4 << 20
 
@@ -115,8 +116,7 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
         try:
             transaction.run("postpone_words")
             with write_rejects(rejects) as write_reject:
-                for chunk in _split_into_chunks(rows):
-                    chunk.insert(transaction)
+                for chunk in _insert_chunks(transaction, _split_into_chunks(rows)):
                     for _, reject in sorted(chunk.rejects):
                         write_reject(reject)
                     read += chunk.read
@@ -142,3 +142,21 @@ def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
             yield chunk
             chunk = Chunk()
     yield chunk
+
+
+def _insert_chunks(transaction: Transaction, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Insert each chunk in a thread and yield it; the next chunk is read meanwhile."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        try:
+            chunk = next(chunks)
+            inserting = thread.submit(chunk.insert, transaction)
+            for following in chunks:
+                inserting.result()
+                inserting = thread.submit(following.insert, transaction)
+                yield chunk
+                chunk = following
+            inserting.result()
+        except BaseException:
+            transaction.cancel()  # Ctrl-C is an exception in this thread only
+            raise
+        yield chunk
