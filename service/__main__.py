@@ -32,9 +32,9 @@ from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
 from service.movies import formats
 from service.movies.exporting import export_movies
+from service.movies.formats import open_source
 from service.movies.importing import import_rows
 from service.movies.movie import OUTPUT_FORMS
-from service.movies.transfer_files import open_source
 from service.telemetry import logs
 
 

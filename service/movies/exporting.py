@@ -9,8 +9,8 @@ from service.database import MAX_BIGINT, transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
+from service.movies.formats import write_file
 from service.movies.movie import COLUMN_TYPES, OUTPUT_FORMS, Movie, movie_json
-from service.movies.transfer_files import write_file
 
 QUERIES: Mapping[str, Expected] = {
     "export_movies": Expected(

@@ -1,18 +1,20 @@
 """Import: rows of a file, checked by the API's rules, into the table; all rows or none."""
 
+import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import orjson
 
 from service.database import transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
-from service.errors import CatalogueError, OperatorError
-from service.movies.rejects import explain, to_reject, write_rejects
+from service.errors import CatalogueError, Malformed, OperatorError
+from service.movies.formats import convert_write_errors, write_file
 from service.movies.rows import FileRow, read_record
 
 QUERIES: Mapping[str, Expected] = {
@@ -160,3 +162,40 @@ def _insert_chunks(transaction: Transaction, chunks: Iterator[Chunk]) -> Iterato
             transaction.cancel()  # Ctrl-C is an exception in this thread only
             raise
         yield chunk
+
+
+@contextmanager
+def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Yield a function that adds a line; the file exists only if a line was added.
+
+    The file of an earlier import is replaced or removed. Raises `OperatorError`.
+    """
+    stream: BinaryIO | None = None
+    with ExitStack() as files:
+
+        def add(line: bytes) -> None:
+            nonlocal stream
+            stream = stream or files.enter_context(write_file(str(path)))
+            stream.write(line)
+
+        yield add
+    with convert_write_errors(str(path)):
+        if not stream and path.is_file():
+            path.unlink()
+
+
+def explain(error: CatalogueError) -> list[str]:
+    """Return what is wrong with a row, in the words of the API."""
+    if isinstance(error, Malformed) and len(error.failures) == 1:
+        return [str(error)]
+    return [f"{field}: {detail}" for field, detail in error.failures] or [str(error)]
+
+
+def to_reject(row: FileRow, reasons: list[str]) -> bytes:
+    """Return the line of a rejected row."""
+    reject = {"line": row.line, "reasons": reasons, "row": row.given}
+    try:
+        text = json.dumps(reject, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:  # nested too deep to be written
+        text = json.dumps(reject | {"row": None}, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its escape
