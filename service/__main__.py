@@ -17,6 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import click
+from psycopg2.extensions import set_wait_callback
 
 from service import config as settings
 from service.clients.commands import clients, report
@@ -24,15 +25,16 @@ from service.config import Config, require_database_url
 from service.database.embedded import with_database
 from service.database.migrations import files as migration_files
 from service.database.query_testing import run_tests
+from service.database.transactions import wait_interruptibly
 from service.database.urls import hide_password
 from service.database.verification import explain_query, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
 from service.movies import formats
 from service.movies.exporting import export_movies
+from service.movies.formats import open_source
 from service.movies.importing import import_rows
 from service.movies.movie import OUTPUT_FORMS
-from service.movies.transfer_files import open_source
 from service.telemetry import logs
 
 
@@ -66,6 +68,8 @@ class Commands(click.Group):
 @click.pass_context
 def main(ctx: click.Context, path: Path) -> None:
     """The movie catalogue."""
+    set_wait_callback(wait_interruptibly)
+    ctx.call_on_close(partial(set_wait_callback, None))
     ctx.obj = settings.load(path, os.environ)
     logs.configure(ctx.obj.log)
 
@@ -84,6 +88,7 @@ def serve(config: Config, *, migrate: bool) -> None:
     with with_database(config) as ready:
         if migrate:
             _upgrade(ready)
+        set_wait_callback(None)
         serving.run(ready)
 
 

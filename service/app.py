@@ -22,11 +22,12 @@ from service.config import Config, Operations
 from service.database.clearing import Clearing
 from service.database.listing import Listing
 from service.database.pool import Pool, Slots
+from service.database.registry import QueryRegistry
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Statements
 from service.database.store import Store
 from service.database.urls import check_tls
-from service.database.verification import QueryRegistry, verify_queries
+from service.database.verification import verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
 from service.genres import GenreCounts, Genres

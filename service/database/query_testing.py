@@ -107,8 +107,7 @@ def _fetch(transaction: Transaction, query: Query, parameters: Parameters, value
     try:
         if query.is_read_only:  # a transaction that was read-only cannot write any more
             transaction.execute("savepoint reading")
-        transaction.start(query.name, filled, max_affected=MAX_AFFECTED)
-        rows = transaction.finish()
+        rows = transaction.run(query.name, filled, max_affected=MAX_AFFECTED)
         if query.is_read_only:
             transaction.execute("rollback to savepoint reading; release savepoint reading")
     except psycopg2.Error as error:

@@ -1,14 +1,9 @@
-"""Compares the queries and migrations of this checkout with the database, and explains queries.
+"""Compares the queries and migrations of this checkout with the database, and explains queries."""
 
-A process verifies them before its first request and before a reload (`QueryRegistry`).
-"""
-
-import asyncio
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import NoReturn
 
 import aiopg
 import psycopg2
@@ -20,14 +15,11 @@ from service.database.connections import Connector, application_name, open_sessi
 from service.database.driver_errors import describe_error, translate_error
 from service.database.migrations.files import list_versions
 from service.database.query import Expected, Query, limit_affected
-from service.database.statements import Statements
 from service.errors import OperatorError, Refusal, Unavailable
 
 log = structlog.get_logger()
 
 DRIVER_TIMEOUT_S = 3
-RELOAD_RETRY_S = 1.0
-WRITABLE_RETRY_S = 5.0  # a verification takes up to 0.1 s
 STATEMENT_TIMEOUT_S = 1  # for each statement of the check
 
 QUERIES: Mapping[str, Expected] = {
@@ -64,26 +56,33 @@ async def verify_database(
     require_utf8(connection.raw)
     writable = await is_writable(connection)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
-        await cursor.execute("select to_regclass('schema_migrations') is null")
-        if await cursor.fetchone() == (True,):  # it comes with the first migration
-            await _require_schema(cursor)
-            require_migrations(versions, [])
         # First: a query may need a migration that is missing.
-        first = queries["get_applied_migrations"]
-        await _verify_query(cursor, first, is_writable=writable)
-        await cursor.execute(first.sql, {})
-        require_migrations(versions, await cursor.fetchall())
+        await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
         for query in [*queries.values()]:  # a reload may change them meanwhile
             await _verify_query(cursor, query, is_writable=writable)
         if not refuse_faults:  # commands are for the owner of the tables
             await _warn_if_login_may_change_clients(cursor)
-        await cursor.execute(queries["get_schema_faults"].sql, {})
-        if faults := "; ".join([fault for (fault,) in await cursor.fetchall()]):
-            if refuse_faults:
-                raise OperatorError(f"the schema lacks what the service needs: {faults}")
-            remedy = "restore it, or delete its name from get_schema_faults in queries/schema.sql"
-            log.warning("schema incomplete", reason=faults, remedy=remedy)
+        await _find_schema_faults(cursor, queries["get_schema_faults"], refuse=refuse_faults)
     return writable
+
+
+async def _verify_migrations(cursor: aiopg.Cursor, versions: Sequence[str], query: Query) -> None:
+    await cursor.execute("select to_regclass('schema_migrations') is null")
+    if await cursor.fetchone() == (True,):  # it comes with the first migration
+        await _require_schema(cursor)
+        require_migrations(versions, [])
+    await _verify_query(cursor, query, is_writable=False)
+    await cursor.execute(query.sql, {})
+    require_migrations(versions, await cursor.fetchall())
+
+
+async def _find_schema_faults(cursor: aiopg.Cursor, query: Query, *, refuse: bool) -> None:
+    await cursor.execute(query.sql, {})
+    if faults := "; ".join([fault for (fault,) in await cursor.fetchall()]):
+        if refuse:
+            raise OperatorError(f"the schema lacks what the service needs: {faults}")
+        remedy = "restore it, or delete its name from get_schema_faults in queries/schema.sql"
+        log.warning("schema incomplete", reason=faults, remedy=remedy)
 
 
 async def _require_schema(cursor: aiopg.Cursor) -> None:
@@ -238,117 +237,3 @@ async def verify_queries(
         is_silent = isinstance(error, TimeoutError)
         reason = "the database does not respond" if is_silent else describe_error(error)
         raise Unavailable(reason, Refusal.NO_DATABASE) from error
-
-
-class LoadedQueries(dict[str, Query]):
-    """The queries by name; `Unavailable` if mistakes have kept them from being loaded so far."""
-
-    def __missing__(self, name: str) -> NoReturn:
-        """Refuse the request."""
-        raise Unavailable(f"{name} is not loaded yet: an earlier line says why", Refusal.NOT_READY)
-
-
-class QueryRegistry:
-    """What a process uses of queries/*.sql and migrations/*.sql.
-
-    `read_files` reads and checks the query files. What must stay true: no request sends a query
-    before it was verified, but for a write while the database is read-only; a reload replaces all
-    queries or none; what cannot be verified yet is verified later.
-    """
-
-    def __init__(self, config: Config, read_files: Callable[[], Mapping[str, Query]]) -> None:
-        self.queries = LoadedQueries()
-        self._read_files = read_files
-        # While the queries of a reload are not verified in full: the queries before it.
-        self._former: Mapping[str, Query] | None = None
-        self._versions: Sequence[str] = []  # of the migrations
-        self._missing = ""  # which migration is, as it was logged
-        self._config = config
-        self._are_reads_verified = False
-        self._reloading: asyncio.Task[None] | None = None
-
-    def load(self) -> None:
-        """Read the files; `OperatorError` where one is wrong."""
-        self._versions = list_versions(self._config.migrations)
-        self.queries.update(self._read_files())
-
-    async def verify(self, connection: aiopg.Connection) -> bool:
-        """Verify the files against the database; False if that must be done again.
-
-        After a failure, the next call reads the files again: somebody may have corrected them. On a
-        standby, reads are verified only once; then a reload corrects the files.
-        """
-        if not self._are_reads_verified:
-            self.load()
-        elif not await is_writable(connection):
-            return False
-        is_verified = await verify_database(connection, self._versions, self.queries)
-        self._are_reads_verified = True
-        return is_verified
-
-    async def require_migrations(self, statements: Statements) -> None:
-        """Raise `Unavailable` unless all migrations have been applied; log when that changes."""
-        applied = await statements.fetch("get_applied_migrations")
-        try:
-            require_migrations(self._versions, applied)
-        except Unavailable as error:
-            self._report_missing(str(error))
-            raise
-        self._report_missing("")
-
-    def _report_missing(self, missing: str) -> None:
-        if missing and missing != self._missing:
-            log.warning("not ready", reason=missing)
-        elif self._missing and not missing:
-            log.info("ready")
-        self._missing = missing
-
-    def reload(self) -> None:
-        """Start to replace the queries by those that the files hold now.
-
-        If one of them is wrong, the old queries stay; if they cannot be verified now, it is tried
-        again. In a read-only database, only reads are verified, and writes when it is writable: if
-        one is wrong, the old queries come back. Statements under way end as they began. A reload
-        that is running is given up: it may have read other files.
-        """
-        if self._reloading:
-            self._reloading.cancel()
-        self._reloading = asyncio.create_task(self._reload())
-
-    async def _reload(self) -> None:
-        try:
-            found = self._read_files()
-            is_verified = await self._verify_soon(found)
-            changed = [name for name in found if found[name] != self.queries.get(name)]
-            self._former = self._former or dict(self.queries)
-            self._replace(found)
-            self._versions = list_versions(self._config.migrations)  # one may have been taken back
-            log.info("queries reloaded", changed=changed)
-            while not is_verified:  # the writes: the database is read-only
-                await asyncio.sleep(WRITABLE_RETRY_S)
-                is_verified = await self._verify_soon(found)
-        except OperatorError as error:
-            log.warning("queries not reloaded", reason=str(error))
-            if self._former:
-                self._replace(self._former)
-        except Exception as error:  # nobody waits for this task
-            log.exception("queries not reloaded", reason=str(error))
-            if self._former:
-                self._replace(self._former)
-        self._former = None
-
-    def _replace(self, queries: Mapping[str, Query]) -> None:
-        self.queries.clear()
-        self.queries.update(queries)
-
-    async def _verify_soon(self, found: Mapping[str, Query]) -> bool:
-        """Verify the queries, again and again while a lock or an outage prevents that."""
-        logged = ""
-        while True:
-            try:
-                return await verify_queries(self._config, found)
-            except Unavailable as error:
-                if str(error) != logged:
-                    log.warning("queries not reloaded", reason=f"{error}; trying again")
-                logged = str(error)
-                await asyncio.sleep(RELOAD_RETRY_S)

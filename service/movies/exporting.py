@@ -9,8 +9,8 @@ from service.database import MAX_BIGINT, transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
+from service.movies.formats import write_file
 from service.movies.movie import COLUMN_TYPES, OUTPUT_FORMS, Movie, movie_json
-from service.movies.transfer_files import write_file
 
 QUERIES: Mapping[str, Expected] = {
     "export_movies": Expected(
@@ -46,12 +46,14 @@ def export_movies(url: str, queries: Mapping[str, Query], path: str, kind: str) 
 
 
 def read_chunks(transaction: Transaction) -> Iterator[list[Movie]]:
-    """Yield all movies by id in chunks; the next chunk is fetched meanwhile."""
-    transaction.start("export_movies", {"after_id": str(-MAX_BIGINT), "size": CHUNK_ROWS})
+    """Yield all movies by id in chunks."""
+    after_id = -MAX_BIGINT
     try:
-        while rows := transaction.finish():
+        while rows := transaction.run(
+            "export_movies", {"after_id": str(after_id), "size": CHUNK_ROWS}
+        ):
             movies = [Movie._make(row) for row in rows]
-            transaction.start("export_movies", {"after_id": str(movies[-1].id), "size": CHUNK_ROWS})
             yield movies
+            after_id = movies[-1].id
     except (ValueError, OverflowError) as error:  # a time before the year 1 or after 9999
         raise OperatorError(f"a movie cannot be read: {error}") from error

@@ -1,17 +1,20 @@
 """Import: rows of a file, checked by the API's rules, into the table; all rows or none."""
 
+import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import orjson
 
 from service.database import transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
-from service.errors import CatalogueError, OperatorError
-from service.movies.rejects import explain, to_reject, write_rejects
+from service.errors import CatalogueError, Malformed, OperatorError
+from service.movies.formats import convert_write_errors, write_file
 from service.movies.rows import FileRow, read_record
 
 QUERIES: Mapping[str, Expected] = {
@@ -85,17 +88,13 @@ class Chunk:
         """Add a row to the rejects."""
         self.rejects.append((row.line, to_reject(row, reasons)))
 
-    def start_insert(self, transaction: Transaction) -> None:
-        """Send the movies."""
+    def insert(self, transaction: Transaction) -> None:
+        """Insert the movies; reject the rows that the database refuses."""
         if self.highest_id:
             transaction.run("reserve_movie_ids", {"highest": self.highest_id})
-        transaction.start_insert("import_movies", self.movies)
-
-    def finish_insert(self, transaction: Transaction) -> None:
-        """Wait until the movies are inserted; reject the rows that the database refuses."""
-        refusals = transaction.finish_insert("import_movies", self.movies)
-        for position, reason in refusals:
-            self.reject(self.rows[position], [f"is refused by the database: {reason}"])
+        refusals = transaction.insert("import_movies", self.movies)
+        for index, reason in refusals:
+            self.reject(self.rows[index], [f"is refused by the database: {reason}"])
         self.inserted = len(self.movies) - len(refusals)
 
 
@@ -148,13 +147,55 @@ def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
 
 
 def _insert_chunks(transaction: Transaction, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Insert each chunk and yield it; the next chunk is read meanwhile."""
-    chunk = next(chunks)
-    chunk.start_insert(transaction)
-    for following in chunks:
-        chunk.finish_insert(transaction)
-        following.start_insert(transaction)
+    """Insert each chunk in a thread and yield it; the next chunk is read meanwhile."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        try:
+            chunk = next(chunks)
+            inserting = thread.submit(chunk.insert, transaction)
+            for following in chunks:
+                inserting.result()
+                inserting = thread.submit(following.insert, transaction)
+                yield chunk
+                chunk = following
+            inserting.result()
+        except BaseException:
+            transaction.cancel()  # Ctrl-C is an exception in this thread only
+            raise
         yield chunk
-        chunk = following
-    chunk.finish_insert(transaction)
-    yield chunk
+
+
+@contextmanager
+def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Yield a function that adds a line; the file exists only if a line was added.
+
+    The file of an earlier import is replaced or removed. Raises `OperatorError`.
+    """
+    stream: BinaryIO | None = None
+    with ExitStack() as files:
+
+        def add(line: bytes) -> None:
+            nonlocal stream
+            stream = stream or files.enter_context(write_file(str(path)))
+            stream.write(line)
+
+        yield add
+    with convert_write_errors(str(path)):
+        if not stream and path.is_file():
+            path.unlink()
+
+
+def explain(error: CatalogueError) -> list[str]:
+    """Return what is wrong with a row, in the words of the API."""
+    if isinstance(error, Malformed) and len(error.failures) == 1:
+        return [str(error)]
+    return [f"{field}: {detail}" for field, detail in error.failures] or [str(error)]
+
+
+def to_reject(row: FileRow, reasons: list[str]) -> bytes:
+    """Return the line of a rejected row."""
+    reject = {"line": row.line, "reasons": reasons, "row": row.given}
+    try:
+        text = json.dumps(reject, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:  # nested too deep to be written
+        text = json.dumps(reject | {"row": None}, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its escape

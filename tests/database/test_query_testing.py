@@ -348,7 +348,7 @@ def test_a_lost_connection_is_reported(sleeping: subprocess.Popen[bytes], execut
 
     assert (sleeping.returncode, out) == (1, b"")
     assert err.startswith(
-        b"Error: import_movies (queries/transfer.sql:39): server closed the connection"
+        b"Error: import_movies (queries/transfer.sql:39): FATAL: terminating connection"
     )
 
 

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -48,17 +49,11 @@ def cut(execute: Execute, transaction: Transaction) -> Transaction:
     return transaction
 
 
-def movies(years: list[int]) -> list[str]:
-    """Return movies of these years."""
-    movie = {"title": "a", "runtime": 90, "genres": ["a"]}
-    return [orjson.dumps(movie | {"year": year}).decode() for year in years]
-
-
 def insert(transaction: Transaction, years: list[int]) -> list[tuple[int, str]]:
     """Insert movies of these years; return the refusals."""
-    rows = movies(years)
-    transaction.start_insert(INSERT, rows)
-    return transaction.finish_insert(INSERT, rows)
+    movie = {"title": "a", "runtime": 90, "genres": ["a"]}
+    rows = [orjson.dumps(movie | {"year": year}).decode() for year in years]
+    return transaction.insert(INSERT, rows)
 
 
 def years(transaction: Transaction) -> list[int]:
@@ -69,13 +64,10 @@ def years(transaction: Transaction) -> list[int]:
 @pytest.mark.parametrize(
     ("rule", "bad"),
     [
-        *(
-            ("check (year > 2000)", bad)
-            for bad in ([], [0, 99], [50, 51, 52], list(range(100)), list(range(0, 100, 2)))
-        ),
+        *(("check (year > 2000)", bad) for bad in ([], [0, 9], list(range(10)))),
         # Checked at the end of the statement, or by the commit.
-        ("foreign key (year) references years", [3, 4, 90]),
-        ("foreign key (year) references years deferrable initially deferred", [3, 4, 90]),
+        ("foreign key (year) references years", [3, 4]),
+        ("foreign key (year) references years deferrable initially deferred", [3, 4]),
     ],
 )
 def test_refused_rows_are_found_wherever_they_are(
@@ -84,13 +76,13 @@ def test_refused_rows_are_found_wherever_they_are(
     """Only they are returned, with the reason; the others are inserted in their order."""
     execute(YEARS)
     execute(f"alter table movies add constraint movies_rule {rule}")
-    given = [1999 if position in bad else 2001 for position in range(100)]
+    given = [1999 if position in bad else 2001 for position in range(10)]
 
     refusals = insert(transaction, given)
 
     assert [position for position, _ in refusals] == bad
     assert all("movies_rule" in reason for _, reason in refusals)
-    assert years(transaction) == [2001] * (100 - len(bad))
+    assert years(transaction) == [2001] * (10 - len(bad))
 
 
 def test_a_trigger_that_refuses_gives_the_reason(
@@ -141,20 +133,6 @@ def test_a_connection_that_breaks_is_one_line(execute: Execute, begin: Begin) ->
         begin() as transaction,
     ):
         insert(cut(execute, transaction), [2001])
-
-
-def test_a_running_statement_is_cancelled_at_the_end(
-    execute: Execute, database: str, begin: Begin
-) -> None:
-    """No backend continues to wait for a lock."""
-    waiting = f"select 1 from pg_stat_activity where wait_event_type = 'Lock' and {OTHERS}"
-
-    with hold(database, "lock table movies in access exclusive mode"):
-        with begin() as transaction:
-            transaction.start_insert(INSERT, movies([2001]))
-            wait_until(lambda: execute(waiting))
-
-        wait_until(lambda: not execute(waiting))
 
 
 def test_a_lost_result_of_the_commit_is_reported(execute: Execute, begin: Begin) -> None:
@@ -226,13 +204,13 @@ def test_reserving_never_moves_the_sequence_back(
 ) -> None:
     """It reads the sequence again under the lock, because another import may have moved it."""
     lock = "select pg_advisory_xact_lock(hashtextextended('reserve_movie_ids', 0))"
-    with hold(database, lock) as other:
-        transaction.start("reserve_movie_ids", {"highest": 3_000_000})
+    with hold(database, lock) as other, ThreadPoolExecutor(1) as thread:
+        reserved = thread.submit(transaction.run, "reserve_movie_ids", {"highest": 3_000_000})
         waiting = "select 1 from pg_locks where locktype = 'advisory' and not granted"
         wait_until(lambda: execute(waiting))
         other.cursor().execute("select setval('movies_id_seq', 5000000)")
         other.commit()
 
-        transaction.finish()
+        reserved.result()
 
     assert execute("select last_value from movies_id_seq") == [(5_000_000,)]

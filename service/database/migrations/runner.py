@@ -25,13 +25,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.database.connections import require_utf8
 from service.database.driver_errors import describe_error
 from service.database.migrations import history
-from service.database.migrations.files import Migration, Report, read
-from service.database.migrations.session import Watch, connect, find_driver_error, lock, retry
+from service.database.migrations.files import Migration, Report, Section, read
+from service.database.migrations.session import connect, find_driver_error, lock, retry
 from service.errors import OperatorError, locate
 
 CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
-# A statement that may commit a part of its work, behind comments.
-BLOCK = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*(do|call)\b", re.IGNORECASE | re.DOTALL)
 NEEDS_NO_TRANSACTION = (postgres.ActiveSqlTransaction, postgres.InvalidTransactionTermination)
 DIALECT = "postgresql+psycopg2"  # for SQLAlchemy, postgresql alone is another driver
 
@@ -57,13 +55,9 @@ def downgrade(url: str, folder: Path, report: Report) -> None:
 def switch_feed(url: str, report: Report, *, is_on: bool) -> None:
     """Switch the feed of changes on or off, unless it is so already."""
     with connect(url, report) as session, session.cursor() as cursor:
-
-        def switch() -> None:
-            cursor.execute("select switch_movie_feed(%s)", (is_on,))
-            if cursor.fetchone() == (True,):
-                report(f"the feed of changes is {'on' if is_on else 'off'} now")
-
-        retry(Watch(url, session, report, switch).run, report)
+        retry(lambda: cursor.execute("select switch_movie_feed(%s)", (is_on,)), report)
+        if cursor.fetchone() == (True,):
+            report(f"the feed of changes is {'on' if is_on else 'off'} now")
 
 
 def status(url: str, folder: Path, report: Report) -> list[Status]:
@@ -81,7 +75,7 @@ def status(url: str, folder: Path, report: Report) -> list[Status]:
 def render_offline_sql(folder: Path) -> str:
     """Write out what `upgrade` does to an empty database, for `psql -v ON_ERROR_STOP=1 -f`."""
     output = io.StringIO()
-    steps: list[StampStep] = [_Step(migration, up=True) for migration in read(folder)]
+    steps = [_make_step(migration, migration.up) for migration in read(folder)]
     _execute(steps, as_sql=True, output_buffer=output)
     return output.getvalue()
 
@@ -89,14 +83,13 @@ def render_offline_sql(folder: Path) -> str:
 def _migrate(url: str, folder: Path, report: Report, *, up: bool) -> None:
     migrations = read(folder)
     with connect(url, report) as session:
-        retry(partial(lock, url, session), report)
+        retry(partial(lock, session), report)
         require_utf8(session)
         recorded = history.read_ledger(session)
         ledger = history.add_replacing(migrations, recorded) if up else recorded
         choose = history.find_pending if up else history.find_newest_applied
         chosen = choose(migrations, ledger)
-        complete = partial(history.complete_ledger, session, migrations, ledger)
-        retry(Watch(url, session, report, complete).run, report)
+        retry(partial(history.complete_ledger, session, migrations, ledger), report)
         if added := len(ledger) - len(recorded):
             report(f"recorded {added} files that sum up what is applied, without running them")
         history.report_edits(migrations, ledger, report)
@@ -104,72 +97,74 @@ def _migrate(url: str, folder: Path, report: Report, *, up: bool) -> None:
         engine = create_engine(f"{DIALECT}://", creator=lambda: session, poolclass=NullPool)
         with engine.connect() as connection:
             for migration in chosen:
-                run = partial(_run, _Step(migration, up=up), connection)
-                retry(Watch(url, session, report, run).run, report)
+                section = migration.down if migration.down and not up else migration.up
+                retry(partial(_run, connection, migration, section), report)
                 report(f"{'applied' if up else 'reverted'} {migration.path.name}")
         if not chosen:
             report(history.explain_nothing_to_do(migrations, ledger))
 
 
-class _Step(StampStep):
-    """One section of a file; alembic calls `migrate`, and then changes `alembic_version`."""
+def _make_step(migration: Migration, section: Section) -> StampStep:
+    """Return alembic's step for a section: it runs it, and then changes `alembic_version`."""
+    is_upgrade = section is migration.up
+    versions = (migration.before, migration.version)
+    from_, to = versions if is_upgrade else reversed(versions)
+    step = StampStep(from_, to, is_upgrade=is_upgrade, branch_move=migration.before is None)
 
-    def __init__(self, migration: Migration, *, up: bool) -> None:
-        versions = migration.before, migration.version
-        from_, to = versions if up else reversed(versions)
-        super().__init__(from_, to, is_upgrade=up, branch_move=migration.before is None)
-        self.migration_fn = self.migrate
-        self.migration = migration
-        self.section = migration.down if migration.down and not up else migration.up
+    def run(context: MigrationContext) -> None:
+        _run_section(migration, section, context)
 
-    def migrate(self, context: MigrationContext) -> None:
-        """Run the section, and record it in the ledger."""
-        self._run_section(context)
-        if self.is_upgrade and not self.migration.before:
-            context.execute(history.PREPARE_LEDGER)
-        version, checksum = self.migration.version, self.migration.checksum
-        context.execute(
-            f"insert into schema_migrations (version, checksum) values ('{version}', '{checksum}')"
-            if self.is_upgrade
-            else f"delete from schema_migrations where version = '{version}'"
-        )
+    step.migration_fn = run
+    return step
 
-    def _run_section(self, context: MigrationContext) -> None:
-        if self.section.is_empty:
-            return
-        if self.section.is_transactional:
-            self._send(context)
+
+def _run_section(migration: Migration, section: Section, context: MigrationContext) -> None:
+    """Run the section, and record it in the ledger."""
+    if not section.is_empty:
+        if section.is_transactional:
+            _send(migration, section, context)
         else:
             with context.autocommit_block():
                 # It waits for older transactions without blocking requests, and leaves an invalid
                 # index when it is cancelled: so let it wait.
-                if CONCURRENTLY.search(self.section.sql):
+                if CONCURRENTLY.search(section.sql):
                     context.execute("set lock_timeout = 0")
-                self._send(context)
+                _send(migration, section, context)
         # Undo what the file has set (search_path and role, as pg_dump's output does): the ledger
         # and the next file need the defaults.
         context.execute("reset all")
         context.execute("reset role")
-
-    def _send(self, context: MigrationContext) -> None:
-        """Send the SQL unchanged: `%s`, `:name` and tabs have no special meaning."""
-        sql, connection = self.section.sql, context.bind
-        if context.as_sql or not connection:
-            # A semicolon on its own line ends a statement that has none, or ends with a comment.
-            context.output_buffer.write(f"{sql}\n;\n\n")
-            return
-        connection.exec_driver_sql(sql, execution_options={"no_parameters": True}).close()
-        driver = connection.connection.driver_connection
-        has_ended = driver and driver.info.transaction_status == TRANSACTION_STATUS_IDLE
-        if self.section.is_transactional and has_ended:
-            raise OperatorError(
-                f"{locate(self.migration.path, self.section.line)}: ends its transaction itself, so"
-                " it is not recorded: check what it changed, and remove commit or rollback"
-            )
+    if section is not migration.up:
+        context.execute(f"delete from schema_migrations where version = '{migration.version}'")
+        return
+    if not migration.before:
+        context.execute(history.PREPARE_LEDGER)
+    context.execute(
+        "insert into schema_migrations (version, checksum)"
+        f" values ('{migration.version}', '{migration.checksum}')"
+    )
 
 
-def _run(step: _Step, connection: Connection) -> None:
-    """Run a step; `OperatorError` with file and line if it fails."""
+def _send(migration: Migration, section: Section, context: MigrationContext) -> None:
+    """Send the SQL unchanged: `%s`, `:name` and tabs have no special meaning."""
+    connection = context.bind
+    if context.as_sql or not connection:
+        # A semicolon on its own line ends a statement that has none, or ends with a comment.
+        context.output_buffer.write(f"{section.sql}\n;\n\n")
+        return
+    connection.exec_driver_sql(section.sql, execution_options={"no_parameters": True}).close()
+    driver = connection.connection.driver_connection
+    has_ended = driver and driver.info.transaction_status == TRANSACTION_STATUS_IDLE
+    if section.is_transactional and has_ended:
+        raise OperatorError(
+            f"{locate(migration.path, section.line)}: ends its transaction itself, so"
+            " it is not recorded: check what it changed, and remove commit or rollback"
+        )
+
+
+def _run(connection: Connection, migration: Migration, section: Section) -> None:
+    """Run a section; `OperatorError` with file and line if it fails."""
+    step = _make_step(migration, section)
     # alembic_version may be outdated. It is replaced first, as `alembic stamp --purge` does.
     stamps = [
         StampStep((), version, is_upgrade=True, branch_move=True) for version in step.from_revisions
@@ -177,36 +172,29 @@ def _run(step: _Step, connection: Connection) -> None:
     try:
         _execute([*stamps, step], connection, purge=True)
     except SQLAlchemyError as failure:
-        raise OperatorError(_explain(step, find_driver_error(failure))) from failure
+        reason = _explain(migration, section, find_driver_error(failure))
+        raise OperatorError(reason) from failure
 
 
-def _explain(step: _Step, error: BaseException) -> str:
-    """Say at which line of its file a step failed, why, and what to do.
+def _explain(migration: Migration, section: Section, error: BaseException) -> str:
+    """Say at which line of its file a section failed, why, and what to do.
 
     If PostgreSQL reports no position, as at the commit, the line is the first one of the section.
     The position counts characters from the start of the message, which may have several statements:
     https://www.postgresql.org/docs/current/protocol-error-fields.html
     """
-    section, reason = step.section, describe_error(error, details=True)
+    line, reason = section.line, describe_error(error, details=True)
     if position := isinstance(error, psycopg2.Error) and error.diag.statement_position:
-        line = section.line + section.sql.count("\n", 0, int(position) - 1)
-        parts = [f"{locate(step.migration.path, line)}: {reason}"]
+        line += section.sql.count("\n", 0, int(position) - 1)
     else:
-        parts = [f"{locate(step.migration.path, section.line)}: in this section: {reason}"]
+        reason = f"in this section: {reason}"
+    parts = [f"{locate(migration.path, line)}: {reason}"]
     if isinstance(error, NEEDS_NO_TRANSACTION) and section.is_transactional:
         parts.append("it needs a file of its own with -- migrate:up transaction:false")
-        return "; ".join(parts)
-    if not section.is_transactional:
-        parts.append("a transaction:false section holds one statement")
-        if BLOCK.match(section.sql):
-            parts.append("what it has committed stays: fix the cause, and run migrate again")
-    if isinstance(error, postgres.DuplicateTable) and not section.is_transactional:
-        parts.append(
-            "if a run that was stopped has left it and it is valid, record it: insert into"
-            f" schema_migrations (version) values ('{step.migration.version}'); otherwise drop it"
-        )
     elif CONCURRENTLY.search(section.sql):
-        parts.append("drop the invalid index that a failed create index concurrently leaves")
+        parts.append("drop the index that it may have left, and run migrate again")
+    elif not section.is_transactional:
+        parts.append("a transaction:false section holds one statement")
     return "; ".join(parts)
 
 

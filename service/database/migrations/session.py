@@ -3,9 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -29,26 +27,15 @@ from service.errors import OperatorError
 OPTIONS = "-c lock_timeout=1s -c statement_timeout=0 -c standard_conforming_strings=on"
 RETRY_PAUSE_S = 1.0
 GIVE_UP_S = 60.0  # a failed deployment is better than one that hangs
-WATCH_S = 0.5  # less than lock_timeout: the session that holds the lock is still found
-
-# Advisory locks are numbers; this one spells "movies".
+# Advisory locks are numbers; this one spells "movies". Waiting in `pg_advisory_lock` would deadlock
+# with `create index concurrently`. pg_locks shows the key as two halves.
+# https://www.postgresql.org/docs/current/sql-createindex.html#SQL-CREATEINDEX-CONCURRENTLY
 LOCK_KEY = int.from_bytes(b"movies")
-# The sessions that block the session `pid`, and that of another migration; and the session itself
-# with its progress, which a long migration sets as application_name. pg_locks shows a key as two
-# halves: https://www.postgresql.org/docs/current/view-pg-locks.html
-HOLDERS = r"""
-select pid, application_name
-  from pg_stat_activity
- where pid = %(pid)s and application_name like 'progress: %%'
- union all
-select pid, format('pid %%s, application "%%s", %%s, query: %%s', pid, application_name, state,
-                   left(regexp_replace(query, '\s+', ' ', 'g'), 200))
-  from pg_stat_activity
- where pid = any (pg_blocking_pids(%(pid)s))
-    or pid <> %(pid)s and datname = current_database() and pid in (
-         select pid from pg_locks
-          where locktype = 'advisory' and (classid::bigint << 32) | objid::bigint = %(key)s
-       )"""
+LOCK = """
+select pg_try_advisory_lock(%(key)s), array(
+  select pid from pg_locks join pg_database on pg_database.oid = database
+   where locktype = 'advisory' and datname = current_database()
+     and (classid::bigint << 32) | objid::bigint = %(key)s)"""
 # Temporary refusals of a connection (53300, 57P03). The driver has only their text; if it is in
 # another language (`lc_messages`), the refusal is reported at once.
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -77,94 +64,6 @@ def connect(url: str, report: Report) -> Iterator[Session]:
         session.close()
 
 
-def lock(url: str, session: Session) -> None:
-    """Lock out other migrations of the database until the session ends; `Busy` if one runs.
-
-    Waiting in `pg_advisory_lock` would deadlock with `create index concurrently`.
-    https://www.postgresql.org/docs/current/sql-createindex.html#SQL-CREATEINDEX-CONCURRENTLY
-    """
-    with session.cursor() as cursor:
-        cursor.execute("select pg_try_advisory_lock(%s)", (LOCK_KEY,))
-        if cursor.fetchone() != (True,):
-            holders = _find_holders(url, session).values()
-            raise Busy("; ".join(["another migration is running", *holders]))
-
-
-@dataclass
-class Watch:
-    """Runs a step of a migration in `session`; reports its progress, and who holds a lock."""
-
-    url: str
-    session: Session
-    report: Report
-    step: Callable[[], None]  # changes all or nothing, or reports progress and can run again
-    holders: dict[int, str] = field(default_factory=dict)  # by pid
-    progress: str = ""
-
-    def run(self) -> None:
-        """Run the step; `Busy` if it waited too long for a lock. Ctrl-C cancels its statement."""
-        # In a thread, because libpq ignores Ctrl-C until PostgreSQL responds.
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            work = thread.submit(self.step)
-            try:
-                while not wait([work], WATCH_S).done:
-                    found = _find_holders(self.url, self.session)
-                    progress = found.pop(self.session.info.backend_pid, self.progress)
-                    if progress != self.progress:
-                        self.report(progress)
-                        self.progress = progress
-                    for pid in found.keys() - self.holders.keys():
-                        self.report(f"waiting for a lock that is held by {found[pid]}")
-                    self.holders |= found
-            except BaseException:
-                self.session.cancel()
-                raise
-        try:
-            work.result()
-        except Exception as error:
-            if not isinstance(find_driver_error(error), postgres.LockNotAvailable):
-                raise
-            held = [f"the lock was held by {holder}" for holder in self.holders.values()]
-            changed = "what is done stays" if self.progress else "nothing of this file was changed"
-            reason = [describe_error(error), changed, *held]
-            raise Busy("; ".join(reason)) from error
-
-
-def find_driver_error(error: BaseException) -> BaseException:
-    """Find the driver's error behind others: after a lost connection, the cleanup fails, too."""
-    while not isinstance(error, psycopg2.Error) and (inner := error.__cause__ or error.__context__):
-        error = inner
-    return error
-
-
-def retry(attempt: Callable[[], Result], report: Report) -> Result:
-    """Repeat the attempt while it is `Busy`, for up to `GIVE_UP_S`; report the reason once."""
-    give_up = time.monotonic() + GIVE_UP_S
-    failed = 0
-    while True:
-        try:
-            return attempt()
-        except Busy as error:
-            if time.monotonic() >= give_up:
-                raise OperatorError(f"{error}; tried for {GIVE_UP_S:g} s") from error
-            if failed == 1:  # the first failure may be due to a session that is just ending
-                report(f"{error}; trying for up to {GIVE_UP_S:g} s")
-            failed += 1
-        time.sleep(RETRY_PAUSE_S)
-
-
-def _find_holders(url: str, session: Session) -> dict[int, str]:
-    """Describe the sessions that block this one, by pid; {} if no second session can be opened."""
-    info = session.info  # the URL may list several hosts
-    server = {"host": info.host, "port": str(info.port), "connect_timeout": 2}
-    try:
-        with closing(open_session(url, **server)) as second, second.cursor() as cursor:
-            cursor.execute(HOLDERS, {"pid": info.backend_pid, "key": LOCK_KEY})
-            return dict(cursor.fetchall())
-    except (OperatorError, psycopg2.Error):
-        return {}
-
-
 def _open(url: str) -> Session:
     try:
         return open_session(
@@ -176,3 +75,50 @@ def _open(url: str) -> Session:
         if PASSING_REFUSAL.search(str(error)):
             raise Busy(str(error)) from error
         raise
+
+
+def lock(session: Session) -> None:
+    """Lock out other migrations of the database until the session ends; `Busy` if one runs."""
+    with session.cursor() as cursor:
+        cursor.execute(LOCK, {"key": LOCK_KEY})
+        ((is_locked, holders),) = cursor.fetchall()
+    if not is_locked:
+        raise Busy(f"another migration is running (pid {', '.join(map(str, holders))})")
+
+
+def retry(attempt: Callable[[], Result], report: Report) -> Result:
+    """Repeat what changes all or nothing, while a lock prevents it or it is `Busy`.
+
+    For up to `GIVE_UP_S`; report the reason once.
+    """
+    give_up = time.monotonic() + GIVE_UP_S
+    failed = 0
+    while True:
+        try:
+            return attempt()
+        except (OperatorError, psycopg2.Error) as error:
+            driver_error = find_driver_error(error)
+            if not isinstance(error, Busy) and not isinstance(
+                driver_error, postgres.LockNotAvailable
+            ):
+                raise
+            reason = describe_error(error) if error is driver_error else str(error)
+            if time.monotonic() >= give_up:
+                raise OperatorError(f"{reason}; tried for {GIVE_UP_S:g} s") from error
+            if failed == 1:  # the first failure may be due to a session that is just ending
+                report(f"{reason}; trying for up to {GIVE_UP_S:g} s")
+            failed += 1
+        time.sleep(RETRY_PAUSE_S)
+
+
+def find_driver_error(error: BaseException) -> BaseException:
+    """Find the driver's error behind others; raise `KeyboardInterrupt` if there is one.
+
+    After a lost connection, or Ctrl-C, the cleanup fails, too.
+    """
+    chain = [error]
+    while inner := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(inner)
+    if any(isinstance(found, KeyboardInterrupt) for found in chain):
+        raise KeyboardInterrupt
+    return next((found for found in chain if isinstance(found, psycopg2.Error)), chain[-1])
