@@ -49,7 +49,7 @@ class Pool:
     and while it is idle and trusted; a free place or connection goes to the task that has waited
     longest; after `close`, no connection is open.
 
-    `verify` is called with each new connection until it has returned True once: no query runs
+    `verify` is called with each new connection until it has succeeded once: no query runs
     before the schema is verified. None: that is not necessary.
 
     `limits`: how many connections each kind of slow statement may use at once, besides `writes`,
@@ -60,7 +60,7 @@ class Pool:
     def __init__(
         self,
         settings: Database,
-        verify: Callable[[aiopg.Connection], Awaitable[bool]] | None,
+        verify: Callable[[aiopg.Connection], Awaitable[None]] | None,
         metrics: Metrics | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> None:
@@ -298,7 +298,8 @@ class Pool:
     async def _open_connection(self) -> aiopg.Connection:
         connection = await self._connector.connect()
         try:
-            if self._verify and await self._verify(connection):
+            if self._verify:
+                await self._verify(connection)
                 self._verify = None
         except BaseException:
             connection.close()

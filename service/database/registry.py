@@ -45,14 +45,13 @@ class QueryRegistry:
         self._versions = list_versions(self._config.migrations)
         self.queries.update(self._read_files())
 
-    async def verify(self, connection: aiopg.Connection) -> bool:
-        """Read the files and verify them against the database; True if nothing is wrong.
+    async def verify(self, connection: aiopg.Connection) -> None:
+        """Read the files and verify them against the database.
 
         After a failure, the next call reads the files again: somebody may have corrected them.
         """
         self.load()
         await verify_database(connection, self._versions, self.queries)
-        return True
 
     async def require_migrations(self, statements: Statements) -> None:
         """Raise `Unavailable` unless all migrations have been applied; log when that changes."""

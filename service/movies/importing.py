@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -31,6 +31,7 @@ QUERIES: Mapping[str, Expected] = {
 # One statement inserts a chunk while the next chunk is read.
 MAX_CHUNK_ROWS = 10_000
 MAX_CHUNK_BYTES = 4 << 20
+CANCEL_AFTER_S = 0.1
 
 
 class ImportResult(NamedTuple):
@@ -149,17 +150,18 @@ def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
 def _insert_chunks(transaction: Transaction, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Insert each chunk in a thread and yield it; the next chunk is read meanwhile."""
     with ThreadPoolExecutor(max_workers=1) as thread:
+        chunk = next(chunks)
+        inserting = thread.submit(chunk.insert, transaction)
         try:
-            chunk = next(chunks)
-            inserting = thread.submit(chunk.insert, transaction)
             for following in chunks:
                 inserting.result()
                 inserting = thread.submit(following.insert, transaction)
                 yield chunk
                 chunk = following
             inserting.result()
-        except BaseException:
-            transaction.cancel()  # Ctrl-C is an exception in this thread only
+        except BaseException:  # Ctrl-C is an exception in this thread only
+            while wait([inserting], CANCEL_AFTER_S).not_done:
+                transaction.cancel()
             raise
         yield chunk
 
