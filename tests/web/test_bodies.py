@@ -25,9 +25,10 @@ from wire import exchange
 from service.database import MAX_INTEGER
 from service.movies import rules
 from service.movies.movie import FIELDS
-from service.movies.rules import BLANKS, MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
+from service.movies.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
 from service.web import bodies, runner
 from service.web.bodies import FREE_BYTES, BodyReader, ClientGone
+from service.web.fields import BLANKS
 
 OWN = ("id", "version", "created_at", "updated_at")
 GZIPPED = gzip.compress(TEXT.encode())
