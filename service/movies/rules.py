@@ -74,10 +74,7 @@ def _check_genres(genres: list[Any]) -> None:
 
 
 class MovieInput(JSONObject):
-    """A movie as clients send it.
-
-    The dicts are JSON Schema for the reference; it counts characters where the rules count bytes.
-    """
+    """A movie as clients send it; its JSON Schema counts characters where the rules count bytes."""
 
     called = "a movie"
     read_only: ClassVar[Collection[str]] = READ_ONLY

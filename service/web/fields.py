@@ -81,18 +81,14 @@ class JSONField(Field[Any]):
 
     def _deserialize(self, value: Any, *_: Any, **__: Any) -> Any:
         if type(value) is not self._kind:
-            raise _unreadable(f"must be {self._expected}, found {type_name(value)}")
+            raise ValidationError(Unreadable(f"must be {self._expected}, found {type_name(value)}"))
         try:
             loaded = self._convert(value) if self._convert else value
         except ValueError as error:
-            raise _unreadable(str(error)) from error
+            raise ValidationError(Unreadable(error)) from error
         if isinstance(loaded, int) and abs(loaded) >= 10**MAX_DIGITS:
-            raise _unreadable("is too big")
+            raise ValidationError(Unreadable("is too big"))
         return loaded
-
-
-def _unreadable(text: str) -> ValidationError:
-    return ValidationError(Unreadable(text))
 
 
 def text_field(max_bytes: int, **options: Any) -> JSONField:
