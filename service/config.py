@@ -45,26 +45,23 @@ def _setting(default: object, kind: kinds.Field[Any], *, is_secret: bool = False
     return field(default=default, metadata={"kind": kind}, repr=not is_secret)
 
 
-class WholeNumber(kinds.Field[int]):
-    """An integer of TOML, or its digits from the environment; not 2.5, not true."""
+def _whole_number(minimum: int, maximum: int | None = None) -> kinds.Integer:
+    """Make a setting that is an integer of TOML, or its digits from the environment."""
 
-    def __init__(self, minimum: int, maximum: int | None = None) -> None:
-        super().__init__(validate=Range(minimum, maximum))
+    def read(value: Any) -> Any:
+        return int(value) if re.fullmatch("-?[0-9]{1,9}", str(value)) else value
 
-    def _deserialize(self, value: Any, *_: Any, **__: Any) -> int:
-        if type(value) is int or (isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value)):
-            return int(value)
-        raise ValidationError("must be a whole number")
+    return kinds.Integer(
+        strict=True,
+        pre_load=read,
+        validate=Range(minimum, maximum),
+        error_messages={"invalid": "must be a whole number"},
+    )
 
 
-class Choice(kinds.String):
-    """One of these words, in any case."""
-
-    def __init__(self, *words: str) -> None:
-        super().__init__(validate=OneOf(words))
-
-    def _deserialize(self, *args: Any, **options: Any) -> Any:
-        return super()._deserialize(*args, **options).lower()
+def _choice(*words: str) -> kinds.String:
+    """Make a setting that is one of these words, in any case."""
+    return kinds.String(pre_load=lambda given: str(given).lower(), validate=OneOf(words))
 
 
 def _pattern(regex: str, expected: str) -> kinds.String:
@@ -150,18 +147,18 @@ class Server:
     """HTTP; durations in seconds."""
 
     host: str = _setting("127.0.0.1", TEXT)
-    port: int = _setting(8000, WholeNumber(0, 65535))
-    workers: int = _setting(1, WholeNumber(1, 512))
-    max_connections: int = _setting(4000, WholeNumber(1, 1_000_000))
+    port: int = _setting(8000, _whole_number(0, 65535))
+    workers: int = _setting(1, _whole_number(1, 512))
+    max_connections: int = _setting(4000, _whole_number(1, 1_000_000))
     keepalive_timeout: float = _setting(75.0, _seconds(0, 3600))
     request_timeout: float = _setting(10.0, POSITIVE_SECONDS)
     body_timeout: float = _setting(5.0, POSITIVE_SECONDS)
     drain_delay: float = _setting(0.0, SECONDS)
     shutdown_timeout: float = _setting(10.0, POSITIVE_SECONDS)
-    max_streams: int = _setting(2, WholeNumber(0, 10_000))
+    max_streams: int = _setting(2, _whole_number(0, 10_000))
     require_if_match: bool = _setting(default=False, kind=SWITCH)
-    hsts: int = _setting(0, WholeNumber(0))
-    cache_seconds: int = _setting(0, WholeNumber(0, 86400))
+    hsts: int = _setting(0, _whole_number(0))
+    cache_seconds: int = _setting(0, _whole_number(0, 86400))
     cors_origins: tuple[str, ...] = _setting((), ORIGINS)
     trusted_proxies: tuple[str, ...] = _setting((), PROXIES)
 
@@ -174,8 +171,8 @@ class Database:
     replica_urls: tuple[str, ...] = _setting((), REPLICA_URLS, is_secret=True)
     max_replica_lag: float = _setting(1.0, POSITIVE_SECONDS)
     require_tls: bool = _setting(default=False, kind=SWITCH)
-    max_open: int = _setting(10, WholeNumber(1, 10_000))
-    max_idle: int = _setting(5, WholeNumber(0, 10_000))
+    max_open: int = _setting(10, _whole_number(1, 10_000))
+    max_idle: int = _setting(5, _whole_number(0, 10_000))
     max_idle_time: float = _setting(30.0, _seconds(0.001, 3600))
     acquire_timeout: float = _setting(2.0, POSITIVE_SECONDS)
     statement_timeout: float = _setting(3.0, POSITIVE_SECONDS)
@@ -192,22 +189,22 @@ class Sharing:
 class Changes:
     """The feed of changes."""
 
-    keep_days: int = _setting(30, WholeNumber(0, 3650))
+    keep_days: int = _setting(30, _whole_number(0, 3650))
 
 
 @dataclass(frozen=True)
 class Access:
     """What clients without a token may do."""
 
-    anonymous: str = _setting("write", Choice("write", "read", "none"))
+    anonymous: str = _setting("write", _choice("write", "read", "none"))
 
 
 @dataclass(frozen=True)
 class Limits:
     """How much a client may do. `repr` hides the URL, which has a password."""
 
-    rate: int = _setting(0, WholeNumber(0, 1_000_000))
-    burst: int = _setting(100, WholeNumber(1, 100_000_000))
+    rate: int = _setting(0, _whole_number(0, 1_000_000))
+    burst: int = _setting(100, _whole_number(1, 100_000_000))
     redis_url: str = _setting("", REDIS_URL, is_secret=True)
 
 
@@ -216,7 +213,7 @@ class Operations:
     """Liveness, readiness and metrics for operators. `repr` hides the token."""
 
     host: str = _setting("127.0.0.1", TEXT)
-    port: int = _setting(0, WholeNumber(0, 65535))
+    port: int = _setting(0, _whole_number(0, 65535))
     token: str = _setting("", BEARER_TOKEN, is_secret=True)
 
     @property
@@ -229,8 +226,8 @@ class Operations:
 class Log:
     """Logs; durations in seconds."""
 
-    level: str = _setting("info", Choice("debug", "info", "warning", "error"))
-    format: str = _setting("auto", Choice("auto", "text", "json"))
+    level: str = _setting("info", _choice("debug", "info", "warning", "error"))
+    format: str = _setting("auto", _choice("auto", "text", "json"))
     slow_statement: float = _setting(0.5, SECONDS)
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 from marshmallow import ValidationError
@@ -16,39 +18,78 @@ from service.movies.rules import MOVIE
 from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.contexts import CONTEXT
-from service.web.fields import JSONField, JSONObject, Values, load_fields, type_name
+from service.web.fields import JSONField, JSONObject, Values, load_fields
 from service.web.headers import parse_key
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
 from service.web.route import Access
 
 MAX_MOVIES = 100
-ITEMS = {"$ref": "#/components/schemas/MovieInput"}  # apispec's name of `MOVIE`
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
 TURN_S = 0.0005  # of loading movies; then other requests have their turn
-SHAPE = {"items": ITEMS, "minItems": 1, "maxItems": MAX_MOVIES}
-
-
 Loaded = Values | Malformed | Invalid  # a movie of a batch, or its error
 
 
-async def load_movies(values: object, turn: asyncio.Lock) -> object:
-    """Return the fields of each movie or its error, for the schemas; anything else as it is.
+def _check_number(movies: list[object]) -> None:
+    if not 1 <= len(movies) <= MAX_MOVIES:
+        raise ValidationError(f"must be 1 to {MAX_MOVIES} movies")
+
+
+class MovieBatch(JSONObject):
+    """A batch, of which each movie is loaded for itself."""
+
+    called = "a batch"
+    movies = JSONField(
+        list,
+        "an array of movies",
+        _check_number,
+        items={"$ref": "#/components/schemas/MovieInput"},  # apispec's name of `MOVIE`
+        minItems=1,
+        maxItems=MAX_MOVIES,
+    )
+
+
+BATCH = MovieBatch()
+
+
+async def load_batch(body: Values, turn: asyncio.Lock, *, is_lenient: bool) -> list[Any]:
+    """Return the fields of each movie; of a lenient batch, or the movie's error.
+
+    Raises `Malformed` or `Invalid`, with the mistakes of the batch and of its movies.
+    """
+    errors: dict[str, Malformed | Invalid] = {}
+    try:
+        load_fields(BATCH, body)
+    except (Malformed, Invalid) as error:
+        if is_lenient or any(failure.field == "movies" for failure in error.failures):
+            raise
+        errors[""] = error
+    loaded = await _load_movies(body["movies"], turn)
+    if not is_lenient:
+        errors |= {
+            f"movies/{index}: ": movie
+            for index, movie in enumerate(loaded)
+            if not isinstance(movie, dict)
+        }
+        _raise_all(errors)
+    return loaded
+
+
+async def _load_movies(movies: list[object], turn: asyncio.Lock) -> list[Loaded]:
+    """Return the fields of each movie, or its error; at most `MAX_FAILURES` in all.
 
     `turn`: of all batches; they load one after the other. 100 movies at once would delay all other
-    requests, and several batches would add up. The errors have at most `MAX_FAILURES` in all.
+    requests, and several batches would add up.
     """
-    if not isinstance(values, list) or len(values) > MAX_MOVIES:
-        return values
-    loaded, more = list[Loaded](), MAX_FAILURES - len(values)
+    loaded, more = list[Loaded](), MAX_FAILURES - len(movies)
     async with turn:
         until = 0.0
-        for value in values:
+        for movie in movies:
             if time.monotonic() >= until:
                 await asyncio.sleep(0)
                 until = time.monotonic() + TURN_S
             try:
-                loaded.append(_load_movie(value))
+                loaded.append(load_fields(MOVIE, movie))
             except (Malformed, Invalid) as error:
                 error.failures = error.failures[: 1 + more]  # at least the first one
                 more -= len(error.failures) - 1
@@ -56,54 +97,18 @@ async def load_movies(values: object, turn: asyncio.Lock) -> object:
     return loaded
 
 
-def _load_movie(value: object) -> Values:
-    if not isinstance(value, dict):
-        what = f"must be an object, found {type_name(value)}"
-        raise Malformed(f"a movie {what}", [Failure("", what)])
-    return load_fields(MOVIE, value)
-
-
-def _check_number(movies: list[Loaded]) -> list[Loaded]:
-    if not 1 <= len(movies) <= MAX_MOVIES:
-        raise ValidationError(f"must be 1 to {MAX_MOVIES} movies")
-    return movies
-
-
-def _require_all(movies: list[Loaded]) -> list[Loaded]:
-    """Return the movies, or raise all of their errors as one."""
-    errors = {
-        f"movies/{index}": movie
-        for index, movie in enumerate(_check_number(movies))
-        if isinstance(movie, Malformed | Invalid)
-    }
+def _raise_all(errors: Mapping[str, Malformed | Invalid]) -> None:
+    """Raise the errors by their places as one, if there are any."""
     failures = [
-        Failure(f"{place}/{at}".rstrip("/"), what)
+        Failure(f"{place.removesuffix(': ')}/{at}".strip("/"), what)
         for place, error in errors.items()
         for at, what in error.failures
     ]
     for place, error in errors.items():
         if isinstance(error, Malformed):
-            raise Malformed(f"{place}: {error.mistake}", failures)
+            raise Malformed(f"{place}{error.mistake}", failures)
     if failures:
         raise Invalid(failures)
-    return movies
-
-
-class MovieBatch(JSONObject):
-    """A batch of loaded movies, of which none is wrong."""
-
-    called = "a batch"
-    movies = JSONField(list, "an array of movies", None, SHAPE, _require_all)
-
-
-class LenientBatch(JSONObject):
-    """A batch of loaded movies and of the errors of others."""
-
-    called = "a batch"
-    movies = JSONField(list, "an array of movies", None, SHAPE, _check_number)
-
-
-BATCH, LENIENT_BATCH = MovieBatch(), LenientBatch()
 
 
 # A preference of the header Prefer (RFC 7240, 2 and 4.4); the first one counts.
@@ -127,9 +132,7 @@ class Batches:
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
-        if "movies" in body:
-            body["movies"] = await load_movies(body["movies"], self.turn)
-        movies = load_fields(LENIENT_BATCH if is_lenient else BATCH, body)["movies"]
+        movies = await load_batch(body, self.turn, is_lenient=is_lenient)
         await self.access.charge_batch(request, len(movies))
         if not is_lenient:
             create_all = self.idempotent_creates.create_all

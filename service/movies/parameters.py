@@ -12,7 +12,8 @@ from service.database import MAX_BIGINT, MAX_INTEGER
 from service.database.paging import Place
 from service.errors import Failure, WrongParameters
 from service.movies.filters import SORT_TYPES, SORTS, Filter, Range
-from service.movies.rules import BLANK, BLANKS, MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
+from service.movies.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
+from service.web.fields import BLANK, BLANKS
 from service.web.pages import (
     CURSOR,
     DEFAULT_PAGE_SIZE,

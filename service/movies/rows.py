@@ -58,7 +58,7 @@ def read_record(row: Mapping[str, object]) -> Values:
 
 
 def _number(maximum: int) -> JSONField:
-    return JSONField(int, "an integer", Range(1, maximum, error="must be {min} to {max}"), {})
+    return JSONField(int, "an integer", Range(1, maximum, error="must be {min} to {max}"))
 
 
 def _parse_time(text: str) -> datetime:
@@ -70,7 +70,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def _time() -> JSONField:
-    return JSONField(str, 'a string like "2026-01-05T09:00:00Z"', None, {}, _parse_time)
+    return JSONField(str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_time)
 
 
 class ReadOnlyFields(JSONObject):

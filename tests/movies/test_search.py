@@ -17,7 +17,7 @@ from support import Execute
 from service.database.migrations import runner as migrations
 from service.errors import OperatorError
 from service.movies.movie import COLUMNS, Movie
-from service.movies.rules import BLANKS
+from service.web.fields import BLANKS
 
 
 @pytest.fixture(scope="module", params=["server", "libc"])

@@ -25,9 +25,10 @@ from wire import exchange
 from service.database import MAX_INTEGER
 from service.movies import rules
 from service.movies.movie import FIELDS
-from service.movies.rules import BLANKS, MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
+from service.movies.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
 from service.web import bodies, runner
 from service.web.bodies import FREE_BYTES, BodyReader, ClientGone
+from service.web.fields import BLANKS
 
 OWN = ("id", "version", "created_at", "updated_at")
 GZIPPED = gzip.compress(TEXT.encode())
@@ -74,7 +75,6 @@ UNREADABLE = [
     (b'{"title": "\xff"}', "the body is not UTF-8 at byte 11"),
     (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
     (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
-    (b"[" * 200_000, CROWDED),
     (raw("year", "9" * 501), "the body has a number that is too big"),
     (raw("year", "9" * 5000), "the body has a number that is too big"),
     (b" " * (LIMIT + 1), "the body must be at most 1048576 bytes"),
@@ -103,14 +103,18 @@ MISTYPED = [  # the field, its value, and what is wrong with it
     ("runtime", "107", LIKE_102),
     ("genres", {"a": 1}, "must be an array of strings, found an object"),
 ]
-ARRAY = '"genres" must be an array of strings, found {} in it'
 ONE_MISTAKE = [  # the body, the detail, and pointer and detail of the only error
     *((movie(**{name: value}), f'"{name}" {text}', name, text) for name, value, text in MISTYPED),
+    (
+        movie(genres=["a", None]),
+        '"genres/1" must be a string, found null',
+        "genres/1",
+        "must be a string, found null",
+    ),
     *(
-        (raw("year", f"{sign}{'9' * 19}"), 'the number in "year" is too big', "year", "is too big")
+        (raw("year", f"{sign}{'9' * 19}"), '"year" is too big', "year", "is too big")
         for sign in ("", "-")
     ),
-    (movie(genres=["a", None]), ARRAY.format("null"), "genres/1", "must be a string, found null"),
     *((movie(**{name: 1}), READ_ONLY.format(name), name, READ_ONLY.format(name)) for name in OWN),
     *(
         (movie(**{name: 1}), UNKNOWN.format(shown), pointer, UNKNOWN.format(shown))
@@ -160,10 +164,10 @@ MANY_MISTAKES = [  # the body, its status, and all errors: what cannot be read c
             ("year", "must be an integer, found a decimal number"),
             ("genres/1", "must be a string, found an integer"),
             ("genres/4", "must be a string, found null"),
+            ("runtime", "must not be null"),
             COUNT,
             ("genres/0", "must not be blank"),
             ("genres/3", "must not be repeated"),
-            ("runtime", "must not be null"),
         ],
     ),
     (
@@ -216,15 +220,14 @@ async def test_all_mistakes_of_a_body_are_reported_at_once(client: Client) -> No
 async def test_the_errors_of_a_body_are_limited(client: Client) -> None:
     """Thousands of mistakes would take long to write; the status is right in any case."""
     unknown = b",".join(b'"%x": 0' % number for number in range(1900))
-    for body, status, most in (
+    for body, status, number in (
         (b"{" + unknown + b"}", 400, 104),
         (movie(genres=[""] * 19_000), 422, 200),
         (movie(genres=[0] * 19_000), 400, 101),
         (movie(genres=[""] * 19_000 + [0]), 400, 201),
     ):
         refusal = await problem(client, body)
-        assert refusal["status"] == status
-        assert len(refusal["errors"]) <= most
+        assert (refusal["status"], len(refusal["errors"])) == (status, number)
 
 
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
@@ -274,9 +277,9 @@ ALLOWED: list[dict[str, Any]] = [
     {"genres": [str(number) for number in range(MAX_GENRES)]},
 ]
 BEYOND: list[tuple[dict[str, Any], str]] = [
-    *(
-        ({"title": title}, f"must be at most {MAX_TITLE_BYTES} bytes of UTF-8")
-        for title in ("x" * (MAX_TITLE_BYTES + 1), "é" * (MAX_TITLE_BYTES // 2) + "x")
+    (
+        {"title": "é" * (MAX_TITLE_BYTES // 2) + "x"},
+        f"must be at most {MAX_TITLE_BYTES} bytes of UTF-8",
     ),
     ({"title": "\0x"}, "must not contain a NUL character"),
     ({"year": MIN_YEAR - 1}, f"must be {MIN_YEAR} or later"),
