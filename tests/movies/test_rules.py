@@ -12,6 +12,7 @@ import pytest
 from support import Execute, hold
 
 from service.movies import rules
+from service.web import fields
 
 MOVIE: dict[str, Any] = {
     "title": "Moana",
@@ -134,7 +135,7 @@ def test_the_service_and_the_database_find_the_same_texts_blank(execute: Execute
     rows = execute("select c from unnest(%s) as c where not is_visible(c)", characters)
 
     blank = {character for (character,) in rows}
-    assert blank == {character for character in characters if not rules.BLANKS.sub("", character)}
+    assert blank == {character for character in characters if not fields.BLANKS.sub("", character)}
     assert {each for each in characters if each.isspace()} < blank
     assert {*"\u00ad\u034f\u061c\u115f\u17b4\u180e\u200b\u200d\u202e\u2060\u2800"} < blank
     assert {*"\u3164\ufe0f\ufeff\uffa0\U000e0041\U000e01ef"} < blank
