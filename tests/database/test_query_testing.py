@@ -20,10 +20,10 @@ from support import (
 
 from service import config
 from service.config import Config
-from service.database import query_files
+from service.database import query_files, query_testing
 from service.database.migrations import runner as migrations
 from service.database.query import Query
-from service.database.query_testing import run_tests
+from service.database.query_testing import Call, Rows, Values, compare, run_tests
 from service.errors import Contended, FileError
 from service.expected import EXPECTED
 
@@ -277,6 +277,34 @@ def test_a_mistake_is_reported(environment: Environment, checkout: Path) -> None
     place = LOADED["sort_movies"].location
     call = 'sort_movies {"skip":1,"size":1}'
     assert err.startswith(f'Error: {place}: {call}: id of row 0: expected "id 1", found ')
+
+
+def test_each_query_has_ten_seconds_or_its_own_timeout(settings: Callable[..., Config]) -> None:
+    """The machine may be busy, and a count of genres takes long."""
+    timeouts = {}
+
+    def judge(call: Call, query: Query, rows: Rows, values: Values) -> None:
+        timeouts[query.name] = query.timeout
+        compare(call, query, rows, values)
+
+    run_tests(settings(), LOADED, print, judge)
+
+    assert (timeouts["get_movies"], timeouts["walk_movies"], timeouts["count_genres"]) == (
+        10,
+        10,
+        60,
+    )
+
+
+def test_a_byte_order_mark_is_accepted(
+    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Some editors write one into calls.json."""
+    calls = tmp_path / "calls.json"
+    calls.write_text(query_testing.CALLS.read_text("utf-8"), "utf-8-sig")
+    monkeypatch.setattr(query_testing, "CALLS", calls)
+
+    assert run_tests(settings(), LOADED, print)
 
 
 def test_a_constraint_that_refuses_the_samples_is_named(
