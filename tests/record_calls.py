@@ -15,6 +15,7 @@ from service import logs
 from service.client_commands import report
 from service.database.embedded import with_database
 from service.database.query import Query
+from service.database.query_files import read_sql_file
 from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
 from service.expected import load_queries
 
@@ -25,6 +26,7 @@ SAMPLES = {
     "show_transaction": ["transaction", "now"],
     "expire_keys": ["key"],
     "place_changes": ["transaction", "change"],
+    "add_old_movies": ["id"],
 }
 
 
@@ -41,7 +43,7 @@ def record() -> None:
     logs.configure(config.log)
     with with_database(config) as ready:
         run_tests(ready, load_queries(config), report, judge)
-    document = orjson.loads(CALLS.read_bytes())
+    document = orjson.loads(read_sql_file(CALLS))
     found = iter(recorded)
     for calls in document["tests"].values():
         for call in (*document["before"], *calls):
