@@ -26,7 +26,6 @@ SAMPLES = {
     "show_transaction": ["transaction", "now"],
     "expire_keys": ["key"],
     "place_changes": ["transaction", "change"],
-    "add_old_movies": ["id"],
 }
 
 

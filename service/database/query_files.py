@@ -12,7 +12,7 @@ read in another way is refused, with file and line.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from pathlib import Path
 
 import aiosql
@@ -47,9 +47,7 @@ TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 ANY_NAME = re.compile(r"^\s*--\s*name\s*:", re.MULTILINE)
-NAME = re.compile(
-    r"^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$", re.MULTILINE
-)
+NAME = re.compile(r"(?m)^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$")
 # A comment like `-- nmae: get_movies(ids)`, `-- name; x` or `/* Name get_movies */`, but not like
 # `-- Names are compared` or `-- -- name: get_movies(ids)`. The first word must be close to "name".
 LIKE_A_NAME = re.compile(
@@ -57,10 +55,7 @@ LIKE_A_NAME = re.compile(
     r"(?:(name)[^\S\n]*[:;=\uff1a]|(\w[\w ]*?)\b[^\w\n]*\b(?:[a-z0-9]+_\w|[\w.-]+\())"
 )
 # Where a name is missing: a line like `-- get_movies(ids)` or `query: get_movies(ids)`.
-LIKE_A_QUERY = re.compile(
-    r"^[^\w\n]*(?:\w+[^\w\n]+)?(\w+)[ \t]*\([\w \t,:]*\)[ \t;*/]*$", re.MULTILINE
-)
-MIN_LIKENESS = 0.75  # nmae, nam
+LIKE_A_QUERY = re.compile(r"(?m)^[^\w\n]*(?:\w+[^\w\n]+)?(\w+)[ \t]*\([\w \t,:]*\)[ \t;*/]*$")
 EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
 MISSING_NAME = f"expected a line {EXPECTED_NAME} before this SQL"
 EXPECTED_SETTING = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
@@ -216,7 +211,7 @@ def _skip_blank(text: str, start: int = 0, end: int | None = None) -> int:
 def _is_like_a_name(comment: str) -> bool:
     match = LIKE_A_NAME.match(comment)
     word = (match[1] or match[2]).replace(" ", "").lower() if match else ""
-    return SequenceMatcher(None, word, "name").ratio() >= MIN_LIKENESS
+    return bool(get_close_matches(word, ["name"], cutoff=0.75))
 
 
 def _find_missing_name(text: str, start: int, sql: int) -> int:

@@ -28,10 +28,3 @@ set
   changed_at = c.changed_at - make_interval(days => :days_old)
 where c.transaction = pg_current_xact_id()
 returning c.transaction::text as transaction, c.id as change;
-
--- name: add_old_movies()
--- Adds 20 movies of the first year that a movie may have, with the longest runtime and the most genres.
-insert into movies (title, year, runtime, genres, created_at)
-select 'qxzvjwk', 1888, 2147483647, array['qxzvjwk d', 'd2', 'd3', 'd4', 'd5'], '1900-01-07 UTC'
-from generate_series(1, 20)
-returning id;
