@@ -14,6 +14,7 @@ from service import config as settings
 from service.clients.commands import report
 from service.database.embedded import with_database
 from service.database.query import Query
+from service.database.query_files import read_sql_file
 from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
 from service.expected import load_queries
 from service.telemetry import logs
@@ -41,7 +42,7 @@ def record() -> None:
     logs.configure(config.log)
     with with_database(config) as ready:
         run_tests(ready, load_queries(config), report, judge)
-    document = orjson.loads(CALLS.read_bytes())
+    document = orjson.loads(read_sql_file(CALLS))
     found = iter(recorded)
     for calls in document["tests"].values():
         for call in (*document["before"], *calls):

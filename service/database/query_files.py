@@ -12,6 +12,7 @@ read in another way is refused, with file and line.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import aiosql
@@ -46,14 +47,17 @@ TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 ANY_NAME = re.compile(r"^\s*--\s*name\s*:", re.MULTILINE)
-NAME = re.compile(
-    r"^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$", re.MULTILINE
-)
-# A line like `-- nmae: get_movies(ids)`, `/* name: get_movies(ids) */` or `name: get_movies(ids)`.
+NAME = re.compile(r"(?m)^-- *name *: *([a-z_][a-z0-9_]*)\( *((?:\w+(?: *, *\w+)*)?) *\) *$")
+# A comment like `-- nmae: get_movies(ids)`, `-- name; x` or `/* Name get_movies */`, but not like
+# `-- Names are compared` or `-- -- name: get_movies(ids)`. The first word must be close to "name".
 LIKE_A_NAME = re.compile(
-    r"^[ \t]*(?:[-#/*]+[ \t]*)?(\w+)[ \t]*[:=]?[ \t]*\w+[ \t]*\([\w \t,]*\)[ \t;*/]*$", re.MULTILINE
+    r"(?i)(?:--+|/\*+)[^\w\n-]*"
+    r"(?:(name)[^\S\n]*[:;=\uff1a]|(\w[\w ]*?)\b[^\w\n]*\b(?:[a-z0-9]+_\w|[\w.-]+\())"
 )
+# Where a name is missing: a line like `-- get_movies(ids)` or `query: get_movies(ids)`.
+LIKE_A_QUERY = re.compile(r"(?m)^[^\w\n]*(?:\w+[^\w\n]+)?(\w+)[ \t]*\([\w \t,:]*\)[ \t;*/]*$")
 EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
+MISSING_NAME = f"expected a line {EXPECTED_NAME} before this SQL"
 EXPECTED_SETTING = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
 ANY_SETTING = re.compile(r"(?i)\s*--\s*set.*[:=]")
 SETTING = re.compile(r"\s*-- *set *: *([a-z_][a-z0-9_.]*) *= *(?:'([^']*)'|([\w.+/-]+))\s*;?\s*")
@@ -119,17 +123,16 @@ def _find_names(path: Path, text: str) -> list[re.Match[str]]:
     """Return the lines that name the queries."""
     names = []
     for token in TOKEN.finditer(text):
-        line, is_name = _get_line(text, token.start()), ANY_NAME.search(token[0])
-        if token["open"] or (token["literal"] and is_name):
+        line = _get_line(text, token.start())
+        if token["open"] or (token["literal"] and ANY_NAME.search(token[0])):
             # A literal with a name in it is a quote that is not closed before the next query.
             raise FileError(path, line, "unterminated quote or comment")
-        if is_name and token[0].startswith("--"):
-            if not (name := NAME.match(text, token.start())):
-                raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
+        if name := NAME.match(text, token.start()):
             names.append(name)
+        elif token["blank"] and _is_like_a_name(token[0]):
+            raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
     if (first := _skip_blank(text)) < (names[0].start() if names else len(text)):
-        line = _find_misspelt_name(text, 0, first) or _get_line(text, first)
-        raise FileError(path, line, f"expected {EXPECTED_NAME} before any SQL")
+        raise FileError(path, _find_missing_name(text, 0, first), MISSING_NAME)
     return names
 
 
@@ -158,10 +161,8 @@ def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
         if ANY_SETTING.match(token[0]):
             raise FileError(path, _get_line(text, token.start()), EXPECTED_SETTING)
         if token["end"] and (more := _skip_blank(text, token.end(), end)) < end:
-            if line := _find_misspelt_name(text, token.end(), more):
-                raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
-            problem = f"more SQL after this semicolon: expected a line {EXPECTED_NAME} before it"
-            raise FileError(path, _get_line(text, token.start()), problem)
+            line = _find_missing_name(text, token.end(), more)
+            raise FileError(path, line, f"{MISSING_NAME}: a semicolon ends {name[1]}")
     line, sql_line = _get_line(text, name.start()), _get_line(text, start)
     comment = make_comment(name[1], path, line)
     literals: list[str] = []
@@ -207,11 +208,17 @@ def _skip_blank(text: str, start: int = 0, end: int | None = None) -> int:
     return blank.end() if blank else start
 
 
-def _find_misspelt_name(text: str, start: int, sql: int) -> int | None:
-    """Return the first line from `start` to that of the SQL that was probably meant as a name."""
+def _is_like_a_name(comment: str) -> bool:
+    match = LIKE_A_NAME.match(comment)
+    word = (match[1] or match[2]).replace(" ", "").lower() if match else ""
+    return bool(get_close_matches(word, ["name"], cutoff=0.75))
+
+
+def _find_missing_name(text: str, start: int, sql: int) -> int:
+    """Return the line of SQL without a name; or the first above it that was meant as its name."""
     end = text.find("\n", sql)
-    found = LIKE_A_NAME.search(text, start, end if end >= 0 else len(text))
-    return _get_line(text, found.start(1)) if found else None
+    found = LIKE_A_QUERY.search(text, start, end if end >= 0 else len(text))
+    return _get_line(text, found.start(1) if found else sql)
 
 
 def _get_line(text: str, position: int) -> int:

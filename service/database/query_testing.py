@@ -32,7 +32,7 @@ IN_ORDER = {*SHARED, "export_movies", "get_changes", "sort_movies", "walk_movies
 NAME = re.compile(r"\b(?:id|change|transaction|time) \d+\b")
 # The machine may be busy. What is rolled back must not wait for others: its own locks delay them
 # meanwhile.
-SETTINGS = {TIMEOUT_SETTING: "10s", "lock_timeout": "2s"}
+MIN_TIMEOUT_S = 10
 OTHERWISE = "; if this query is right, one that the test called before it is wrong"
 MAX_AFFECTED = 20  # movies, by one statement
 
@@ -69,11 +69,12 @@ def run_tests(
     Returns whether the login may run all of them.
     """
     may_run_all = True
-    document = orjson.loads(CALLS.read_bytes())
-    sent = {
-        name: replace(query, settings={**query.settings, **SETTINGS})
-        for name, query in {**queries, **query_files.load(FOLDER, {})}.items()
-    }
+    document = orjson.loads(query_files.read_sql_file(CALLS))
+    sent = {}
+    for name, query in {**queries, **query_files.load(FOLDER, {})}.items():
+        timeout_ms = round(max(query.timeout or 0, MIN_TIMEOUT_S) * 1000)
+        settings = {TIMEOUT_SETTING: str(timeout_ms), "lock_timeout": "2s"}
+        sent[name] = replace(query, settings={**query.settings, **settings})
     for test, calls in document["tests"].items():
         if test.startswith("changes") and not config.changes.keep_days:
             report(f"not tested: {test}: the feed is off")

@@ -143,6 +143,10 @@ def test_a_query_has_its_own_timeout(folder: Path, value: str, seconds: float) -
     [
         *("-- see get_b(x)", "-- get_b(x)", "-- the name: of a movie", "-- unnamed (so far)"),
         *("-- \\set ids '{1}'", "-- nothing: 1", "-- set by the trigger"),
+        *("-- Names are compared, not (b).", "-- The name of get_b(x)", "-- name of the movie"),
+        *("-- Name (of a movie)", "-- Names, as get_b returns them", "-- Names: title, year"),
+        *("-- Same as get_b(x)", "-- Same years (b)", "-- Name and year of get_b(x)"),
+        *("-- -- name: get_b(x)", "/* name */", "/* -- name: get_b(x) */", "-- name & year"),
     ],
 )
 def test_an_ordinary_comment_is_accepted(folder: Path, line: str) -> None:
@@ -153,8 +157,7 @@ def test_an_ordinary_comment_is_accepted(folder: Path, line: str) -> None:
 # What is refused.
 
 NAME = "expected a line `-- name: verb_noun(parameter, ...)`"
-BEFORE_NAME = "expected `-- name: verb_noun(parameter, ...)` before any SQL"
-SECOND = f"more SQL after this semicolon: {NAME} before"
+BEFORE_NAME = f"{NAME} before this SQL"
 SET = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
 OPEN = "unterminated quote or comment"
 READ_ONLY = (
@@ -169,34 +172,17 @@ GET_A = "-- name: get_a()\n"
     [
         # The file.
         (f"-- A file.\nselect 0;\n{GET_A}select 1;\n", f"2: {BEFORE_NAME}"),
-        ("-- nmae: get_a()\nselect 1;\n-- name: get_b()\nselect 2;\n", f"1: {BEFORE_NAME}"),
-        *(
-            (text, "1: no query: expected a line")
-            for text in ("", "\n\n", "-- Only a comment.\n", "/* name: get_a() */\n")
-        ),
+        *((text, "1: no query: expected a line") for text in ("", "\n\n", "-- Only a comment.\n")),
         ("select 1;\n", f"1: {BEFORE_NAME}"),
         (f"{GET_A}select 1;\n\n{GET_A}select 2;\n", "4: get_a is already in a.sql:1"),
         (f"{GET_A}select 1\nfrom movies \0 where false;\n", "3: a NUL character: remove it"),
-        # A name line.
-        *(
-            (f"{GET_A}select 1;\n{line}\nselect 2;\n", f"3: {NAME}")
-            for line in (
-                *("-- name: get_b", "-- name: get_b(x", "-- name: get_b(x) and more"),
-                *("-- name: get_b(x)!", "-- name: Get_B(x)", "-- name: get_b(x y)"),
-                "  -- name: get_b(x)",
-            )
-        ),
+        # A name line. See also `MISSPELT`.
         (f"{GET_A}select 1; -- name: get_b()\nselect 2;\n", f"2: {NAME}"),
-        # Misspelt, it is a comment; the query that it names would become part of the one before.
-        *(
-            (f"{GET_A}select 1\n;\n-- A comment.\n{line}\nselect 2;\n", "5: expected a line")
-            for line in (
-                *("-- nmae: get_b(x)", "-- Name: get_b(x)", "-- get_b()", "--get_b(x, y)"),
-                *("- name: get_b()", "name: get_b(x)", "# name: get_b()", "/* name: get_b() */"),
-                *("-- name get_b()", "-- name = get_b()"),
-            )
+        (
+            f"{GET_A}select 1\n;\n\nselect 2;\n",
+            f"5: {BEFORE_NAME}: a semicolon ends get_a",
         ),
-        (f"{GET_A}select 1\n;\n\nselect 2;\n", f"3: {SECOND}"),
+        (f"{GET_A}select 1; select 2;\n", f"2: {BEFORE_NAME}"),
         (f"{GET_A}select 1;\n-- name: get_b()\n/* A\n*/\n ;\n", "3: empty sql for: get_b"),
         # A setting.
         *(
@@ -247,6 +233,61 @@ GET_A = "-- name: get_a()\n"
 def test_a_mistake_is_refused_at_its_line(folder: Path, text: str, reason: str) -> None:
     """Text that would be lost, changed or misread is refused with file and line."""
     assert refused(folder, text).startswith(f"a.sql:{reason}")
+
+
+# A comment line that is no name anywhere; the query that it names would become part of another.
+MISSPELT = [
+    # The word.
+    *("-- nmae: get_b(x)", "-- naem: get_b(x)", "-- anme: get_b(x)", "-- nam: get_b(x)"),
+    *("-- nme: get_b(x)", "-- namee: get_b(x)", "-- nname: get_b(x)", "-- names: get_b(x)"),
+    *("-- mame: get_b(x)", "-- Name: get_b(x)", "-- NAME: get_b(x)", "-- n ame: get_b(x)"),
+    *("-- n\u0430me: get_b(x)", '-- "name": get_b(x)', "-- @name get_b(x)", "-- :name get_b(x)"),
+    # The colon.
+    *("-- name get_b(x)", "-- Name get_b(x)", "--name get_b(x)", "-- name get_b", "-- nmae get_b"),
+    *("-- name; get_b(x)", "-- name\uff1a get_b(x)", "-- name\uff1aget_b(x)", "-- name:"),
+    *("-- name = get_b(x)", "-- name - get_b(x)", "-- name -> get_b(x)", "-- name, get_b(x)"),
+    *("-- name. get_b(x)", "-- name:: get_b(x)", "--name;get_b(x)", "-- name\xa0get_b(x)"),
+    # The name of the query, and its parameters.
+    *("-- name: get_b", "-- name: get_b x", "-- name: Get_B(x)", "-- name: get-b(x)"),
+    *("-- nmae: get-b(x)", '-- name: "get_b"(x)', "-- name: 2b(x)", "-- name :get_b (x)"),
+    *("-- name: get_b(:x)", "-- nmae: get_b(:x)", "-- name: get_b(x", "-- name: get_b x)"),
+    *("-- name: get_b[x]", "-- name: get_b(x y)", "-- name: get_b(x; y)", "-- name: get_b(x,)"),
+    *("-- name: get_b(x);", "-- name: get_b(x)!", "-- name: get_b(x) and more"),
+    # The comment.
+    *("  -- name: get_b(x)", "\t-- nmae: get_b(x)", "--- name: get_b(x)", "---name get_b(x)"),
+    *("--\xa0nmae: get_b(x)", "/* name: get_b(x) */", "/* name get_b */", "/*nmae:get_b(x)*/"),
+    *("/** name: get_b(x) **/", "\u200b-- name: get_b(x)"),
+]
+# No such comment, so that PostgreSQL would refuse it, or nothing tells it from other comments.
+MISSING = [
+    *("-- get_b()", "--get_b(x, y)", "-- query: get_b(:x)", "-- sql get_b(x)"),
+    *("- name: get_b(x)", "- - name: get_b(x)", "name: get_b(x)", "name:get_b(x)", "name: get_b x"),
+    *("name; get_b(x)", "# name: get_b(x)", "// name: get_b(x)", "\u2014 name: get_b(x)"),
+]
+BEFORE_SQL = {
+    "at the start": ("", "\nselect 2;\n-- name: get_c()\nselect 3;\n"),
+    "after a query": (f"{GET_A}select 1;\n", "\nselect 2;\n"),
+    "after a comment": (
+        f"{GET_A}select 1;\n-- About b.\n-- Names are as get_a has them.\n",
+        "\n-- It gets b.\nselect 2;\n",
+    ),
+}
+OTHERS = {
+    "after a query without a semicolon": (f"{GET_A}select 1\n", "\nselect 2;\n"),
+    "at the end": (f"{GET_A}select 1;\n\n", ""),
+}
+
+
+@pytest.mark.parametrize("place", [*BEFORE_SQL, *OTHERS])
+def test_a_misspelt_name_is_refused_at_its_line(folder: Path, place: str) -> None:
+    """The message has the form that is expected."""
+    before, after = (BEFORE_SQL | OTHERS)[place]
+    lines = [*MISSPELT, *(MISSING if place in BEFORE_SQL else ())]
+
+    reasons = {line: refused(folder, f"{before}{line}{after}") for line in lines}
+
+    start = f"a.sql:{before.count(chr(10)) + 1}: {NAME}"
+    assert {line: reason for line, reason in reasons.items() if not reason.startswith(start)} == {}
 
 
 def test_a_name_in_two_files_is_refused(folder: Path) -> None:

@@ -153,8 +153,10 @@ TWO = f"-- name: get_a()\n{READ}select m.id, m.title\nfrom movies as m;\n"
             "insert into movies (title,\n  yaer)\nvalues ('a', 1)\nreturning id;",
             '3: column "yaer" of relation "movies" does not exist',
         ),
-        # A misspelt name line after a query without a semicolon.
-        ("select 1\n-- nmae: get_b()\nselect 2;", '4: syntax error at or near "2"'),
+        # A misspelt name line, which is no comment, after a query without a semicolon.
+        ("select 1\nname: get_b()\nselect 2;", '3: syntax error at or near ":"'),
+        ("select 1\n- name get_b()\nselect 2;", '3: syntax error at or near "("'),
+        ("select 1\n# name: get_b()\nselect 2;", '3: syntax error at or near ":"'),
         # Settings.
         ("--\n-- set: a = 1\nselect 1;", '1: unrecognized configuration parameter "a"'),
         ("-- set: jit = perhaps\nselect 1;", '1: parameter "jit" requires a Boolean value'),
