@@ -45,7 +45,7 @@ def place_parameters(order: str, place: Place, size: int | None) -> dict[str, ob
 class Listing(Generic[Item]):
     """Lists items; may raise `Unavailable`. `streams`: the statements of whole lists.
 
-    The queries are `count_<table>`, `sort_<table>` and `walk_<table>`.
+    The queries are `count_<table>`, `walk_<table>` and, if there are filters, `sort_<table>`.
 
     What must stay true: whoever follows the cursors, forwards or backwards, gets each item that
     stays in the list once; both ways to fetch a page give the same rows; the total of a response
@@ -123,9 +123,9 @@ class Listing(Generic[Item]):
         If the index walk times out, sort the matches: matches that are clustered make the walk
         long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters = wanted.parameters()
-        if not is_sort_cheaper(total, self._items, place.skip + size):
-            may_sort = total <= MAX_SORTED_MATCHES
+        filters, has_sort = wanted.parameters(), self._sort_query in self._statements.queries
+        if not (has_sort and is_sort_cheaper(total, self._items, place.skip + size)):
+            may_sort = has_sort and total <= MAX_SORTED_MATCHES
             started, key = choose_start(filters, order, place.key)
             try:
                 return await self._fetch(
