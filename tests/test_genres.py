@@ -49,17 +49,6 @@ RUNNING = (
 # The counts.
 
 
-async def test_most_movies_first_and_ties_by_code_point(
-    genres: GenreCounts, execute: Execute
-) -> None:
-    """The order is the same in every database, whatever its collation."""
-    execute(MOVIES + "values ('x', 2000, 90, '{war,é,a,Z,b}'), ('x', 2000, 90, '{war}')")
-
-    counts = await genres.get()
-
-    assert counts.genres == [("war", 2), ("Z", 1), ("a", 1), ("b", 1), ("é", 1)]
-
-
 async def test_spellings_are_one_genre_as_the_filter_finds_them(
     genres: GenreCounts, execute: Execute
 ) -> None:
@@ -75,19 +64,6 @@ async def test_spellings_are_one_genre_as_the_filter_finds_them(
     for genre, movies in counts.genres:
         found = "select count(*) from movies where search @@ genres_query(array[%s])"
         assert execute(found, genre) == [(movies,)]
-
-
-async def test_the_most_frequent_are_listed_and_all_are_counted(
-    genres: GenreCounts, execute: Execute
-) -> None:
-    """The list has at most 1000 genres; the total counts all."""
-    execute(MOVIES + "select 'x', 2000, 90, array['g' || n] from generate_series(1, 1003) as n")
-    execute(MOVIES + "select 'x', 2000, 90, array['g' || n] from generate_series(1001, 1003) as n")
-
-    counts = await genres.get()
-
-    assert counts.genres[:4] == [("g1001", 2), ("g1002", 2), ("g1003", 2), ("g1", 1)]
-    assert (len(counts.genres), counts.total) == (1000, 1003)
 
 
 async def test_every_change_before_as_of_is_counted(genres: GenreCounts, execute: Execute) -> None:

@@ -120,39 +120,6 @@ async def test_a_mistake_in_a_query_is_a_500(
         assert execute("select count(*) from movies") == [(3,)]
 
 
-async def test_all_requests_of_a_wrong_statement_fail(
-    edited: Edited, execute: Execute, logged: list[Any]
-) -> None:
-    """None gets the movie of another; nothing is sent again."""
-    client = await edited("movies.sql", " n.position,\n  c", " n.position - 1 as position,\n  c")
-
-    responses = await asyncio.gather(
-        *(client.post("/v1/movies", json=MOANA | {"title": str(n)}) for n in range(20))
-    )
-
-    assert {response.status for response in responses} == {500}
-    assert get_failures(logged, "create_movies") == {STRAY}
-    assert execute("select count(*) from movies") == [(20,)]
-
-
-async def test_what_a_trigger_changes_is_not_limited(client: Client, execute: Execute) -> None:
-    """Rows that triggers change do not count."""
-    execute(
-        "alter table movies add parent bigint references movies;"
-        "create function follow() returns trigger language plpgsql as $$ begin"
-        " update movies set year = new.year where parent = new.id; return null; end $$;"
-        "create trigger follow after update on movies for each row execute function follow()"
-    )
-    for _ in range(3):
-        await client.post("/v1/movies", json=MOANA)
-    execute("update movies set parent = 1 where id > 1")
-
-    response = await client.patch("/v1/movies/1", json={"year": 2000})
-
-    assert response.status == 200
-    assert execute("select year from movies") == [(2000,)] * 3
-
-
 async def test_a_failed_shared_statement_is_logged_once(
     client: Client, execute: Execute, logged: list[Any]
 ) -> None:

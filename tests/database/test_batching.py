@@ -192,32 +192,6 @@ async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> No
     stuck.cancel()
 
 
-async def test_the_timer_of_a_statement_that_has_ended_starts_none(
-    statements: Statements, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The statement that runs by then is not slow yet."""
-    timers: list[tuple[Callable[..., None], object]] = []
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "call_later", lambda _, *timer: timers.append(timer))
-    batcher = Batcher(statements.run, SETTINGS)
-    await send(batcher, 1)
-    statements.may_end.clear()
-    requests = send_all(batcher, 2)
-    for _ in range(4):
-        await asyncio.sleep(0)
-    requests += send_all(batcher, 3)
-    await asyncio.sleep(0)
-
-    ended, statement = timers[0]
-    ended(statement)
-    for _ in range(4):
-        await asyncio.sleep(0)
-
-    assert statements.sent == [[1], [2]]
-    statements.may_end.set()
-    await asyncio.gather(*requests)
-
-
 async def test_running_statements_are_limited(statements: Statements) -> None:
     """At most two run at the same time, however long they take; the others wait in order."""
     batcher = Batcher(statements.run, SETTINGS)

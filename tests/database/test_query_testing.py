@@ -151,17 +151,6 @@ FOUND = {
         ("order by m.id", "order by m.id desc"),
     ],
 }
-NOT_FOUND = {
-    "count_movies": [
-        (":years, :runtime_from", "null, :runtime_from"),
-    ],
-    "update_movies": [
-        ("for update skip locked", "for update"),
-    ],
-    "walk_movies": [
-        ("set: statement_timeout = 100ms", "set: statement_timeout = 10ms"),
-    ],
-}
 LOADED = query_files.load(ROOT / "queries", EXPECTED)
 Edit = Callable[[str, str, str], Mapping[str, Query]]
 
@@ -209,14 +198,6 @@ def test_a_wrong_edit_is_found(shared: Config, edit: Edit, name: str, old: str, 
 
     with pytest.raises(FileError, match=r"^queries/\w+\.sql:\d+: \w+"):
         run_tests(shared, queries, print)
-
-
-@pytest.mark.parametrize(("name", "old", "new"), list_edits(NOT_FOUND))
-def test_what_is_not_tested_is_known(
-    shared: Config, edit: Edit, name: str, old: str, new: str
-) -> None:
-    """Estimates, locks and time limits, as docs/dbas.md says."""
-    run_tests(shared, edit(name, old, new), print)
 
 
 def test_a_read_that_writes_is_found(

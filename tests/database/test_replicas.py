@@ -415,25 +415,6 @@ async def test_a_paused_replica_is_left_out_until_it_goes_on(
     assert list_events(logs, "replica left out").count(name) == 1
 
 
-async def test_the_primary_serves_while_all_replicas_lag(
-    serve: Serve, servers: Servers, logs: Logs
-) -> None:
-    """No read waits for a replica."""
-    client = await serve(lag=LIMIT_S)
-    path, _ = await create(client)
-    logs.clear()
-    servers.pause()
-    await client.patch(path, json={"year": 2000})
-    await until(lambda: len(list_events(logs, "replica left out")) == 2)
-
-    before = servers.count_runs("get_movies")
-    years = {await read_year(client, path) for _ in range(10)}
-    after = servers.count_runs("get_movies")
-
-    assert years == {2000}
-    assert [now - then for now, then in zip(after, before, strict=True)] == [10, 0, 0]
-
-
 # Copies of the catalogue.
 
 
@@ -817,60 +798,6 @@ def promote(url: str) -> None:
     """Make a standby the primary."""
     run(url, "select pg_promote()")
     wait_until(lambda: not fetch(url, "select pg_is_in_recovery()"))
-
-
-async def test_positions_are_right_through_a_failover(
-    start: Start, own_cluster: Servers, logs: Logs
-) -> None:
-    """The promoted standby serves only as the primary; the other one serves reads again."""
-    servers = own_cluster
-    both = "alter system set synchronous_standby_names = '2 (*)'"
-    run(servers.primary, both, "select pg_reload_conf()")
-    client = await start(
-        database__url=name_hosts(servers),
-        database__replica_urls=(*servers,),
-        database__max_replica_lag=LIMIT_S,
-    )
-    used = {name_server(url) for url in servers.standbys}
-    await until(lambda: used <= {*list_events(logs, "replica used")})
-    movies = [await create(client) for _ in range(4)]
-    stop = asyncio.Event()
-    acknowledged = []
-    stale = []
-
-    async def write_and_read(path: str, position: str) -> None:
-        """Write, and read until the next poll is over."""
-        version = 1
-        for turn in itertools.count():
-            response = await client.patch(path, json={"runtime": f"{turn + 1} mins"})
-            assert response.status in {200, 503}
-            if response.status == 200:
-                version = (await response.json())["movie"]["version"]
-                position = response.headers[POSITION]
-                acknowledged.append(version)
-            end = asyncio.get_running_loop().time() + 0.3
-            while asyncio.get_running_loop().time() < end:
-                read = await client.get(path, headers={POSITION: position})
-                assert read.status in {200, 503}
-                if read.status == 200 and (await read.json())["movie"]["version"] < version:
-                    stale.append(version)
-            if stop.is_set():
-                return
-
-    tasks = [asyncio.create_task(write_and_read(*movie)) for movie in movies]
-    await until(lambda: len(acknowledged) > 8)
-    kill_postgres(servers.primary)
-    logs.clear()
-    await asyncio.to_thread(promote, servers.first)
-    await asyncio.to_thread(replicate, servers.second, servers.first)
-    await until(lambda: name_server(servers.second) in list_events(logs, "replica used"))
-    before = count_runs(servers.second, "get_movies")
-    await until(lambda: count_runs(servers.second, "get_movies") > before + 20)
-    stop.set()
-    await asyncio.gather(*tasks)
-
-    assert stale == []
-    assert {*list_events(logs, "replica used")} == {name_server(servers.second)}
 
 
 async def test_a_standby_that_is_ahead_of_the_new_primary_is_left_out(

@@ -13,7 +13,7 @@ from service.database.paging import Page, Place, SortKey
 from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
 from service.database.statements import Statements
-from service.errors import Contended, Unavailable, WrongParameters
+from service.errors import Contended, Unavailable
 from service.expected import EXPECTED
 from service.movies.filters import SORTS, Filter, Range
 from service.movies.movie import MOVIES, Movie
@@ -217,11 +217,3 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
     with hold(database, "lock table movies"), pytest.raises(Unavailable):
         await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
     assert statements.sent == WALK
-
-
-async def test_a_number_beyond_the_last_is_refused(ask: Ask, statements: Recorded) -> None:
-    """Of many movies, before any walk."""
-    with pytest.raises(WrongParameters):
-        await ask(EVERYTHING, Place(skip=13))
-
-    assert statements.sent == COUNT

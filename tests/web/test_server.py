@@ -96,57 +96,6 @@ async def test_an_expectation_may_be_empty(client: Client) -> None:
     assert status == 200
 
 
-async def test_http_1_0_is_served(client: Client) -> None:
-    """An old client without Host gets its response."""
-    status, _, body = await exchange(client, b"GET /v1/healthcheck HTTP/1.0\r\n\r\n")
-
-    assert status == 200
-    assert json.loads(body)["status"] == "available"
-
-
-async def test_pipelined_requests_get_responses_in_order(client: Client) -> None:
-    """Two requests in one packet get two responses in their order."""
-    reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(
-        b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: first\r\n\r\n"
-        b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\nX-Request-Id: second\r\n"
-        b"Connection: close\r\n\r\n"
-    )
-
-    answers = (await asyncio.wait_for(reader.read(), 30)).decode()
-
-    assert answers.index("X-Request-Id: first") < answers.index("X-Request-Id: second")
-    assert [answers.count(status) for status in ("404 Not Found", "200 OK")] == [1, 1]
-    writer.close()
-
-
-async def test_pipelined_requests_take_turns_with_others(
-    start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A connection with hundreds of requests does not delay one with a single request."""
-    client = await start(log__level="debug")
-    first, last, other = [
-        b"GET /v1/healthcheck HTTP/1.1\r\nHost: a\r\nX-Request-Id: %b\r\n\r\n" % name
-        for name in (b"first", b"last", b"other")
-    ]
-    connections = [await asyncio.open_connection(client.host, client.port) for _ in range(2)]
-    for reader, writer in connections:
-        writer.write(first)
-        await reader.readuntil(b"}\n}\n")
-    (one, with_many), (two, with_one) = connections
-
-    with_many.write(500 * first + last)
-    with_one.write(other)
-    await two.readuntil(b"}\n}\n")
-    for _ in range(501):
-        await one.readuntil(b"}\n}\n")
-
-    logged = capsys.readouterr().out
-    assert logged.index("request_id=other") < logged.index("request_id=last")
-    with_many.close()
-    with_one.close()
-
-
 async def test_a_valid_request_id_is_kept(client: Client) -> None:
     """The response has the client's X-Request-Id; one that is dangerous in a log is replaced."""
     valid = ("abc", "A-Z_0.9", "00-4bf92f-00f0-01", "a" * 128)
