@@ -643,6 +643,33 @@ async def test_a_truncate_that_does_not_see_all_movies_expires_all_cursors(
     assert await expired(client, before)
 
 
+async def test_a_cursor_is_behind_the_last_change(client: Client, execute: Execute) -> None:
+    """After a crash, the numbers of later transactions without changes may be given again."""
+    add_movies(execute, "a")
+    await read_all(client, 1)
+    for _ in range(3):
+        execute("select pg_current_xact_id()")
+    ((last,),) = execute("select max(transaction)::text from movie_changes")
+
+    assert decode_change(await find_end(client)).transaction == int(last) + 1
+
+
+async def test_a_restored_dump_does_not_expire_new_cursors(
+    client: Client, execute: Execute, statements: Statements
+) -> None:
+    """It may have cleared a transaction that is in the future of this server."""
+    execute("update movie_feed set cleared_to = '999999999999'")
+    after = await find_end(client)
+    add_movies(execute, "a", "b")
+
+    assert len(await read_all(client, 2)) == len(await read_all(client, 2, after)) == 2
+
+    execute("update movie_changes set changed_at = now() - interval '8 days' where movie_id = 1")
+    await Clearing(statements, keep_days=7).clear("clear_changes")
+
+    assert await expired(client, after)
+
+
 async def test_the_feed_can_be_off(
     start: Start, execute: Execute, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

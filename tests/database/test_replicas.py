@@ -5,12 +5,14 @@ import itertools
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import datetime
+from operator import sub
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from link import opened
@@ -374,6 +376,26 @@ async def test_a_wrong_position_is_refused(client: Client) -> None:
         response = await client.get("/v1/movies/1", headers={POSITION: position})
         assert response.status == 400, position
         assert POSITION in (await response.json())["detail"]
+
+
+async def test_a_transaction_that_ends_after_later_ones_is_not_taken_for_shown(
+    serve: Serve, servers: Servers
+) -> None:
+    """Its position is lower than those of writes that the replicas show."""
+    client = await serve()
+    path, _ = await create(client)
+    with closing(psycopg2.connect(servers.primary)) as dba, dba.cursor() as cursor:
+        cursor.execute("update movies set year = 1999 returning pg_current_xact_id()::text")
+        ((position,),) = cursor.fetchall()
+        await create(client)
+        servers.catch_up()
+        asked = servers.count_runs(STATE)[1:]
+        await until(lambda: min(map(sub, servers.count_runs(STATE)[1:], asked)) > 1)
+        servers.pause()
+        dba.commit()
+
+    for _ in range(4):
+        assert await read_year(client, path, position) == 1999
 
 
 # Replicas that lag.
@@ -798,6 +820,41 @@ def promote(url: str) -> None:
     """Make a standby the primary."""
     run(url, "select pg_promote()")
     wait_until(lambda: not fetch(url, "select pg_is_in_recovery()"))
+
+
+async def test_a_replica_serves_again_after_a_failover(
+    start: Start, own_cluster: Servers, logs: Logs
+) -> None:
+    """The promoted standby serves only as the primary."""
+    servers = own_cluster
+    client = await start(
+        database__url=name_hosts(servers),
+        database__replica_urls=(*servers,),
+        database__max_replica_lag=LIMIT_S,
+    )
+    used = {name_server(url) for url in servers.standbys}
+    await until(lambda: used <= {*list_events(logs, "replica used")})
+    path, _ = await create(client)
+    servers.catch_up()
+    kill_postgres(servers.primary)
+    logs.clear()
+    promote(servers.first)
+    replicate(servers.second, servers.first)
+
+    async def is_written() -> bool:
+        return (await client.patch(path, json={"year": 2001})).status == 200
+
+    await until(is_written)
+    position = (await client.patch(path, json={"year": 2002})).headers[POSITION]
+    before = count_runs(servers.second, "get_movies")
+
+    async def is_read() -> bool:
+        assert await read_year(client, path, position) == 2002
+        return count_runs(servers.second, "get_movies") > before
+
+    await until(is_read)
+
+    assert {*list_events(logs, "replica used")} == {name_server(servers.second)}
 
 
 async def test_a_standby_that_is_ahead_of_the_new_primary_is_left_out(
