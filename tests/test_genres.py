@@ -1,11 +1,13 @@
-"""Tests the counting of genres and its cache."""
+"""Tests GET /v1/genres: the counting of genres, its cache, and the response."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from conftest import Client, Start
 from support import Execute, hold, until
 
 from service import genres as genres_module
@@ -230,3 +232,49 @@ async def test_counts_that_are_too_old_are_not_served_if_a_count_fails(
     execute(ONE)
 
     await until(partial(has_counted, genres, 1))
+
+
+# GET /v1/genres.
+
+
+async def test_every_genre_with_its_movies(start: Start, execute: Execute) -> None:
+    """GET returns 200, the genres with the most movies first, the total, and the time."""
+    before = datetime.now(UTC)
+    for genres in ("{war,drama}", "{drama}", "{crime}"):
+        execute(MOVIES + "values ('x', 2000, 1, %s)", genres)
+    client = await start()
+
+    response = await client.get("/v1/genres")
+    answer = await response.json()
+
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "application/json"
+    assert answer["genres"] == [
+        {"genre": "drama", "movies": 2},
+        {"genre": "crime", "movies": 1},
+        {"genre": "war", "movies": 1},
+    ]
+    assert list(answer) == ["genres", "metadata"]
+    assert list(answer["metadata"]) == ["total_records", "as_of"]
+    assert answer["metadata"]["total_records"] == 3
+    assert before < datetime.fromisoformat(answer["metadata"]["as_of"]) < datetime.now(UTC)
+    assert (await response.text()).startswith('{\n  "genres": [\n    {\n      "genre": "drama",\n')
+
+
+async def test_a_parameter_is_refused(client: Client) -> None:
+    """There are no parameters, and an ignored one would look supported."""
+    for query in ("sort=genre", "sort", "page=1&sort=1", "%73ort=%20"):
+        response = await client.get(f"/v1/genres?{query}")
+        head = await client.head(f"/v1/genres?{query}")
+
+        problem = await response.json()
+        assert (response.status, head.status) == (422, 422)
+        assert problem["type"] == "/v1/docs#wrong-parameters"
+        detail = 'unknown parameter "sort"; there are none here'
+        assert {"parameter": "sort", "detail": detail} in problem["errors"]
+
+
+async def test_an_empty_query_has_no_parameter(client: Client) -> None:
+    """A question mark alone is accepted."""
+    for query in ("", "&", "&&"):
+        assert (await client.get(f"/v1/genres?{query}")).status == 200

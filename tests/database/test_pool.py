@@ -307,18 +307,6 @@ async def test_a_share_leaves_connections_for_others(make_pool: MakePool) -> Non
     assert pool.size == pool.idle
 
 
-@pytest.mark.parametrize("max_open", [1, 2])
-async def test_a_small_pool_has_a_connection_for_each_kind(
-    make_pool: MakePool, max_open: int
-) -> None:
-    """A share has at least one place, even of a single connection."""
-    pool = make_pool(max_open=max_open)
-
-    async with asyncio.timeout(PROMPTLY_S):
-        for share in (pool.limits["lists"], pool.writes, None):
-            await borrow(pool, share)
-
-
 async def test_waits_for_a_place_and_a_connection_have_one_timeout(make_pool: MakePool) -> None:
     """Otherwise a request could wait twice as long as `acquire_timeout`."""
     pool = make_pool(max_open=1, acquire_timeout=1)

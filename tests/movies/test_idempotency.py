@@ -334,17 +334,6 @@ async def test_a_key_that_another_session_gets_first(
 # Failures.
 
 
-async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: str) -> None:
-    """The statement that timed out stored nothing: the same key creates the movie."""
-    client = await start(database__statement_timeout=0.3)
-    with hold(database, "lock table movies in share mode"):
-        got = await asyncio.gather(*(create_once(client, str(number)) for number in range(5)))
-
-    assert {each.status for each in got} == {503}
-    assert (await create_once(client, "0", replayed=False)).status == 201
-    assert movies(execute) == 1
-
-
 async def test_a_create_without_a_migration_is_503(
     client: Client, execute: Execute, database: str
 ) -> None:

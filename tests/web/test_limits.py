@@ -108,33 +108,15 @@ async def with_pages(aiohttp_client: AiohttpClient, settings: Any) -> Any:
     return begin
 
 
-async def connect_with_small_buffers(client: Client) -> socket.socket:
-    """Open a connection."""
-    connection = socket.socket()
+async def request_without_reading(client: Client) -> socket.socket:
+    """Request the page on a connection with small buffers, and read the start of its head."""
+    loop, connection = asyncio.get_running_loop(), socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     connection.settimeout(0)
-    await asyncio.get_running_loop().sock_connect(connection, (client.host, client.port))
-    return connection
-
-
-async def request_without_reading(
-    client: Client, connection: socket.socket | None = None
-) -> socket.socket:
-    """Request the page on a connection, or a new one, and read the start of its head."""
-    loop = asyncio.get_running_loop()
-    connection = connection or await connect_with_small_buffers(client)
+    await loop.sock_connect(connection, (client.host, client.port))
     await loop.sock_sendall(connection, GET.replace(b"v1/movies/1", b"page"))
     assert await loop.sock_recv(connection, 9) == b"HTTP/1.1 "
     return connection
-
-
-async def count_bytes(connection: socket.socket) -> int:
-    """Read and count the bytes of the page, or those before the connection ends; close it."""
-    loop, count = asyncio.get_running_loop(), 0
-    with connection, suppress(ConnectionResetError):
-        while count < PAGE_BYTES and (data := await loop.sock_recv(connection, 1_000_000)):
-            count += len(data)
-    return count
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="of Linux")

@@ -11,9 +11,6 @@ from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 from conftest import MOANA, Client, Start
 from wire import exchange, send_raw
 
-HEAD_END = "\r\n\r\n"
-
-
 NOT_HTTP = (
     b"NONSENSE\r\n\r\n",
     b"FOO /v1/movies HTTP/1.1\r\nHost: a\r\n\r\n",
