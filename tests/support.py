@@ -29,6 +29,8 @@ from service.telemetry.metrics import Metric, Metrics
 
 Environment = dict[str, str]
 Execute = Callable[..., list[tuple[Any, ...]]]
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 CHECKOUT = Path(__file__).parent.parent
 SERVICE = [sys.executable, "-m", "service"]

@@ -18,10 +18,7 @@ from conftest import ROOT, Client, Start
 from support import Execute, add_client
 
 # The program that runs a script, by the language of its block.
-RUNNERS = {
-    "python": [sys.executable, "-c"],
-    "js": ["node", "--input-type=module", "--eval"],
-}
+RUNNERS = {"python": [sys.executable, "-c"], "js": ["node", "--input-type=module", "--eval"]}
 CONNECT = "The client to copy"
 CREATE, CHANGE = "Create a movie once", "Change a movie, and retry a PATCH"
 BATCH, WALK = "Create many movies", "Get the next page"

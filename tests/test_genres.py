@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 from conftest import Client, Start
-from support import Execute, hold, until
+from support import Execute, Patch, hold, until
 
 from service import genres as genres_module
 from service.database.statements import Statements
@@ -28,7 +28,7 @@ def genres(statements: Statements) -> GenreCounts:
 
 
 @pytest.fixture
-def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def keep(monkeypatch: Patch) -> Callable[[float], None]:
     """Set the cache time of the counts, in seconds."""
 
     def change(seconds: float) -> None:
@@ -113,7 +113,7 @@ async def test_counts_are_kept_until_they_are_too_old(
 
 
 async def test_counts_are_kept_a_hundred_times_as_long_as_the_count_took(
-    genres: GenreCounts, execute: Execute, database: str, monkeypatch: pytest.MonkeyPatch
+    genres: GenreCounts, execute: Execute, database: str, monkeypatch: Patch
 ) -> None:
     """So counting takes at most 1 % of the time."""
     monkeypatch.setattr(genres_module, "CACHE_MIN_S", 0)
@@ -170,11 +170,7 @@ async def has_counted(genres: GenreCounts, total: int) -> bool:
 
 
 async def test_counts_that_are_too_old_wait_for_the_new_ones(
-    genres: GenreCounts,
-    execute: Execute,
-    database: str,
-    keep: Keep,
-    monkeypatch: pytest.MonkeyPatch,
+    genres: GenreCounts, execute: Execute, database: str, keep: Keep, monkeypatch: Patch
 ) -> None:
     """After a pause, however long the count takes: their age has a bound."""
     keep(0)
@@ -207,7 +203,7 @@ async def test_without_counts_a_failure_is_raised(
 
 
 async def test_a_failed_count_is_tried_again(
-    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
+    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: Patch
 ) -> None:
     """After as long as it took, not a hundred times that."""
     keep(0)
@@ -232,7 +228,7 @@ async def test_the_old_counts_are_served_if_a_count_fails(
 
 
 async def test_counts_that_are_too_old_are_not_served_if_a_count_fails(
-    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
+    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: Patch
 ) -> None:
     """A client sees the error instead, and the counts as soon as one succeeds."""
     keep(0)

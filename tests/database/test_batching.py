@@ -5,7 +5,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
-from support import until
+from support import Patch, until
 
 from service.config import Database, Sharing
 from service.database import batching
@@ -21,7 +21,7 @@ NOT_SHARED = Sharing(enabled=False)
 
 
 @pytest.fixture(autouse=True)
-def max_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def max_waiting(monkeypatch: Patch) -> None:
     """Let 50 rows wait, and 5 more for each exclusive key."""
     monkeypatch.setattr(batching, "MAX_WAITING", 50)
     monkeypatch.setattr(batching, "MAX_WAITING_FOR_KEY", 5)

@@ -13,7 +13,7 @@ import aiopg
 import psycopg2
 import pytest
 from link import Link, opened
-from support import Execute, until
+from support import Execute, Patch, until
 
 from service.config import Config
 from service.database import connections
@@ -25,9 +25,7 @@ MakeConnector = Callable[..., Connector]
 
 
 @pytest.fixture
-def make_connector(
-    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> MakeConnector:
+def make_connector(settings: Callable[..., Config], monkeypatch: Patch) -> MakeConnector:
     """Make a connector for a URL, with this timeout in seconds."""
 
     def make(url: str, connect_timeout: float = 10) -> Connector:
@@ -113,7 +111,7 @@ async def test_the_next_host_is_tried_when_one_cannot_be_reached(
 
 @pytest.mark.parametrize("first", ["::1", "127.0.0.2"])
 async def test_the_next_address_of_a_name_is_tried(
-    make_connector: MakeConnector, link: Link, monkeypatch: pytest.MonkeyPatch, first: str
+    make_connector: MakeConnector, link: Link, monkeypatch: Patch, first: str
 ) -> None:
     """As of `localhost`, if PostgreSQL listens on 127.0.0.1 only and ::1 comes first."""
     addresses = [(0, 0, 0, "", (address, 0)) for address in (first, "127.0.0.1")]

@@ -12,7 +12,7 @@ from link import Link, opened
 from metric_values import read_series
 from psycopg2.extensions import parse_dsn
 from structlog.testing import capture_logs
-from support import Execute, approve, until, with_user
+from support import Execute, Patch, approve, until, with_user
 
 from service.config import Config
 from service.database import connections
@@ -88,9 +88,7 @@ def limited(execute: Execute, database: str, connections: int) -> str:
 
 
 @pytest.fixture
-async def make_pool(
-    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[MakePool]:
+async def make_pool(settings: Callable[..., Config], monkeypatch: Patch) -> AsyncIterator[MakePool]:
     """Make a pool with these settings of [database], closed at the end."""
     pools = []
 
@@ -116,9 +114,7 @@ async def link(database: str) -> AsyncIterator[Link]:
 # Acquiring and releasing.
 
 
-async def test_a_connection_is_opened_when_it_is_needed_and_lent_again(
-    make_pool: MakePool,
-) -> None:
+async def test_a_connection_is_opened_when_it_is_needed_and_lent_again(make_pool: MakePool) -> None:
     """A new pool is empty; later users reuse the connection, also after an exception."""
     pool = make_pool()
     before = pool.size
@@ -248,7 +244,7 @@ async def test_discarding_leaves_other_connections_alone(make_pool: MakePool) ->
 
 
 @pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> float:
+def brief(monkeypatch: Patch) -> float:
     """How long the place of a connection that was given up stays taken, in seconds."""
     monkeypatch.setattr(pool_module, "GIVEN_UP_S", 0.5)
     return 0.5
@@ -446,7 +442,7 @@ async def test_an_unreachable_database_is_reported_at_once(make_pool: MakePool, 
 
 
 async def test_an_outage_is_logged_once(
-    make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, link: Link, monkeypatch: Patch
 ) -> None:
     """The log has the start and end of each outage, however many attempts fail."""
     monkeypatch.setattr(pool_module, "RETRY_S", 0)
@@ -507,7 +503,7 @@ async def test_a_full_server_fails_no_waiter_of_a_used_connection(
 
 
 async def test_connects_that_fail_beside_an_open_connection_are_logged_once(
-    make_pool: MakePool, database: str, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, database: str, execute: Execute, monkeypatch: Patch
 ) -> None:
     """In each outage: the log has the reason, such as a password that was changed."""
     monkeypatch.setattr(pool_module, "RETRY_S", 0.01)
@@ -552,7 +548,7 @@ async def test_the_last_broken_connection_fails_the_waiters(
 
 
 async def test_connections_are_verified_until_one_is_accepted(
-    make_pool: MakePool, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, execute: Execute, monkeypatch: Patch
 ) -> None:
     """Before their first use; a refused one is closed, and an accepted database not verified again.
 
@@ -671,7 +667,7 @@ async def test_closing_ends_connects_that_hang(
 
 
 async def test_the_pool_is_whole_after_everything(
-    make_pool: MakePool, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, execute: Execute, monkeypatch: Patch
 ) -> None:
     """After many users, of which some were cancelled, failed or lost their connection.
 

@@ -128,19 +128,13 @@ FOUND = {
         ("coalesce(c.expires_at, 'infinity')", "'infinity'::timestamptz"),
         ("c.last_used_on is not distinct from", "c.last_used_on is distinct from"),
     ],
-    "mark_clients_used": [
-        ("(now() at time zone 'UTC')::date\nfrom", "c.last_used_on\nfrom"),
-    ],
+    "mark_clients_used": [("(now() at time zone 'UTC')::date\nfrom", "c.last_used_on\nfrom")],
     "rotate_client": [
         ("previous_expires_at = :former_token_until", "previous_expires_at = c.expires_at"),
         ("then c.token_hash end", "then :token_hash end"),
     ],
-    "revoke_client": [
-        ("least(c.revoked_at, now())", "c.revoked_at"),
-    ],
-    "lock_client": [
-        ("least(c.revoked_at, c.expires_at) <= now()", "c.revoked_at <= now()"),
-    ],
+    "revoke_client": [("least(c.revoked_at, now())", "c.revoked_at")],
+    "lock_client": [("least(c.revoked_at, c.expires_at) <= now()", "c.revoked_at <= now()")],
     "import_movies": [
         ("n.title, n.year, n.runtime", "n.title, n.runtime, n.year"),
         ("coalesce(n.version, 1)", "1"),

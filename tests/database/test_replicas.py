@@ -188,10 +188,7 @@ async def test_all_else_runs_on_the_primary(
     once = {**headers, "Idempotency-Key": "a"}
 
     for _ in range(2):
-        for path, body in (
-            ("/v1/movies", MOANA),
-            ("/v1/movies/batch", {"movies": [MOANA]}),
-        ):
+        for path, body in (("/v1/movies", MOANA), ("/v1/movies/batch", {"movies": [MOANA]})):
             assert (await client.post(path, json=body, headers=headers)).status == 201
             assert (await client.post(path, json=body, headers=once)).status == 201
     assert (await client.patch("/v1/movies/1", json={"year": 2000}, headers=headers)).status == 200
@@ -604,11 +601,7 @@ def other(cluster: Cluster) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["primary", "foreign", "other", "nothing"])
 async def test_a_url_without_a_replica_is_left_out(
-    serve: Serve,
-    servers: Servers,
-    request: pytest.FixtureRequest,
-    logs: Logs,
-    kind: str,
+    serve: Serve, servers: Servers, request: pytest.FixtureRequest, logs: Logs, kind: str
 ) -> None:
     """One line is logged, and all is served; an idle replica beside it is never left out."""
     if kind in ("foreign", "other"):

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
-from support import Execute, add_movies, approve, hold, set_for_database
+from support import Execute, Patch, add_movies, approve, hold, set_for_database
 
 from service.config import Config
 from service.database import pool, query_files, statements
@@ -239,7 +239,7 @@ async def test_the_timeout_of_the_call_or_file_overrides_the_service(
 
 
 async def test_a_server_that_went_silent_is_given_up(
-    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    make_service: MakeService, monkeypatch: Patch
 ) -> None:
     """If not even the timeout is reported: after `GIVEN_UP_S`, another connection is opened."""
     monkeypatch.setattr(pool, "GIVEN_UP_S", 0.5)
@@ -274,11 +274,7 @@ SHORT_TITLES = "alter table movies drop column search, alter title type varchar(
     [
         ("", ("Moana", 1700), "movies_year_1888_or_later"),
         (f"{NO_SEQUELS} check (title !~ '2') not valid", MOANA_2, "movies_no_sequels"),
-        (
-            f"{NO_SEQUELS} exclude (title with =) where (title ~ '2')",
-            MOANA_2,
-            "movies_no_sequels",
-        ),
+        (f"{NO_SEQUELS} exclude (title with =) where (title ~ '2')", MOANA_2, "movies_no_sequels"),
         (f"{NO_SEQUELS} unique (title)", MOANA_2, "movies_no_sequels"),
         (
             f"{NO_SEQUELS} foreign key (year) references movies (id) not valid",
@@ -609,7 +605,7 @@ async def test_a_write_with_notices_is_acknowledged(
 
 
 async def test_a_write_is_acknowledged_after_other_warnings(
-    service: Service, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    service: Service, execute: Execute, monkeypatch: Patch
 ) -> None:
     """Warnings of the connect, of a read and of a failed write are not about it."""
     set_for_database(execute, "default_tablespace = 'missing'")

@@ -11,13 +11,7 @@ import orjson
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
-from support import (
-    Execute,
-    count_deadlocks,
-    hold,
-    set_for_database,
-    until,
-)
+from support import Execute, Patch, count_deadlocks, hold, set_for_database, until
 
 from service.config import Config
 from service.database import clearing, query_files
@@ -50,11 +44,7 @@ class Got(NamedTuple):
 
 
 async def create_once(
-    client: Client,
-    key: str,
-    movie: dict[str, Any] = MOANA,
-    *,
-    replayed: bool | None = None,
+    client: Client, key: str, movie: dict[str, Any] = MOANA, *, replayed: bool | None = None
 ) -> Got:
     """POST a movie with this key; `replayed`: the response must be marked as a repeat."""
     response = await client.post("/v1/movies", json=movie, headers={"Idempotency-Key": key})
@@ -261,12 +251,7 @@ async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
 
 @pytest.mark.parametrize(("retries", "status"), [(idempotency.RETRIES, 409), (1000, 201)])
 async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 - the cases
-    start: Start,
-    execute: Execute,
-    database: str,
-    monkeypatch: pytest.MonkeyPatch,
-    retries: int,
-    status: int,
+    start: Start, execute: Execute, database: str, monkeypatch: Patch, retries: int, status: int
 ) -> None:
     """It waits briefly for the first response; then it gets a 409, on any process."""
     monkeypatch.setattr(idempotency, "RETRIES", retries)
@@ -386,7 +371,7 @@ async def test_expired_keys_are_cleared_in_portions(
     statements: Statements,
     execute: Execute,
     database: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
 ) -> None:
     """The oldest first; valid keys, and those that another session has locked, stay."""
     monkeypatch.setattr(clearing, "BATCH_ROWS", 2)
@@ -415,7 +400,7 @@ def test_the_estimate_of_keys_is_0_before_the_first_vacuum(execute: Execute) -> 
 
 
 async def test_all_portions_are_cleared_at_once(
-    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    start: Start, execute: Execute, monkeypatch: Patch
 ) -> None:
     """Not one after each interval."""
     monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
@@ -430,7 +415,7 @@ async def test_all_portions_are_cleared_at_once(
 
 
 async def test_the_service_clears_them_by_itself(
-    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    start: Start, execute: Execute, monkeypatch: Patch
 ) -> None:
     """It deletes all portions, repeatedly, also after a failure, which is logged."""
     monkeypatch.setattr(clearing, "BATCH_ROWS", 10)

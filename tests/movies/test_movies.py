@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import AWAY, MOANA, Client, Start
-from support import Execute, movie_tag, set_for_database
+from support import Capture, Execute, movie_tag, set_for_database
 from yarl import URL
 
 CASABLANCA = {
@@ -25,7 +25,7 @@ async def create(client: Client, movie: dict[str, Any] = MOANA) -> dict[str, Any
 
 
 async def test_a_sequence_that_is_behind_is_no_mistake_of_the_client(
-    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
+    client: Client, execute: Execute, capsys: Capture
 ) -> None:
     """After logical replication, for example; the log says why."""
     await create(client)

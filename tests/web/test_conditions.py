@@ -12,11 +12,7 @@ from support import Execute, add_movies, movie_tag
 
 TAG = movie_tag()  # of a new movie 1
 OTHERS_TAG = movie_tag(movie_id=2)
-WRITES = {
-    "PATCH": {"title": "Vaiana"},
-    "PUT": {**MOANA, "title": "Vaiana"},
-    "DELETE": None,
-}
+WRITES = {"PATCH": {"title": "Vaiana"}, "PUT": {**MOANA, "title": "Vaiana"}, "DELETE": None}
 
 
 @pytest.fixture
@@ -93,13 +89,7 @@ async def test_a_movie_says_when_it_changed_and_to_ask_again(
     assert response.headers["Cache-Control"] == "no-cache"
 
 
-NOT_MODIFIED = (
-    TAG,
-    f"W/{TAG}",
-    "*",
-    f'"x", {TAG}',
-    f', "x" ,, W/{TAG} ,',
-)
+NOT_MODIFIED = (TAG, f"W/{TAG}", "*", f'"x", {TAG}', f', "x" ,, W/{TAG} ,')
 MODIFIED = (movie_tag(2), OTHERS_TAG, '""', '"1-1,"')
 MALFORMED = ("1-1", '"1-1', '"1-1" "1-2"', 'w/"1-1"', '*, "1-1"', "", ",", '"a" x')
 

@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import AWAY, Client, Start
-from support import Execute, until
+from support import Capture, Execute, Patch, until
 
 from service import __version__, genres
 from service.changes import feed as changes
@@ -75,7 +75,7 @@ async def test_ready_with_migrations_that_dbmate_applied(start: Start, execute: 
 
 
 async def test_a_change_of_readiness_is_one_line(
-    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
+    client: Client, execute: Execute, capsys: Capture
 ) -> None:
     """With its reason, however often somebody asks."""
     execute("create table kept as select * from schema_migrations; truncate schema_migrations")
@@ -104,11 +104,7 @@ async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute:
 
 @pytest.mark.parametrize("path", ["/v1/movies", "/v1/genres"])
 async def test_no_failure_is_remembered_once_the_database_is_ready(
-    start: Start,
-    database: str,
-    execute: Execute,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
+    start: Start, database: str, execute: Execute, monkeypatch: Patch, path: str
 ) -> None:
     """Lists name the place where the feed goes on at once: without it, clients take it for off."""
     monkeypatch.setattr(changes, "END_S", 60)

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from conftest import MOANA, Client, Service, Start
 from pytest_aiohttp import AiohttpClient
-from support import get_app, until
+from support import Capture, Patch, get_app, until
 
 from service.errors import OperatorError
 from service.web import runner as http_runner
@@ -120,9 +120,7 @@ async def request_without_reading(client: Client) -> socket.socket:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="of Linux")
-async def test_a_response_that_is_not_read_ends(
-    with_pages: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_response_that_is_not_read_ends(with_pages: Any, monkeypatch: Patch) -> None:
     """The kernel ends the connection after a while; others are not affected."""
     monkeypatch.setattr(http_runner, "UNREAD_MAX_MS", 500)
     client = await with_pages()
@@ -145,7 +143,7 @@ async def begin_request(stream: Stream) -> None:
 
 
 async def test_too_many_connections_are_refused(
-    start: Start, capsys: pytest.CaptureFixture[str], connect: Connect
+    start: Start, capsys: Capture, connect: Connect
 ) -> None:
     """At once; those that are open are served, the log has one line, and then there is room."""
     client = await start(server__max_connections=2)
@@ -170,7 +168,7 @@ async def test_too_many_connections_are_refused(
 
 @pytest.fixture
 def limited(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
+    settings: Any, monkeypatch: Patch
 ) -> Callable[[int, int], tuple[int, list[tuple[int, int]]]]:
     """Choose the connections of a process with these limits of open files, soft and hard."""
 
@@ -184,7 +182,7 @@ def limited(
     return choose
 
 
-def test_files_limit_the_connections(limited: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_limit_the_connections(limited: Any, capsys: Capture) -> None:
     """By the hard limit: fewer than the setting, if the process may open few files.
 
     The pool needs some, too. Few connections are reported; without any, there is no start.

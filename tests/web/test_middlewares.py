@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from conftest import Client, Service, Start
 from pytest_aiohttp import AiohttpClient
-from support import get_app, until
+from support import Capture, Patch, get_app, until
 
 
 @pytest.fixture
@@ -26,9 +26,7 @@ def failing(aiohttp_client: AiohttpClient, settings: Any) -> Any:
     return begin
 
 
-async def test_a_failing_handler_is_a_500_and_logged(
-    failing: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_failing_handler_is_a_500_and_logged(failing: Any, capsys: Capture) -> None:
     """The response has no details; the log has the traceback, and the same request and trace."""
 
     async def handler(_: web.Request) -> web.Response:
@@ -54,7 +52,7 @@ async def test_a_failing_handler_is_a_500_and_logged(
 
 
 async def test_a_failure_within_aiohttp_is_a_500_that_ends_the_connection(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: Patch
 ) -> None:
     """Nobody knows what is left in the connection."""
     monkeypatch.setattr(get_app(client).router, "resolve", Mock(side_effect=RuntimeError))
@@ -79,9 +77,7 @@ async def test_a_problem_names_the_path_without_the_query(
     assert (await (await client.get(sent)).json())["instance"] == instance
 
 
-async def test_a_request_that_takes_too_long_is_503(
-    failing: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_request_that_takes_too_long_is_503(failing: Any, capsys: Capture) -> None:
     """At the request's deadline, the client gets a response, whatever the handler waits for."""
 
     async def handler(_: web.Request) -> web.Response:
@@ -142,9 +138,7 @@ async def test_requests_that_took_too_long_are_forgotten(failing: Any) -> None:
     await until(are_forgotten)
 
 
-async def test_a_503_keeps_the_reason_for_the_log(
-    start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_503_keeps_the_reason_for_the_log(start: Start, capsys: Capture) -> None:
     """Clients do not see the database's address, or why it does not respond.
 
     The access line has the reason.

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web_protocol
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 from conftest import MOANA, Client, Start
+from support import Capture, Patch
 from wire import exchange, send_raw
 
 NOT_HTTP = (
@@ -55,11 +56,7 @@ async def test_errors_of_the_http_parser_have_the_one_shape(client: Client) -> N
     ],
 )
 async def test_the_log_does_not_repeat_a_broken_line(
-    client: Client,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    parser: type,
-    error: str,
+    client: Client, capsys: Capture, monkeypatch: Patch, parser: type, error: str
 ) -> None:
     """A header may have a password."""
     monkeypatch.setattr(web_protocol, "HttpRequestParser", parser)
@@ -121,7 +118,7 @@ async def test_every_response_has_another_request_id(client: Client) -> None:
 
 
 async def test_the_access_line_describes_request_and_response(
-    client: Client, capsys: pytest.CaptureFixture[str]
+    client: Client, capsys: Capture
 ) -> None:
     """One line per request: id, client, method, route, status, duration, user agent."""
     headers = {"X-Request-Id": "mine", "User-Agent": "mine/1"}
@@ -137,9 +134,7 @@ async def test_the_access_line_describes_request_and_response(
     assert "secret" not in lines[0]
 
 
-async def test_the_access_line_has_the_bytes_sent(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_access_line_has_the_bytes_sent(client: Client, capsys: Capture) -> None:
     """The head and the body of the response, as they are on the wire."""
     for sent in (
         b"GET /v1 HTTP/1.1\r\nHost: a\r\n\r\n",  # a direct response
@@ -168,9 +163,7 @@ LOGGED: list[tuple[bytes, str]] = [  # the path and headers of a request, and a 
 ]
 
 
-async def test_clients_cannot_fill_or_forge_the_log(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_clients_cannot_fill_or_forge_the_log(client: Client, capsys: Capture) -> None:
     """Paths are percent-encoded, user agents escaped, and both have at most 256 characters."""
     for sent, part in LOGGED:
         path, _, header = sent.partition(b" ")
@@ -184,11 +177,10 @@ async def test_clients_cannot_fill_or_forge_the_log(
 
 
 @pytest.mark.parametrize(
-    ("level", "lines"),
-    [("debug", ["debug", "debug", "info"]), ("info", ["info"]), ("warning", [])],
+    ("level", "lines"), [("debug", ["debug", "debug", "info"]), ("info", ["info"]), ("warning", [])]
 )
 async def test_health_checks_are_lines_of_level_debug(
-    start: Start, capsys: pytest.CaptureFixture[str], level: str, lines: list[str]
+    start: Start, capsys: Capture, level: str, lines: list[str]
 ) -> None:
     """Platforms ask every few seconds. Other requests are lines of level info."""
     client = await start(log__level=level)
@@ -198,9 +190,7 @@ async def test_health_checks_are_lines_of_level_debug(
     assert re.findall(r"\[(\w+) *\] request ", capsys.readouterr().out) == lines
 
 
-async def test_a_health_check_that_fails_is_a_line(
-    start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_health_check_that_fails_is_a_line(start: Start, capsys: Capture) -> None:
     """The line has the reason of the failure."""
     client = await start(database__url="postgresql://somebody@127.0.0.1:9/nothing")
 

@@ -79,11 +79,7 @@ READ, WRITE = {"token": ["read"]}, {"token": ["write"]}
 
 @pytest.mark.parametrize(
     ("anonymous", "read", "write"),
-    [
-        ("write", [READ, {}], [WRITE, {}]),
-        ("read", [READ, {}], [WRITE]),
-        ("none", [READ], [WRITE]),
-    ],
+    [("write", [READ, {}], [WRITE, {}]), ("read", [READ, {}], [WRITE]), ("none", [READ], [WRITE])],
 )
 async def test_each_operation_says_which_token_it_needs(
     start: Start, anonymous: str, read: list[Any], write: list[Any]
@@ -320,9 +316,7 @@ async def test_arrays_are_repeated_parameters(document: dict[str, Any]) -> None:
     assert not validator.is_valid(["animation,family"])
 
 
-async def test_strings_and_tags_have_patterns_of_what_is_accepted(
-    document: dict[str, Any],
-) -> None:
+async def test_strings_and_tags_have_patterns_of_what_is_accepted(document: dict[str, Any]) -> None:
     """NUL and blank text are refused, as the service does it, and entity tags are as RFC 9110."""
     query = {
         each.get("name"): each for each in document["paths"]["/v1/movies"]["get"]["parameters"]
