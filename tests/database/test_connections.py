@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any
 
-import aiopg
 import psycopg2
 import pytest
-from link import Link, opened
+from link import Link, fetch_value, opened
 from support import Execute, Patch, until
 
 from service.config import Config
@@ -36,13 +35,6 @@ def make_connector(settings: Callable[..., Config], monkeypatch: Patch) -> MakeC
 
 
 @pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    """A network to the test's database."""
-    async with opened(database) as link:
-        yield link
-
-
-@pytest.fixture
 async def other(database: str) -> AsyncIterator[Link]:
     """A second network to the test's database."""
     async with opened(database) as other:
@@ -52,13 +44,6 @@ async def other(database: str) -> AsyncIterator[Link]:
 def url_of_both(link: Link, other: Link) -> str:
     """Return a URL with two hosts."""
     return link.url_through("127.0.0.1,127.0.0.1", f"{link.port},{other.port}")
-
-
-async def fetch_value(connection: aiopg.Connection, sql: str = "select 1") -> Any:
-    """Run one statement and return the first value of its result."""
-    async with connection.cursor() as cursor:
-        await cursor.execute(sql)
-        return (await cursor.fetchone())[0]
 
 
 @pytest.mark.parametrize("option", ["client_encoding=latin1", "connect_timeout=5", "keepalives=1"])

@@ -8,7 +8,7 @@ from typing import Any
 import aiopg
 import psycopg2
 import pytest
-from link import Link, opened
+from link import Link, fetch_value
 from metric_values import read_series
 from psycopg2.extensions import parse_dsn
 from structlog.testing import capture_logs
@@ -25,13 +25,6 @@ Verify = Callable[[aiopg.Connection], Awaitable[bool]]
 MakePool = Callable[..., Pool]
 
 PROMPTLY_S = 2.0  # also on a loaded machine
-
-
-async def fetch_value(connection: aiopg.Connection, sql: str = "select 1") -> Any:
-    """Run one statement and return the first value of its result."""
-    async with connection.cursor() as cursor:
-        await cursor.execute(sql)
-        return (await cursor.fetchone())[0]
 
 
 def backend(connection: aiopg.Connection) -> int:
@@ -102,13 +95,6 @@ async def make_pool(settings: Callable[..., Config], monkeypatch: Patch) -> Asyn
     yield make
     for pool in pools:
         await pool.close(timeout=0)
-
-
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    """Return an open link to the test's database."""
-    async with opened(database) as link:
-        yield link
 
 
 # Acquiring and releasing.

@@ -11,6 +11,7 @@ from support import (
     Environment,
     Execute,
     add_movies,
+    add_trigger,
     hold,
     run_here,
     set_for_database,
@@ -297,11 +298,7 @@ WAITING = "from pg_stat_activity where wait_event = 'PgSleep' and datname = curr
 @pytest.fixture
 def sleeping(environment: Environment, execute: Execute) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command, and wait until it runs a statement that takes a minute."""
-    execute(
-        "create function wait() returns trigger language plpgsql as"
-        " $$begin perform pg_sleep(60); return new; end$$;"
-        "create trigger wait before insert on movies for each row execute function wait()"
-    )
+    add_trigger(execute, "perform pg_sleep(60); return new;")
     with started(environment, "queries", "test") as process:
         wait_until(lambda: execute(f"select pid {WAITING}"))
         yield process

@@ -31,9 +31,9 @@ from servers import (
     running_cluster,
     standby,
 )
-from structlog.testing import capture_logs
 from support import (
     Execute,
+    Logs,
     add_client,
     add_movies,
     bearer,
@@ -64,7 +64,6 @@ READS = {
 }
 STATE = "get_replica_state"
 
-Logs = list[Any]
 Serve = Callable[..., Awaitable[Client]]
 
 
@@ -115,13 +114,6 @@ def servers(cluster: Cluster) -> Iterator[Servers]:
 def database(servers: Servers) -> str:
     """The URL of the database on the primary."""
     return servers.primary
-
-
-@pytest.fixture
-def logs() -> Iterator[Logs]:
-    """What is logged."""
-    with capture_logs() as logs:
-        yield logs
 
 
 def list_events(logs: Logs, event: str) -> list[str]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 from structlog.testing import capture_logs
-from support import Execute, Patch, add_movies, approve, hold, set_for_database
+from support import Execute, Logs, Patch, add_movies, add_trigger, approve, hold, set_for_database
 
 from service.config import Config
 from service.database import pool, query_files, statements
@@ -431,12 +431,8 @@ async def test_a_type_that_changes_fails_one_write_of_each_connection(
 ) -> None:
     """A session keeps the plans of a DBA's triggers, which are of the old type."""
     add_movies(execute, "a")
-    execute(
-        "create function raise_year() returns trigger language plpgsql as"
-        " $$ begin new.year := greatest(new.year, old.year); return new; end $$;"
-        "create trigger raise_year before update on movies"
-        " for each row execute function raise_year()"
-    )
+    raise_year = "new.year := greatest(new.year, old.year); return new;"
+    add_trigger(execute, raise_year, "before update")
     await service.fetch("change_years", {"year": 2001})
     execute("alter table movies alter column year type bigint")
 
@@ -505,7 +501,7 @@ def test_each_kind_of_write_is_limited(execute: Execute, database: str, sql: str
 def test_movies_that_a_dbas_trigger_changes_do_not_count(execute: Execute, database: str) -> None:
     """One movie was requested, and the trigger changes three others."""
     execute(THREE)
-    add_trigger(execute, "update movies set runtime = 1;")
+    add_trigger(execute, "update movies set runtime = 1; return new;")
     with closing(psycopg2.connect(database)) as session:
         session.cursor().execute(
             "set local catalogue.max_affected = 1;"
@@ -519,16 +515,7 @@ def test_movies_that_a_dbas_trigger_changes_do_not_count(execute: Execute, datab
 # Logs.
 
 
-@pytest.fixture
-def logged() -> Iterator[list[dict[str, Any]]]:
-    """Collect what is logged."""
-    with capture_logs() as entries:
-        yield entries  # type: ignore[misc] # dictionaries, as structlog makes them
-
-
-async def test_a_failed_statement_is_logged_once(
-    service: Service, logged: list[dict[str, Any]]
-) -> None:
+async def test_a_failed_statement_is_logged_once(service: Service, logs: Logs) -> None:
     """The log has its query, file, line and PostgreSQL's message, but no values."""
     with pytest.raises(StatementFailed):
         await service.fetch("divide", is_repeatable=True)
@@ -539,7 +526,7 @@ async def test_a_failed_statement_is_logged_once(
     with pytest.raises(RuleBroken):  # is a mistake of the client; the response has the name
         await service.fetch("add_movie", {"title": "Moana", "year": 1700})
 
-    divide, sleep, add = logged
+    divide, sleep, add = logs
     line = QUERIES[: QUERIES.index("-- name: divide()")].count("\n") + 1
     assert divide.pop("file").endswith(f"/test.sql:{line}")
     assert divide.pop("duration_ms") >= 0
@@ -557,7 +544,7 @@ async def test_a_failed_statement_is_logged_once(
 
 
 async def test_a_slow_statement_is_logged(
-    settings: Callable[..., Config], make_service: MakeService, logged: list[dict[str, Any]]
+    settings: Callable[..., Config], make_service: MakeService, logs: Logs
 ) -> None:
     """The log has its query, duration and number of rows, but no values."""
     service = make_service()
@@ -566,36 +553,27 @@ async def test_a_slow_statement_is_logged(
     await service.fetch("get_titles")
     await service.fetch("sleep", {"seconds": 0.51})
 
-    (entry,) = [entry for entry in logged if entry["event"] == "slow statement"]
+    (entry,) = [entry for entry in logs if entry["event"] == "slow statement"]
     assert entry["query"] == "sleep"
     assert entry["duration_ms"] >= 510
     assert entry["rows"] == 1
     assert "0.51" not in str({**entry, "duration_ms": 0})
 
 
-def add_trigger(execute: Execute, body: str) -> None:
-    """Run PL/pgSQL before each insert of a movie."""
-    execute(
-        "create function note() returns trigger language plpgsql as"
-        f" $$ begin {body} return new; end $$;"
-        "create trigger note before insert on movies for each row execute function note()"
-    )
-
-
 async def test_a_write_with_notices_is_acknowledged(
-    service: Service, execute: Execute, logged: list[dict[str, Any]]
+    service: Service, execute: Execute, logs: Logs
 ) -> None:
     """A trigger may say anything, in any way; the log has the start of it, once in a minute."""
     add_trigger(
         execute,
         r"raise warning E'odd year\nLOCATION:  SyncRepWaitForLSN, syncrep.c:123\n';"
-        "raise info 'a year SyncRepWaitForLSN %', repeat('x', 9000);",
+        "raise info 'a year SyncRepWaitForLSN %', repeat('x', 9000); return new;",
     )
 
     await service.fetch("add_movie", {"title": "Moana", "year": 2001})
     await service.fetch("add_movie", {"title": "Moana 2", "year": 2024})
 
-    ((event, query, reason),) = [(e["event"], e["query"], e["reason"]) for e in logged]
+    ((event, query, reason),) = [(e["event"], e["query"], e["reason"]) for e in logs]
     assert (event, query) == ("notice", "add_movie")
     assert "odd year" in reason
     assert "a year SyncRepWaitForLSN x" in reason
@@ -612,7 +590,8 @@ async def test_a_write_is_acknowledged_after_other_warnings(
     # As if each `raise` of plpgsql said that a commit was not replicated.
     monkeypatch.setattr(statements, "NOT_REPLICATED", "exec_stmt_raise")
     lost = "raise warning 'lost'"
-    add_trigger(execute, f"if new.year = 2001 then {lost}; raise exception 'b'; end if;")
+    warn_and_fail = f"{lost}; raise exception 'b'"
+    add_trigger(execute, f"if new.year = 2001 then {warn_and_fail}; end if; return new;")
     execute(f"create function warn() returns void language plpgsql as $$ begin {lost}; end $$")
     async with service.pool.connection() as connection:
         connection.raw.poll()
@@ -641,11 +620,11 @@ async def test_a_deadlock_is_contended(service: Service, execute: Execute, code:
 
 async def test_an_expected_timeout_is_no_failure(statements: Statements, database: str) -> None:
     """It is not logged: a list goes on in another way, and an alert would fire."""
-    with capture_logs() as logged, hold(database, "lock table movies"):
+    with capture_logs() as logs, hold(database, "lock table movies"):
         for expects_timeout in (True, False):
             with pytest.raises(Contended):
                 await statements.fetch(
                     "get_movies", {"ids": "{1}"}, timeout=0.05, expects_timeout=expects_timeout
                 )
 
-    assert [line["event"] for line in logged] == ["statement failed"]
+    assert [line["event"] for line in logs] == ["statement failed"]

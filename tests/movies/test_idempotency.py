@@ -11,7 +11,7 @@ import orjson
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, Patch, count_deadlocks, hold, set_for_database, until
+from support import Execute, Patch, add_trigger, count_deadlocks, hold, set_for_database, until
 
 from service.config import Config
 from service.database import clearing, query_files
@@ -66,14 +66,6 @@ def movies(execute: Execute) -> int:
     """Count the movies."""
     ((count,),) = execute("select count(*) from movies")
     return int(count)
-
-
-def add_trigger(execute: Execute, statements: str) -> None:
-    """Have a DBA's trigger run these statements of PL/pgSQL before each movie is inserted."""
-    execute(
-        f"create function act() returns trigger language plpgsql as $$ begin {statements} end $$;"
-        "create trigger act before insert on movies for each row execute function act()"
-    )
 
 
 async def until_found(execute: Execute, sql: str) -> None:

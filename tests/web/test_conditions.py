@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import MOANA, Client, Start
 from structlog.testing import capture_logs
-from support import Execute, add_movies, movie_tag
+from support import Execute, add_movies, add_trigger, movie_tag
 
 TAG = movie_tag()  # of a new movie 1
 OTHERS_TAG = movie_tag(movie_id=2)
@@ -38,12 +38,7 @@ async def test_a_trigger_that_drops_a_change_is_no_failed_condition(
     client: Client, execute: Execute
 ) -> None:
     """A client without a condition, or with one that holds, would not understand a 412."""
-    execute(
-        "create function drop_it() returns trigger language plpgsql as"
-        " $$ begin return null; end $$;"
-        "create trigger a before update or delete on movies"
-        " for each row execute function drop_it()"
-    )
+    add_trigger(execute, "return null;", "before update or delete")
 
     for method, query in (("PATCH", "update"), ("PUT", "update"), ("DELETE", "delete")):
         with capture_logs() as logged:
