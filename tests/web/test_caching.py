@@ -121,12 +121,16 @@ async def test_errors_and_streams_are_not_kept(cached: Client) -> None:
     responses = [
         await cached.get("/v1/movies?page=0"),
         await cached.get("/v1/genres?page=1"),
+        await cached.get("/v1/movies/1"),
+        await cached.get("/nowhere"),
+        await cached.request("TRACE", "/v1/movies"),
         await cached.get("/v1/movies", headers={"If-None-Match": "x"}),
         await cached.get("/v1/movies", headers={"Accept": "text/csv"}),
         await cached.get("/v1/changes"),
     ]
 
-    assert [response.status for response in responses] == [422, 422, 400, 200, 200]
+    statuses = [422, 422, 404, 404, 405, 400, 200, 200]
+    assert [response.status for response in responses] == statuses
     assert {response.headers["Cache-Control"] for response in responses} == {"no-store"}
 
 
