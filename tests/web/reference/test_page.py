@@ -400,7 +400,8 @@ async def test_the_client_to_copy_runs_in_a_browser(
       const results = await catalogue.createMany([MOVIE, { ...MOVIE, year: 1 }], "a key");
       const listed = [];
       for await (const movie of catalogue.movies({ page_size: 1 })) listed.push(movie.id);
-      while (copy.movies.size < 2 || copy.movies.get(id).year !== year) await copy.update(catalogue);
+      const isNew = () => copy.movies.size === 2 && copy.movies.get(id).year === year;
+      while (!isNew()) await copy.update(catalogue);
       const refused = await catalogue.create({}).catch((error) => error instanceof Problem);
       return [year, results.map(({ status }) => status), listed.length, refused];
     })"""
