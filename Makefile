@@ -1,6 +1,6 @@
 # `make` without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock record clean bench bench-listing scaling calls schema drills ops-drill \
+.PHONY: help run test coverage lint lock record clean bench bench-listing calls schema drills ops-drill \
     cluster cluster-drill
 
 PYTHON ?= python3
@@ -68,9 +68,6 @@ bench: $(BENCH)/bench-$(PYTHON_ID) ## measure the service and its peers (35 minu
 
 bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in every combination (5 minutes)
 	$(BENCH)/bin/python -m bench.listing $(ARGS)
-
-scaling: $(BENCH)/bench-$(PYTHON_ID) ## CPU time, WAL and sizes for docs/scaling.md (8 minutes; needs wrk; ARGS="--movies 300000")
-	$(BENCH)/bin/python -m bench.scaling $(ARGS)
 
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create, patch and list (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)

@@ -15,10 +15,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import click
-import psycopg2
 
 from bench.database import create_database
 from bench.lists import KINDS, PATHS
@@ -26,13 +25,13 @@ from bench.load import LISTS
 from bench.targets import wait_for_response
 from drills.processes import find_free_port
 from drills.service import ROOT, make_environment
-from service.clients.clients import hash_token, make_token
 
 CONNECTIONS = 64
 FEW, MANY = 2_000, 12_000
 FEW_LISTS, MANY_LISTS = 600, 2_400
 MOVIES = 100_000
 BODY = b'{"title": "The Return", "year": 1999, "runtime": "102 mins", "genres": ["drama", "war"]}'
+HEADERS = "Host: localhost\r\nUser-Agent: calls\r\n"
 PATCH = b'{"runtime": "%d mins"}'
 SERVICE, AIOHTTP = "service", "aiohttp"
 # The paths of each label of lists.
@@ -41,8 +40,6 @@ PATHS_OF_LISTS = {
     **{f"list {kind}": paths for kind, (_, paths) in KINDS.items()},
 }
 LABELS = (AIOHTTP, "GET", "POST", "PATCH", *PATHS_OF_LISTS)
-# So high that no request is refused.
-LIMITS = {"CATALOGUE_LIMITS_RATE": "1000000", "CATALOGUE_LIMITS_BURST": "10000000"}
 PROGRAMS = {SERVICE: ("service", "serve"), AIOHTTP: ("bench.peer_aiohttp",)}
 
 
@@ -80,7 +77,7 @@ class Connection(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-def make_requests(label: str, headers: str, count: int) -> Iterator[bytes]:
+def make_requests(label: str, count: int) -> Iterator[bytes]:
     """Yield so many requests of this label."""
     lists = random.Random(1).choices(PATHS_OF_LISTS.get(label, [""]), k=count)  # noqa: S311 - nothing secret
     for number in range(count):
@@ -92,7 +89,7 @@ def make_requests(label: str, headers: str, count: int) -> Iterator[bytes]:
         elif label in PATHS_OF_LISTS:
             path = lists[number]
         length = f"Content-Length: {len(body)}\r\n" if body else ""
-        yield f"{method} {path} HTTP/1.1\r\n{headers}{length}\r\n".encode() + body
+        yield f"{method} {path} HTTP/1.1\r\n{HEADERS}{length}\r\n".encode() + body
 
 
 async def send(port: int, requests: Iterator[bytes]) -> None:
@@ -105,18 +102,8 @@ async def send(port: int, requests: Iterator[bytes]) -> None:
     await asyncio.gather(*(connection.ended for connection in connections))
 
 
-def add_client(database_url: str) -> str:
-    """Add a client that may write; return the header that sends its token."""
-    with closing(psycopg2.connect(database_url)) as connection, connection.cursor() as cursor:
-        token = make_token(1)
-        sql = "insert into clients (name, token_hash, scopes) values ('calls', %s, '{write}')"
-        cursor.execute(sql, [hash_token(token)])
-        connection.commit()
-    return f"Authorization: Bearer {token}\r\n"
-
-
 def count_calls(
-    program: str, requests: Iterator[bytes], environment: dict[str, str]
+    program: str, requests: Iterator[bytes], database_url: str
 ) -> Counter[tuple[str, str]]:
     """Return the calls of each function, by its file and name, of a process with these requests."""
     port = find_free_port()
@@ -125,7 +112,12 @@ def count_calls(
         process = subprocess.Popen(  # noqa: S603 - one of PROGRAMS
             [sys.executable, "-m", "cProfile", "-o", profile, "-m", *PROGRAMS[program]],
             cwd=ROOT,
-            env={**make_environment(), "PORT": str(port), "HOST": "127.0.0.1", **environment},
+            env={
+                **make_environment(),
+                "PORT": str(port),
+                "HOST": "127.0.0.1",
+                "DATABASE_URL": database_url,
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -147,23 +139,14 @@ def count_calls(
 @click.command()
 @click.option("--details", is_flag=True, help="Also list the functions, the most called first.")
 @click.option("--only", multiple=True, type=click.Choice(LABELS))
-@click.option("--set", "given", multiple=True, help="A setting, such as CATALOGUE_X_Y=1.")
-@click.option("--token", "with_token", is_flag=True, help="With a client's token, and limits.")
-def main(only: tuple[str, ...], given: tuple[str, ...], *, details: bool, with_token: bool) -> None:
+def main(only: tuple[str, ...], *, details: bool) -> None:
     """Print the calls, and the functions and files of service/, of each kind of request."""
     with create_database(MOVIES) as database:
-        environment = {"DATABASE_URL": database.url}
-        headers = "Host: localhost\r\nUser-Agent: calls\r\n"
-        if with_token:
-            environment |= LIMITS
-            headers += add_client(database.url)
-        environment |= dict(setting.split("=", 1) for setting in given)
         for label in only or LABELS:
             program = AIOHTTP if label == AIOHTTP else SERVICE
             counts = (FEW_LISTS, MANY_LISTS) if label in PATHS_OF_LISTS else (FEW, MANY)
             few, many = (
-                count_calls(program, make_requests(label, headers, count), environment)
-                for count in counts
+                count_calls(program, make_requests(label, count), database.url) for count in counts
             )
             requests = counts[1] - counts[0]
             each = {key: (many[key] - few[key]) / requests for key in many}

@@ -20,7 +20,6 @@ class Load:
 
     requests: int  # with a response of any status
     seconds: float
-    bytes: int  # of all responses, with their heads
     p50: float
     p99: float
     creates_sent: int
@@ -66,7 +65,6 @@ def run_wrk(
     return Load(
         requests=result["requests"],
         seconds=result["duration"] / 1e6,
-        bytes=result["bytes"],
         p50=result["p50"] / 1e3,
         p99=result["p99"] / 1e3,
         creates_sent=result["creates_sent"],

@@ -60,9 +60,9 @@ function done(summary, latency)
   end
   local errors = summary.errors
   io.write(string.format(
-    'result {"requests": %d, "duration": %d, "bytes": %d, "p50": %d, "p99": %d, "max": %d, "creates_sent": %d, '
+    'result {"requests": %d, "duration": %d, "p50": %d, "p99": %d, "max": %d, "creates_sent": %d, '
       .. '"errors": {"connect": %d, "read": %d, "write": %d, "status": %d, "timeout": %d}}\n',
-    summary.requests, summary.duration, summary.bytes,
+    summary.requests, summary.duration,
     latency:percentile(50), latency:percentile(99), latency.max, sent,
     errors.connect, errors.read, errors.write, errors.status, errors.timeout
   ))

@@ -10,12 +10,7 @@ import click
 from bench.database import Database, create_database
 from bench.lists import PATHS
 from bench.load import CREATES, LINES, MIX, WORKLOADS, get_wrk_version, run_wrk
-from bench.machine import (
-    describe_machine,
-    limit_cores,
-    list_versions,
-    read_cpu_seconds,
-)
+from bench.machine import describe_machine, limit_cores, list_versions, read_cpu_seconds
 from bench.results import Measurement, Results
 from bench.targets import TARGETS, Running, Target, start_target
 

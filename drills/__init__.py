@@ -1,1 +1,1 @@
-"""Faults and hostile clients, with real processes: `make drills` writes docs/drills.md."""
+"""Faults and hostile clients, with real processes: `make drills`."""

@@ -43,11 +43,7 @@ class Connection:
         await self._session.close()
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> Response:
         """Send a request; raises `NoResponse`."""
         try:

@@ -38,10 +38,6 @@ class Service:
         """Whether the process has not ended."""
         return self.process.poll() is None
 
-    def has_replaced(self, victim: int) -> bool:
-        """Whether two workers serve, without the killed one."""
-        return len({*self.workers} - {victim}) == 2
-
     def read_log(self) -> list[str]:
         """Return the lines of stdout and stderr."""
         return self.log.read_text(errors="replace").splitlines()

@@ -3,49 +3,20 @@
 import asyncio
 import os
 import shutil
-import signal
 import subprocess
 import tarfile
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 
 from drills import schema_file
 from drills.client import Connection
 from drills.lab import FILL, Checks, Lab, drill, migrate
-from drills.load import CREATED, NO_RESPONSE, OK, Load, summarize, wait_until
+from drills.load import CREATED, OK, Load
 from drills.processes import NotRun
 from drills.service import ROOT, Service
 
 MOVIE = {"title": "Twice", "year": 2000, "runtime": "90 mins", "genres": ["war"]}
 KEYS = 50
-
-
-@drill
-async def undone_release(lab: Lab, checks: Checks) -> None:
-    """Run the release before (`RELEASE_BEFORE`) on this release's schema, and kill a worker of it.
-
-    All requests succeed but those of the killed worker; each key creates one movie.
-    """
-    checkout = lab.new_folder("release-before")
-    _check_out(os.environ.get("RELEASE_BEFORE", ""), checkout)
-    database = lab.database()
-    service = await lab.serve(lab.postgres.url(database), workers=2, folder=checkout)
-    load = Load(service.url, lists=("/v1/movies?title=great&sort=-year", "/v1/genres"))
-    async with load.running():
-        repeats = await _create_twice(service)
-        victim = service.workers[0]
-        os.kill(victim, signal.SIGKILL)
-        delay = await wait_until(partial(service.has_replaced, victim), 15)
-        await load.wait_for_success(1000)
-    checks.require(repeats == KEYS, f"{repeats} of {KEYS} repeats with a key got the first movie")
-    unanswered = sum(sent.status == NO_RESPONSE for sent in load.sent)
-    is_right = {sent.status for sent in load.sent} <= {OK, CREATED, NO_RESPONSE}
-    clients = load.readers + load.writers
-    checks.require(is_right and unanswered <= clients, f"{summarize(load.sent)}")
-    checks.require(delay <= 15, f"the killed worker was replaced after {delay:.1f} s")
-    checks.audit(load, lab.postgres, database)
-    checks.require(await service.stop() == 0, "exit status 0")
 
 
 @drill

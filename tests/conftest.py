@@ -33,7 +33,9 @@ import pytest
 import structlog
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestClient
+from link import Link, opened
 from pytest_aiohttp import AiohttpClient
+from structlog.testing import capture_logs
 from support import FAST, RUN_FOLDER, SESSION_OPTIONS, approve, make_folder, stop_servers
 from yarl import URL
 
@@ -336,3 +338,17 @@ def folder() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    """A network to the test's database."""
+    async with opened(database) as link:
+        yield link
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    """What is logged."""
+    with capture_logs() as logs:
+        yield logs

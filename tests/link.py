@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from urllib.parse import parse_qs
+
+import aiopg
 
 PLAIN = "sslmode=disable&gssencmode=disable"
 
@@ -103,3 +106,10 @@ async def opened(database: str, delay_s: float = 0) -> AsyncIterator[Link]:
         yield link
     finally:
         await link.cut()
+
+
+async def fetch_value(connection: aiopg.Connection, sql: str = "select 1") -> Any:
+    """Run one statement and return the first value of its result."""
+    async with connection.cursor() as cursor:
+        await cursor.execute(sql)
+        return (await cursor.fetchone())[0]

@@ -29,6 +29,9 @@ from service.telemetry.metrics import Metric, Metrics
 
 Environment = dict[str, str]
 Execute = Callable[..., list[tuple[Any, ...]]]
+Logs = list[Any]  # what is logged
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 CHECKOUT = Path(__file__).parent.parent
 SERVICE = [sys.executable, "-m", "service"]
@@ -125,6 +128,14 @@ def add_movies(execute: Execute, *titles: str, year: int = 2000) -> None:
     """Insert movies with these titles, of one minute and the genre x."""
     sql = "insert into movies (title, year, runtime, genres) select unnest(%s), %s, 1, '{x}'"
     execute(sql, list(titles), year)
+
+
+def add_trigger(execute: Execute, body: str, when: str = "before insert") -> None:
+    """Run PL/pgSQL for each movie that is written so."""
+    execute(
+        f"create function act() returns trigger language plpgsql as $$ begin {body} end $$;"
+        f"create trigger act {when} on movies for each row execute function act()"
+    )
 
 
 async def copy_stream(client: TestClient[Any, Any]) -> tuple[dict[int, int], str]:

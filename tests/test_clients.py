@@ -18,10 +18,7 @@ from conftest import ROOT, Client, Start
 from support import Execute, add_client
 
 # The program that runs a script, by the language of its block.
-RUNNERS = {
-    "python": [sys.executable, "-c"],
-    "js": ["node", "--input-type=module", "--eval"],
-}
+RUNNERS = {"python": [sys.executable, "-c"], "js": ["node", "--input-type=module", "--eval"]}
 CONNECT = "The client to copy"
 CREATE, CHANGE = "Create a movie once", "Change a movie, and retry a PATCH"
 BATCH, WALK = "Create many movies", "Get the next page"
@@ -333,12 +330,13 @@ async def test_javascript_refuses_ids_that_it_would_round(
       () => catalogue.movies().next(), () => catalogue.change(9007199254740993, () => ({})),
       () => new Copy().update(catalogue), () => catalogue.movies({ id: 9007199254740993 }).next(),
       () => catalogue.send("GET", "/v1/movies?id=9007199254740995"),
+      () => catalogue.change("7", () => ({})),
     ]) await use().then(() => console.log("not refused"), (error) => console.log(error.name));
     """
 
     out, err = await (await begin("js", more=more)).communicate()
 
-    assert out.split() == [b"RangeError"] * 5, err
+    assert out.split() == [b"RangeError"] * 6, err
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -7,25 +7,19 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import psycopg2
 from conftest import ROOT
 from processes import free_port, get
-from servers import kill_postgres
-from support import SERVICE, Environment, wait_until
-
-from service.database import embedded
-from service.database.migrations import runner as migrations
+from support import SERVICE, Environment, Execute, wait_until
 
 PROGRAM = str(ROOT / "clients/movies.py")
-WRITERS = 3
-COMMITS = 40  # between two faults
+WRITES = 40  # between two faults
 INSERT = "insert into movies (title, year, runtime, genres) select 'x', 2000, n, '{x}' from "
 STATEMENTS = [
     f"{INSERT} generate_series(1, 1 + (random() * 3)::integer) as n",
@@ -33,45 +27,6 @@ STATEMENTS = [
     "update movies set year = 2000 where id % 5 = 1",  # often without effect
     "delete from movies where id % 11 = (random() * 11)::integer % 11",
 ]
-
-
-class Writers:
-    """Threads that write in transactions, and connect again if PostgreSQL is killed."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.commits = 0
-        self.must_stop = threading.Event()
-        self.threads = [
-            threading.Thread(target=self.work, args=(n, random.random()))  # noqa: S311 - no secret
-            for n in range(WRITERS)
-        ]
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Write."""
-        for thread in self.threads:
-            thread.start()
-        yield
-        self.must_stop.set()
-        for thread in self.threads:
-            thread.join()
-
-    def work(self, number: int, seed: float) -> None:
-        """Run transactions; the first thread's are long, and hold no lock that others wait for."""
-        choose = random.Random(seed)  # noqa: S311 - no secret
-        statements = STATEMENTS[:1] if number == 0 else STATEMENTS
-        while not self.must_stop.is_set():
-            with suppress(psycopg2.Error), closing(psycopg2.connect(self.url)) as connection:
-                cursor = connection.cursor()
-                while not self.must_stop.is_set():
-                    for _ in range(choose.randint(1, 3)):
-                        cursor.execute(choose.choice(statements))
-                    if number == 0:
-                        end = self.commits + COMMITS // 2
-                        wait_until(lambda: self.commits >= end or self.must_stop.is_set())  # noqa: B023
-                    choose.choice([connection.commit, connection.commit, connection.rollback])()
-                    self.commits += 1
 
 
 class Program:
@@ -92,15 +47,6 @@ class Program:
         """Kill it."""
         self.process.kill()
         self.process.wait()
-
-
-def is_running(url: str) -> bool:
-    """Whether PostgreSQL accepts connections."""
-    try:
-        psycopg2.connect(url).close()
-    except psycopg2.OperationalError:
-        return False
-    return True
 
 
 def read_copy(folder: Path) -> list[object]:
@@ -189,34 +135,23 @@ def test_a_copy_waits_for_the_service_and_ends_if_it_is_refused(
 
 
 def test_a_copy_is_exact_after_kills(
-    folder: Path, tmp_path: Path, environment: Environment
+    tmp_path: Path, environment: Environment, execute: Execute
 ) -> None:
-    """Of the service, of PostgreSQL and of the program, while transactions stay open for long."""
+    """Of the service and of the program, while movies are changed."""
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:
-        url = stack.enter_context(embedded.running(folder))
-        migrations.upgrade(url, ROOT / "migrations", lambda _: None)
-        served = environment | {"DATABASE_URL": url, "PORT": str(port), "LOG_LEVEL": "error"}
+        served = environment | {"PORT": str(port), "LOG_LEVEL": "error"}
         service = Program([*SERVICE, "serve"], ROOT, served)
         stack.callback(service.stop)
-        copied = environment | {"API": base}
-        copy = Program([sys.executable, PROGRAM], tmp_path, copied)
+        copy = Program([sys.executable, PROGRAM], tmp_path, environment | {"API": base})
         stack.callback(copy.stop)
-
-        def kill_database() -> None:
-            kill_postgres(url)
-            wait_until(lambda: not is_running(url))
-            stack.enter_context(embedded.running(folder))
-
-        faults = [service.kill, copy.kill, kill_database]
-        random.shuffle(faults)
-        writers = Writers(url)
-        with writers.running():
-            for fault in faults:
-                target = writers.commits + COMMITS
-                wait_until(lambda: writers.commits >= target)  # noqa: B023
-                fault()
+        for fault in random.sample([service.kill, copy.kill, copy.kill], k=3):
+            wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 200)
+            for _ in range(WRITES):
+                execute(random.choice(STATEMENTS))  # noqa: S311 - no secret
+                time.sleep(random.random() * 0.1)  # noqa: S311 - no secret
+            fault()
         wait_until(lambda: get(f"{base}/v1/healthcheck/ready") == 200)
 
         expected = read_catalogue(base)

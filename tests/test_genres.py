@@ -1,12 +1,14 @@
-"""Tests the counting of genres and its cache."""
+"""Tests GET /v1/genres: the counting of genres, its cache, and the response."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from support import Execute, hold, until
+from conftest import Client, Start
+from support import Execute, Patch, hold, until
 
 from service import genres as genres_module
 from service.database.statements import Statements
@@ -26,7 +28,7 @@ def genres(statements: Statements) -> GenreCounts:
 
 
 @pytest.fixture
-def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def keep(monkeypatch: Patch) -> Callable[[float], None]:
     """Set the cache time of the counts, in seconds."""
 
     def change(seconds: float) -> None:
@@ -47,17 +49,6 @@ RUNNING = (
 
 
 # The counts.
-
-
-async def test_most_movies_first_and_ties_by_code_point(
-    genres: GenreCounts, execute: Execute
-) -> None:
-    """The order is the same in every database, whatever its collation."""
-    execute(MOVIES + "values ('x', 2000, 90, '{war,é,a,Z,b}'), ('x', 2000, 90, '{war}')")
-
-    counts = await genres.get()
-
-    assert counts.genres == [("war", 2), ("Z", 1), ("a", 1), ("b", 1), ("é", 1)]
 
 
 async def test_spellings_are_one_genre_as_the_filter_finds_them(
@@ -122,7 +113,7 @@ async def test_counts_are_kept_until_they_are_too_old(
 
 
 async def test_counts_are_kept_a_hundred_times_as_long_as_the_count_took(
-    genres: GenreCounts, execute: Execute, database: str, monkeypatch: pytest.MonkeyPatch
+    genres: GenreCounts, execute: Execute, database: str, monkeypatch: Patch
 ) -> None:
     """So counting takes at most 1 % of the time."""
     monkeypatch.setattr(genres_module, "CACHE_MIN_S", 0)
@@ -179,11 +170,7 @@ async def has_counted(genres: GenreCounts, total: int) -> bool:
 
 
 async def test_counts_that_are_too_old_wait_for_the_new_ones(
-    genres: GenreCounts,
-    execute: Execute,
-    database: str,
-    keep: Keep,
-    monkeypatch: pytest.MonkeyPatch,
+    genres: GenreCounts, execute: Execute, database: str, keep: Keep, monkeypatch: Patch
 ) -> None:
     """After a pause, however long the count takes: their age has a bound."""
     keep(0)
@@ -216,7 +203,7 @@ async def test_without_counts_a_failure_is_raised(
 
 
 async def test_a_failed_count_is_tried_again(
-    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
+    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: Patch
 ) -> None:
     """After as long as it took, not a hundred times that."""
     keep(0)
@@ -241,7 +228,7 @@ async def test_the_old_counts_are_served_if_a_count_fails(
 
 
 async def test_counts_that_are_too_old_are_not_served_if_a_count_fails(
-    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: pytest.MonkeyPatch
+    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: Patch
 ) -> None:
     """A client sees the error instead, and the counts as soon as one succeeds."""
     keep(0)
@@ -254,3 +241,52 @@ async def test_counts_that_are_too_old_are_not_served_if_a_count_fails(
     execute(ONE)
 
     await until(partial(has_counted, genres, 1))
+
+
+# GET /v1/genres.
+
+
+async def test_every_genre_with_its_movies(start: Start, execute: Execute) -> None:
+    """GET returns 200, the genres with the most movies first, the total, and the time.
+
+    Ties are by code point, whatever the collation of the database.
+    """
+    before = datetime.now(UTC)
+    for genres in ("{Zen,drama}", "{drama}", "{crime}"):
+        execute(MOVIES + "values ('x', 2000, 1, %s)", genres)
+    client = await start()
+
+    response = await client.get("/v1/genres")
+    answer = await response.json()
+
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "application/json"
+    assert answer["genres"] == [
+        {"genre": "drama", "movies": 2},
+        {"genre": "Zen", "movies": 1},
+        {"genre": "crime", "movies": 1},
+    ]
+    assert list(answer) == ["genres", "metadata"]
+    assert list(answer["metadata"]) == ["total_records", "as_of"]
+    assert answer["metadata"]["total_records"] == 3
+    assert before < datetime.fromisoformat(answer["metadata"]["as_of"]) < datetime.now(UTC)
+    assert (await response.text()).startswith('{\n  "genres": [\n    {\n      "genre": "drama",\n')
+
+
+async def test_a_parameter_is_refused(client: Client) -> None:
+    """There are no parameters, and an ignored one would look supported."""
+    for query in ("sort=genre", "sort", "page=1&sort=1", "%73ort=%20"):
+        response = await client.get(f"/v1/genres?{query}")
+        head = await client.head(f"/v1/genres?{query}")
+
+        problem = await response.json()
+        assert (response.status, head.status) == (422, 422)
+        assert problem["type"] == "/v1/docs#wrong-parameters"
+        detail = 'unknown parameter "sort"; there are none here'
+        assert {"parameter": "sort", "detail": detail} in problem["errors"]
+
+
+async def test_an_empty_query_has_no_parameter(client: Client) -> None:
+    """A question mark alone is accepted."""
+    for query in ("", "&", "&&"):
+        assert (await client.get(f"/v1/genres?{query}")).status == 200

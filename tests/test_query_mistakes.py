@@ -2,27 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
 import pytest
 from conftest import MOANA, ROOT, Client, Start
-from structlog.testing import capture_logs
-from support import Execute, add_movies
+from support import Execute, Logs, add_movies, add_trigger
 
 from service import __version__
 from service.movies.movie import FIELDS
 
 Edited = Callable[..., Any]
-
-
-@pytest.fixture
-def logged() -> Iterator[list[Any]]:
-    """Collect what is logged."""
-    with capture_logs() as entries:
-        yield entries
 
 
 @pytest.fixture
@@ -41,9 +33,9 @@ def edited(start: Start, tmp_path: Path) -> Edited:
     return begin
 
 
-def get_failures(logged: list[Any], query: str) -> set[str]:
+def get_failures(logs: Logs, query: str) -> set[str]:
     """Return the reasons of the failures of this query, which are logged with its file."""
-    entries = [entry for entry in logged if entry["event"] == "statement failed"]
+    entries = [entry for entry in logs if entry["event"] == "statement failed"]
     assert {entry["query"] for entry in entries} <= {query}
     assert all("queries/" in entry["file"] for entry in entries)
     return {entry["reason"] for entry in entries}
@@ -94,7 +86,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_a_mistake_in_a_query_is_a_500(
-    edited: Edited, execute: Execute, logged: list[Any], mistake: tuple[str, str, str, str, str]
+    edited: Edited, execute: Execute, logs: Logs, mistake: tuple[str, str, str, str, str]
 ) -> None:
     """The log names query and file; no movie is changed that was not sent."""
     method, query, old, new, reason = mistake
@@ -114,47 +106,14 @@ async def test_a_mistake_in_a_query_is_a_500(
     assert response.status == 500
     assert (await response.json())["type"] == "/v1/docs#internal-error"
     assert execute(others) == before
-    (logged_reason,) = get_failures(logged, query)
+    (logged_reason,) = get_failures(logs, query)
     assert reason in logged_reason
     if reason == TOO_MANY:
         assert execute("select count(*) from movies") == [(3,)]
 
 
-async def test_all_requests_of_a_wrong_statement_fail(
-    edited: Edited, execute: Execute, logged: list[Any]
-) -> None:
-    """None gets the movie of another; nothing is sent again."""
-    client = await edited("movies.sql", " n.position,\n  c", " n.position - 1 as position,\n  c")
-
-    responses = await asyncio.gather(
-        *(client.post("/v1/movies", json=MOANA | {"title": str(n)}) for n in range(20))
-    )
-
-    assert {response.status for response in responses} == {500}
-    assert get_failures(logged, "create_movies") == {STRAY}
-    assert execute("select count(*) from movies") == [(20,)]
-
-
-async def test_what_a_trigger_changes_is_not_limited(client: Client, execute: Execute) -> None:
-    """Rows that triggers change do not count."""
-    execute(
-        "alter table movies add parent bigint references movies;"
-        "create function follow() returns trigger language plpgsql as $$ begin"
-        " update movies set year = new.year where parent = new.id; return null; end $$;"
-        "create trigger follow after update on movies for each row execute function follow()"
-    )
-    for _ in range(3):
-        await client.post("/v1/movies", json=MOANA)
-    execute("update movies set parent = 1 where id > 1")
-
-    response = await client.patch("/v1/movies/1", json={"year": 2000})
-
-    assert response.status == 200
-    assert execute("select year from movies") == [(2000,)] * 3
-
-
 async def test_a_failed_shared_statement_is_logged_once(
-    client: Client, execute: Execute, logged: list[Any]
+    client: Client, execute: Execute, logs: Logs
 ) -> None:
     """The line of each of its requests has the reason; there is no traceback."""
     execute("alter table movies rename to films")
@@ -163,12 +122,12 @@ async def test_a_failed_shared_statement_is_logged_once(
 
     assert {response.status for response in responses} == {500}
     reason = 'relation "movies" does not exist'
-    assert get_failures(logged, "get_movies") == {reason}
-    requests = [entry for entry in logged if entry["event"] == "request"]
-    assert len(logged) - len(requests) < 5
+    assert get_failures(logs, "get_movies") == {reason}
+    requests = [entry for entry in logs if entry["event"] == "request"]
+    assert len(logs) - len(requests) < 5
     assert len(requests) == 20
     assert all(reason in entry["reason"] for entry in requests)
-    assert not any("exc_info" in entry for entry in logged)
+    assert not any("exc_info" in entry for entry in logs)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +139,7 @@ async def test_a_failed_shared_statement_is_logged_once(
     ids=["division", "range"],
 )
 async def test_a_data_error_that_no_client_can_cause_is_a_500(
-    edited: Edited, logged: list[Any], year: str, reason: str
+    edited: Edited, logs: Logs, year: str, reason: str
 ) -> None:
     """It is a mistake in the query, so it is logged; other movies can be read."""
     old = "select m.id, m.title, m.year,"
@@ -192,33 +151,29 @@ async def test_a_data_error_that_no_client_can_cause_is_a_500(
     responses = await asyncio.gather(*(client.get(f"/v1/movies/{n}") for n in ids))
 
     assert [response.status for response in responses] == [200] * 10 + [500] + [200] * 10
-    assert get_failures(logged, "get_movies") == {reason}
+    assert get_failures(logs, "get_movies") == {reason}
 
 
 async def test_an_error_of_a_dbas_trigger_is_logged(
-    client: Client, execute: Execute, logged: list[Any]
+    client: Client, execute: Execute, logs: Logs
 ) -> None:
     """The response says only that the database refused; the log has PostgreSQL's message.
 
     It does not have the detail, where PostgreSQL repeats values of the row.
     """
-    execute(
-        "create function no() returns trigger language plpgsql as"
-        " $$ begin raise exception 'no sequels on Sundays' using detail = new.title; end $$;"
-        " create trigger no before insert on movies for each row execute function no()"
-    )
+    add_trigger(execute, "raise exception 'no sequels on Sundays' using detail = new.title;")
 
     response = await client.post("/v1/movies", json=MOANA)
 
     assert response.status == 422
     assert "Sundays" not in await response.text()
-    (entry,) = [entry for entry in logged if entry["event"] == "refused by the database"]
+    (entry,) = [entry for entry in logs if entry["event"] == "refused by the database"]
     assert entry["query"] == "create_movies"
     assert entry["reason"] == "no sequels on Sundays"
 
 
 async def test_a_column_that_the_service_cannot_fill_is_a_500(
-    client: Client, execute: Execute, logged: list[Any]
+    client: Client, execute: Execute, logs: Logs
 ) -> None:
     """No client can send it, so it is no client's mistake."""
     execute("alter table movies add column director text not null")
@@ -226,7 +181,7 @@ async def test_a_column_that_the_service_cannot_fill_is_a_500(
     response = await client.post("/v1/movies", json=MOANA)
 
     assert response.status == 500
-    assert get_failures(logged, "create_movies") == {
+    assert get_failures(logs, "create_movies") == {
         'null value in column "director" of relation "movies" violates not-null constraint'
     }
 
@@ -261,7 +216,7 @@ async def test_a_feed_with_another_limit_loses_no_change(
 
 
 async def test_a_feed_that_returns_nothing_is_an_error(
-    edited: Edited, execute: Execute, logged: list[Any]
+    edited: Edited, execute: Execute, logs: Logs
 ) -> None:
     """Clients would wait for ever, and take their copy for complete."""
     client = await edited("changes.sql", "limit :size", "limit least(:size, 0)")
@@ -271,4 +226,4 @@ async def test_a_feed_that_returns_nothing_is_an_error(
     response = await client.get("/v1/changes", params={"after": after, "wait": "20"})
 
     assert response.status == 500
-    assert get_failures(logged, "get_changes") == {"it returned none of the next changes"}
+    assert get_failures(logs, "get_changes") == {"it returned none of the next changes"}

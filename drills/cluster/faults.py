@@ -7,12 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from drills.cluster.cluster import Cluster, send
-from drills.cluster.state import (
-    SERVICES,
-    Member,
-    find_leader,
-    find_synchronous_standby,
-)
+from drills.cluster.state import SERVICES, Member, find_leader, find_synchronous_standby
 from drills.service import ROOT, make_environment
 
 LOAD_S = 5.0  # for which the load goes on: before a fault, with the new leader, and after the end

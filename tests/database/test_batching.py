@@ -5,7 +5,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
-from support import until
+from support import Patch, until
 
 from service.config import Database, Sharing
 from service.database import batching
@@ -21,7 +21,7 @@ NOT_SHARED = Sharing(enabled=False)
 
 
 @pytest.fixture(autouse=True)
-def max_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def max_waiting(monkeypatch: Patch) -> None:
     """Let 50 rows wait, and 5 more for each exclusive key."""
     monkeypatch.setattr(batching, "MAX_WAITING", 50)
     monkeypatch.setattr(batching, "MAX_WAITING_FOR_KEY", 5)
@@ -190,32 +190,6 @@ async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> No
     assert third.done()
     assert not stuck.done()
     stuck.cancel()
-
-
-async def test_the_timer_of_a_statement_that_has_ended_starts_none(
-    statements: Statements, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The statement that runs by then is not slow yet."""
-    timers: list[tuple[Callable[..., None], object]] = []
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "call_later", lambda _, *timer: timers.append(timer))
-    batcher = Batcher(statements.run, SETTINGS)
-    await send(batcher, 1)
-    statements.may_end.clear()
-    requests = send_all(batcher, 2)
-    for _ in range(4):
-        await asyncio.sleep(0)
-    requests += send_all(batcher, 3)
-    await asyncio.sleep(0)
-
-    ended, statement = timers[0]
-    ended(statement)
-    for _ in range(4):
-        await asyncio.sleep(0)
-
-    assert statements.sent == [[1], [2]]
-    statements.may_end.set()
-    await asyncio.gather(*requests)
 
 
 async def test_running_statements_are_limited(statements: Statements) -> None:

@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any
 
-import aiopg
 import psycopg2
 import pytest
-from link import Link, opened
-from support import Execute, until
+from link import Link, fetch_value, opened
+from support import Execute, Patch, until
 
 from service.config import Config
 from service.database import connections
@@ -25,9 +24,7 @@ MakeConnector = Callable[..., Connector]
 
 
 @pytest.fixture
-def make_connector(
-    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> MakeConnector:
+def make_connector(settings: Callable[..., Config], monkeypatch: Patch) -> MakeConnector:
     """Make a connector for a URL, with this timeout in seconds."""
 
     def make(url: str, connect_timeout: float = 10) -> Connector:
@@ -35,13 +32,6 @@ def make_connector(
         return Connector(settings(database__url=url).database)
 
     return make
-
-
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    """A network to the test's database."""
-    async with opened(database) as link:
-        yield link
 
 
 @pytest.fixture
@@ -54,13 +44,6 @@ async def other(database: str) -> AsyncIterator[Link]:
 def url_of_both(link: Link, other: Link) -> str:
     """Return a URL with two hosts."""
     return link.url_through("127.0.0.1,127.0.0.1", f"{link.port},{other.port}")
-
-
-async def fetch_value(connection: aiopg.Connection, sql: str = "select 1") -> Any:
-    """Run one statement and return the first value of its result."""
-    async with connection.cursor() as cursor:
-        await cursor.execute(sql)
-        return (await cursor.fetchone())[0]
 
 
 @pytest.mark.parametrize("option", ["client_encoding=latin1", "connect_timeout=5", "keepalives=1"])
@@ -113,7 +96,7 @@ async def test_the_next_host_is_tried_when_one_cannot_be_reached(
 
 @pytest.mark.parametrize("first", ["::1", "127.0.0.2"])
 async def test_the_next_address_of_a_name_is_tried(
-    make_connector: MakeConnector, link: Link, monkeypatch: pytest.MonkeyPatch, first: str
+    make_connector: MakeConnector, link: Link, monkeypatch: Patch, first: str
 ) -> None:
     """As of `localhost`, if PostgreSQL listens on 127.0.0.1 only and ::1 comes first."""
     addresses = [(0, 0, 0, "", (address, 0)) for address in (first, "127.0.0.1")]

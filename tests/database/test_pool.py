@@ -8,11 +8,11 @@ from typing import Any
 import aiopg
 import psycopg2
 import pytest
-from link import Link, opened
+from link import Link, fetch_value
 from metric_values import read_series
 from psycopg2.extensions import parse_dsn
 from structlog.testing import capture_logs
-from support import Execute, approve, until, with_user
+from support import Execute, Patch, approve, until, with_user
 
 from service.config import Config
 from service.database import connections
@@ -25,13 +25,6 @@ Verify = Callable[[aiopg.Connection], Awaitable[None]]
 MakePool = Callable[..., Pool]
 
 PROMPTLY_S = 2.0  # also on a loaded machine
-
-
-async def fetch_value(connection: aiopg.Connection, sql: str = "select 1") -> Any:
-    """Run one statement and return the first value of its result."""
-    async with connection.cursor() as cursor:
-        await cursor.execute(sql)
-        return (await cursor.fetchone())[0]
 
 
 def backend(connection: aiopg.Connection) -> int:
@@ -88,9 +81,7 @@ def limited(execute: Execute, database: str, connections: int) -> str:
 
 
 @pytest.fixture
-async def make_pool(
-    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[MakePool]:
+async def make_pool(settings: Callable[..., Config], monkeypatch: Patch) -> AsyncIterator[MakePool]:
     """Make a pool with these settings of [database], closed at the end."""
     pools = []
 
@@ -106,19 +97,10 @@ async def make_pool(
         await pool.close(timeout=0)
 
 
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    """Return an open link to the test's database."""
-    async with opened(database) as link:
-        yield link
-
-
 # Acquiring and releasing.
 
 
-async def test_a_connection_is_opened_when_it_is_needed_and_lent_again(
-    make_pool: MakePool,
-) -> None:
+async def test_a_connection_is_opened_when_it_is_needed_and_lent_again(make_pool: MakePool) -> None:
     """A new pool is empty; later users reuse the connection, also after an exception."""
     pool = make_pool()
     before = pool.size
@@ -248,7 +230,7 @@ async def test_discarding_leaves_other_connections_alone(make_pool: MakePool) ->
 
 
 @pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> float:
+def brief(monkeypatch: Patch) -> float:
     """How long the place of a connection that was given up stays taken, in seconds."""
     monkeypatch.setattr(pool_module, "GIVEN_UP_S", 0.5)
     return 0.5
@@ -305,18 +287,6 @@ async def test_a_share_leaves_connections_for_others(make_pool: MakePool) -> Non
 
     assert size == 10
     assert pool.size == pool.idle
-
-
-@pytest.mark.parametrize("max_open", [1, 2])
-async def test_a_small_pool_has_a_connection_for_each_kind(
-    make_pool: MakePool, max_open: int
-) -> None:
-    """A share has at least one place, even of a single connection."""
-    pool = make_pool(max_open=max_open)
-
-    async with asyncio.timeout(PROMPTLY_S):
-        for share in (pool.limits["lists"], pool.writes, None):
-            await borrow(pool, share)
 
 
 async def test_waits_for_a_place_and_a_connection_have_one_timeout(make_pool: MakePool) -> None:
@@ -441,7 +411,7 @@ async def test_an_unreachable_database_is_reported_at_once(make_pool: MakePool, 
 
 
 async def test_an_outage_is_logged_once(
-    make_pool: MakePool, link: Link, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, link: Link, monkeypatch: Patch
 ) -> None:
     """The log has the start and end of each outage, however many attempts fail."""
     monkeypatch.setattr(pool_module, "RETRY_S", 0)
@@ -502,7 +472,7 @@ async def test_a_full_server_fails_no_waiter_of_a_used_connection(
 
 
 async def test_connects_that_fail_beside_an_open_connection_are_logged_once(
-    make_pool: MakePool, database: str, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, database: str, execute: Execute, monkeypatch: Patch
 ) -> None:
     """In each outage: the log has the reason, such as a password that was changed."""
     monkeypatch.setattr(pool_module, "RETRY_S", 0.01)
@@ -547,7 +517,7 @@ async def test_the_last_broken_connection_fails_the_waiters(
 
 
 async def test_connections_are_verified_until_one_is_accepted(
-    make_pool: MakePool, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, execute: Execute, monkeypatch: Patch
 ) -> None:
     """Before their first use; a refused one is closed, and an accepted database not verified again.
 
@@ -665,7 +635,7 @@ async def test_closing_ends_connects_that_hang(
 
 
 async def test_the_pool_is_whole_after_everything(
-    make_pool: MakePool, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    make_pool: MakePool, execute: Execute, monkeypatch: Patch
 ) -> None:
     """After many users, of which some were cancelled, failed or lost their connection.
 

@@ -328,11 +328,7 @@ def test_a_folder_that_cannot_be_read_is_refused(folder: Path) -> None:
             "a.sql:2: expected get_a(ids, x), found (id, x)",
         ),
         *(
-            (
-                f"\n-- name: get_a()\n{line}select 1;",
-                expects(writes=False),
-                READ_ONLY,
-            )
+            (f"\n-- name: get_a()\n{line}select 1;", expects(writes=False), READ_ONLY)
             for line in ("", "-- set: transaction_read_only = off\n")
         ),
         (

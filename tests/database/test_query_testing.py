@@ -11,6 +11,7 @@ from support import (
     Environment,
     Execute,
     add_movies,
+    add_trigger,
     hold,
     run_here,
     set_for_database,
@@ -178,23 +179,6 @@ FOUND = {
         ("order by m.id", "order by m.id desc"),
     ],
 }
-NOT_FOUND = {
-    "get_changes": [  # needs another transaction
-        (
-            "pg_snapshot_xmin(pg_current_snapshot()) as horizon",
-            "pg_snapshot_xmax(pg_current_snapshot()) as horizon",
-        ),
-    ],
-    "count_movies": [
-        (":years, :runtime_from", "null, :runtime_from"),
-    ],
-    "update_movies": [
-        ("for update skip locked", "for update"),
-    ],
-    "walk_movies": [
-        ("set: statement_timeout = 100ms", "set: statement_timeout = 10ms"),
-    ],
-}
 LOADED = query_files.load(ROOT / "queries", EXPECTED)
 Edit = Callable[[str, str, str], Mapping[str, Query]]
 
@@ -242,14 +226,6 @@ def test_a_wrong_edit_is_found(shared: Config, edit: Edit, name: str, old: str, 
 
     with pytest.raises(FileError, match=r"^queries/\w+\.sql:\d+: \w+"):
         run_tests(shared, queries, print)
-
-
-@pytest.mark.parametrize(("name", "old", "new"), list_edits(NOT_FOUND))
-def test_what_is_not_tested_is_known(
-    shared: Config, edit: Edit, name: str, old: str, new: str
-) -> None:
-    """Estimates, locks and time limits, as docs/dbas.md says."""
-    run_tests(shared, edit(name, old, new), print)
 
 
 def test_a_read_that_writes_is_found(
@@ -383,11 +359,7 @@ WAITING = "from pg_stat_activity where wait_event = 'PgSleep' and datname = curr
 @pytest.fixture
 def sleeping(environment: Environment, execute: Execute) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command, and wait until it runs a statement that takes a minute."""
-    execute(
-        "create function wait() returns trigger language plpgsql as"
-        " $$begin perform pg_sleep(60); return new; end$$;"
-        "create trigger wait before insert on movies for each row execute function wait()"
-    )
+    add_trigger(execute, "perform pg_sleep(60); return new;")
     with started(environment, "queries", "test") as process:
         wait_until(lambda: execute(f"select pid {WAITING}"))
         yield process

@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from servers import fetch, run
-from support import until
+from support import Patch, until
 
 from service.app import POOL
 from service.database import embedded
@@ -57,7 +57,7 @@ async def client(start: Start, primary: str) -> Client:
 
 
 async def test_a_lost_standby_costs_writes_and_nothing_else(
-    client: Client, primary: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, primary: str, monkeypatch: Patch
 ) -> None:
     """Writes get 503; reads are served; afterwards all is well."""
     monkeypatch.setattr(pool_module, "GIVEN_UP_S", 0.5)

@@ -11,13 +11,7 @@ import orjson
 import pytest
 from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
-from support import (
-    Execute,
-    count_deadlocks,
-    hold,
-    set_for_database,
-    until,
-)
+from support import Execute, Patch, add_trigger, count_deadlocks, hold, set_for_database, until
 
 from service.config import Config
 from service.database import clearing, query_files
@@ -50,11 +44,7 @@ class Got(NamedTuple):
 
 
 async def create_once(
-    client: Client,
-    key: str,
-    movie: dict[str, Any] = MOANA,
-    *,
-    replayed: bool | None = None,
+    client: Client, key: str, movie: dict[str, Any] = MOANA, *, replayed: bool | None = None
 ) -> Got:
     """POST a movie with this key; `replayed`: the response must be marked as a repeat."""
     response = await client.post("/v1/movies", json=movie, headers={"Idempotency-Key": key})
@@ -76,14 +66,6 @@ def movies(execute: Execute) -> int:
     """Count the movies."""
     ((count,),) = execute("select count(*) from movies")
     return int(count)
-
-
-def add_trigger(execute: Execute, statements: str) -> None:
-    """Have a DBA's trigger run these statements of PL/pgSQL before each movie is inserted."""
-    execute(
-        f"create function act() returns trigger language plpgsql as $$ begin {statements} end $$;"
-        "create trigger act before insert on movies for each row execute function act()"
-    )
 
 
 async def until_found(execute: Execute, sql: str) -> None:
@@ -261,12 +243,7 @@ async def test_a_movie_that_breaks_a_rule_fails_alone_and_frees_its_key(
 
 @pytest.mark.parametrize(("retries", "status"), [(idempotency.RETRIES, 409), (1000, 201)])
 async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 - the cases
-    start: Start,
-    execute: Execute,
-    database: str,
-    monkeypatch: pytest.MonkeyPatch,
-    retries: int,
-    status: int,
+    start: Start, execute: Execute, database: str, monkeypatch: Patch, retries: int, status: int
 ) -> None:
     """It waits briefly for the first response; then it gets a 409, on any process."""
     monkeypatch.setattr(idempotency, "RETRIES", retries)
@@ -334,17 +311,6 @@ async def test_a_key_that_another_session_gets_first(
 # Failures.
 
 
-async def test_a_repeat_after_a_503(start: Start, execute: Execute, database: str) -> None:
-    """The statement that timed out stored nothing: the same key creates the movie."""
-    client = await start(database__statement_timeout=0.3)
-    with hold(database, "lock table movies in share mode"):
-        got = await asyncio.gather(*(create_once(client, str(number)) for number in range(5)))
-
-    assert {each.status for each in got} == {503}
-    assert (await create_once(client, "0", replayed=False)).status == 201
-    assert movies(execute) == 1
-
-
 async def test_a_create_without_a_migration_is_503(
     client: Client, execute: Execute, database: str
 ) -> None:
@@ -397,7 +363,7 @@ async def test_expired_keys_are_cleared_in_portions(
     statements: Statements,
     execute: Execute,
     database: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
 ) -> None:
     """The oldest first; valid keys, and those that another session has locked, stay."""
     monkeypatch.setattr(clearing, "BATCH_ROWS", 2)
@@ -426,7 +392,7 @@ def test_the_estimate_of_keys_is_0_before_the_first_vacuum(execute: Execute) -> 
 
 
 async def test_all_portions_are_cleared_at_once(
-    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    start: Start, execute: Execute, monkeypatch: Patch
 ) -> None:
     """Not one after each interval."""
     monkeypatch.setattr(clearing, "BATCH_ROWS", 10)
@@ -441,7 +407,7 @@ async def test_all_portions_are_cleared_at_once(
 
 
 async def test_the_service_clears_them_by_itself(
-    start: Start, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    start: Start, execute: Execute, monkeypatch: Patch
 ) -> None:
     """It deletes all portions, repeatedly, also after a failure, which is logged."""
     monkeypatch.setattr(clearing, "BATCH_ROWS", 10)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from support import Execute, approve, hold
+from support import Execute, Patch, approve, hold
 
 from service.config import Config
 from service.database import listing, paging, query_files
@@ -13,7 +13,7 @@ from service.database.paging import Page, Place, SortKey
 from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
 from service.database.statements import Statements
-from service.errors import Contended, Unavailable, WrongParameters
+from service.errors import Contended, Unavailable
 from service.expected import EXPECTED
 from service.movies.filters import SORTS, Filter, Range
 from service.movies.movie import MOVIES, Movie
@@ -62,7 +62,7 @@ async def statements(settings: Callable[..., Config]) -> AsyncIterator[Recorded]
 
 
 @pytest.fixture
-def catalogue(execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
+def catalogue(execute: Execute, monkeypatch: Patch) -> None:
     """Insert 20 movies, half of them of 2000; totals are exact to 12, page numbers end at 15."""
     execute(
         "insert into movies (title, year, runtime, genres)"
@@ -108,24 +108,13 @@ SORT = ["sort_movies"]
         (FEW, Place(skip=6), COUNT, [], 4),
         (HALF, FIRST, COUNT + WALK, [2, 4, 6], 10),
         (HALF, Place(key=SortKey(6, 6), total=10), WALK, [8, 10, 12], 10),
-        (
-            HALF,
-            Place(key=SortKey(20, 20), total=99),
-            [*WALK, *COUNT, *WALK],
-            [],
-            10,
-        ),  # gone
+        (HALF, Place(key=SortKey(20, 20), total=99), [*WALK, *COUNT, *WALK], [], 10),  # gone
         (EVERYTHING, Place(key=SortKey(3, 3), total=20), WALK, [4, 5, 6], 20),
         (EVERYTHING, Place(skip=12), COUNT + WALK, [13, 14, 15], 20),
     ],
 )
 async def test_a_page_takes_few_statements(  # noqa: PLR0913, PLR0917 - the cases
-    ask: Ask,
-    wanted: Filter,
-    place: Place,
-    names: list[str],
-    movies: list[int],
-    total: int,
+    ask: Ask, wanted: Filter, place: Place, names: list[str], movies: list[int], total: int
 ) -> None:
     """Few matches are sorted, many are found by walking; a cursor has the total."""
     page, sent = await ask(wanted, place)
@@ -204,7 +193,7 @@ async def test_a_walk_that_takes_too_long_is_replaced_by_a_sort(
 
 
 async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
-    ask: Ask, database: str, statements: Recorded, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, database: str, statements: Recorded, monkeypatch: Patch
 ) -> None:
     """The timeout of config.toml, and not that of the query; then it is not replaced by a sort."""
     monkeypatch.setattr(listing, "MAX_SORTED_MATCHES", 19)
@@ -217,11 +206,3 @@ async def test_a_walk_of_more_than_can_be_sorted_has_more_time(
     with hold(database, "lock table movies"), pytest.raises(Unavailable):
         await ask(EVERYTHING, Place(key=SortKey(1, 1), total=20))
     assert statements.sent == WALK
-
-
-async def test_a_number_beyond_the_last_is_refused(ask: Ask, statements: Recorded) -> None:
-    """Of many movies, before any walk."""
-    with pytest.raises(WrongParameters):
-        await ask(EVERYTHING, Place(skip=13))
-
-    assert statements.sent == COUNT

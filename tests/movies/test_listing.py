@@ -263,9 +263,7 @@ async def test_which_pages_have_a_number(client: Client) -> None:
     assert ids(last) == list(range(961, 991))
     assert "page" not in URL(link).query
     assert onwards["movies"][0]["id"] == 991
-    assert refusals == [
-        ("page", "must be at most 33, as over 10000 movies match; use a cursor"),
-    ]
+    assert refusals == [("page", "must be at most 33, as over 10000 movies match; use a cursor")]
 
 
 @pytest.mark.usefixtures("many")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import AWAY, MOANA, Client, Start
-from support import Execute, movie_tag, set_for_database
+from support import Capture, Execute, movie_tag, set_for_database
 from yarl import URL
 
 CASABLANCA = {
@@ -25,7 +25,7 @@ async def create(client: Client, movie: dict[str, Any] = MOANA) -> dict[str, Any
 
 
 async def test_a_sequence_that_is_behind_is_no_mistake_of_the_client(
-    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
+    client: Client, execute: Execute, capsys: Capture
 ) -> None:
     """After logical replication, for example; the log says why."""
     await create(client)
@@ -196,15 +196,6 @@ async def test_every_path_has_head_and_options(client: Client, path: str) -> Non
     )
 
 
-async def test_everything_else_is_404(client: Client) -> None:
-    """A path that is not in the table is a 404 for every method."""
-    for path in ("/v1/", "/v1/movie", "/v1/movies/", "/v2/movies"):
-        for method in ("GET", "POST", "OPTIONS"):
-            response = await client.request(method, path)
-            assert response.status == 404, path
-            assert (await response.json())["title"] == "Not found"
-
-
 NOTHING = "nothing exists at this path"
 AN_ID = f"{NOTHING}: /v1/movies/{{id}} takes an id of 1 to 2^63-1 in digits, without leading zeros"
 DESCRIBED = {
@@ -247,16 +238,6 @@ async def test_an_id_may_be_percent_encoded(client: Client) -> None:
     await create(client)
 
     assert (await client.get(URL("/v1/movies/%31", encoded=True))).status == 200
-
-
-async def test_ids_are_never_given_twice(client: Client) -> None:
-    """The id of a deleted movie is not given to another."""
-    first = await create(client)
-    await client.delete(f"/v1/movies/{first['id']}")
-
-    second = await create(client)
-
-    assert second["id"] > first["id"]
 
 
 async def test_times_are_in_utc_in_every_time_zone(start: Start, execute: Execute) -> None:

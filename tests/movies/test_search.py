@@ -22,10 +22,7 @@ from service.web.fields import BLANKS
 
 @pytest.fixture(scope="module", params=["server", "libc"])
 def template(
-    request: pytest.FixtureRequest,
-    template: str,
-    server_url: str,
-    maintain: Callable[[str], None],
+    request: pytest.FixtureRequest, template: str, server_url: str, maintain: Callable[[str], None]
 ) -> Iterator[str]:
     """Return the name of a migrated database: in the server's locale, and in one of libc.
 

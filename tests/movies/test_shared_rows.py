@@ -11,7 +11,7 @@ import orjson
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT
-from support import Execute, approve, set_for_database, until
+from support import Execute, Patch, add_trigger, approve, set_for_database, until
 
 from service.config import Config, Sharing
 from service.database import query_files
@@ -72,10 +72,7 @@ async def test_a_create_is_on_disk_before_its_response(
     set_for_database(execute, "synchronous_commit = on")
     execute("create table seen (setting text)")
     note = "insert into seen values (current_setting('synchronous_commit')); return new"
-    execute(
-        f"create function note() returns trigger language plpgsql as $$ begin {note}; end $$;"
-        "create trigger note before insert on movies for each row execute function note()"
-    )
+    add_trigger(execute, f"{note};")
     statements = make()
 
     await Store(MOVIES, statements, sharing).create(FIELDS)
@@ -85,7 +82,7 @@ async def test_a_create_is_on_disk_before_its_response(
 
 
 async def test_a_statement_has_at_most_32_keys(
-    make: Make, sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+    make: Make, sharing: Sharing, monkeypatch: Patch
 ) -> None:
     """Each key takes a lock, and all sessions together have 6400 by default."""
     statements = make()

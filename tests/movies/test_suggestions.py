@@ -229,19 +229,6 @@ async def test_words_of_rows_that_were_loaded_without_triggers_can_be_added(
     assert (await get_metadata(client, title="casablnca"))["suggestions"] == ["Casablanca"]
 
 
-@pytest.mark.usefixtures("catalogue")
-async def test_suggestions_match_the_other_filters(client: Client, execute: Execute) -> None:
-    """The search finds a movie of the title together with them."""
-    add_movies(execute, "Casablanca Express", year=1989)
-    found = [
-        await get_metadata(client, title="casablnca", **filters)
-        for filters in ({}, {"genres": "x", "year": "1980..1989"}, {"genres": "y"})
-    ]
-
-    both = ["Casablanca", "Casablanca Express"]
-    assert [each["suggestions"] for each in found] == [both, both[1:], []]
-
-
 async def test_filters_count_while_the_closest_are_looked_for(
     client: Client, execute: Execute
 ) -> None:

@@ -64,9 +64,7 @@ def proxy(tmp_path: Path) -> Proxy:
     """Start an nginx that compresses everything else, without TLS."""
 
     @asynccontextmanager
-    async def run(
-        client: Client, version: str = "1.1", other: Client | None = None
-    ) -> AsyncIterator[ClientSession]:
+    async def run(client: Client, other: Client | None = None) -> AsyncIterator[ClientSession]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         text = (ROOT / "ops" / "nginx.conf").read_text()
@@ -75,7 +73,6 @@ def proxy(tmp_path: Path) -> Proxy:
         for example, instance in (("8000", client), ("8001", other or client)):
             text = text.replace(f"server 127.0.0.1:{example}", f"server 127.0.0.1:{instance.port}")
         text = text.replace("/var/cache/movie-catalogue", str(tmp_path / "cache"))
-        text = text.replace("proxy_http_version 1.1", f"proxy_http_version {version}")
         text = text.replace("lock_timeout 200ms", "lock_timeout 60s")  # on a busy machine
         main = tmp_path / "nginx.conf"
         main.write_text(MAIN.format(folder=tmp_path, servers=text))
@@ -155,16 +152,6 @@ async def test_links_of_a_long_search_pass(proxied: ClientSession) -> None:
     async with proxied.get(f"/v1/movies?{query}") as response:
         assert response.status == 200
         assert len(response.headers["Link"]) > 2 * len(query)
-
-
-async def test_a_stream_is_refused_by_nginx_s_default_version(client: Client, proxy: Proxy) -> None:
-    """It would take a list that is cut off for complete, and so would its clients."""
-    async with proxy(client, "1.0") as session:
-        page = await session.get("/v1/movies")
-        stream = await session.get("/v1/movies", headers={"Accept": "text/csv"})
-
-        assert (page.status, stream.status) == (200, 426)
-        assert "set `proxy_http_version 1.1`" in (await stream.json(content_type=None))["detail"]
 
 
 @pytest.mark.parametrize("path", LISTS)

@@ -11,7 +11,17 @@ import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
 from psycopg2.extensions import parse_dsn
-from support import Environment, add_client, bearer, run_command, run_here, until, with_user
+from support import (
+    Capture,
+    Environment,
+    Patch,
+    add_client,
+    bearer,
+    run_command,
+    run_here,
+    until,
+    with_user,
+)
 
 from service.database import clearing
 from service.database.embedded import find_programs
@@ -91,7 +101,7 @@ def roles(owned: str, migrated: str) -> Roles:
 
 
 async def test_the_application_role_serves_requests(
-    roles: Roles, start: Start, capsys: pytest.CaptureFixture[str]
+    roles: Roles, start: Start, capsys: Capture
 ) -> None:
     """Every kind of request and the readiness check."""
     client = await start(database__url=roles.app)
@@ -135,7 +145,7 @@ async def test_the_application_role_looks_clients_up(roles: Roles, start: Start)
 
 
 async def test_the_start_warns_of_the_owner(
-    roles: Roles, start: Start, environment: Environment, capsys: pytest.CaptureFixture[str]
+    roles: Roles, start: Start, environment: Environment, capsys: Capture
 ) -> None:
     """Requests need no such rights; the check of the queries is a command for the owner."""
     client = await start(database__url=roles.owner)
@@ -324,9 +334,7 @@ def test_later_tables_can_only_be_read(
     assert query(roles.app, "select text from audit") == [("a",), ("b",)]
 
 
-async def test_the_application_role_clears(
-    roles: Roles, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_application_role_clears(roles: Roles, start: Start, monkeypatch: Patch) -> None:
     """Changes and keys that have expired."""
     monkeypatch.setattr(clearing, "INTERVAL_S", 0.1)
     client = await start(database__url=roles.app)

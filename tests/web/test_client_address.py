@@ -9,6 +9,7 @@ import pytest
 from aiohttp import ClientSession, UnixConnector
 from conftest import Client, Start
 from multidict import CIMultiDict
+from support import Capture
 from wire import exchange
 
 from service.app import create_app
@@ -17,8 +18,6 @@ from service.web.runner import Runner
 
 PEER = "127.0.0.1"
 TRUSTED = ("127.0.0.0/8", "10.0.0.0/8", "fd00::/8")
-
-Capture = pytest.CaptureFixture[str]
 
 
 def read_client(capsys: Capture) -> str:

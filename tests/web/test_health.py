@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import AWAY, Client, Start
-from support import Execute, until
+from support import Capture, Execute, Patch, until
 
 from service import __version__, genres
 from service.changes import feed as changes
@@ -22,25 +22,15 @@ async def test_the_index_has_paths_that_exist(client: Client) -> None:
 
 
 async def test_the_healthcheck_tells_environment_and_version(start: Start) -> None:
-    """GET /v1/healthcheck returns environment and version, without an envelope."""
-    client = await start(service__environment="staging")
+    """Without an envelope; the commit, too, if the deployment names it."""
+    for commit, named in (("", {}), ("4a74d18", {"commit": "4a74d18"})):
+        client = await start(service__environment="staging", service__commit=commit)
 
-    response = await client.get("/v1/healthcheck")
+        response = await client.get("/v1/healthcheck")
 
-    assert response.status == 200
-    assert await response.json() == {
-        "status": "available",
-        "system_info": {"environment": "staging", "version": __version__},
-    }
-
-
-async def test_the_healthcheck_tells_the_commit_if_the_deployment_names_it(start: Start) -> None:
-    """Otherwise there is no such field, and the response is the one of earlier releases."""
-    client = await start(service__commit="4a74d18")
-
-    health = await (await client.get("/v1/healthcheck")).json()
-
-    assert health["system_info"]["commit"] == "4a74d18"
+        system = {"environment": "staging", "version": __version__} | named
+        assert response.status == 200
+        assert await response.json() == {"status": "available", "system_info": system}
 
 
 async def test_liveness_does_not_need_the_database(start: Start) -> None:
@@ -75,7 +65,7 @@ async def test_ready_with_migrations_that_dbmate_applied(start: Start, execute: 
 
 
 async def test_a_change_of_readiness_is_one_line(
-    client: Client, execute: Execute, capsys: pytest.CaptureFixture[str]
+    client: Client, execute: Execute, capsys: Capture
 ) -> None:
     """With its reason, however often somebody asks."""
     execute("create table kept as select * from schema_migrations; truncate schema_migrations")
@@ -104,11 +94,7 @@ async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute:
 
 @pytest.mark.parametrize("path", ["/v1/movies", "/v1/genres"])
 async def test_no_failure_is_remembered_once_the_database_is_ready(
-    start: Start,
-    database: str,
-    execute: Execute,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
+    start: Start, database: str, execute: Execute, monkeypatch: Patch, path: str
 ) -> None:
     """Lists name the place where the feed goes on at once: without it, clients take it for off."""
     monkeypatch.setattr(changes, "END_S", 60)

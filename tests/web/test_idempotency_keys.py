@@ -42,15 +42,6 @@ async def test_a_key_is_stored_without_its_quotes(client: Client, execute: Execu
         assert execute("select key from idempotency_keys") == [(key,)]
 
 
-async def test_quotes_do_not_change_a_key(client: Client) -> None:
-    """A client may start to use the draft's form with quotes."""
-    first = await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": "a"})
-    again = await client.post("/v1/movies", json=MOANA, headers={"Idempotency-Key": '"a"'})
-
-    assert again.headers["Location"] == first.headers["Location"]
-    assert again.headers["Idempotency-Replayed"] == "true"
-
-
 async def test_an_invalid_key_is_refused(client: Client, execute: Execute) -> None:
     """The 400 says what is expected; no movie is created. Of two keys, none can apply."""
     for keys in [*([key] for key in INVALID), ["a", "a"]]:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from conftest import MOANA, Client, Service, Start
 from pytest_aiohttp import AiohttpClient
-from support import get_app, until
+from support import Capture, Patch, get_app, until
 
 from service.errors import OperatorError
 from service.web import runner as http_runner
@@ -70,6 +70,14 @@ async def read_to_the_end(stream: Stream) -> bytes:
         return b""
 
 
+async def test_an_idle_connection_ends(start: Start, connect: Connect) -> None:
+    """After `keepalive_timeout`."""
+    stream = await connect(await start(server__keepalive_timeout=0.2))
+    await request(stream)
+
+    assert await read_to_the_end(stream) == b""
+
+
 async def test_the_rest_of_a_refused_body_is_read(client: Client, connect: Connect) -> None:
     """Otherwise the client would get a reset in place of the response."""
     reader, writer = await connect(client)
@@ -101,9 +109,7 @@ async def with_pages(aiohttp_client: AiohttpClient, settings: Any) -> Any:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="of Linux")
-async def test_a_response_that_is_not_read_ends(
-    with_pages: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_response_that_is_not_read_ends(with_pages: Any, monkeypatch: Patch) -> None:
     """The kernel ends the connection after a while; others are not affected."""
     monkeypatch.setattr(http_runner, "UNREAD_MAX_MS", 500)
     client = await with_pages()
@@ -130,7 +136,7 @@ async def begin_request(stream: Stream) -> None:
 
 
 async def test_too_many_connections_are_refused(
-    start: Start, capsys: pytest.CaptureFixture[str], connect: Connect
+    start: Start, capsys: Capture, connect: Connect
 ) -> None:
     """At once; those that are open are served, the log has one line, and then there is room."""
     client = await start(server__max_connections=2)

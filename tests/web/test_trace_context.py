@@ -1,13 +1,11 @@
 """Tests the trace of a request in the log: `traceparent` of W3C's Trace Context."""
 
-import pytest
 from conftest import Client
 from multidict import CIMultiDict
+from support import Capture
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
-
-Capture = pytest.CaptureFixture[str]
 
 
 async def log_request(client: Client, capsys: Capture, *traceparents: str) -> str:

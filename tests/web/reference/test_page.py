@@ -392,18 +392,9 @@ async def test_the_client_to_copy_runs_in_a_browser(
     server = await aiohttp_server(pages)
     await page.show(str(server.make_url("/")), width=800, height=600)
 
-    # The first batch gets an entry that may succeed later.
     script_of_page = """import("/movies.mjs").then(async ({ Catalogue, Copy, Problem }) => {
-      const catalogue = new Catalogue(API), send = fetch;
-      let batches = 0;
-      globalThis.fetch = async (...request) => {
-        const response = await send(...request);
-        if (response.status !== 207 || batches++) return response;
-        const content = await response.json();
-        content.results[0] = { status: 429, problem: {} };
-        return new Response(JSON.stringify(content), { status: 207, headers: response.headers });
-      };
-      const copy = new Copy(), { id } = await catalogue.create(MOVIE);
+      const catalogue = new Catalogue(API), copy = new Copy();
+      const { id } = await catalogue.create(MOVIE);
       await copy.update(catalogue);
       const { year } = await catalogue.change(id, () => ({ year: 2000 }));
       const results = await catalogue.createMany([MOVIE, { ...MOVIE, year: 1 }], "a key");
@@ -411,17 +402,10 @@ async def test_the_client_to_copy_runs_in_a_browser(
       for await (const movie of catalogue.movies({ page_size: 1 })) listed.push(movie.id);
       const isNew = () => copy.movies.size === 2 && copy.movies.get(id).year === year;
       while (!isNew()) await copy.update(catalogue);
-      const failures = [];
-      for (const use of [() => catalogue.create({}), () => catalogue.change("7", () => ({}))]) {
-        const describe = (error) => error instanceof Problem ? error.status : error.message;
-        await use().catch((error) => failures.push(describe(error)));
-      }
-      return [year, batches, results.map(({ status }) => status), listed.length, failures];
+      const refused = await catalogue.create({}).catch((error) => error instanceof Problem);
+      return [year, results.map(({ status }) => status), listed.length, refused];
     })"""
     api = json.dumps(str(catalogue.make_url("")))
     filled = script_of_page.replace("API", api).replace("MOVIE", json.dumps(MOANA))
 
-    year, batches, statuses, listed, (invalid, wrong_id) = await page.evaluate(filled)
-
-    assert (year, batches, statuses, listed, invalid) == (2000, 2, [201, 422], 2, 422)
-    assert wrong_id == "id: expected a whole number up to 2^53 - 1, got 7 (string)"
+    assert await page.evaluate(filled) == [2000, [201, 422], 2, True]
