@@ -258,6 +258,7 @@ class QueryRegistry:
 
     def __init__(self, config: Config, read_files: Callable[[], Mapping[str, Query]]) -> None:
         self.queries = LoadedQueries()
+        self.on_reload: Callable[[], None] = lambda: None  # called when queries were replaced
         self._read_files = read_files
         # While the queries of a reload are not verified in full: the queries before it.
         self._former: Mapping[str, Query] | None = None
@@ -340,6 +341,7 @@ class QueryRegistry:
     def _replace(self, queries: Mapping[str, Query]) -> None:
         self.queries.clear()
         self.queries.update(queries)
+        self.on_reload()
 
     async def _verify_soon(self, found: Mapping[str, Query]) -> bool:
         """Verify the queries, again and again while a lock or an outage prevents that."""
