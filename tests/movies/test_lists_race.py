@@ -32,8 +32,7 @@ def writing(url: str, file: Path) -> Iterator[memoryview]:
     file.write_bytes(bytes(8 * WRITERS))
     program = [sys.executable, race_writer.__file__, url]
     writers = [
-        subprocess.Popen([*program, str(number + 1), str(file)])
-        for number in range(WRITERS)
+        subprocess.Popen([*program, str(number + 1), str(file)]) for number in range(WRITERS)
     ]
     try:
         with file.open("r+b") as opened_file:
