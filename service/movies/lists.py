@@ -32,9 +32,8 @@ Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
 class Lists:
     """The handler of lists; `begin_copy`: returns headers for a list of all movies.
 
-    A page comes from the cache. Requests for the same page that wait while it is fetched share the
-    next fetch, and its encoded body. Each page has a batcher of its own, which lives as long as
-    requests wait for it.
+    Requests for the same page that wait while it is fetched share the next fetch, and its encoded
+    body. Each page has a batcher of its own, which lives as long as requests wait for it.
     """
 
     store: Store[Movie]
@@ -91,8 +90,7 @@ class Lists:
             more["suggestions"] = await self.suggestions.find(query.filter, waiting)
         encoded = _encode(query, page, more, headers)
         if more.get("suggestions") != []:  # there may only have been no time for some
-            # Compressed, it is not longer; many requests may never want it compressed.
-            size = 2 * len(encoded.content.body) + PAGE_BYTES
+            size = 2 * len(encoded.content.body) + PAGE_BYTES  # it may be compressed, too
             self.cache.keep(query, encoded, size, start)
         return {0: encoded}
 
