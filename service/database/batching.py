@@ -29,6 +29,9 @@ MAX_ROWS = 128
 MAX_WAITING = 1000
 MAX_WAITING_FOR_KEY = 100
 MAX_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
+# With `takes_all`, a statement still takes only half of so many rows: then the database works
+# while the event loop responds. One list for 64 clients: 4,070 responses/s, 3,320 with all rows.
+HALVED_ROWS = range(17, 129)
 NO_LIMIT = nullcontext()  # instead of slots
 
 
@@ -47,20 +50,22 @@ Run = Callable[[Rows[Result]], Awaitable[Mapping[int, Result]]]
 Outcome = Mapping[int, Result] | Exception
 
 
-def count_rows(sizes: Sequence[int], last_rows: int, max_rows: int) -> int:
+def count_rows(sizes: Sequence[int], last_rows: int, max_rows: int, *, takes_all: bool) -> int:
     """Return how many of the waiting rows, first in, first out, the next statement takes.
 
     `sizes`: of their payloads, in bytes; `last_rows`: of the last statement, whose clients will
     soon send their next requests. A statement takes half of both together: the database works on
-    one half while clients get the other half.
+    one half while clients get the other half. With `takes_all`, it takes all that wait, but for
+    `HALVED_ROWS`.
     """
-    most = min((len(sizes) + last_rows + 1) // 2, max_rows, len(sizes))
+    half = (len(sizes) + last_rows + 1) // 2
+    most = len(sizes) if takes_all and len(sizes) not in HALVED_ROWS else half
     total = 0
-    for number, size in enumerate(sizes[:most]):
+    for number, size in enumerate(sizes[: min(most, max_rows)]):
         total += size
         if number and total > MAX_BYTES:
             return number
-    return most
+    return min(most, max_rows, len(sizes))
 
 
 def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
@@ -85,7 +90,7 @@ class Batcher(Generic[Result]):
     result gives None. `exclusive`: a key may be in one running statement only, once.
     `is_repeatable`: a row may be executed twice. `rows_metric`: of the rows of each shared
     statement. `slots`: a statement runs in one of them, and rows may join it until it has its
-    slot.
+    slot. `takes_all`: all rows have the same result (`count_rows`).
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -98,9 +103,11 @@ class Batcher(Generic[Result]):
         is_repeatable: bool = False,
         rows_metric: Histogram | Off = OFF,
         slots: AbstractAsyncContextManager[None] = NO_LIMIT,
+        takes_all: bool = False,
     ) -> None:
         self._run = run
         self._slots = slots
+        self._takes_all = takes_all
         self._exclusive = exclusive
         self._is_repeatable = is_repeatable
         self._rows_metric = rows_metric
@@ -196,7 +203,7 @@ class Batcher(Generic[Result]):
     def _take_rows(self) -> list[SharedRow[Result]]:
         """Take rows for a statement, and drop those whose requests were cancelled."""
         sizes = [len(row.payload) for row in self._next]
-        number = count_rows(sizes, self._last_rows, self._max_rows)
+        number = count_rows(sizes, self._last_rows, self._max_rows, takes_all=self._takes_all)
         taken = [self._next.popleft() for _ in sizes[:number]]
         rows = [row for row in taken if not row.result.done()]
         if self._exclusive and len(rows) < number:

@@ -65,8 +65,13 @@ class Lists:
     async def _share_fetch(self, query: ListQuery, context: RequestContext) -> EncodedPage:
         batcher = self._batchers.get(query)
         if not batcher:
-            fetch = partial(self._fetch, query)
-            batcher = Batcher(fetch, self.sharing, max_rows=MAX_WAITING, slots=self.slots)
+            batcher = Batcher(
+                partial(self._fetch, query),
+                self.sharing,
+                max_rows=MAX_WAITING,
+                slots=self.slots,
+                takes_all=True,
+            )
             if self.sharing.enabled:
                 self._batchers[query] = batcher
         return cast("EncodedPage", await batcher.submit(0, context=context))

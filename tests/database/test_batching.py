@@ -87,28 +87,32 @@ async def hold(
 
 
 @pytest.mark.parametrize(
-    ("sizes", "last_rows", "expected"),
+    ("sizes", "last_rows", "takes_all", "expected"),
     [
         # Half of the rows that wait and of those that were sent last; at least one.
-        ([1], 0, 1),
-        ([1] * 3, 0, 2),
-        ([1] * 4, 4, 4),
-        ([1] * 5, 3, 4),
-        ([1] * 2, 20, 2),
-        ([], 9, 0),
+        ([1], 0, False, 1),
+        ([1] * 3, 0, False, 2),
+        ([1] * 4, 4, False, 4),
+        ([1] * 5, 3, False, 4),
+        ([1] * 2, 20, False, 2),
+        ([], 9, False, 0),
         # Up to 10 rows, here.
-        ([1] * 30, 0, 10),
+        ([1] * 30, 0, False, 10),
         # Up to `MAX_BYTES`, or one row that has more.
-        ([MAX_BYTES - 1, 1, 1], 3, 2),
-        ([MAX_BYTES, 1], 2, 1),
-        ([MAX_BYTES + 1, 1], 2, 1),
+        ([MAX_BYTES - 1, 1, 1], 3, False, 2),
+        ([MAX_BYTES, 1], 2, False, 1),
+        ([MAX_BYTES + 1, 1], 2, False, 1),
+        # All rows with one result, unless there are 17 to 128.
+        ([1] * 9, 0, True, 9),
+        ([1] * 11, 0, True, 10),
+        ([1] * 17, 0, True, 9),
     ],
 )
 def test_a_statement_takes_some_of_the_rows_that_wait(
-    sizes: list[int], last_rows: int, expected: int
+    sizes: list[int], last_rows: int, expected: int, *, takes_all: bool
 ) -> None:
     """`sizes` are those of the waiting rows."""
-    assert count_rows(sizes, last_rows, 10) == expected
+    assert count_rows(sizes, last_rows, 10, takes_all=takes_all) == expected
 
 
 async def test_each_request_gets_its_own_result(statements: Statements) -> None:
@@ -415,7 +419,7 @@ async def test_rows_join_a_statement_until_it_has_its_place(statements: Statemen
     slots = Slots(make_pool(60), 1)
     first = Batcher(statements.run, SETTINGS, slots=slots)
     (running,) = await hold(first, statements)
-    second = Batcher(statements.run, SETTINGS, slots=slots)
+    second = Batcher(statements.run, SETTINGS, slots=slots, takes_all=True)
     (early,) = send_all(second, 1)
     await asyncio.sleep(2 * SLOW_S)  # a statement that runs for so long gets another one beside it
 
@@ -425,7 +429,7 @@ async def test_rows_join_a_statement_until_it_has_its_place(statements: Statemen
     statements.may_end.set()
     await asyncio.gather(running, early, *late)
 
-    assert statements.sent == [[0], [1, 2], [3]]
+    assert statements.sent == [[0], [1, 2, 3]]
 
 
 async def test_without_a_place_in_time_rows_are_refused(statements: Statements) -> None:
@@ -449,10 +453,10 @@ async def test_without_a_place_in_time_rows_are_refused(statements: Statements) 
 
 async def test_rows_of_the_same_key_are_not_sent_again_alone(statements: Statements) -> None:
     """After an error, each of them would fail like all."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run, SETTINGS, takes_all=True)
     statements.find_error = lambda _: Contended("a timeout")
 
     results = await asyncio.gather(*send_all(batcher, 1, 1, 1), return_exceptions=True)
 
     assert [type(result) for result in results] == [Contended] * 3
-    assert statements.sent == [[1, 1], [1]]
+    assert statements.sent == [[1, 1, 1]]
