@@ -83,6 +83,52 @@ left join lateral (
 left join movies as m on m.id = c.movie_id
 order by c.transaction, c.id;
 
+-- name: detect_changes(since)
+-- \set since null
+-- set: transaction_read_only = on
+-- set: statement_timeout = 250ms
+-- Whether a list that the service has in memory is still right: returns the snapshot of this statement, and whether a
+-- transaction that it sees, and that the snapshot `since` did not see, has changed movies. Such a transaction began
+-- behind that snapshot (pg_snapshot_xmax), or was running in it (pg_snapshot_xip). Each is a look-up in the primary key,
+-- also if the table was never analysed: the order and the limit see to that. Changes at or behind the end of this
+-- statement's snapshot are of a restored dump, as in get_changes.
+-- state: if it is another one, numbers of transactions cannot be compared, and all lists are fetched anew. It changes
+-- when the feed begins anew, is restored or is cleared; when it is another database or server, or one that was started
+-- since; and with each checkpoint, because one ends the recovery from a crash. After a crash, PostgreSQL gives numbers
+-- again whose transactions were not in the WAL yet.
+-- Without a row, nothing is known: the feed is off, or this is a standby, whose snapshots list no running transactions.
+select
+  pg_current_snapshot()::text as snapshot,
+  concat_ws(
+    ' ', f.id, f.tableoid, f.cleared_to, (select d.oid from pg_database as d where d.datname = current_database()),
+    pg_postmaster_start_time(), (pg_control_checkpoint()).checkpoint_lsn
+  ) as state,
+  coalesce(
+    (
+      select true
+      from movie_changes as c
+      where c.transaction >= pg_snapshot_xmax(:since::pg_snapshot)
+        and c.transaction < pg_snapshot_xmax(pg_current_snapshot())
+      order by c.transaction, c.id
+      limit 1
+    ),
+    (
+      select true
+      from pg_snapshot_xip(:since::pg_snapshot) as r (transaction)
+      cross join lateral (
+        select from movie_changes as c
+        where c.transaction = r.transaction
+        order by c.id
+        limit 1
+      ) as c
+      limit 1
+    ),
+    false
+  ) as has_changed
+from movie_feed as f
+where f.is_on
+  and not pg_is_in_recovery();
+
 -- name: measure_changes_delay()
 -- set: transaction_read_only = on
 -- Returns for how many seconds an open transaction has held back the first change that get_changes cannot return

@@ -19,6 +19,7 @@ from service.clients.access import AccessControl
 from service.clients.clients import Clients
 from service.clients.limits import Limits
 from service.config import Config, Operations
+from service.database.cache import ResultCache
 from service.database.clearing import Clearing
 from service.database.listing import Listing
 from service.database.pool import Pool, Slots
@@ -45,6 +46,7 @@ from service.web.bodies import BodyReader
 from service.web.health import Health
 from service.web.middleware import RequestCycle
 from service.web.operators import MetricsPage, make_operations_routes
+from service.web.pages import EncodedPage
 from service.web.reference import handlers as reference
 from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
@@ -164,6 +166,10 @@ def _make_routes(
         if sources.replicas:
             sources.replicas.read_attachment = feed.read_end
     bodies = BodyReader(server.body_timeout)
+    # On replicas, a list may be older; without sharing, each request has statements of its own.
+    can_cache = bool(feed and not sources.replicas and config.sharing.enabled)
+    cache = ResultCache[EncodedPage](statements, config.sharing, is_on=can_cache)
+    sources.files.on_reload = cache.clear
     max_lag = config.database.max_replica_lag if sources.replicas else 0
     lists = Lists(
         store,
@@ -174,6 +180,7 @@ def _make_routes(
         Slots(pool, choose_limits(config)[LISTS] * (1 + len(config.database.replica_urls))),
         server.max_streams > 0,
         server.cache_seconds,
+        cache,
     )
     routes = [
         *movies.make_routes(

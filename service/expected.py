@@ -6,7 +6,7 @@ from service import genres
 from service.changes import feed as changes
 from service.clients import administration, clients
 from service.config import Config
-from service.database import clearing, query_files, verification
+from service.database import cache, clearing, query_files, verification
 from service.database import replicas as replication
 from service.database.query import Expected, Query
 from service.movies import exporting, filters, importing
@@ -15,6 +15,7 @@ from service.movies.movie import MOVIES
 
 EXPECTED: Mapping[str, Expected] = {
     **administration.QUERIES,
+    **cache.QUERIES,
     **changes.QUERIES,
     **clearing.QUERIES,
     **clients.QUERIES,

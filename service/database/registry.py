@@ -34,6 +34,7 @@ class QueryRegistry:
 
     def __init__(self, config: Config, read_files: Callable[[], Mapping[str, Query]]) -> None:
         self.queries = LoadedQueries()
+        self.on_reload: Callable[[], None] = lambda: None  # called when queries were replaced
         self._read_files = read_files
         self._versions: Sequence[str] = []  # of the migrations
         self._missing = ""  # which migration is, as it was logged
@@ -93,4 +94,5 @@ class QueryRegistry:
         self.queries.clear()
         self.queries.update(found)
         self._versions = versions
+        self.on_reload()
         log.info("queries reloaded", changed=changed)

@@ -9,7 +9,9 @@ from weakref import WeakValueDictionary
 from aiohttp import hdrs, web
 
 from service.config import Sharing
+from service.context import RequestContext
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
+from service.database.cache import ResultCache
 from service.database.listing import Listing
 from service.database.paging import Page
 from service.database.pool import Slots
@@ -22,6 +24,7 @@ from service.web.contexts import CONTEXT
 from service.web.pages import EncodedPage, encode_page, make_link
 from service.web.responses import cacheable_response, make_content
 
+PAGE_BYTES = 4096  # of a page in memory, besides its body
 Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
 
 
@@ -41,6 +44,7 @@ class Lists:
     slots: Slots
     has_streams: bool
     cache_seconds: int
+    cache: ResultCache[EncodedPage]
     _batchers: Batchers = field(default_factory=WeakValueDictionary, init=False)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
@@ -52,6 +56,13 @@ class Lists:
         query = parse_list_query(request)
         if query.ids:
             return await self._list_ids(request, query)
+        page = await self.cache.get(query, request[CONTEXT])
+        page = page or await self._share_fetch(query, request[CONTEXT])
+        # Copies of all movies are made page by page: none may be older than the first one's cursor.
+        is_later_copy = query.place.key is not None and query.filter == Filter()
+        return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
+
+    async def _share_fetch(self, query: ListQuery, context: RequestContext) -> EncodedPage:
         batcher = self._batchers.get(query)
         if not batcher:
             batcher = Batcher(
@@ -63,14 +74,11 @@ class Lists:
             )
             if self.sharing.enabled:
                 self._batchers[query] = batcher
-        page = cast("EncodedPage", await batcher.submit(0, context=request[CONTEXT]))
-        # Copies of all movies are made page by page: none may be older than the first one's cursor.
-        is_later_copy = query.place.key is not None and query.filter == Filter()
-        return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
+        return cast("EncodedPage", await batcher.submit(0, context=context))
 
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
         """Fetch and encode the page for the requests of these rows, which all have the key 0."""
-        waiting, headers = list_contexts(rows), dict[str, str]()
+        waiting, headers, start = list_contexts(rows), dict[str, str](), self.cache.start()
         if self.begin_copy and query.is_whole_list:  # before the list: no change may be missed
             # A replica must show what any of the requests must show: one is enough.
             headers |= await self.begin_copy(waiting[0])
@@ -80,7 +88,11 @@ class Lists:
         more = {}
         if query.filter.title and not page.total:
             more["suggestions"] = await self.suggestions.find(query.filter, waiting)
-        return {0: _encode(query, page, more, headers)}
+        encoded = _encode(query, page, more, headers)
+        if more.get("suggestions") != []:  # there may only have been no time for some
+            size = 2 * len(encoded.content.body) + PAGE_BYTES  # it may be compressed, too
+            self.cache.keep(query, encoded, size, start)
+        return {0: encoded}
 
     async def _list_ids(
         self, request: web.Request, query: ListQuery, form: Form | None = None

@@ -157,6 +157,14 @@ class Metrics:
         )
 
         # The catalogue.
+        self.list_pages = counter(
+            "catalogue_list_pages_total",
+            "Pages of lists: sent from memory, or fetched from the database for requests together.",
+            ("source",),
+        )
+        self.pages_ended = counter(
+            "catalogue_list_pages_ended_total", "Pages in memory that a change has ended."
+        )
         self.idempotency_keys = gauge(
             "catalogue_idempotency_keys",
             "Stored idempotency keys, by PostgreSQL's estimate.",

@@ -340,6 +340,7 @@ def test_the_feed_may_be_off(settings: Callable[..., Config], reports: list[str]
     assert reports == [
         "not tested: changes: the feed is off",
         "not tested: changes, cleared: the feed is off",
+        "not tested: changes, detected: the feed is off",
     ]
 
 

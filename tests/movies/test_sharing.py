@@ -1,6 +1,7 @@
 """Tests shared statements over HTTP: clients notice no difference."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from support import (
     until,
 )
 
-from service.app import POOL
+from service.app import POOL, RELOAD_QUERIES
+from service.movies.filters import Suggestions
 
 
 async def test_a_write_is_seen_by_every_list_after_it(start: Start, database: str) -> None:
@@ -51,6 +53,53 @@ async def test_a_write_is_seen_by_every_list_after_it(start: Start, database: st
         await lists.close()
 
     assert missed == []
+
+
+async def test_a_page_is_not_kept_if_a_movie_changes_while_it_is_fetched(
+    client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the next list finds the change before the fetch has ended."""
+    add_movies(execute, "Casablanca")
+    find = Suggestions.find
+
+    async def search() -> Any:
+        return await (await client.get("/v1/movies?title=casablnca")).json()
+
+    async def change_and_find(*args: Any) -> list[str]:
+        monkeypatch.undo()
+        add_movies(execute, "Casablnca")
+        await client.get("/v1/movies")
+        return await find(*args)
+
+    for _ in range(3):
+        await client.get("/v1/movies")
+    monkeypatch.setattr(Suggestions, "find", change_and_find)
+    assert (await search())["movies"] == []
+
+    assert (await search())["metadata"]["total_records"] == 1
+
+
+async def test_a_reload_is_seen_by_the_next_list(
+    start: Start, checkout: Path, execute: Execute
+) -> None:
+    """It drops the pages that the former queries have fetched."""
+    add_movies(execute, "a")
+    client = await start(root=checkout)
+
+    async def find_title() -> str:
+        (movie,) = (await (await client.get("/v1/movies")).json())["movies"]
+        return str(movie["title"])
+
+    assert [await find_title() for _ in range(4)] == ["a"] * 4
+    file = checkout / "queries/listing.sql"
+    file.write_text(
+        file.read_text().replace("select m.id, m.title", "select m.id, upper(m.title) as title")
+    )
+    with capture_logs() as logged:
+        get_app(client)[RELOAD_QUERIES]()
+        await until(lambda: [line for line in logged if line["event"] == "queries reloaded"])
+
+    assert await find_title() == "A"
 
 
 @pytest.mark.parametrize(("method", "locked"), [("PATCH", 1), ("DELETE", 8)])

@@ -170,6 +170,21 @@ async def test_each_429_is_counted(start: Start) -> None:
     assert after["limited_total{limit=rate}"] == refused
 
 
+async def test_pages_of_lists(start: Start, execute: Execute) -> None:
+    """By their source, and those in memory that a change has ended."""
+    client = await start(operations__token=TOKEN)
+    for _ in range(4):  # the first two are fetched: only then it is known that nothing changes
+        await client.get("/v1/movies")
+    execute("insert into movies (title, year, runtime, genres) values ('a', 2000, 1, '{x}')")
+    await client.get("/v1/movies")
+
+    after = read_series(get_app(client)[CYCLE].metrics)
+
+    pages = [after[f"list_pages_total{{source={source}}}"] for source in ("memory", "database")]
+    assert pages == [2, 3]
+    assert after["list_pages_ended_total"] == 2  # one was of the time before the first check
+
+
 async def test_the_pool_and_requests_in_flight(start: Start) -> None:
     """One statement holds the only connection, another one waits for it."""
     client = await start(operations__token=TOKEN, database__max_open=1)

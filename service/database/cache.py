@@ -1,0 +1,94 @@
+"""Caches results until something changes: docs/decisions/0021-lists-from-memory.md."""
+
+import asyncio
+from collections.abc import Hashable, Mapping
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+from cachetools import LRUCache
+
+from service.config import Sharing
+from service.context import RequestContext
+from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
+from service.database.query import Expected
+from service.database.statements import Statements
+from service.errors import CatalogueError
+
+Result = TypeVar("Result")
+# The results of an epoch, each with its size, and until when it may be used, by the loop's clock.
+Epoch = LRUCache[Hashable, tuple[Result, int, float]]
+
+QUERIES: Mapping[str, Expected] = {
+    "detect_changes": Expected(
+        {"snapshot": str, "state": str, "has_changed": bool},
+        [{"since": None}, {"since": "1:2:1"}],
+        "lists from memory",
+    ),
+}
+MAX_BYTES = 32 * 1024 * 1024
+MAX_AGE_S = 60.0  # bounds what the feed of changes does not record: docs/dbas.md#changes
+
+
+class ResultCache(Generic[Result]):
+    """Caches results by their keys until something changes; without `is_on`, nothing.
+
+    What must stay true: a result has every change that was committed before the call of `get`. So
+    `get` waits for a statement that begins after the call, which the calls that wait share. If that
+    sees a change, or cannot know, a new epoch begins; a result belongs to the epoch in which its
+    first statement began.
+    """
+
+    def __init__(self, statements: Statements, sharing: Sharing, *, is_on: bool) -> None:
+        self._statements = statements
+        self._is_on = is_on
+        self._from_memory = statements.metrics.list_pages.labels("memory")
+        self._from_database = statements.metrics.list_pages.labels("database")
+        self._checks: Batcher[None] = Batcher(self._check, sharing, max_rows=MAX_WAITING)
+        self._since: str | None = None  # the snapshot of a check
+        self._state: str | None = None  # as that check returned it
+        self._epoch: Epoch[Result] = LRUCache(MAX_BYTES, itemgetter(1))
+
+    async def get(self, key: Hashable, context: RequestContext) -> Result | None:
+        """Return the result if it is cached and has every change; `context`: of the request."""
+        epoch = self._epoch
+        result, _, usable_until = epoch.get(key) or (None, 0, 0.0)
+        if result is None or usable_until < asyncio.get_running_loop().time():
+            return None
+        try:
+            await self._checks.submit(0, context=context)
+        except CatalogueError:  # `Statements` has logged it
+            return None
+        if epoch is not self._epoch:
+            return None
+        self._from_memory.inc()
+        return result
+
+    def start(self) -> tuple[Epoch[Result], float]:
+        """Return the start of a result, for `keep`; call it before its first statement."""
+        self._from_database.inc()
+        return self._epoch, asyncio.get_running_loop().time() + MAX_AGE_S
+
+    def keep(
+        self, key: Hashable, result: Result, size: int, start: tuple[Epoch[Result], float]
+    ) -> None:
+        """Cache a result of `size` bytes, unless its epoch has ended."""
+        if self._is_on and start[0] is self._epoch:
+            self._epoch[key] = result, size, start[1]
+
+    def clear(self) -> None:
+        """Begin a new epoch, without results."""
+        self._statements.metrics.pages_ended.inc(len(self._epoch))
+        self._epoch = LRUCache(MAX_BYTES, itemgetter(1))
+
+    async def _check(self, rows: Rows[None]) -> dict[int, None]:
+        """Begin a new epoch if something has changed, or if that is unknown."""
+        sent = {"since": self._since}
+        found = await self._statements.fetch(
+            "detect_changes", sent, expects_timeout=True, waiting=list_contexts(rows)
+        )
+        snapshot, state, has_changed = found[0] if found else (None, None, True)
+        if has_changed or state != self._state:
+            self.clear()
+        # If it began before another check that has ended, the next one sees that one's changes too.
+        self._since, self._state = snapshot, state
+        return {}
