@@ -37,7 +37,7 @@ from service.expected import EXPECTED, load_queries
 
 # One that the reader of the files finds, and one that PostgreSQL finds.
 MISTAKES = [
-    ("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "expected `-- name"),
+    ("-- name: get_movies(ids)", "-- nmae: get_movies(ids)", "`-- name: verb_noun"),
     ("m.title", "m.titel", "column m.titel does not exist"),
 ]
 COMMANDS = [
