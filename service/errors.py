@@ -17,33 +17,23 @@ class Failure(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A kind of error (RFC 9457); docs/clients/problems.md says what happened, and how to fix it.
-
-    `detail`: for clients; empty: they get the text of the error. `example` and `failures`: for the
-    reference, if the detail or the failures vary.
-    """
+    """A kind of error (RFC 9457); docs/clients/problems.md says what happened and how to fix it."""
 
     slug: str  # the fragment of `type`, which clients rely on
     title: str
     status: int
-    detail: str = ""
-    example: str = ""
-    failures: Sequence[Failure] = ()
+    detail: str  # for clients and the reference; an example if errors have texts of their own
 
 
 class CatalogueError(Exception):
-    """An error that clients are told about."""
+    """An error that clients are told about; its text, if there is one, is their detail."""
 
     problem: ClassVar[Problem] = Problem(
         "internal-error", "Internal server error", 500, "unexpected error; the log has the details"
     )
     failures: Sequence[Failure] = ()
     retry_after: int | None = None  # seconds, if a repeat may succeed
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers of its response."""
-        return {} if self.retry_after is None else {"Retry-After": f"{self.retry_after}"}
+    headers: Mapping[str, str] = {}  # of the response, beside Retry-After
 
 
 class Malformed(CatalogueError):
@@ -57,10 +47,7 @@ class Malformed(CatalogueError):
         "malformed-body",
         "Malformed request body",
         400,
-        example='unknown field "titel"; a movie has title, year, runtime, genres',
-        failures=[
-            Failure("titel", 'unknown field "titel"; a movie has title, year, runtime, genres')
-        ],
+        'unknown field "titel"; a movie has title, year, runtime, genres',
     )
 
     def __init__(self, mistake: str, failures: Sequence[Failure] = ()) -> None:
@@ -82,14 +69,10 @@ class Invalid(CatalogueError):
         "Validation failed",
         422,
         "the request breaks a rule of the catalogue; see errors",
-        failures=[
-            Failure("year", "must not be in the future"),
-            Failure("genres/1", "must not be repeated"),
-        ],
     )
 
     def __init__(self, failures: Sequence[Failure]) -> None:
-        super().__init__(failures)
+        super().__init__()
         self.failures = failures
 
 
@@ -97,11 +80,7 @@ class WrongParameters(Invalid):
     """A query string with wrong parameters: every failure at once."""
 
     problem = Problem(
-        "wrong-parameters",
-        "Wrong query parameters",
-        422,
-        "a query parameter is wrong; see errors",
-        failures=[Failure("year", "must be years like 1990, 1990..1999, 1990.. or ..1999")],
+        "wrong-parameters", "Wrong query parameters", 422, "a query parameter is wrong; see errors"
     )
 
 
@@ -136,7 +115,7 @@ class KeyInUse(CatalogueError):
         "idempotency-key-in-use",
         "Idempotency-Key in use",
         409,
-        example="another request with this Idempotency-Key is still running",
+        "another request with this Idempotency-Key is still running",
     )
 
 
@@ -155,7 +134,7 @@ class MalformedHeader(CatalogueError):
         "malformed-header",
         "Malformed header",
         400,
-        example='If-Match must be * or tags like "7-1", found "7-1 without quotes"',
+        'If-Match must be * or tags like "7-1", found "7-1 without quotes"',
     )
 
 
@@ -192,55 +171,40 @@ class PreconditionRequired(CatalogueError):
 class NotFound(CatalogueError):
     """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
 
-    problem = Problem("not-found", "Not found", 404, example="there is no movie with this id")
+    problem = Problem("not-found", "Not found", 404, "there is no movie with this id")
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"there is no {kind} with this id")
 
 
-class Unauthorized(CatalogueError):
-    """The request needs a token, or another one; the text says which (RFC 6750, 3).
+CHALLENGE = 'Bearer realm="movie catalogue"'  # RFC 6750, 3
 
-    `is_token_sent`: whether it had a token, which is invalid.
-    """
+
+class Unauthorized(CatalogueError):
+    """The request needs a token, or another one than the invalid one that was sent."""
 
     problem = Problem(
         "unauthorized",
         "Unauthorized",
         401,
-        example="the request needs a token; expected Authorization: Bearer mc_...",
+        "the request needs a token; expected Authorization: Bearer mc_...",
     )
 
-    def __init__(self, text: str, *, is_token_sent: bool) -> None:
+    def __init__(self, text: str = "", *, is_token_sent: bool) -> None:
         super().__init__(text)
-        self.is_token_sent = is_token_sent
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The challenge; with `error` only if a token was sent."""
-        more = ', error="invalid_token"' if self.is_token_sent else ""
-        return {"WWW-Authenticate": f"{CHALLENGE}{more}"}
+        more = ', error="invalid_token"' if is_token_sent else ""
+        self.headers = {"WWW-Authenticate": f"{CHALLENGE}{more}"}
 
 
 class Forbidden(CatalogueError):
     """The client's scopes do not include `scope`, which the request needs."""
 
-    problem = Problem(
-        "forbidden", "Forbidden", 403, example="the token does not have the scope write"
-    )
+    problem = Problem("forbidden", "Forbidden", 403, "the token does not have the scope write")
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"the token does not have the scope {scope}")
-        self.scope = scope
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The challenge (RFC 6750, 3)."""
-        more = f'error="insufficient_scope", scope="{self.scope}"'
-        return {"WWW-Authenticate": f"{CHALLENGE}, {more}"}
-
-
-CHALLENGE = 'Bearer realm="movie catalogue"'
+        more = f'error="insufficient_scope", scope="{scope}"'
+        self.headers = {"WWW-Authenticate": f"{CHALLENGE}, {more}"}
 
 
 class OriginNotAllowed(CatalogueError):
@@ -269,26 +233,16 @@ class LimitReached(CatalogueError):
         "limit-reached",
         "Too many requests",
         429,
-        example="the limit is 10 units per second, and 100 at once; this request takes 1: try again"
-        " in 3 s",
+        "the limit is 10 units per second, and 100 at once; this request takes 1: try again in 3 s",
     )
-
-    retry_after: int
 
     def __init__(self, text: str, policy: Policy, remaining: int, retry_after: int) -> None:
         super().__init__(text)
-        self.policy = policy
-        self.remaining = remaining
-        self.retry_after = retry_after
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The limit, and what is left of it (draft-ietf-httpapi-ratelimit-headers-10)."""
-        name, quota, window_s = self.policy
-        return {
-            **super().headers,
+        self.policy, self.remaining, self.retry_after = policy, remaining, retry_after
+        name, quota, window_s = policy
+        self.headers = {  # draft-ietf-httpapi-ratelimit-headers-10
             "RateLimit-Policy": f'"{name}";q={quota};w={window_s}',
-            "RateLimit": f'"{name}";r={self.remaining};t={self.retry_after}',
+            "RateLimit": f'"{name}";r={remaining};t={retry_after}',
         }
 
 
@@ -349,7 +303,7 @@ class OperatorError(Exception):
 
 
 class FileError(OperatorError):
-    """A mistake in a file of SQL; the text begins with its place."""
+    """A mistake in a file of SQL; the text begins with file and line."""
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(f"{locate(path, line)}: {problem}")
@@ -362,5 +316,5 @@ def locate(path: Path, line: int = 1) -> str:
 
 def quote(text: str) -> str:
     """Quote the client's text for a message: at most 100 characters, and valid UTF-8."""
-    shown = text if len(text) <= 100 else text[:100] + "…"  # noqa: PLR2004 - enough to recognize it
-    return '"' + shown.encode("utf-8", "backslashreplace").decode() + '"'
+    start = text if len(text) <= 100 else text[:100] + "…"  # noqa: PLR2004 - enough to recognize it
+    return '"' + start.encode("utf-8", "backslashreplace").decode() + '"'

@@ -71,25 +71,31 @@ def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, Prob
 
 def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     """Build the response to an error; log one that is not a `CatalogueError`."""
-    more = error.headers if isinstance(error, CatalogueError) else {}
     body = describe(request, error)
-    return json_response(body, {"Content-Type": CONTENT_TYPE, **more}, body["status"])
+    headers = {"Content-Type": CONTENT_TYPE}
+    if isinstance(error, CatalogueError):
+        headers |= error.headers
+        if error.retry_after is not None:
+            headers["Retry-After"] = f"{error.retry_after}"
+    return json_response(body, headers, body["status"])
 
 
 def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
     """Return the problem document of an error, and keep for the log what clients do not see."""
     context = request[CONTEXT]
     path = request.rel_url.raw_path
+    if not isinstance(error, CatalogueError) or isinstance(error, RuleBroken):
+        log.error("request failed", **context.ids, path=path[:MAX_LOGGED_LENGTH], exc_info=error)
+        return _problem_json(INTERNAL, path, context.id)
+    problem = error.problem
     if isinstance(error, Unavailable):
         context.refusal = error.refusal
     if isinstance(error, Unavailable | StatementFailed):
         context.reason = str(error)
-    if isinstance(error, CatalogueError) and not isinstance(error, RuleBroken):
-        problem = error.problem
-        failures = _failures_json(error.failures, is_query=isinstance(error, WrongParameters))
-        return _problem_json(problem, str(error), failures, path, context.id)
-    log.error("request failed", **context.ids, path=path[:MAX_LOGGED_LENGTH], exc_info=error)
-    return _problem_json(INTERNAL, "", [], path, context.id)
+    elif text := str(error):
+        problem = problem._replace(detail=text)
+    failures = _failures_json(error.failures, is_query=isinstance(error, WrongParameters))
+    return _problem_json(problem, path, context.id, failures)
 
 
 def describe_path(request: web.Request) -> str | None:
@@ -120,25 +126,24 @@ def respond_http(
     problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase)
     if reason:
         problem = problem._replace(detail=f"{problem.detail}: {reason}")
-    body = _problem_json(problem, "", [], request.rel_url.raw_path, request[CONTEXT].id)
+    body = _problem_json(problem, request.rel_url.raw_path, request[CONTEXT].id)
     return json_response(body, {"Content-Type": CONTENT_TYPE, **(headers or {})}, status)
 
 
 def example_json(problem: Problem) -> dict[str, Any]:
     """Return an example of the body of an error response."""
-    failures = _failures_json(problem.failures, is_query=problem.slug == "wrong-parameters")
-    return _problem_json(problem, problem.example, failures, "/v1/movies/7", "5a1d8b0a7c9e4f21-5")
+    return _problem_json(problem, "/v1/movies/7", "5a1d8b0a7c9e4f21-5")
 
 
 def _problem_json(
-    problem: Problem, text: str, failures: list[dict[str, str]], instance: str, request_id: str
+    problem: Problem, instance: str, request_id: str, failures: Sequence[Mapping[str, str]] = ()
 ) -> dict[str, Any]:
     return {
         # RFC 9457, 4.2.1: about:blank means "no more than its status says".
         "type": f"{REFERENCE}#{problem.slug}" if problem.slug else "about:blank",
         "title": problem.title,
         "status": problem.status,
-        "detail": problem.detail or text,
+        "detail": problem.detail,
         "instance": instance,
         **({"errors": failures} if failures else {}),
         "request_id": request_id,
