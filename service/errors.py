@@ -236,6 +236,8 @@ class LimitReached(CatalogueError):
         "the limit is 10 units per second, and 100 at once; this request takes 1: try again in 3 s",
     )
 
+    retry_after: int
+
     def __init__(self, text: str, policy: Policy, remaining: int, retry_after: int) -> None:
         super().__init__(text)
         self.policy, self.remaining, self.retry_after = policy, remaining, retry_after

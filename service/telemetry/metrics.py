@@ -6,7 +6,6 @@ sums, and what a killed worker has counted remains.
 """
 
 import asyncio
-import os
 import resource
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +15,6 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
-import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client import disable_created_metrics as hide_creation_times
 from prometheus_client.exposition import generate_latest
@@ -31,15 +29,6 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 # A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
 DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-# A kind of response takes up to 5 kB. Clients can send every method to every route; further kinds
-# are counted with the route and method "other", as a file that grows may find no space.
-MAX_RESPONSES = 250
-# The files of a process by kind, as prometheus_client names them, and more bytes than they need: it
-# maps them into memory.
-MODES = ("livesum", "livemin", "livemax", "livemostrecent")
-FILE_BYTES = {"histogram": 1 << 21, "counter": 1 << 17} | {f"gauge_{m}": 1 << 16 for m in MODES}
-
-log = structlog.get_logger()
 
 
 class Off:
@@ -74,7 +63,7 @@ class Metrics:
 
     def __init__(self, *, is_enabled: bool, folder: Path | None = None) -> None:
         hide_creation_times()  # type: ignore[no-untyped-call]
-        self.is_enabled = is_enabled and (folder is None or _reserve_files(folder))
+        self.is_enabled = is_enabled
         self._folder = folder
         self._registry = CollectorRegistry()
         self._log_lines_dropped = 0
@@ -199,7 +188,7 @@ class Metrics:
             multiprocess_mode="livemax",
         )
 
-        self._get_response = cache(self._make_response)
+        self._get_response = cache(self._requests.labels)
         self.get_statement = cache(self._make_statement)
         if self.is_enabled:
             self.add_sampler(self._sample_process)
@@ -213,12 +202,6 @@ class Metrics:
         self._get_response(method, context.route or "none", status).observe(seconds)
         if context.refusal:
             self._by_refusal[context.refusal].inc()
-
-    def _make_response(self, method: str, route: str, status: int) -> Histogram:
-        """Make the metric of these responses."""
-        if self._get_response.cache_info().currsize >= MAX_RESPONSES:
-            method = route = "other"
-        return self._requests.labels(method, route, status)
 
     def _make_statement(self, query: str) -> OfStatement:
         """Make the metrics of the statements of a query."""
@@ -284,20 +267,3 @@ class Metrics:
         if not self.is_enabled:
             return cast("Metric", OFF)
         return kind(name, text, labels, registry=self._registry, **options)
-
-
-def _reserve_files(folder: Path) -> bool:
-    """Reserve the space of this process's files; False if the disk is full.
-
-    Without it, the kernel would end the process (SIGBUS) when it counts and the disk is full.
-    """
-    try:
-        for kind, size in FILE_BYTES.items():
-            with (folder / f"{kind}_{os.getpid()}.db").open("ab") as file:
-                os.posix_fallocate(file.fileno(), 0, size)
-    except OSError as error:
-        for path in folder.glob(f"*_{os.getpid()}.db"):
-            path.unlink()
-        log.error("metrics off", reason=f"{folder}: {error.strerror}")  # noqa: TRY400
-        return False
-    return True

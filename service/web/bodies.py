@@ -6,7 +6,7 @@ import zlib
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable, quote
+from service.errors import BodyTimedOut, Malformed, quote
 from service.web.strict_json import MAX_BYTES, parse_object
 
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body
@@ -25,9 +25,6 @@ FREE_BYTES = 65_536
 TOO_COMPRESSED = (
     f"the body is compressed to less than a {MAX_RATIO}th; expected less compression, or none"
 )
-# The limit of all bodies together that have more than FREE_BYTES and are still arriving. Without
-# it, the clients of 4,000 connections could make a process hold 4 GB.
-MAX_LARGE_BYTES = 64 * 1024 * 1024
 
 
 class ClientGone(Exception):
@@ -39,12 +36,11 @@ class BodyReader:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._large_bytes = 0  # of the large bodies that are arriving
 
     async def read_object(self, request: web.Request) -> dict[str, object]:
         """Return the JSON object in the body.
 
-        Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` beyond `MAX_LARGE_BYTES`.
+        Raises `Malformed`, `BodyTimedOut` or `ClientGone`.
         """
         content = request.content
         try:
@@ -75,21 +71,11 @@ class BodyReader:
             raise Malformed(TOO_LARGE)
         if hdrs.EXPECT in request.headers and request.version >= HttpVersion11:  # RFC 9110, 10.1.1
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0  # the response itself has not begun
         body = bytearray()
-        counted = 0
-        try:
-            async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > MAX_BYTES:
-                    raise Malformed(TOO_LARGE)
-                if len(body) > FREE_BYTES:
-                    self._large_bytes += len(body) - counted
-                    counted = len(body)
-                    if self._large_bytes > MAX_LARGE_BYTES:
-                        raise Unavailable("too many large bodies", Refusal.QUEUE_FULL)
-        finally:
-            self._large_bytes -= counted
+        async for chunk in request.content.iter_any():
+            body += chunk
+            if len(body) > MAX_BYTES:
+                raise Malformed(TOO_LARGE)
         return bytes(body)
 
 

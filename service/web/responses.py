@@ -23,15 +23,7 @@ def json_response(
     payload: Mapping[str, object], headers: Mapping[str, str] = JSON_HEADERS, status: int = 200
 ) -> DirectResponse:
     """Return a response with `payload` as JSON; `headers` have its Content-Type."""
-    return DirectResponse(encode_json(payload), headers, status)
-
-
-def item_response(
-    noun: str, item: Mapping[str, object], headers: Mapping[str, str], status: int = 200
-) -> DirectResponse:
-    """Return a response with `{noun: item}`."""
-    body = orjson.dumps({noun: item}, option=JSON_OPTIONS)
-    return DirectResponse(body, {**JSON_HEADERS, **headers}, status)
+    return DirectResponse(orjson.dumps(payload, option=JSON_OPTIONS), headers, status)
 
 
 def make_content(

@@ -1,14 +1,10 @@
 """Tests that each metric changes when it should, in a running service."""
 
 import asyncio
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +18,7 @@ from service import __version__
 from service.app import POOL
 from service.errors import Refusal
 from service.telemetry.logs import get_lines
-from service.telemetry.metrics import FILE_BYTES, Metrics
+from service.telemetry.metrics import Metrics
 from service.web import health
 from service.web.middleware import CYCLE
 
@@ -276,54 +272,6 @@ async def test_every_metric_is_there_at_once(start: Start, database: str) -> Non
         for name in parse(text)
     }
     assert names == {metric.name for metric in list_metrics()}
-
-
-MAKE_METRICS = """
-import os, sys
-from pathlib import Path
-from service.telemetry import metrics
-from service.context import METHODS, RequestContext
-folder = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
-metrics.FILE_BYTES |= {"histogram": int(sys.argv[1])}
-made = metrics.Metrics(is_enabled=True, folder=folder)
-made.sample()
-for query in range(60):
-    made.get_statement(f"long_name_of_a_query_{query}")
-    made.shared_statement_rows.labels(f"long_name_of_a_query_{query}")
-for status in range(400, 440):
-    for route in range(20):
-        for method in METHODS:
-            context = RequestContext("", method, "", {}, route=f"/v1/movies/{route}")
-            made.count_response(context, status, 0.1)
-found = [f"{file.name.rpartition('_')[0]} {file.stat().st_size}" for file in folder.iterdir()]
-print(made.is_enabled, *found)
-"""
-
-
-def make_metrics(folder: Path, histogram_bytes: int) -> list[str]:
-    """Make the metrics of a worker in another process: whether they are on, and their files."""
-    done = subprocess.run(
-        [sys.executable, "-c", MAKE_METRICS, str(histogram_bytes)],
-        cwd=ROOT,
-        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()[-1].split()
-
-
-def test_a_worker_reserves_the_space_of_its_files(tmp_path: Path) -> None:
-    """All that it maps, whatever clients send: a page without space would end it (SIGBUS)."""
-    is_on, *files = make_metrics(tmp_path, FILE_BYTES["histogram"])
-
-    assert is_on == "True"
-    assert dict(zip(files[::2], map(int, files[1::2]), strict=True)) == FILE_BYTES
-
-
-def test_a_worker_without_space_serves_without_metrics(tmp_path: Path) -> None:
-    """What observes must not stop what serves."""
-    assert make_metrics(tmp_path, 1 << 60) == ["False"]
 
 
 def test_operators_read_of_every_label_and_reason() -> None:

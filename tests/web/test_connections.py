@@ -5,7 +5,7 @@ import socket
 
 import pytest
 from conftest import MOANA, Client, Start
-from support import get_app
+from support import get_app, until
 from wire import Answer, send_raw
 
 from service.web.middleware import CYCLE
@@ -93,3 +93,4 @@ async def test_a_client_that_does_not_read_fills_no_memory(client: Client) -> No
         await client.get("/v1/healthcheck")
     assert waiting() < 70_000
     writer.transport.abort()
+    await until(lambda: len(server.connections) <= 1)  # that of `client`
