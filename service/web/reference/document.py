@@ -106,10 +106,7 @@ COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
 
 
 def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
-    """Return the document of these routes.
-
-    `anonymous`: the scope of requests without a token.
-    """
+    """Return the document of these routes; `anonymous`: the scope of requests without a token."""
     spec = APISpec(
         title="The movie catalogue",
         version=__version__,
@@ -132,10 +129,10 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
         if route.operation:
             path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
             operation = _describe(route, route.operation, anonymous)
-            spec.path(path, operations={route.method.lower(): operation})
             for each in operation["responses"].values():
                 if isinstance(each, str) and each not in spec.components.responses:
                     spec.components.response(each, _problem_response(each))
+            spec.path(path, operations={route.method.lower(): operation})
     document: Json = spec.to_dict()
     return document
 
