@@ -22,15 +22,16 @@ class Problem(NamedTuple):
     slug: str  # the fragment of `type`, which clients rely on
     title: str
     status: int
-    detail: str  # for clients and the reference; an example if errors have texts of their own
 
 
 class CatalogueError(Exception):
-    """An error that clients are told about; its text, if there is one, is their detail."""
+    """An error that clients are told about.
 
-    problem: ClassVar[Problem] = Problem(
-        "internal-error", "Internal server error", 500, "unexpected error; the log has the details"
-    )
+    `detail`: for clients, if the error has no text; for the reference, it is an example.
+    """
+
+    problem: ClassVar[Problem] = Problem("internal-error", "Internal server error", 500)
+    detail = "unexpected error; the log has the details"
     failures: Sequence[Failure] = ()
     retry_after: int | None = None  # seconds, if a repeat may succeed
     headers: Mapping[str, str] = {}  # of the response, beside Retry-After
@@ -43,12 +44,8 @@ class Malformed(CatalogueError):
     rules that it breaks.
     """
 
-    problem = Problem(
-        "malformed-body",
-        "Malformed request body",
-        400,
-        'unknown field "titel"; a movie has title, year, runtime, genres',
-    )
+    problem = Problem("malformed-body", "Malformed request body", 400)
+    detail = 'unknown field "titel"; a movie has title, year, runtime, genres'
 
     def __init__(self, mistake: str, failures: Sequence[Failure] = ()) -> None:
         super().__init__(mistake)
@@ -64,12 +61,8 @@ class Malformed(CatalogueError):
 class Invalid(CatalogueError):
     """Readable input that breaks rules: every failure at once."""
 
-    problem = Problem(
-        "validation-failed",
-        "Validation failed",
-        422,
-        "the request breaks a rule of the catalogue; see errors",
-    )
+    problem = Problem("validation-failed", "Validation failed", 422)
+    detail = "the request breaks a rule of the catalogue; see errors"
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__()
@@ -79,44 +72,33 @@ class Invalid(CatalogueError):
 class WrongParameters(Invalid):
     """A query string with wrong parameters: every failure at once."""
 
-    problem = Problem(
-        "wrong-parameters", "Wrong query parameters", 422, "a query parameter is wrong; see errors"
-    )
+    problem = Problem("wrong-parameters", "Wrong query parameters", 422)
+    detail = "a query parameter is wrong; see errors"
 
 
 class WrongKey(CatalogueError):
     """The Idempotency-Key header does not have the form of a key."""
 
-    problem = Problem(
-        "wrong-idempotency-key",
-        "Wrong Idempotency-Key",
-        400,
+    problem = Problem("wrong-idempotency-key", "Wrong Idempotency-Key", 400)
+    detail = (
         "expected one Idempotency-Key of 1 to 255 printable ASCII characters,"
-        ' optionally in double quotes: abc or "abc"',
+        ' optionally in double quotes: abc or "abc"'
     )
 
 
 class KeyReused(CatalogueError):
     """The Idempotency-Key was already used with other content."""
 
-    problem = Problem(
-        "idempotency-key-reused",
-        "Idempotency-Key already used",
-        422,
-        "this Idempotency-Key was already sent with another movie or batch",
-    )
+    problem = Problem("idempotency-key-reused", "Idempotency-Key already used", 422)
+    detail = "this Idempotency-Key was already sent with another movie or batch"
 
 
 class KeyInUse(CatalogueError):
     """No response to the Idempotency-Key can be sent now."""
 
     retry_after = 1
-    problem = Problem(
-        "idempotency-key-in-use",
-        "Idempotency-Key in use",
-        409,
-        "another request with this Idempotency-Key is still running",
-    )
+    problem = Problem("idempotency-key-in-use", "Idempotency-Key in use", 409)
+    detail = "another request with this Idempotency-Key is still running"
 
 
 class RuleBroken(CatalogueError):
@@ -130,48 +112,36 @@ class RuleBroken(CatalogueError):
 class MalformedHeader(CatalogueError):
     """A header of the request cannot be read."""
 
-    problem = Problem(
-        "malformed-header",
-        "Malformed header",
-        400,
-        'If-Match must be * or tags like "7-1", found "7-1 without quotes"',
-    )
+    problem = Problem("malformed-header", "Malformed header", 400)
+    detail = 'If-Match must be * or tags like "7-1", found "7-1 without quotes"'
 
 
 class BodyTimedOut(CatalogueError):
     """The request body did not arrive in time."""
 
-    problem = Problem(
-        "body-timeout", "Request timeout", 408, "the request body did not arrive in time"
-    )
+    problem = Problem("body-timeout", "Request timeout", 408)
+    detail = "the request body did not arrive in time"
 
 
 class PreconditionFailed(CatalogueError):
     """The resource does not match the conditions of the request; it was not changed."""
 
-    problem = Problem(
-        "precondition-failed",
-        "Precondition failed",
-        412,
-        "the movie does not match the conditions of the request; compare its ETag",
-    )
+    problem = Problem("precondition-failed", "Precondition failed", 412)
+    detail = "the movie does not match the conditions of the request; compare its ETag"
 
 
 class PreconditionRequired(CatalogueError):
     """This deployment requires If-Match for updates and deletes."""
 
-    problem = Problem(
-        "precondition-required",
-        "Precondition required",
-        428,
-        "updates and deletes require If-Match with the ETag of the movie",
-    )
+    problem = Problem("precondition-required", "Precondition required", 428)
+    detail = "updates and deletes require If-Match with the ETag of the movie"
 
 
 class NotFound(CatalogueError):
     """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
 
-    problem = Problem("not-found", "Not found", 404, "there is no movie with this id")
+    problem = Problem("not-found", "Not found", 404)
+    detail = "there is no movie with this id"
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"there is no {kind} with this id")
@@ -183,12 +153,8 @@ CHALLENGE = 'Bearer realm="movie catalogue"'  # RFC 6750, 3
 class Unauthorized(CatalogueError):
     """The request needs a token, or another one than the invalid one that was sent."""
 
-    problem = Problem(
-        "unauthorized",
-        "Unauthorized",
-        401,
-        "the request needs a token; expected Authorization: Bearer mc_...",
-    )
+    problem = Problem("unauthorized", "Unauthorized", 401)
+    detail = "the request needs a token; expected Authorization: Bearer mc_..."
 
     def __init__(self, text: str = "", *, is_token_sent: bool) -> None:
         super().__init__(text)
@@ -199,7 +165,8 @@ class Unauthorized(CatalogueError):
 class Forbidden(CatalogueError):
     """The client's scopes do not include `scope`, which the request needs."""
 
-    problem = Problem("forbidden", "Forbidden", 403, "the token does not have the scope write")
+    problem = Problem("forbidden", "Forbidden", 403)
+    detail = "the token does not have the scope write"
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"the token does not have the scope {scope}")
@@ -210,12 +177,8 @@ class Forbidden(CatalogueError):
 class OriginNotAllowed(CatalogueError):
     """A page of an origin that is not in `cors_origins` sent a change."""
 
-    problem = Problem(
-        "origin-not-allowed",
-        "Origin not allowed",
-        403,
-        "pages of this origin may not change movies",
-    )
+    problem = Problem("origin-not-allowed", "Origin not allowed", 403)
+    detail = "pages of this origin may not change movies"
 
 
 class Policy(NamedTuple):
@@ -229,13 +192,8 @@ class Policy(NamedTuple):
 class LimitReached(CatalogueError):
     """The client has used up a limit; `remaining` units are left (`retry_after` in seconds)."""
 
-    problem = Problem(
-        "limit-reached",
-        "Too many requests",
-        429,
-        "the limit is 10 units per second, and 100 at once; this request takes 1: try again in 3 s",
-    )
-
+    problem = Problem("limit-reached", "Too many requests", 429)
+    detail = "the limit is 10 units per second; this request takes 1: try again in 3 s"
     retry_after: int
 
     def __init__(self, text: str, policy: Policy, remaining: int, retry_after: int) -> None:
@@ -269,12 +227,8 @@ class Unavailable(CatalogueError):
     """
 
     retry_after = 1
-    problem = Problem(
-        "unavailable",
-        "Service unavailable",
-        503,
-        "the service is temporarily unavailable; try again later",
-    )
+    problem = Problem("unavailable", "Service unavailable", 503)
+    detail = "the service is temporarily unavailable; try again later"
 
     def __init__(self, text: str, refusal: Refusal) -> None:
         super().__init__(text)

@@ -50,12 +50,8 @@ AT_ONCE = 10  # requests that are answered before others have their turn
 class CursorExpired(CatalogueError):
     """The feed of changes no longer has all changes after the cursor."""
 
-    problem = Problem(
-        "cursor-expired",
-        "Cursor expired",
-        410,
-        "the feed no longer has all changes after this cursor; start again with a whole list",
-    )
+    problem = Problem("cursor-expired", "Cursor expired", 410)
+    detail = "the feed no longer has all changes after this cursor; start again with a whole list"
 
 
 class FeedCursor(NamedTuple):

@@ -85,10 +85,8 @@ LIST_CHANGES = Operation(
 class FeedOff(CatalogueError):
     """This deployment has no feed."""
 
-    problem = NotFound.problem._replace(
-        detail="nothing exists at this path: the operator of this service has switched the feed of"
-        " changes off"
-    )
+    problem = NotFound.problem
+    detail = "nothing exists at this path: the operator of this service has switched the feed off"
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ CREATE_MOVIES = Operation(
         ("Preference-Applied", "Retry-After"),
         results=[
             {"status": 201, "movie": make_example(MovieOutput())},
-            {"status": 422, "problem": example_json(Invalid.problem)},
+            {"status": 422, "problem": example_json(Invalid.problem, Invalid.detail)},
         ],
     ),
 )

@@ -184,7 +184,7 @@ def _add_position(described: Json) -> Json:
 def _group_problems(slugs: Iterable[str]) -> dict[int, str]:
     """Return the component for each status: the slugs of its problems, separated by dots."""
     by_status, known = attrgetter("status", "slug"), find_problems()
-    problems = sorted((known[slug] for slug in set(slugs)), key=by_status)
+    problems = sorted((known[slug][0] for slug in set(slugs)), key=by_status)
     groups = groupby(problems, attrgetter("status"))
     return {status: ".".join(problem.slug for problem in same) for status, same in groups}
 
@@ -192,10 +192,13 @@ def _group_problems(slugs: Iterable[str]) -> dict[int, str]:
 def _problem_response(group: str) -> Json:
     """Describe the response for problems of one status, by the name of the component."""
     known = find_problems()
-    problems = [known[slug] for slug in group.split(".")]
-    examples = {p.slug: {"summary": p.title, "value": example_json(p)} for p in problems}
+    found = [known[slug] for slug in group.split(".")]
+    examples = {
+        each.slug: {"summary": each.title, "value": example_json(each, detail)}
+        for each, detail in found
+    }
     return response(
-        ", or ".join(problem.title for problem in problems),
-        PROBLEM_HEADERS.get(problems[0].status, ()),
+        ", or ".join(each.title for each, _ in found),
+        PROBLEM_HEADERS.get(found[0][0].status, ()),
         {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
     )
