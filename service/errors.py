@@ -245,8 +245,7 @@ class Contended(Unavailable):
 class StatementFailed(CatalogueError):
     """A statement failed because of a mistake in the query or the schema, not in the request.
 
-    The text is for the log only. `for_every_row`: whether the statement would fail for each of the
-    rows that share it.
+    The text is for the log only. `for_every_row`: whether it would fail for each row alone, too.
     """
 
     def __init__(self, text: str, *, for_every_row: bool) -> None:

@@ -86,7 +86,7 @@ class FeedOff(CatalogueError):
     """This deployment has no feed."""
 
     problem = NotFound.problem
-    detail = "nothing exists at this path: the operator of this service has switched the feed off"
+    detail = "nothing exists at this path: the operator has switched the feed of changes off"
 
 
 @dataclass(frozen=True)

@@ -81,16 +81,9 @@ def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
 
 
 NEW_MOVIE = make_example(MOVIE)
-WHOLE_MOVIE = describe_body(MOVIE, {"a movie": NEW_MOVIE}, "application/json")
-MOVIES = describe_body(
-    BATCH, {"two movies": {"movies": [NEW_MOVIE, NEW_MOVIE]}}, "application/json"
-)
-PATCH = describe_body(
-    MOVIE_PATCH,
-    {"two fields": {"year": 1943, "genres": ["war"]}},
-    "application/json",
-    "application/merge-patch+json",
-)
+WHOLE_MOVIE = describe_body(MOVIE, NEW_MOVIE)
+MOVIES = describe_body(BATCH, {"movies": [NEW_MOVIE, NEW_MOVIE]})
+PATCH = describe_body(MOVIE_PATCH, {"year": 1943}, "application/merge-patch+json")
 _LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
 _PAGE = json_response("The page, or the stream.", MovieList, _LIST_HEADERS)
 _PAGE["content"] |= {media_type: {"schema": STRING} for media_type in STREAMS}

@@ -41,9 +41,8 @@ def cacheable_response(
 ) -> DirectResponse:
     """Return 200 with the content, or 304 if the client has it already.
 
-    Caches may use it for `cache_seconds`, and as long again while they ask (RFC 5861). The response
-    to a token or a position is only for its client's own cache (RFC 9111, 5.2.2.7), and `Vary`
-    keeps stored responses from other tokens and positions (4.1).
+    Caches may use it for `cache_seconds`, and as long again while they ask (RFC 5861); only the
+    client's own cache if it sent a token or a `Catalogue-Position` (RFC 9111, 5.2.2.7 and 4.1).
     """
     fields = {"Vary": "Accept-Encoding", **content.headers, **(headers or {})}
     if cache_seconds:

@@ -90,11 +90,10 @@ def json_response(
     return response(description, headers, {"application/json": content})
 
 
-def describe_body(schema: Schema, examples: Json, *media_types: str) -> Json:
-    """Describe a required body, with examples by name."""
-    named = {name: {"value": example} for name, example in examples.items()}
-    content = {"schema": schema, "examples": named}
-    return {"required": True, "content": dict.fromkeys(media_types, content)}
+def describe_body(schema: Schema, example: Json, *media_types: str) -> Json:
+    """Describe a required body, in JSON and of other media types."""
+    content = {"schema": schema, "example": example}
+    return {"required": True, "content": dict.fromkeys(("application/json", *media_types), content)}
 
 
 def describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
