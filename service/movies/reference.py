@@ -44,18 +44,8 @@ PageMetadata = make_schema(
     previous_cursor=cursor_field("previous"),
     current_page=field("only with the parameter `page`", 1, minimum=1),
     last_page=field("only with the parameter `page`", 1, minimum=1),
-    suggestions=List(
-        String(),
-        metadata={
-            "description": "only if `title` finds nothing: up to five titles that come closest",
-            "examples": [["Casablanca"]],
-            "maxItems": 5,
-        },
-    ),
-    missing_ids=List(
-        Integer(metadata=BIGINT),
-        metadata={"description": "only with `id`: those without a movie"},
-    ),
+    suggestions=List(String(), metadata={"description": "titles, if `title` finds nothing"}),
+    missing_ids=List(Integer(metadata=BIGINT), metadata={"description": "only with `id`"}),
 )
 MovieList = make_schema(
     "MovieList", movies=List(Nested(MovieOutput)), metadata=Nested(PageMetadata)

@@ -20,11 +20,12 @@ from service.web.server import Connection, ConnectionLimit, ResponseReport
 
 log = structlog.get_logger()
 
-ACCEPTED_AT_ONCE = 32
 BACKLOG = 2048  # connections that may wait to be accepted; further clients retry after 1 s
 RESERVED_FILES = 128  # besides connections: log, event loop, listening sockets, DNS lookups
 UNREAD_MAX_MS = 30_000  # for a client to read what was sent
 LINGERING_S = 2.0  # for the rest of a body that was refused
+# At a stop, connections have so long for one more response, which says that the connection ends.
+LAST_RESPONSE_S = 1.0
 DRAIN_CHECK_S = 0.02
 OPERATIONS_APP = web.AppKey("operations", web.Application)
 
@@ -60,13 +61,10 @@ class Runner(web.AppRunner):
             if each.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
                 # Connections inherit it: the kernel ends one whose client does not read.
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MAX_MS)
-            # asyncio uses `backlog` also as the number of connections that it accepts at once, and
-            # each opens a file before it is counted. So it is small first, and then raised.
             loop = asyncio.get_running_loop()
             self.servers.append(
-                await loop.create_server(make_connection, sock=each, backlog=ACCEPTED_AT_ONCE)
+                await loop.create_server(make_connection, sock=each, backlog=BACKLOG)
             )
-            each.listen(BACKLOG)
 
     async def cleanup(self) -> None:
         """Report "not ready", accept no more connections, wait for requests in flight, stop."""
@@ -77,11 +75,14 @@ class Runner(web.AppRunner):
             await asyncio.sleep(self._settings.drain_delay)
         for each in self.servers:
             each.close()
-        if must_drain:  # aiohttp's own wait would not receive the bodies of these requests
-            end = loop.time() + self._settings.shutdown_timeout
-            await asyncio.sleep(DRAIN_CHECK_S)  # asyncio may still be accepting connections
-            while cycle.in_flight and loop.time() < end:  # noqa: ASYNC110 - for a stop only
-                await asyncio.sleep(DRAIN_CHECK_S)
+        if must_drain and self.server:  # aiohttp's own wait would not receive bodies
+            started, passed = loop.time(), 0.0
+            while passed < self._settings.shutdown_timeout:
+                await asyncio.sleep(DRAIN_CHECK_S)  # asyncio may still be accepting connections
+                passed = loop.time() - started
+                is_waited_for = self.server.connections and passed < LAST_RESPONSE_S
+                if not (is_waited_for or cycle.in_flight):
+                    break
         await super().cleanup()
         if self._operations:
             await self._operations.cleanup()

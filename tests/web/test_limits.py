@@ -12,12 +12,13 @@ import pytest
 from aiohttp import web
 from conftest import MOANA, Client, Service, Start
 from pytest_aiohttp import AiohttpClient
-from support import until
+from support import get_app, until
 
 from service.errors import OperatorError
 from service.web import runner as http_runner
 from service.web.compression import LargeResponse
 from service.web.direct_response import DirectResponse
+from service.web.middleware import CYCLE
 from service.web.runner import choose_max_connections
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -169,6 +170,28 @@ def test_files_limit_the_connections(settings: Any, monkeypatch: pytest.MonkeyPa
     assert choose(200) == 47
     with pytest.raises(OperatorError, match=r"^expected more than 153 open files, found 153"):
         choose(153)
+
+
+async def test_a_request_on_an_idle_connection_is_served_during_the_stop(
+    client: Client, connect: Connect
+) -> None:
+    """Its response says that the connection ends, so the client sends no other one."""
+    await client.post("/v1/movies", json=MOANA)
+    first, second = [await connect(client) for _ in range(2)]
+    for stream in (first, second):
+        await request(stream)
+    runner = client.server.runner
+    assert runner
+    stopping = asyncio.create_task(runner.cleanup())
+    await until(lambda: get_app(client)[CYCLE].is_draining)
+
+    head = await request(first)
+    rest = await read_to_the_end(second)
+
+    assert head.startswith("HTTP/1.1 200 OK\r\n")
+    assert "Connection: close\r\n" in head
+    assert rest == b""
+    await stopping
 
 
 @pytest.mark.parametrize(
