@@ -43,9 +43,8 @@ from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
 from service.web.access_log import AccessLog
 from service.web.bodies import BodyReader
-from service.web.health import Health
+from service.web.health import Health, MetricsPage, make_operations_routes
 from service.web.middleware import RequestCycle
-from service.web.operators import MetricsPage, make_operations_routes
 from service.web.pages import EncodedPage
 from service.web.reference import handlers as reference
 from service.web.reference.document import build_document

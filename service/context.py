@@ -31,6 +31,8 @@ class RequestContext:
     # `problems.describe`, and `stream_movies` for a stream that breaks off:
     refusal: Refusal | None = None  # why the response is a 503
     reason: str | None = None  # of a 5xx, for the log
+    # `DirectResponse.prepare`:
+    written: int = 0  # bytes that passed aiohttp's writer by
     # `Connection.handle_error`:
     parser_error: str | None = None  # the request is not valid HTTP: method and path are unknown
     # `Statements.fetch` and `Statements.stream`:

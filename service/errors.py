@@ -17,33 +17,24 @@ class Failure(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A kind of error (RFC 9457); docs/clients/problems.md says what happened, and how to fix it.
-
-    `detail`: for clients; empty: they get the text of the error. `example` and `failures`: for the
-    reference, if the detail or the failures vary.
-    """
+    """A kind of error (RFC 9457); docs/clients/problems.md says what happened and how to fix it."""
 
     slug: str  # the fragment of `type`, which clients rely on
     title: str
     status: int
-    detail: str = ""
-    example: str = ""
-    failures: Sequence[Failure] = ()
 
 
 class CatalogueError(Exception):
-    """An error that clients are told about."""
+    """An error that clients are told about.
 
-    problem: ClassVar[Problem] = Problem(
-        "internal-error", "Internal server error", 500, "unexpected error; the log has the details"
-    )
+    `detail`: for clients, if the error has no text; for the reference, it is an example.
+    """
+
+    problem: ClassVar[Problem] = Problem("internal-error", "Internal server error", 500)
+    detail = "unexpected error; the log has the details"
     failures: Sequence[Failure] = ()
     retry_after: int | None = None  # seconds, if a repeat may succeed
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers of its response."""
-        return {} if self.retry_after is None else {"Retry-After": f"{self.retry_after}"}
+    headers: Mapping[str, str] = {}  # of the response, beside Retry-After
 
 
 class Malformed(CatalogueError):
@@ -53,15 +44,8 @@ class Malformed(CatalogueError):
     rules that it breaks.
     """
 
-    problem = Problem(
-        "malformed-body",
-        "Malformed request body",
-        400,
-        example='unknown field "titel"; a movie has title, year, runtime, genres',
-        failures=[
-            Failure("titel", 'unknown field "titel"; a movie has title, year, runtime, genres')
-        ],
-    )
+    problem = Problem("malformed-body", "Malformed request body", 400)
+    detail = 'unknown field "titel"; a movie has title, year, runtime, genres'
 
     def __init__(self, mistake: str, failures: Sequence[Failure] = ()) -> None:
         super().__init__(mistake)
@@ -77,67 +61,44 @@ class Malformed(CatalogueError):
 class Invalid(CatalogueError):
     """Readable input that breaks rules: every failure at once."""
 
-    problem = Problem(
-        "validation-failed",
-        "Validation failed",
-        422,
-        "the request breaks a rule of the catalogue; see errors",
-        failures=[
-            Failure("year", "must not be in the future"),
-            Failure("genres/1", "must not be repeated"),
-        ],
-    )
+    problem = Problem("validation-failed", "Validation failed", 422)
+    detail = "the request breaks a rule of the catalogue; see errors"
 
     def __init__(self, failures: Sequence[Failure]) -> None:
-        super().__init__(failures)
+        super().__init__()
         self.failures = failures
 
 
 class WrongParameters(Invalid):
     """A query string with wrong parameters: every failure at once."""
 
-    problem = Problem(
-        "wrong-parameters",
-        "Wrong query parameters",
-        422,
-        "a query parameter is wrong; see errors",
-        failures=[Failure("year", "must be years like 1990, 1990..1999, 1990.. or ..1999")],
-    )
+    problem = Problem("wrong-parameters", "Wrong query parameters", 422)
+    detail = "a query parameter is wrong; see errors"
 
 
 class WrongKey(CatalogueError):
     """The Idempotency-Key header does not have the form of a key."""
 
-    problem = Problem(
-        "wrong-idempotency-key",
-        "Wrong Idempotency-Key",
-        400,
+    problem = Problem("wrong-idempotency-key", "Wrong Idempotency-Key", 400)
+    detail = (
         "expected one Idempotency-Key of 1 to 255 printable ASCII characters,"
-        ' optionally in double quotes: abc or "abc"',
+        ' optionally in double quotes: abc or "abc"'
     )
 
 
 class KeyReused(CatalogueError):
     """The Idempotency-Key was already used with other content."""
 
-    problem = Problem(
-        "idempotency-key-reused",
-        "Idempotency-Key already used",
-        422,
-        "this Idempotency-Key was already sent with another movie or batch",
-    )
+    problem = Problem("idempotency-key-reused", "Idempotency-Key already used", 422)
+    detail = "this Idempotency-Key was already sent with another movie or batch"
 
 
 class KeyInUse(CatalogueError):
     """No response to the Idempotency-Key can be sent now."""
 
     retry_after = 1
-    problem = Problem(
-        "idempotency-key-in-use",
-        "Idempotency-Key in use",
-        409,
-        example="another request with this Idempotency-Key is still running",
-    )
+    problem = Problem("idempotency-key-in-use", "Idempotency-Key in use", 409)
+    detail = "another request with this Idempotency-Key is still running"
 
 
 class RuleBroken(CatalogueError):
@@ -151,107 +112,73 @@ class RuleBroken(CatalogueError):
 class MalformedHeader(CatalogueError):
     """A header of the request cannot be read."""
 
-    problem = Problem(
-        "malformed-header",
-        "Malformed header",
-        400,
-        example='If-Match must be * or tags like "7-1", found "7-1 without quotes"',
-    )
+    problem = Problem("malformed-header", "Malformed header", 400)
+    detail = 'If-Match must be * or tags like "7-1", found "7-1 without quotes"'
 
 
 class BodyTimedOut(CatalogueError):
     """The request body did not arrive in time."""
 
-    problem = Problem(
-        "body-timeout", "Request timeout", 408, "the request body did not arrive in time"
-    )
+    problem = Problem("body-timeout", "Request timeout", 408)
+    detail = "the request body did not arrive in time"
 
 
 class PreconditionFailed(CatalogueError):
     """The resource does not match the conditions of the request; it was not changed."""
 
-    problem = Problem(
-        "precondition-failed",
-        "Precondition failed",
-        412,
-        "the movie does not match the conditions of the request; compare its ETag",
-    )
+    problem = Problem("precondition-failed", "Precondition failed", 412)
+    detail = "the movie does not match the conditions of the request; compare its ETag"
 
 
 class PreconditionRequired(CatalogueError):
     """This deployment requires If-Match for updates and deletes."""
 
-    problem = Problem(
-        "precondition-required",
-        "Precondition required",
-        428,
-        "updates and deletes require If-Match with the ETag of the movie",
-    )
+    problem = Problem("precondition-required", "Precondition required", 428)
+    detail = "updates and deletes require If-Match with the ETag of the movie"
 
 
 class NotFound(CatalogueError):
     """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
 
-    problem = Problem("not-found", "Not found", 404, example="there is no movie with this id")
+    problem = Problem("not-found", "Not found", 404)
+    detail = "there is no movie with this id"
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"there is no {kind} with this id")
 
 
+CHALLENGE = 'Bearer realm="movie catalogue"'  # RFC 6750, 3
+
+
 class Unauthorized(CatalogueError):
-    """The request needs a token, or another one; the text says which (RFC 6750, 3).
+    """The request needs a token, or another one than the invalid one that was sent."""
 
-    `is_token_sent`: whether it had a token, which is invalid.
-    """
+    problem = Problem("unauthorized", "Unauthorized", 401)
+    detail = "the request needs a token; expected Authorization: Bearer mc_..."
 
-    problem = Problem(
-        "unauthorized",
-        "Unauthorized",
-        401,
-        example="the request needs a token; expected Authorization: Bearer mc_...",
-    )
-
-    def __init__(self, text: str, *, is_token_sent: bool) -> None:
+    def __init__(self, text: str = "", *, is_token_sent: bool) -> None:
         super().__init__(text)
-        self.is_token_sent = is_token_sent
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The challenge; with `error` only if a token was sent."""
-        more = ', error="invalid_token"' if self.is_token_sent else ""
-        return {"WWW-Authenticate": f"{CHALLENGE}{more}"}
+        more = ', error="invalid_token"' if is_token_sent else ""
+        self.headers = {"WWW-Authenticate": f"{CHALLENGE}{more}"}
 
 
 class Forbidden(CatalogueError):
     """The client's scopes do not include `scope`, which the request needs."""
 
-    problem = Problem(
-        "forbidden", "Forbidden", 403, example="the token does not have the scope write"
-    )
+    problem = Problem("forbidden", "Forbidden", 403)
+    detail = "the token does not have the scope write"
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"the token does not have the scope {scope}")
-        self.scope = scope
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The challenge (RFC 6750, 3)."""
-        more = f'error="insufficient_scope", scope="{self.scope}"'
-        return {"WWW-Authenticate": f"{CHALLENGE}, {more}"}
-
-
-CHALLENGE = 'Bearer realm="movie catalogue"'
+        more = f'error="insufficient_scope", scope="{scope}"'
+        self.headers = {"WWW-Authenticate": f"{CHALLENGE}, {more}"}
 
 
 class OriginNotAllowed(CatalogueError):
     """A page of an origin that is not in `cors_origins` sent a change."""
 
-    problem = Problem(
-        "origin-not-allowed",
-        "Origin not allowed",
-        403,
-        "pages of this origin may not change movies",
-    )
+    problem = Problem("origin-not-allowed", "Origin not allowed", 403)
+    detail = "pages of this origin may not change movies"
 
 
 class Policy(NamedTuple):
@@ -265,30 +192,17 @@ class Policy(NamedTuple):
 class LimitReached(CatalogueError):
     """The client has used up a limit; `remaining` units are left (`retry_after` in seconds)."""
 
-    problem = Problem(
-        "limit-reached",
-        "Too many requests",
-        429,
-        example="the limit is 10 units per second, and 100 at once; this request takes 1: try again"
-        " in 3 s",
-    )
-
+    problem = Problem("limit-reached", "Too many requests", 429)
+    detail = "the limit is 10 units per second; this request takes 1: try again in 3 s"
     retry_after: int
 
     def __init__(self, text: str, policy: Policy, remaining: int, retry_after: int) -> None:
         super().__init__(text)
-        self.policy = policy
-        self.remaining = remaining
-        self.retry_after = retry_after
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The limit, and what is left of it (draft-ietf-httpapi-ratelimit-headers-10)."""
-        name, quota, window_s = self.policy
-        return {
-            **super().headers,
+        self.policy, self.remaining, self.retry_after = policy, remaining, retry_after
+        name, quota, window_s = policy
+        self.headers = {  # draft-ietf-httpapi-ratelimit-headers-10
             "RateLimit-Policy": f'"{name}";q={quota};w={window_s}',
-            "RateLimit": f'"{name}";r={self.remaining};t={self.retry_after}',
+            "RateLimit": f'"{name}";r={remaining};t={retry_after}',
         }
 
 
@@ -313,12 +227,8 @@ class Unavailable(CatalogueError):
     """
 
     retry_after = 1
-    problem = Problem(
-        "unavailable",
-        "Service unavailable",
-        503,
-        "the service is temporarily unavailable; try again later",
-    )
+    problem = Problem("unavailable", "Service unavailable", 503)
+    detail = "the service is temporarily unavailable; try again later"
 
     def __init__(self, text: str, refusal: Refusal) -> None:
         super().__init__(text)
@@ -335,8 +245,7 @@ class Contended(Unavailable):
 class StatementFailed(CatalogueError):
     """A statement failed because of a mistake in the query or the schema, not in the request.
 
-    The text is for the log only. `for_every_row`: whether the statement would fail for each of the
-    rows that share it.
+    The text is for the log only. `for_every_row`: whether it would fail for each row alone, too.
     """
 
     def __init__(self, text: str, *, for_every_row: bool) -> None:
@@ -349,7 +258,7 @@ class OperatorError(Exception):
 
 
 class FileError(OperatorError):
-    """A mistake in a file of SQL; the text begins with its place."""
+    """A mistake in a file of SQL; the text begins with file and line."""
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(f"{locate(path, line)}: {problem}")
@@ -362,5 +271,5 @@ def locate(path: Path, line: int = 1) -> str:
 
 def quote(text: str) -> str:
     """Quote the client's text for a message: at most 100 characters, and valid UTF-8."""
-    shown = text if len(text) <= 100 else text[:100] + "…"  # noqa: PLR2004 - enough to recognize it
-    return '"' + shown.encode("utf-8", "backslashreplace").decode() + '"'
+    start = text if len(text) <= 100 else text[:100] + "…"  # noqa: PLR2004 - enough to recognize it
+    return '"' + start.encode("utf-8", "backslashreplace").decode() + '"'

@@ -66,7 +66,7 @@ def list_metrics() -> list[Definition]:
             labels: tuple[str, ...] = (),
             **options: Any,
         ) -> Metric:
-            found.append(Definition(name, kind.__name__.lower(), labels))
+            found.append(Definition(f"catalogue_{name}", kind.__name__.lower(), labels))
             return super().add(kind, name, text, labels, **options)
 
     Recorder(is_enabled=False)

@@ -38,7 +38,6 @@ from support import (
 )
 
 from service import config
-from service.telemetry.metrics import FILE_BYTES
 
 
 def test_serve_from_its_start_to_ctrl_c(environment: Environment) -> None:
@@ -311,7 +310,6 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
         wait_until(lambda: read_metrics(port).get(requests, 0) >= 100)
         after = read_metrics(port)
         is_counted_there = folder.is_dir()
-        kept = sum(path.stat().st_size for path in folder.glob(f"*_{killed}.db"))
         process.terminate()
         process.communicate(timeout=60)
 
@@ -321,7 +319,6 @@ def test_metrics_of_two_workers_of_which_one_was_killed(environment: Environment
     assert after["catalogue_max_files"] > after["catalogue_open_files"] > 0
     assert process.returncode == 0
     assert (is_counted_there, folder.exists()) == (True, False)
-    assert kept < FILE_BYTES["histogram"] / 2
 
 
 def test_gunicorn_needs_a_database(environment: Environment) -> None:

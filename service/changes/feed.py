@@ -44,18 +44,13 @@ PAGE_CHANGES = 100
 POLL_S = 0.2  # while requests wait for changes
 END_S = 1.0  # for which the end of the feed is remembered, if it is on
 MAX_WAITING = 1000  # requests; further ones are refused
-AT_ONCE = 10  # requests that are answered before others have their turn
 
 
 class CursorExpired(CatalogueError):
     """The feed of changes no longer has all changes after the cursor."""
 
-    problem = Problem(
-        "cursor-expired",
-        "Cursor expired",
-        410,
-        "the feed no longer has all changes after this cursor; start again with a whole list",
-    )
+    problem = Problem("cursor-expired", "Cursor expired", 410)
+    detail = "the feed no longer has all changes after this cursor; start again with a whole list"
 
 
 class FeedCursor(NamedTuple):
@@ -172,27 +167,23 @@ class Feed:
                 try:
                     page, _ = await self._read(lowest)
                 except Exception as error:  # noqa: BLE001 - each request gets it
-                    await self._return(error, lowest)
+                    self._return(error, lowest)
                 else:
-                    await self._return(page, lowest)
+                    self._return(page, lowest)
                 await asyncio.sleep(POLL_S)
         finally:
             self._asking = None
 
-    async def _return(self, found: ChangePage | Exception, lowest: FeedCursor) -> None:
+    def _return(self, found: ChangePage | Exception, lowest: FeedCursor) -> None:
         """Return to each request that waits the changes after its cursor, if there are any.
 
         The changes after `lowest` were read: a request that came meanwhile with a cursor
-        before it waits for the next ones.
-
-        Requests with the same changes get the same page, which is then encoded once: 1,000 copies
-        could have 600 MB. Other requests have their turn in between.
+        before it waits for the next ones. Requests with the same changes get the same page, which
+        is then encoded once: 1,000 copies could have 600 MB.
         """
         pages: dict[int, ChangePage] = {}  # by the first of their changes
-        for number, (news, after) in enumerate(list(self._waiting.items())):
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if news.done() or news not in self._waiting or after[1:] < lowest[1:]:
+        for news, after in self._waiting.items():
+            if news.done() or after[1:] < lowest[1:]:
                 continue
             if isinstance(found, Exception):
                 news.set_exception(found)

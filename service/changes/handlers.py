@@ -50,8 +50,6 @@ class ChangesQuery(Schema):
 
 
 SCHEMA = ChangesQuery()
-
-
 ChangeSchema = make_schema(
     "Change",
     ("movie",),
@@ -73,12 +71,11 @@ _CHANGE = make_example(ChangeSchema()) | {"movie": make_example(MovieOutput())}
 LIST_CHANGES = Operation(
     "list_changes",
     "Get the changes",
-    "Returns up to 100 changes of movies (`limit`: up to 1,000) after the cursor `after`, in an"
-    " order that never misses one; without `after`, the oldest that are kept. With `wait`, the"
-    " response comes as soon as there is a change, or without changes after so many"
-    " seconds.\n\n"
-    "To keep a copy of the catalogue, get all movies with `GET /v1/movies`, and begin with the"
-    " header `Changes-Cursor` of the first page. Then send each `next_cursor` as `after`.",
+    "Returns up to 100 changes of movies (`limit`: up to 1,000) after the cursor `after`, or the"
+    " oldest that are kept. With `wait`, the response comes as soon as there is a change, or"
+    " without changes after so many seconds.\n\n"
+    "To keep a copy of the catalogue, get all movies, and begin with the `Changes-Cursor` of the"
+    " first page. Then send each `next_cursor` as `after`.",
     json_response("The changes.", ChangeList, changes=[_CHANGE]),
     describe_query(list_parameters(SCHEMA)),
     problems=("cursor-expired",),
@@ -88,10 +85,8 @@ LIST_CHANGES = Operation(
 class FeedOff(CatalogueError):
     """This deployment has no feed."""
 
-    problem = NotFound.problem._replace(
-        detail="nothing exists at this path: the operator of this service has switched the feed of"
-        " changes off"
-    )
+    problem = NotFound.problem
+    detail = "nothing exists at this path: the operator has switched the feed of changes off"
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class AccessControl:
             if client.scope < route.scope:
                 raise Forbidden(route.scope.name.lower())
         elif self.anonymous < route.scope:
-            raise Unauthorized(Unauthorized.problem.example, is_token_sent=False)
+            raise Unauthorized(is_token_sent=False)
         if self._limits.are_on:
             await self._limits.charge(context, count_units(request, route.cost))
 
@@ -66,7 +66,7 @@ class AccessControl:
         scheme, _, credentials = sent[0].replace("\t", " ").partition(" ")
         if scheme.lower() != "bearer":
             if self.anonymous < Scope.WRITE:
-                raise Unauthorized(Unauthorized.problem.example, is_token_sent=False)
+                raise Unauthorized(is_token_sent=False)
             return None
         token = credentials.strip(" ")
         try:

@@ -6,6 +6,7 @@ They raise the errors of the catalogue; the middleware turns these into response
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from wsgiref.handlers import format_date_time
 
 from aiohttp import hdrs, web
 
@@ -18,7 +19,6 @@ from service.movies.rules import MOVIE, OPTIONAL
 from service.web.bodies import BodyReader
 from service.web.conditions import (
     Tags,
-    format_date,
     is_not_modified,
     not_modified_headers,
     parse_required_date,
@@ -29,7 +29,7 @@ from service.web.direct_response import DirectResponse
 from service.web.fields import load_fields
 from service.web.headers import HEADER_NAME, parse_key
 from service.web.query_strings import parse_id, reject_query_string
-from service.web.responses import item_response
+from service.web.responses import JSON_HEADERS, json_response
 
 # The tag is the movie's id and version, and the form of the response: it stands for the bytes of
 # the response. Another name or type of a field gives another form.
@@ -39,8 +39,9 @@ MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
 def movie_headers(movie: Movie) -> dict[str, str]:
     """Return the headers of a response with this movie; caches must revalidate it."""
     return {
+        "Content-Type": "application/json",
         "ETag": f'"{movie.id}-{movie.version}{FORM}"',
-        "Last-Modified": format_date(movie.updated_at),
+        "Last-Modified": format_date_time(movie.updated_at.timestamp()),
         "Cache-Control": "no-cache",
     }
 
@@ -131,7 +132,7 @@ class Movies:
         movie_id = parse_id(request)
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
         movie = await self.store.delete(movie_id, condition, request[CONTEXT])
-        return _respond(movie, {"Cache-Control": "no-store"})
+        return _respond(movie, JSON_HEADERS)
 
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
         movie_id = parse_id(request)
@@ -146,4 +147,4 @@ class Movies:
 
 
 def _respond(movie: Movie, headers: Mapping[str, str], status: int = 200) -> DirectResponse:
-    return item_response("movie", movie_json(movie), headers, status)
+    return json_response({"movie": movie_json(movie)}, headers, status)

@@ -39,8 +39,7 @@ QUERIES: Mapping[str, Expected] = {
 # Between tries, while another request uses the key; after the last try, the client gets a 409.
 RETRY_PAUSE_S = 0.05
 RETRIES = 5
-# Keys per statement: each takes a lock, and all sessions together have
-# 6400 by default (max_locks_per_transaction).
+# Each key takes a lock; all sessions together have 6400 by default (max_locks_per_transaction).
 MAX_KEYS_PER_STATEMENT = 32
 UNREADABLE = "only another release of the service can read what this Idempotency-Key created"
 # In front of the keys of a batch and of its movies: a key that is sent contains no tab.
@@ -68,7 +67,7 @@ class IdempotentCreates:
         self._statements = statements
         self._metrics = statements.metrics
         self._sharing = sharing
-        self._positions = itertools.count()
+        self._numbers = itertools.count()
         self._creates = self._make_batcher("create_movies_once")
         self._responses = self._make_batcher("get_idempotent_responses")
         self._keys_in_use: set[str] = set()  # by creates of this process
@@ -92,8 +91,8 @@ class IdempotentCreates:
         )
         self._statements.require_sent(query, [row[1] for row in fetched], [row.key for row in rows])
         return {
-            position: Response(fingerprint, [Movie._make(movie)])
-            for _, position, fingerprint, *movie in fetched
+            number: Response(fingerprint, [Movie._make(movie)])
+            for _, number, fingerprint, *movie in fetched
         }
 
     async def create(
@@ -101,19 +100,17 @@ class IdempotentCreates:
     ) -> tuple[Movie, bool]:
         """Create a movie, or return the movie that the key created before, and True.
 
-        That movie is as it was created; it may have been changed or deleted since. `context`: of
-        the request; each client has its own keys, clients without a token share theirs. Raises
-        `KeyReused` if the key was used with other fields, `KeyInUse` while another request uses it
-        or if another release has stored its response in an unknown form, and `Invalid` if the
-        database refuses the movie; the key then stays unused.
+        That movie is as it was created. Each client has its own keys; clients without a token have
+        the same ones. Raises `KeyReused` if the key was used with other fields, `KeyInUse` while
+        another request uses it, and `Invalid` if the database refuses the movie.
         """
         own_key, fingerprint = _identify(key, fields, context)
-        position = next(self._positions)
+        number = next(self._numbers)
         payload = orjson.dumps(
-            {"position": position, "key": own_key, "fingerprint": fingerprint, **fields}
+            {"position": number, "key": own_key, "fingerprint": fingerprint, **fields}
         )
-        create = partial(self._creates.submit, position, payload, context)
-        get = partial(self._responses.submit, position, payload, context)
+        create = partial(self._creates.submit, number, payload, context)
+        get = partial(self._responses.submit, number, payload, context)
         try:
             (movie,), is_replayed = await self._create_once(
                 "create_movies_once", own_key, fingerprint, create, get

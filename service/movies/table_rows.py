@@ -44,7 +44,7 @@ Record = tuple[int, list[str], int]  # line, cells, and size in bytes
 def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
     """Split a file into records, with parameters of Python's csv module.
 
-    Skips blank lines, and rows of empty cells, which spreadsheets leave behind.
+    Skips blank lines, and rows of empty cells, as spreadsheets write them.
     """
     first = 1  # line of the record
     size = 0
@@ -104,8 +104,8 @@ def _read_table(
 
 def _find_column(header: Sequence[str], name: str) -> int:
     if header.count(name) != 1:
-        shown = ", ".join(map(quote, header[:100])) or "an empty file"
-        raise BrokenFile(1, f"expected a header with one column {quote(name)}, found {shown}")
+        found = ", ".join(map(quote, header[:100])) or "an empty file"
+        raise BrokenFile(1, f"expected a header with one column {quote(name)}, found {found}")
     return header.index(name)
 
 

@@ -31,6 +31,7 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 # A read takes 1 to 5 ms, and a request at most 10 s; both in seconds.
 DURATIONS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
 # A kind of response takes up to 5 kB. Clients can send every method to every route; further kinds
 # are counted with the route and method "other", as a file that grows may find no space.
 MAX_RESPONSES = 250
@@ -82,130 +83,98 @@ class Metrics:
 
         histogram = partial(self.add, Histogram, buckets=DURATIONS)
         counter = partial(self.add, Counter)
-        # By default, the sum over all live processes.
+        # Of all live processes: the sum, the lowest, the highest, and the last that was set.
         gauge = partial(self.add, Gauge, multiprocess_mode="livesum")
         lowest = partial(self.add, Gauge, multiprocess_mode="livemin")
+        highest = partial(self.add, Gauge, multiprocess_mode="livemax")
+        latest = partial(self.add, Gauge, multiprocess_mode="livemostrecent")
 
         # The request. Its `_count` is the number of responses.
         self._requests = histogram(
-            "catalogue_request_duration_seconds",
-            "Responses by method, route and status, and how long they took.",
-            ("method", "route", "status"),
+            "request_duration_seconds", "How long responses took.", ("method", "route", "status")
         )
-        self.requests_in_flight = gauge(
-            "catalogue_requests_in_flight", "Requests that have no response yet."
-        )
-        refusals = counter("catalogue_refusals_total", "Responses 503, by reason.", ("reason",))
-        limited = counter("catalogue_limited_total", "Responses 429, by limit.", ("limit",))
+        self.requests_in_flight = gauge("requests_in_flight", "Requests that have no response yet.")
+        refusals = counter("refusals_total", "Responses 503, by reason.", ("reason",))
+        limited = counter("limited_total", "Responses 429, by limit.", ("limit",))
         self.unlimited = counter(
-            "catalogue_unlimited_total", "Requests without a rate limit, as Redis did not respond."
+            "unlimited_total", "Requests without a limit, as Redis did not respond."
         )
 
         # The database.
-        self.ready = lowest(
-            "catalogue_ready", "0 while a process cannot use its database; each asks every 15 s."
-        )
+        self.ready = lowest("ready", "0 while a process cannot use its database.")
         self._statements = histogram(
-            "catalogue_statement_duration_seconds",
-            "Statements by query, and how long they took, without the wait for a connection.",
+            "statement_duration_seconds",
+            "How long statements took, without the wait for a connection.",
             ("query",),
         )
         self._statement_rows = counter(
-            "catalogue_statement_rows_total", "Rows that statements returned.", ("query",)
+            "statement_rows_total", "Rows that statements returned.", ("query",)
         )
         self._statement_failures = counter(
-            "catalogue_statement_failures_total",
-            "Statements that failed, other than by a rule that a movie broke.",
-            ("query",),
+            "statement_failures_total", "Statements that failed, other than by a rule.", ("query",)
         )
         self.shared_statement_rows = histogram(
-            "catalogue_shared_statement_rows",
+            "shared_statement_rows",
             "Requests that shared a statement.",
             ("query",),
             buckets=(1, 2, 4, 8, 16, 32, 64, 128),
         )
         self.pool_connections = gauge(
-            "catalogue_pool_connections",
-            "Connections by state. open: all that count toward max_open, with those that connect.",
+            "pool_connections",
+            "Connections by state; open: all that count toward max_open.",
             ("state",),
         )
         self.pool_max_open = gauge(
-            "catalogue_pool_max_open_connections", "[database] max_open, of all processes together."
+            "pool_max_open_connections", "[database] max_open, of all processes."
         )
-        self.pool_waiting = gauge(
-            "catalogue_pool_waiting", "Statements that wait for a connection."
-        )
+        self.pool_waiting = gauge("pool_waiting", "Statements that wait for a connection.")
         self.connect_failures = counter(
-            "catalogue_connect_failures_total", "Connections that could not be opened or verified."
+            "connect_failures_total", "Connections that could not be opened."
         )
         self.pool_wait = histogram(
-            "catalogue_pool_wait_seconds", "How long statements waited for a connection."
+            "pool_wait_seconds", "How long statements waited for a connection."
         )
-        self.replica_lag = gauge(
-            "catalogue_replica_lag_seconds",
-            "How old the data of a replica may be; infinite if unknown, or far over the limit.",
+        self.replica_lag = highest(
+            "replica_lag_seconds",
+            "How old the data of a replica may be; infinite if unknown.",
             ("replica",),
-            multiprocess_mode="livemax",
         )
         self.replica_used = lowest(
-            "catalogue_replica_used",
-            "1 while reads may go to a replica, 0 while a process leaves it out; NaN: the primary.",
-            ("replica",),
+            "replica_used", "1 while reads may go to a replica; NaN: the primary.", ("replica",)
         )
-        self.reads = counter(
-            "catalogue_reads_total", "Reads by the server that was chosen.", ("server",)
-        )
+        self.reads = counter("reads_total", "Reads by the server that was chosen.", ("server",))
 
         # The catalogue.
         self.list_pages = counter(
-            "catalogue_list_pages_total",
-            "Pages of lists: sent from memory, or fetched from the database for requests together.",
-            ("source",),
+            "list_pages_total", "Pages of lists, from memory or fetched together.", ("source",)
         )
         self.pages_ended = counter(
-            "catalogue_list_pages_ended_total", "Pages in memory that a change has ended."
+            "list_pages_ended_total", "Pages in memory that a change has ended."
         )
-        self.idempotency_keys = gauge(
-            "catalogue_idempotency_keys",
-            "Stored idempotency keys, by PostgreSQL's estimate.",
-            multiprocess_mode="livemostrecent",
+        self.idempotency_keys = latest(
+            "idempotency_keys", "Stored idempotency keys, by PostgreSQL's estimate."
         )
-        self.changes_delay = gauge(
-            "catalogue_changes_delay_seconds",
-            "How long an open transaction has held back changes from the feed; once a minute.",
-            multiprocess_mode="livemostrecent",
+        self.changes_delay = latest(
+            "changes_delay_seconds", "How long a transaction has held back changes from the feed."
         )
-        self.schema_faults = gauge(
-            "catalogue_schema_faults",
-            "What the schema lacks, such as a disabled trigger: `queries` names it; once a minute.",
-            multiprocess_mode="livemostrecent",
-        )
+        self.schema_faults = latest("schema_faults", "What the schema lacks; `queries` names it.")
 
         # The processes.
         labels = ("version", "commit", "environment")
-        self.info = gauge("catalogue_info", "Always 1.", labels, multiprocess_mode="livemax")
+        self.info = highest("info", "Always 1.", labels)
         self.log_lines_dropped = counter(
-            "catalogue_log_lines_dropped_total", "Log lines that could not be written."
+            "log_lines_dropped_total", "Log lines that could not be written."
         )
-        self.processes = gauge("catalogue_processes", "Processes that serve requests.")
+        self.processes = gauge("processes", "Processes that serve requests.")
         self.resident_memory = gauge(
-            "catalogue_resident_memory_bytes", "Resident memory of all processes together."
+            "resident_memory_bytes", "Resident memory of all processes together."
         )
         self.event_loop_lag = histogram(
-            "catalogue_event_loop_lag_seconds",
-            "How late a timer of the event loop ran, once a second; requests wait as long.",
+            "event_loop_lag_seconds", "How late a timer of the event loop ran."
         )
-        self.open_files = gauge(
-            "catalogue_open_files",
-            "Open files of the process that has the most.",
-            multiprocess_mode="livemax",
-        )
-        self.max_files = lowest("catalogue_max_files", "Files that a process may open.")
-        self.start_time = gauge(
-            "catalogue_start_time_seconds",
-            "When the youngest process started, in seconds since 1970.",
-            multiprocess_mode="livemax",
-        )
+        self.open_files = highest("open_files", "Open files of the process that has the most.")
+        self.max_files = lowest("max_files", "Files that a process may open.")
+        self.start_time = highest("start_time_seconds", "When the youngest process started.")
 
         self._get_response = cache(self._make_response)
         self.get_statement = cache(self._make_statement)
@@ -291,7 +260,7 @@ class Metrics:
         """Make a metric of these labels."""
         if not self.is_enabled:
             return cast("Metric", OFF)
-        return kind(name, text, labels, registry=self._registry, **options)
+        return kind(name, text, labels, namespace="catalogue", registry=self._registry, **options)
 
 
 def _reserve_files(folder: Path) -> bool:

@@ -49,14 +49,14 @@ class AccessLog:
             line["client_id"] = context.client_id
         if context.parser_error:
             line["status"] = response.status
-            line["bytes"] = request.writer.output_size
+            line["bytes"] = context.written + request.writer.output_size
             line["error"] = context.parser_error
         else:
             line["method"] = context.method
             line["route"] = context.route
             line["path"] = request.rel_url.raw_path[:MAX_LOGGED_LENGTH]
             line["status"] = response.status
-            line["bytes"] = request.writer.output_size
+            line["bytes"] = context.written + request.writer.output_size
             line["duration_ms"] = round(seconds * 1000, 2)
             user_agent = request.headers.get(hdrs.USER_AGENT)
             if user_agent is not None:

@@ -75,7 +75,6 @@ class BodyReader:
             raise Malformed(TOO_LARGE)
         if hdrs.EXPECT in request.headers and request.version >= HttpVersion11:  # RFC 9110, 10.1.1
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0  # the response itself has not begun
         body = bytearray()
         counted = 0
         try:

@@ -62,10 +62,7 @@ class LargeResponse(DirectResponse):
 
 
 def prefers_gzip(accepted: str) -> bool:
-    """Return whether `Accept-Encoding` does not prefer an uncompressed response to gzip.
-
-    A client that refuses everything gets no compression, and no 406 (RFC 9110, 12.1 allows that).
-    """
+    """Return whether `Accept-Encoding` prefers gzip, or has it at the quality of no compression."""
     qualities = parse_qualities(accepted)
     others = qualities.get("*", 0)
     quality = max(qualities.get("gzip", others), qualities.get("x-gzip", 0))  # RFC 9110, 8.4.1.3

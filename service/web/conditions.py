@@ -23,8 +23,6 @@ HTTP_DATE = re.compile(
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}",
     re.ASCII,
 )
-DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 
 class Tag(NamedTuple):
@@ -65,17 +63,6 @@ def is_not_modified(request: web.Request, headers: Mapping[str, str]) -> bool:
     since = parse_date(request.headers.get(hdrs.IF_MODIFIED_SINCE))
     changed = parse_date(headers.get("Last-Modified"))
     return since is not None and changed is not None and changed <= since
-
-
-def format_date(moment: datetime) -> str:
-    """Return a time in UTC as headers have it (RFC 9110, 5.6.7).
-
-    `email.utils.format_datetime` takes 15 us more, an eighth of a read.
-    """
-    return (
-        f"{DAYS[moment.weekday()]}, {moment.day:02} {MONTHS[moment.month - 1]} {moment.year:04}"
-        f" {moment.hour:02}:{moment.minute:02}:{moment.second:02} GMT"
-    )
 
 
 def not_modified_headers(headers: Mapping[str, str]) -> dict[str, str]:

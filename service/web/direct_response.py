@@ -51,7 +51,7 @@ class DirectResponse(web.StreamResponse):
         body = b"" if context.method == hdrs.METH_HEAD else self.body
         message = head.encode("ascii") + body
         transport.write(message)
-        request.writer.output_size += len(message)
+        context.written += len(message)
         self.body = b""  # aiohttp keeps a response until the connection's next one
         if transport.get_write_buffer_size():
             await request.writer.drain()  # if the client does not read, take no further request

@@ -1,8 +1,6 @@
 """The headers of every response; with CORS, so that pages of other origins can use the API.
 
-https://fetch.spec.whatwg.org/#http-cors-protocol. Before most requests a browser sends a preflight,
-an OPTIONS request. It shows a page only the response headers that are exposed here. A page
-sends a token itself, in `Authorization`; there are no cookies, so
+https://fetch.spec.whatwg.org/#http-cors-protocol. There are no cookies, so
 `Access-Control-Allow-Credentials` is never sent, and `*` is no risk.
 """
 

@@ -1,9 +1,11 @@
-"""/v1/healthcheck: liveness and readiness.
+"""Liveness, readiness and metrics: /v1/healthcheck, and the operations port.
 
 Do not restart a process that is alive but not ready: it recovers by itself when the database does.
+Without an operations port, the service's own port may serve /metrics to those with the token.
 """
 
 import asyncio
+import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
@@ -13,6 +15,9 @@ from marshmallow.fields import Nested
 from service import __version__
 from service.config import Service
 from service.errors import Refusal, Unavailable
+from service.telemetry.metrics import Metrics
+from service.web import problems
+from service.web.compression import Content, LargeResponse
 from service.web.middleware import RequestCycle
 from service.web.reference.describe import field, make_schema
 from service.web.reference.describe import json_response as describe_json
@@ -21,8 +26,6 @@ from service.web.route import Operation, Route, Scope
 
 PATH = "/v1/healthcheck"
 READY_INTERVAL_S = 15.0  # as often as ops/prometheus.yml asks
-
-
 SystemInfo = make_schema(
     "SystemInfo",
     ("commit",),
@@ -39,16 +42,14 @@ Readiness = make_schema("Readiness", status=field("always `ready`", "ready", enu
 SHOW_HEALTH = Operation(
     "show_health",
     "Check that the process is alive",
-    "For liveness probes. Does not use the database, so that a process is not restarted because"
-    " its database is unreachable.",
+    "For liveness probes. Does not use the database.",
     describe_json("The process is alive.", HealthSchema),
     tag="Health",
 )
 SHOW_READINESS = Operation(
     "show_readiness",
     "Check that the process can serve requests",
-    "For readiness probes. 503 while the database is unreachable, migrations are missing, or"
-    " the process is shutting down.",
+    "For readiness probes. 503 while the database is unreachable or lacks migrations.",
     describe_json("The process can serve requests.", Readiness),
     tag="Health",
 )
@@ -89,9 +90,51 @@ class Health:
             await asyncio.sleep(READY_INTERVAL_S)
 
 
+class MetricsPage:
+    """The handlers of /metrics."""
+
+    def __init__(self, metrics: Metrics, token: str = "") -> None:
+        self._metrics = metrics
+        self._credentials = f"bearer {token}".encode()
+        self._rendering = asyncio.Lock()
+
+    async def show(self, _: web.Request) -> web.StreamResponse:
+        """200, in Prometheus' text format."""
+        # In a thread, because the files of four busy workers take up to 100 ms. One at a time,
+        # because several threads would slow down the event loop.
+        async with self._rendering:
+            self._metrics.sample()
+            body = await asyncio.to_thread(self._metrics.render)
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return LargeResponse(Content(body, {"Content-Type": content_type}), {})
+
+    async def show_with_token(self, request: web.Request) -> web.StreamResponse:
+        """200, or 401 without the token (RFC 6750, 3)."""
+        sent = ", ".join(request.headers.getall("Authorization", ()))  # two headers never match
+        scheme, _, token = sent.partition(" ")
+        given = f"{scheme.lower()} {token.strip()}".encode("utf-8", "surrogateescape")
+        if hmac.compare_digest(given, self._credentials):
+            return await self.show(request)
+        return problems.respond_http(
+            request,
+            401,
+            {"WWW-Authenticate": "Bearer"},
+            reason="expected Authorization: Bearer <token>, with the token of [operations]",
+        )
+
+
 def make_routes(health: Health) -> list[Route]:
     """Return the routes."""
     return [
         Route("GET", PATH, health.show, Scope.NONE, SHOW_HEALTH),
         Route("GET", f"{PATH}/ready", health.ready, Scope.NONE, SHOW_READINESS),
+    ]
+
+
+def make_operations_routes(health: Health, metrics: Metrics) -> list[Route]:
+    """Return the routes of the operations port."""
+    return [
+        Route("GET", "/live", health.show, Scope.NONE),
+        Route("GET", "/ready", health.ready, Scope.NONE),
+        Route("GET", "/metrics", MetricsPage(metrics).show, Scope.NONE),
     ]

@@ -68,7 +68,7 @@ class RequestCycle:
         app.cleanup_ctx.append(self.run)
         app[CYCLE] = self
         for route in sorted(routes, key=lambda route: "{" not in route.path):
-            add = partial(app.router.add_route, expect_handler=wait_for_reader)
+            add = partial(app.router.add_route, expect_handler=check_expectation)
             resource = add(route.method, route.path, route.handler).resource
             self._routes[route.handler] = route._replace(
                 path=resource.canonical if resource else route.path,
@@ -91,8 +91,6 @@ class RequestCycle:
         context.deadline = self._next_check + self.settings.request_timeout
         self._running[task] = context
         try:
-            if hdrs.EXPECT in request.headers:
-                _require_known_expectation(request.headers[hdrs.EXPECT])
             if route := self._routes.get(handler):
                 context.route = route.path
                 if route.method != "GET" and SEC_FETCH_SITE in request.headers:
@@ -177,7 +175,7 @@ async def add_common_headers(request: web.BaseRequest, response: web.StreamRespo
     headers = response.headers
     headers.popall("Server", None)  # aiohttp's
     if CONTEXT not in request and isinstance(request, web.Request):
-        # aiohttp itself refuses an unknown `Expect` on an unknown path, with a text.
+        # An unknown `Expect`, which aiohttp answers with a text before the middleware.
         request[CONTEXT] = request.app[CYCLE].contexts.make(request)
         problem = problems.respond_http(request, response.status)
         response.body = problem.body  # type: ignore[attr-defined] # it is an HTTPException
@@ -194,13 +192,10 @@ async def add_common_headers(request: web.BaseRequest, response: web.StreamRespo
         headers["Access-Control-Allow-Methods"] = headers["Allow"]
 
 
-def _require_known_expectation(sent: str) -> None:
-    if sent.lower() not in ("100-continue", ""):
+async def check_expectation(request: web.Request) -> None:
+    """Refuse what is unknown; `100 Continue` is left to the handler that reads the body."""
+    if request.headers[hdrs.EXPECT].lower() != "100-continue":
         raise web.HTTPExpectationFailed
-
-
-async def wait_for_reader(_: web.Request) -> None:
-    """Leave `100 Continue` to the handler that reads the body."""
 
 
 CYCLE = web.AppKey("cycle", RequestCycle)

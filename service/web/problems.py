@@ -32,38 +32,31 @@ log = structlog.get_logger()
 REFERENCE = "/v1/docs"  # the page has a section for every slug
 CONTENT_TYPE = "application/problem+json"
 AN_ID = "{} takes an id of 1 to 2^63-1 in digits, without leading zeros"
-INTERNAL = CatalogueError.problem
+INTERNAL = (CatalogueError.problem, CatalogueError.detail)
 # Errors of HTTP itself, raised by aiohttp, by status.
-HTTP_PROBLEMS: Mapping[int, Problem] = {
-    400: Problem("bad-request", "Bad request", 400, "the request is not valid HTTP"),
-    404: NotFound.problem._replace(detail="nothing exists at this path"),
-    405: Problem(
-        "method-not-allowed",
-        "Method not allowed",
-        405,
+HTTP_PROBLEMS: Mapping[int, tuple[Problem, str]] = {
+    400: (Problem("bad-request", "Bad request", 400), "the request is not valid HTTP"),
+    404: (NotFound.problem, "nothing exists at this path"),
+    405: (
+        Problem("method-not-allowed", "Method not allowed", 405),
         "this path does not support the method; see the Allow header",
     ),
-    417: Problem(
-        "expectation-failed",
-        "Expectation failed",
-        417,
+    417: (
+        Problem("expectation-failed", "Expectation failed", 417),
         'only the expectation "100-continue" is supported',
     ),
-    426: Problem(
-        "upgrade-required",
-        "Upgrade required",
-        426,
-        "a stream needs HTTP/1.1: a client of HTTP/1.0 takes a list that was cut off for complete;"
-        " behind nginx, set `proxy_http_version 1.1`",
+    426: (
+        Problem("upgrade-required", "Upgrade required", 426),
+        "a stream needs HTTP/1.1; behind nginx, set `proxy_http_version 1.1`",
     ),
     500: INTERNAL,
 }
 
 
-def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, Problem]:
-    """Return the problems of HTTP and of all errors that are defined, by slug."""
-    found = {problem.slug: problem for problem in HTTP_PROBLEMS.values()}
-    found[kind.problem.slug] = kind.problem
+def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, tuple[Problem, str]]:
+    """Return the problems of HTTP and of all errors that are defined, with a detail, by slug."""
+    found = {each[0].slug: each for each in HTTP_PROBLEMS.values()}
+    found[kind.problem.slug] = (kind.problem, kind.detail)
     for each in kind.__subclasses__():
         found |= find_problems(each)
     return found
@@ -71,25 +64,31 @@ def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, Prob
 
 def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     """Build the response to an error; log one that is not a `CatalogueError`."""
-    more = error.headers if isinstance(error, CatalogueError) else {}
     body = describe(request, error)
-    return json_response(body, {"Content-Type": CONTENT_TYPE, **more}, body["status"])
+    headers = {"Content-Type": CONTENT_TYPE}
+    if isinstance(error, CatalogueError):
+        headers |= error.headers
+        if error.retry_after is not None:
+            headers["Retry-After"] = f"{error.retry_after}"
+    return json_response(body, headers, body["status"])
 
 
 def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
     """Return the problem document of an error, and keep for the log what clients do not see."""
     context = request[CONTEXT]
     path = request.rel_url.raw_path
+    if not isinstance(error, CatalogueError) or isinstance(error, RuleBroken):
+        log.error("request failed", **context.ids, path=path[:MAX_LOGGED_LENGTH], exc_info=error)
+        return _problem_json(*INTERNAL, path, context.id)
+    detail = error.detail
     if isinstance(error, Unavailable):
         context.refusal = error.refusal
     if isinstance(error, Unavailable | StatementFailed):
         context.reason = str(error)
-    if isinstance(error, CatalogueError) and not isinstance(error, RuleBroken):
-        problem = error.problem
-        failures = _failures_json(error.failures, is_query=isinstance(error, WrongParameters))
-        return _problem_json(problem, str(error), failures, path, context.id)
-    log.error("request failed", **context.ids, path=path[:MAX_LOGGED_LENGTH], exc_info=error)
-    return _problem_json(INTERNAL, "", [], path, context.id)
+    elif text := str(error):
+        detail = text
+    failures = _failures_json(error.failures, is_query=isinstance(error, WrongParameters))
+    return _problem_json(error.problem, detail, path, context.id, failures)
 
 
 def describe_path(request: web.Request) -> str | None:
@@ -117,28 +116,31 @@ def respond_http(
 ) -> DirectResponse:
     """Build the response to an error of HTTP itself; `reason` ends its detail."""
     phrase = HTTPStatus(status).phrase
-    problem = HTTP_PROBLEMS.get(status) or Problem("", phrase, status, phrase)
+    problem, detail = HTTP_PROBLEMS.get(status, (Problem("", phrase, status), phrase))
     if reason:
-        problem = problem._replace(detail=f"{problem.detail}: {reason}")
-    body = _problem_json(problem, "", [], request.rel_url.raw_path, request[CONTEXT].id)
+        detail = f"{detail}: {reason}"
+    body = _problem_json(problem, detail, request.rel_url.raw_path, request[CONTEXT].id)
     return json_response(body, {"Content-Type": CONTENT_TYPE, **(headers or {})}, status)
 
 
-def example_json(problem: Problem) -> dict[str, Any]:
+def example_json(problem: Problem, detail: str) -> dict[str, Any]:
     """Return an example of the body of an error response."""
-    failures = _failures_json(problem.failures, is_query=problem.slug == "wrong-parameters")
-    return _problem_json(problem, problem.example, failures, "/v1/movies/7", "5a1d8b0a7c9e4f21-5")
+    return _problem_json(problem, detail, "/v1/movies/7", "5a1d8b0a7c9e4f21-5")
 
 
 def _problem_json(
-    problem: Problem, text: str, failures: list[dict[str, str]], instance: str, request_id: str
+    problem: Problem,
+    detail: str,
+    instance: str,
+    request_id: str,
+    failures: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     return {
         # RFC 9457, 4.2.1: about:blank means "no more than its status says".
         "type": f"{REFERENCE}#{problem.slug}" if problem.slug else "about:blank",
         "title": problem.title,
         "status": problem.status,
-        "detail": problem.detail or text,
+        "detail": detail,
         "instance": instance,
         **({"errors": failures} if failures else {}),
         "request_id": request_id,

@@ -23,15 +23,7 @@ def json_response(
     payload: Mapping[str, object], headers: Mapping[str, str] = JSON_HEADERS, status: int = 200
 ) -> DirectResponse:
     """Return a response with `payload` as JSON; `headers` have its Content-Type."""
-    return DirectResponse(encode_json(payload), headers, status)
-
-
-def item_response(
-    noun: str, item: Mapping[str, object], headers: Mapping[str, str], status: int = 200
-) -> DirectResponse:
-    """Return a response with `{noun: item}`."""
-    body = orjson.dumps({noun: item}, option=JSON_OPTIONS)
-    return DirectResponse(body, {**JSON_HEADERS, **headers}, status)
+    return DirectResponse(orjson.dumps(payload, option=JSON_OPTIONS), headers, status)
 
 
 def make_content(
@@ -49,9 +41,8 @@ def cacheable_response(
 ) -> DirectResponse:
     """Return 200 with the content, or 304 if the client has it already.
 
-    Caches may use it for `cache_seconds`, and as long again while they ask (RFC 5861). The response
-    to a token or a position is only for its client's own cache (RFC 9111, 5.2.2.7), and `Vary`
-    keeps stored responses from other tokens and positions (4.1).
+    Caches may use it for `cache_seconds`, and as long again while they ask (RFC 5861); only the
+    client's own cache if it sent a token or a `Catalogue-Position` (RFC 9111, 5.2.2.7 and 4.1).
     """
     fields = {"Vary": "Accept-Encoding", **content.headers, **(headers or {})}
     if cache_seconds:

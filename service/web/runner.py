@@ -22,12 +22,10 @@ log = structlog.get_logger()
 
 ACCEPTED_AT_ONCE = 32
 BACKLOG = 2048  # connections that may wait to be accepted; further clients retry after 1 s
-FEW_CONNECTIONS = 100  # fewer are probably a mistake
 RESERVED_FILES = 128  # besides connections: log, event loop, listening sockets, DNS lookups
 UNREAD_MAX_MS = 30_000  # for a client to read what was sent
 LINGERING_S = 2.0  # for the rest of a body that was refused
-# When the process stops, connections have so long for one more response, which tells the client
-# that the connection ends.
+# At a stop, connections have so long for one more response, which says that the connection ends.
 LAST_RESPONSE_S = 1.0
 DRAIN_CHECK_S = 0.02
 OPERATIONS_APP = web.AppKey("operations", web.Application)
@@ -74,31 +72,24 @@ class Runner(web.AppRunner):
 
     async def cleanup(self) -> None:
         """Report "not ready", accept no more connections, wait for requests in flight, stop."""
-        cycle = self.app[CYCLE]
+        loop, cycle = asyncio.get_running_loop(), self.app[CYCLE]
         must_drain = self.servers and not cycle.is_draining
         if must_drain:
             cycle.is_draining = True
             await asyncio.sleep(self._settings.drain_delay)
         for each in self.servers:
             each.close()
-        if self.server and must_drain:
-            await self._drain(self.server)
+        if must_drain and self.server:  # aiohttp's own wait would not receive bodies
+            started, passed = loop.time(), 0.0
+            while passed < self._settings.shutdown_timeout:
+                await asyncio.sleep(DRAIN_CHECK_S)  # asyncio may still be accepting connections
+                passed = loop.time() - started
+                is_waited_for = self.server.connections and passed < LAST_RESPONSE_S
+                if not (is_waited_for or cycle.in_flight):
+                    break
         await super().cleanup()
         if self._operations:
             await self._operations.cleanup()
-
-    async def _drain(self, server: web.Server) -> None:
-        """Wait for the requests in flight; aiohttp's own wait would not receive their bodies."""
-        loop, cycle = asyncio.get_running_loop(), self.app[CYCLE]
-        started = loop.time()
-        await asyncio.sleep(DRAIN_CHECK_S)  # asyncio may still be accepting connections
-        while (
-            server.connections
-            and (passed := loop.time() - started) < self._settings.shutdown_timeout
-        ):
-            if passed > LAST_RESPONSE_S and not cycle.in_flight:
-                break
-            await asyncio.sleep(DRAIN_CHECK_S)
 
 
 def choose_max_connections(config: Config) -> int:
@@ -116,8 +107,6 @@ def choose_max_connections(config: Config) -> int:
     needed = RESERVED_FILES + config.database.max_open
     if files <= needed:
         raise OperatorError(f"expected more than {needed} open files, found {files} (ulimit -n)")
-    if files - needed < FEW_CONNECTIONS:
-        log.warning("few connections", max_connections=files - needed, max_files=files)
     return min(config.server.max_connections, files - needed)
 
 

@@ -440,24 +440,6 @@ async def test_a_client_that_is_gone_waits_no_longer(client: Client, monkeypatch
             pass
 
 
-async def test_requests_that_wait_are_not_answered_all_at_once(
-    client: Client, execute: Execute, statements: Statements, monkeypatch: Patch
-) -> None:
-    """Other requests have their turn in between."""
-    monkeypatch.setattr(changes, "AT_ONCE", 5)
-    after, feed = decode_change(await find_end(client)), Feed(statements)
-    waiting = [asyncio.create_task(feed.wait(after, 20)) for _ in range(30)]
-    await asyncio.sleep(0)
-    add_movies(execute, "x")
-    most = done = 0
-    while done < 30:
-        await asyncio.sleep(0)
-        before, done = done, sum(task.done() for task in waiting)
-        most = max(most, done - before)
-
-    assert most <= 5
-
-
 async def test_a_stop_ends_waits(client: Client) -> None:
     """The response says that the connection ends."""
     after = await find_end(client)

@@ -320,7 +320,7 @@ async def test_without_the_service_errors_are_problems(
             "type": f"{REFERENCE}#{problem.slug}",
             "title": problem.title,
             "status": problem.status,
-            "detail": problem.detail,
+            "detail": Unavailable.detail,
             "request_id": "mine",
         }
 
@@ -366,7 +366,7 @@ async def test_what_nginx_itself_refuses_is_a_problem(
     assert f"content-type: {CONTENT_TYPE}" in lines
     problem = json.loads(body)
     assert f"x-request-id: {problem['request_id']}" in lines
-    kind = find_problems()[slug]
+    kind, _ = find_problems()[slug]
     assert problem["type"] == f"{REFERENCE}#{slug}"
     assert (problem["title"], problem["status"]) == (kind.title, kind.status)
 

@@ -159,12 +159,10 @@ async def test_too_many_connections_are_refused(
     assert capsys.readouterr().out.count("too many connections") == 1
 
 
-def test_files_limit_the_connections(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_limit_the_connections(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the hard limit: fewer than the setting, if the process may open few files.
 
-    The pool needs some, too. Few connections are reported; without any, there is no start.
+    The pool needs some, too. Without any connection, there is no start.
     """
     config = settings(server__max_connections=4000, database__max_open=25)
 
@@ -176,7 +174,6 @@ def test_files_limit_the_connections(
 
     assert [choose(each) for each in (1024, 65_536, resource.RLIM_INFINITY)] == [871, 4000, 4000]
     assert choose(200) == 47
-    assert "few connections" in capsys.readouterr().out
     with pytest.raises(OperatorError, match=r"^expected more than 153 open files, found 153"):
         choose(153)
 

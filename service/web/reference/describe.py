@@ -1,7 +1,6 @@
 """Describes schemas, parameters, bodies and responses for the OpenAPI document.
 
-The schemas are for the reference only: `responses.py` builds the responses without them; the tests
-compare the two.
+Responses are built without these schemas; the tests compare the two.
 """
 
 from collections.abc import Mapping
@@ -91,11 +90,10 @@ def json_response(
     return response(description, headers, {"application/json": content})
 
 
-def describe_body(schema: Schema, examples: Json, *media_types: str) -> Json:
-    """Describe a required body, with examples by name."""
-    named = {name: {"value": example} for name, example in examples.items()}
-    content = {"schema": schema, "examples": named}
-    return {"required": True, "content": dict.fromkeys(media_types, content)}
+def describe_body(schema: Schema, example: Json, *media_types: str) -> Json:
+    """Describe a required body, in JSON and of other media types."""
+    content = {"schema": schema, "example": example}
+    return {"required": True, "content": dict.fromkeys(("application/json", *media_types), content)}
 
 
 def describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
@@ -109,52 +107,26 @@ def describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
 
 
 ETAGS = rf"^([ \t]*\*[ \t]*|{ENTITY_TAGS.pattern})$"
-ID = parameter(
-    "id",
-    "path",
-    "The movie's id, in digits.",
-    type="integer",
-    format="int64",
-    minimum=1,
-    maximum=MAX_BIGINT,
-    examples=[7],
-)
+ID_SHAPE = {"type": "integer", **BIGINT, "maximum": MAX_BIGINT, "examples": [7]}
+ID = parameter("id", "path", "The movie's id, in digits.", **ID_SHAPE)
 IF_NONE_MATCH = parameter(
     "If-None-Match", "header", "The `ETag` that you have; 304 if it is current.", pattern=ETAGS
 )
 IDEMPOTENCY_KEY = parameter(
     HEADER_NAME,
     "header",
-    "Makes retries safe. Any text that you choose, such as a UUID. Double quotes around it are"
-    " optional and not part of the key. The key belongs to the client whose token is sent; all"
-    " clients without a token share theirs.",
+    "Makes retries safe. Any text that you choose, such as a UUID.",
     pattern=f"^({KEY_PATTERN.pattern})$",
     examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
 )
 IF_MODIFIED_SINCE = parameter(
-    "If-Modified-Since",
-    "header",
-    "A `Last-Modified`; 304 if the movie has not changed since. Ignored when `If-None-Match` is"
-    " sent.",
+    "If-Modified-Since", "header", "A `Last-Modified`; 304 if the movie has not changed since."
 )
 PRECONDITIONS = (
+    parameter("If-Match", "header", "412 if none of these `ETag`s is current.", pattern=ETAGS),
+    parameter("If-None-Match", "header", "412 if one of these `ETag`s is current.", pattern=ETAGS),
     parameter(
-        "If-Match",
-        "header",
-        "`ETag`s or `*`: change the movie only if one of them is its current one; otherwise 412.",
-        pattern=ETAGS,
-    ),
-    parameter(
-        "If-None-Match",
-        "header",
-        "`ETag`s or `*`: change the movie only if none of them is its current one; otherwise 412.",
-        pattern=ETAGS,
-    ),
-    parameter(
-        "If-Unmodified-Since",
-        "header",
-        "A `Last-Modified`: change the movie only if it has not changed since; otherwise 412."
-        " One-second precision; ignored when `If-Match` is sent. What is no date is a 400.",
+        "If-Unmodified-Since", "header", "A `Last-Modified`; 412 if the movie has changed since."
     ),
 )
 

@@ -2,8 +2,7 @@
 
 https://spec.openapis.org/oas/v3.1.0. Every route has an `Operation`. What all operations share is
 added here: the request id, and the problems that any request can get. apispec turns schemas and
-names of components into references. HEAD and OPTIONS are only in the description: as operations,
-they would be half of a generated client, and nobody calls them by name.
+names of components into references. HEAD and OPTIONS would be half of a generated client.
 """
 
 import re
@@ -24,22 +23,15 @@ from service.web.reference.describe import IF_NONE_MATCH, STRING, Problem, param
 from service.web.route import Json, Operation, Route, Scope
 
 DESCRIPTION = """\
-A catalogue of movies over JSON and HTTP. Request and response bodies are JSON in UTF-8. Every \
-error is a problem (RFC 9457); its `type` links to what happened and how to fix it.
-
-`HEAD` works wherever `GET` works. `OPTIONS` returns the methods of a path in `Allow`; any other \
-method is answered 405, also with `Allow`.
-
-Clients that have a token send it as `Authorization: Bearer mc_...`. Each operation says which \
-scope the token needs, and whether this service allows the operation without a token."""
+A catalogue of movies over JSON and HTTP. Every error is a problem (RFC 9457); its `type` links to \
+what happened and how to fix it. `HEAD` works wherever `GET` works, and `OPTIONS` everywhere."""
 TOKEN = "token"  # noqa: S105 - the name of the security scheme
 SECURITY_SCHEME = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "mc_<id>_<secret>",
-    "description": "The operator of the service gives tokens to clients. A token has the scope"
-    " `read`, or `write`, which includes `read`, or `admin`, which includes `write`;"
-    " no operation needs `admin`.",
+    "description": "The operator of the service gives tokens to clients, of the scope `read`, or"
+    " `write`, which includes `read`.",
 }
 TAGS = {  # in the order of the page
     "Movies": "The movies of the catalogue and their genres.",
@@ -59,41 +51,22 @@ HEADERS = {
     ),
     "Location": _header("The path of the new movie.", format="uri-reference"),
     "Idempotency-Replayed": _header(
-        "`true` if this repeats the response to an earlier request with the same"
-        " `Idempotency-Key`.",
-        required=False,
-        enum=["true"],
+        "`true` if this repeats an earlier response.", required=False, enum=["true"]
     ),
     "Preference-Applied": _header("`handling=lenient`."),
     "Link": _header("Links to the `first`, `prev` and `next` pages (RFC 8288).", required=False),
-    "Changes-Cursor": _header(
-        "With a stream and the first page of all movies: where the feed of changes goes on.",
-        required=False,
-    ),
+    "Changes-Cursor": _header("Where the feed of changes goes on.", required=False),
     "Total-Records": _header("With a stream: its movies.", required=False, type="integer"),
-    "Catalogue-Position": _header(
-        "With a write: sent with a `GET`, its response shows at least this write.", required=False
-    ),
+    "Catalogue-Position": _header("Of a write; send it with a `GET`.", required=False),
     "Upgrade": _header("`HTTP/1.1`."),
     "Retry-After": _header(
-        "Seconds to wait before the next attempt; with a 207, if an entry may succeed then.",
-        required=False,
-        type="integer",
-        minimum=0,
+        "Seconds to wait before the next attempt.", required=False, type="integer", minimum=0
     ),
     "ETag": _header("The entity tag; it changes whenever the response does.", required=False),
     "Last-Modified": _header("The time of the last change, to the second."),
-    "RateLimit-Policy": _header(
-        "The limit that was reached"
-        " (https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/): its name, `q`"
-        " units in `w` seconds."
-    ),
+    "RateLimit-Policy": _header("The limit that was reached: its name, `q` units in `w` seconds."),
     "RateLimit": _header("What is left of the limit: `r` units, and more in `t` seconds."),
-    "WWW-Authenticate": _header(
-        "`Bearer` (RFC 6750), with an `error` if a token was sent, and the missing `scope` if the"
-        " token is valid. Not if an origin is not allowed.",
-        required=False,
-    ),
+    "WWW-Authenticate": _header("`Bearer` (RFC 6750), and what is missing.", required=False),
     "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep it; for lists, the operator decides."),
 }
@@ -108,8 +81,7 @@ PROBLEM_HEADERS = {
 REQUEST_ID = parameter(
     "X-Request-Id",
     "header",
-    f"Returned in the response and written to the log if it matches `{WELL_FORMED_ID.pattern}`."
-    " Otherwise the service makes a new one.",
+    f"Returned in the response and logged if it matches `{WELL_FORMED_ID.pattern}`.",
 )
 POSITION = parameter(
     "Catalogue-Position",
@@ -134,10 +106,7 @@ COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
 
 
 def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
-    """Return the document of these routes.
-
-    `anonymous`: the scope of requests without a token.
-    """
+    """Return the document of these routes; `anonymous`: the scope of requests without a token."""
     spec = APISpec(
         title="The movie catalogue",
         version=__version__,
@@ -160,10 +129,10 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
         if route.operation:
             path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
             operation = _describe(route, route.operation, anonymous)
+            for each in operation["responses"].values():
+                if isinstance(each, str) and each not in spec.components.responses:
+                    spec.components.response(each, _problem_response(each))
             spec.path(path, operations={route.method.lower(): operation})
-    # Only those that an operation refers to.
-    for group in sorted(set(re.findall("#/components/responses/([a-z.-]+)", str(spec.to_dict())))):
-        spec.components.response(group, _problem_response(group))
     document: Json = spec.to_dict()
     return document
 
@@ -180,24 +149,21 @@ def _describe(route: Route, operation: Operation, anonymous: Scope) -> Json:
     responses = {operation.status: operation.response}
     if operation.multi_status:
         responses[207] = operation.multi_status
+    problems = operation.problems + (BODY_PROBLEMS if operation.body else ())
     if scope > Scope.READ:
         responses = {status: _add_position(each) for status, each in responses.items()}
-    problems = operation.problems + (BODY_PROBLEMS if operation.body else ())
+        problems += ("forbidden", "origin-not-allowed")  # every client may read
+    parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
     for each in operation.parameters:
         problems += PARAMETER_PROBLEMS.get(each["name"], ())
-    security: list[Json] = []
+        problems += ("not-found",) if each["in"] == "path" else ()
     if IF_NONE_MATCH in operation.parameters:
         responses[304] = response("The response that the client has is current.", ("ETag",))
-    if any(each["in"] == "path" for each in operation.parameters):
-        problems += ("not-found",)
+    security: list[Json] = []
     if scope:
-        token = {TOKEN: [scope.name.lower()]}
         # Alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or none.
-        security = [token, {}] if scope <= anonymous else [token]
+        security = [{TOKEN: [scope.name.lower()]}, *([{}] if scope <= anonymous else [])]
         problems += SCOPE_PROBLEMS
-    parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
-    if scope > Scope.READ:  # every client may read
-        problems += ("forbidden", "origin-not-allowed")
     return {
         "tags": [operation.tag],
         "operationId": operation.name,
@@ -218,7 +184,7 @@ def _add_position(described: Json) -> Json:
 def _group_problems(slugs: Iterable[str]) -> dict[int, str]:
     """Return the component for each status: the slugs of its problems, separated by dots."""
     by_status, known = attrgetter("status", "slug"), find_problems()
-    problems = sorted((known[slug] for slug in set(slugs)), key=by_status)
+    problems = sorted((known[slug][0] for slug in set(slugs)), key=by_status)
     groups = groupby(problems, attrgetter("status"))
     return {status: ".".join(problem.slug for problem in same) for status, same in groups}
 
@@ -226,10 +192,13 @@ def _group_problems(slugs: Iterable[str]) -> dict[int, str]:
 def _problem_response(group: str) -> Json:
     """Describe the response for problems of one status, by the name of the component."""
     known = find_problems()
-    problems = [known[slug] for slug in group.split(".")]
-    examples = {p.slug: {"summary": p.title, "value": example_json(p)} for p in problems}
+    found = [known[slug] for slug in group.split(".")]
+    examples = {
+        each.slug: {"summary": each.title, "value": example_json(each, detail)}
+        for each, detail in found
+    }
     return response(
-        ", or ".join(problem.title for problem in problems),
-        PROBLEM_HEADERS.get(problems[0].status, ()),
+        ", or ".join(each.title for each, _ in found),
+        PROBLEM_HEADERS.get(found[0][0].status, ()),
         {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
     )

@@ -12,7 +12,7 @@ PROBLEMS = "problems"  # the document to whose sections the types of problems le
 DOCUMENTS = tuple(f"clients/{name}.md" for name in ("quick-start", "guides", "contract", PROBLEMS))
 STEMS = {Path(name).stem for name in DOCUMENTS}
 MARKDOWN = MarkdownIt("commonmark").enable("table")
-LINK = Template('        <li><a href="#$id"><span>$title</span></a></li>')
+LINK = Template('<li><a href="#$id"><span>$title</span></a></li>')
 
 
 def render_document(name: str) -> dict[str, str]:
@@ -44,7 +44,7 @@ def render_document(name: str) -> dict[str, str]:
 
 
 def _direct_link(href: str, stem: str) -> dict[str, str | int | float]:
-    """Return the attributes of a link: to a place on the page or outside, none to other files."""
+    """Return the attributes of a link: to a section of the page or outside, none to other files."""
     if re.match("https?:|/", href):
         return {"href": href}
     path, _, fragment = href.partition("#")

@@ -36,17 +36,13 @@ FILES = {
     "movies.mjs": "text/plain; charset=utf-8",
     "movies.py": "text/plain; charset=utf-8",
 }
-CONTENTS = Template(
-    '        <h2><a href="#$id">$title</a></h2>\n        <ul>\n$links\n        </ul>'
-)
+CONTENTS = Template('<h2><a href="#$id">$title</a></h2>\n<ul>\n$links\n</ul>')
 PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-
-
 INDEX = {"api": "/v1/movies", "reference": "/v1/docs", "openapi": "/v1/openapi.json"}
 Index = make_schema(
     "Index",
@@ -56,13 +52,11 @@ Index = make_schema(
 )
 FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
 FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
-
-
 DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 SHOW_INDEX = Operation(
     "show_index",
     "Find the API and its reference",
-    "Returns the paths of the movies, the reference page and the OpenAPI document.",
+    "The paths of the movies, the reference page and the OpenAPI document.",
     json_response("The paths.", Index),
     tag="Reference",
 )
@@ -104,7 +98,6 @@ class Reference:
     """
 
     def __init__(self, make_document: Callable[[], Json]) -> None:
-        # Each is compressed once.
         try:
             self._files = {
                 path.name: make_content(path.read_bytes(), FILES[path.name])

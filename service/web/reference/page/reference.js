@@ -249,8 +249,8 @@ function setValue(input, value) {
 }
 
 function makeBodyControls(name, content) {
-  const { schema, examples } = values(content)[0];
-  const text = JSON.stringify(values(examples)[0].value, null, 2);
+  const { schema, example } = values(content)[0];
+  const text = JSON.stringify(example, null, 2);
   return [make("div.control", {}, make("label", { for: `${name}-body` }, "Body"),
     make("textarea", { id: `${name}-body`, name: "body", rows: text.split("\n").length, spellcheck: "false" }, text)),
   make("dl.fields", {}, renderFields(resolve(schema)))];
