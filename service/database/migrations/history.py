@@ -109,7 +109,6 @@ def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]
     """Return the migrations to run; `OperatorError` if a file is missing, or is too old to run."""
     files = {migration.version for migration in migrations}
     newest = max(ledger, default="")
-    base = max((migration.version for migration in migrations if migration.replaces), default="")
     for version in ledger:
         is_replaced = any(migration.has_replaced(version) for migration in migrations)
         if version not in files and not is_replaced and version < max(files, default=""):
@@ -121,11 +120,6 @@ def find_pending(migrations: list[Migration], ledger: Ledger) -> list[Migration]
             raise OperatorError(
                 f"{locate(migration.path)}: older than {newest}, which is applied already: "
                 f"give it a new timestamp, or {newest} if that is a file of your own"
-            )
-        if migration.version not in ledger and not migration.replaces and migration.version < base:
-            raise OperatorError(
-                f"{locate(migration.path)}: older than {base}, one of those that make the schema:"
-                " give it a new timestamp, also in schema_migrations of databases that have it"
             )
     return [migration for migration in migrations if migration.version > newest]
 
