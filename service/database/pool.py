@@ -67,13 +67,11 @@ class Pool:
         self.metrics = metrics or Metrics(is_enabled=False)
         self.limits = {name: Limit(number) for name, number in (limits or {}).items()}
         self.writes = asyncio.Semaphore(max(1, settings.max_open * 4 // 10))
-        self.acquire_timeout = settings.acquire_timeout
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify
         self._is_closing = False
-        self._is_database_away = False  # an outage was logged
-        self._is_connect_failing = False  # that was logged, while connections are open
+        self._logged = ""  # the failure that the log has last, until a connect succeeds
         self._outage: Unavailable | None = None  # for each request for a connection, while set
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._trusted_since = -inf  # older connections are not lent again
@@ -119,21 +117,32 @@ class Pool:
         aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection
         counts for `GIVEN_UP_S` more, and so does its place in `limit`.
         """
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
-        self.waiting += 1
-        try:
+        async with self.bound_wait("database connection"):
             connection = await self._acquire(limit)
-        finally:
-            self.waiting -= 1
-            self.metrics.pool_wait.observe(loop.time() - asked_at)
         try:
             yield connection
         finally:
             if connection.raw.closed == CLOSED_HERE and not self._is_closing:
+                loop = asyncio.get_running_loop()
                 loop.call_later(GIVEN_UP_S, self._return, connection, limit)
             else:
                 self._return(connection, limit)
+
+    @asynccontextmanager
+    async def bound_wait(self, noun: str) -> AsyncIterator[None]:
+        """Measure and bound a wait: `Unavailable` if it takes longer than `acquire_timeout`."""
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(self._settings.acquire_timeout):
+                yield
+        except TimeoutError as error:
+            reason = f"no {noun} became free in {self._settings.acquire_timeout:g} s"
+            raise Unavailable(reason, Refusal.POOL_TIMEOUT) from error
+        finally:
+            self.waiting -= 1
+            self.metrics.pool_wait.observe(loop.time() - asked_at)
 
     def distrust(self) -> None:
         """Stop lending the connections that were opened before now, at most once in `RETRY_S`.
@@ -175,23 +184,14 @@ class Pool:
 
     async def _acquire(self, limit: asyncio.Semaphore | None) -> aiopg.Connection:
         """Wait for the limit, then for a connection."""
-        if not limit and (connection := self._take_idle()):
-            return connection
+        if limit:
+            await limit.acquire()
         try:
-            async with asyncio.timeout(self.acquire_timeout):
-                if limit:
-                    await limit.acquire()
-                try:
-                    return self._take_idle() or await self._wait_for_connection()
-                except BaseException:
-                    if limit:
-                        limit.release()
-                    raise
-        except TimeoutError as error:
-            raise Unavailable(
-                f"no database connection became free in {self.acquire_timeout:g} s",
-                Refusal.POOL_TIMEOUT,
-            ) from error
+            return self._take_idle() or await self._wait_for_connection()
+        except BaseException:
+            if limit:
+                limit.release()
+            raise
 
     def _take_idle(self) -> aiopg.Connection | None:
         while self._idle:
@@ -277,20 +277,15 @@ class Pool:
                 try:
                     connection = await self._open_connection()
                 except Exception as error:  # noqa: BLE001 - raised for the waiters
-                    self.metrics.connect_failures.inc()
-                    if not self.is_connected:
-                        self._begin_outage(error)
-                    elif not self._is_connect_failing:  # wait for an open one: it may just be full
-                        self._is_connect_failing = True
-                        log.warning("connect failed", reason=describe_error(error))
+                    self._handle_failure(error)
                     await asyncio.sleep(RETRY_S)
                     self._outage = None
                 else:
                     self._opened[connection] = began
                     self._return(connection)
                     # While others wait, the next connect may fail again, on a full server.
-                    if self._is_connect_failing and not self._needs_more():
-                        self._is_connect_failing = False
+                    if self._logged and not self._needs_more():
+                        self._logged = ""
                         log.info("database reached again")
         finally:
             self._opener = None
@@ -304,22 +299,23 @@ class Pool:
         except BaseException:
             connection.close()
             raise
-        if self._is_database_away:
-            self._is_database_away = False
-            log.info("database reached again")
         return connection
 
-    def _begin_outage(self, error: BaseException) -> None:
+    def _handle_failure(self, error: Exception) -> None:
+        """Log why a connect failed, once; refuse the waiters unless a connection is open."""
+        self.metrics.connect_failures.inc()
         reason = describe_error(error)
-        self._is_connect_failing = False
+        if self.is_connected:  # it may become free: the server may just be full
+            if not self._logged:
+                self._logged = "connect failed"
+                log.warning(self._logged, reason=reason)
+            return
         # Behind: a migration is missing, or a query file is wrong.
         is_behind = isinstance(error, Unavailable | OperatorError)
-        if not self._is_database_away:
-            self._is_database_away = True
-            if is_behind:
-                log.warning("not ready", reason=reason)
-            else:
-                log.error("no database", reason=reason)
+        if self._logged in ("", "connect failed"):
+            self._logged = "not ready" if is_behind else "no database"
+            write = log.warning if is_behind else log.error
+            write(self._logged, reason=reason)
         refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
         unavailable.__cause__ = error
@@ -347,16 +343,5 @@ class Slots(asyncio.Semaphore):
 
     async def __aenter__(self) -> None:
         """Wait for a place."""
-        loop, pool = asyncio.get_running_loop(), self._pool
-        asked_at = loop.time()
-        pool.waiting += 1
-        try:
-            async with asyncio.timeout(pool.acquire_timeout):
-                await self.acquire()
-        except TimeoutError as error:
-            raise Unavailable(
-                f"no place became free in {pool.acquire_timeout:g} s", Refusal.POOL_TIMEOUT
-            ) from error
-        finally:
-            pool.waiting -= 1
-            pool.metrics.pool_wait.observe(loop.time() - asked_at)
+        async with self._pool.bound_wait("place"):
+            await self.acquire()
