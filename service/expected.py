@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from service import genres
 from service.changes import feed as changes
-from service.clients import administration, clients
+from service.clients import clients, commands
 from service.config import Config
 from service.database import cache, clearing, query_files, verification
 from service.database import replicas as replication
@@ -14,11 +14,11 @@ from service.movies import keys as idempotency
 from service.movies.movie import MOVIES
 
 EXPECTED: Mapping[str, Expected] = {
-    **administration.QUERIES,
     **cache.QUERIES,
     **changes.QUERIES,
     **clearing.QUERIES,
     **clients.QUERIES,
+    **commands.QUERIES,
     **exporting.QUERIES,
     **genres.QUERIES,
     **idempotency.QUERIES,

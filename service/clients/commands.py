@@ -6,17 +6,19 @@ Tokens and the list go to stdout, messages to stderr.
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import click
+import orjson
 
-from service.clients import administration
+from service.clients.clients import hash_token, make_token
 from service.config import Config
 from service.database import query_files, transactions
 from service.database.embedded import with_database
+from service.database.query import Expected
 from service.database.transactions import Transaction
 from service.errors import OperatorError
 from service.web.route import Scope
@@ -25,6 +27,30 @@ MAX_NAME = 100  # characters, as the table allows
 MINUTE = "%Y-%m-%d %H:%M UTC"
 TAKES_EFFECT = "every process of the service notices within 35 s"
 report = partial(click.echo, err=True)
+
+# The columns of the list. Times are texts; null: never, or not revoked.
+LISTED: Mapping[str, object] = {
+    "id": int,
+    "name": str,
+    "scopes": list[str],
+    "expires_at": str,
+    "revoked_at": str,
+    "former_token_until": str,
+    "last_used_on": str,
+    "created_on": str,
+}
+USED_BY = "python -m service clients"
+_expect = partial(Expected, used_by=USED_BY, writes=True, by_command=True)
+QUERIES: Mapping[str, Expected] = {
+    "list_clients": _expect(LISTED, [{}], writes=False),
+    "reserve_client_ids": _expect({"id": int}, [{"number": 0}]),
+    "add_clients": _expect({"id": int}, [{"clients": "[]"}]),
+    "lock_client": _expect(
+        {"id": int, "refused_since": str, "former_token_until": str}, [{"client_name": ""}]
+    ),
+    "rotate_client": _expect({}, [{"id": 0, "token_hash": "", "former_token_until": None}]),
+    "revoke_client": _expect({"id": int}, [{"client_name": ""}]),
+}
 
 
 def _check_name(_: click.Context, __: click.Parameter, name: str) -> str:
@@ -103,7 +129,19 @@ def add(config: Config, name: str, scopes: list[Scope], expires_at: datetime | N
     The token goes to stdout alone. Keep it: it is not stored and cannot be shown again.
     """
     with _begin(config) as transaction:
-        client_id, token = administration.add_client(transaction, name, scopes, expires_at)
+        ((client_id,),) = transaction.run("reserve_client_ids", {"number": 1})
+        token = make_token(client_id)
+        client = {
+            "id": client_id,
+            "name": name,
+            "token_hash": hash_token(token),
+            "scopes": [scope.name.lower() for scope in scopes],
+            "expires_at": expires_at,
+        }
+        if not transaction.run("add_clients", {"clients": orjson.dumps([client]).decode()}):
+            raise OperatorError(
+                f'the name "{name}" is taken: choose another one; see {USED_BY} list'
+            )
         _show_and_commit(token, transaction)
     until = f"expires at {expires_at:{MINUTE}}" if expires_at else "never expires"
     report(f'added "{name}" with id {client_id}; its token is shown only now and {until}')
@@ -118,7 +156,7 @@ def list_(config: Config) -> None:
     """
     with _begin(config, start=transactions.BEGIN_READING) as transaction:
         listed = transaction.run("list_clients")
-    rows = [[heading.replace("_", " ") for heading in administration.LISTED]]
+    rows = [[heading.replace("_", " ") for heading in LISTED]]
     rows += [[_format_cell(value) for value in row] for row in listed]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -148,12 +186,37 @@ def rotate(config: Config, name: str, former_token_until: datetime | None) -> No
     or after --grace.
     """
     with _begin(config) as transaction:
-        token = administration.rotate_token(transaction, name, former_token_until)
+        client_id = _lock_client(transaction, name, has_grace=former_token_until is not None)
+        token = make_token(client_id)
+        stored = {"token_hash": hash_token(token), "former_token_until": former_token_until}
+        transaction.run("rotate_client", {"id": client_id, **stored})
         _show_and_commit(token, transaction)
     if former_token_until:
         report(f'the former token of "{name}" works until {former_token_until:{MINUTE}}')
     else:
         report(f'the former token of "{name}" is refused from now on: {TAKES_EFFECT}')
+
+
+def _lock_client(transaction: Transaction, name: str, *, has_grace: bool) -> int:
+    """Return the id of a client whose token may be rotated.
+
+    Not while an earlier grace lasts: the former token would stop before its time.
+    """
+    rows = transaction.run("lock_client", {"client_name": name})
+    if not rows:
+        raise _make_unknown_error(name)
+    ((client_id, refused_since, works_until),) = rows
+    if refused_since:
+        raise OperatorError(
+            f'"{name}" was revoked or expired at {refused_since} UTC: restore it in SQL first'
+            " (docs/dbas.md), or add a new client"
+        )
+    if has_grace and works_until:
+        raise OperatorError(
+            f'the former token of "{name}" works until {works_until} UTC: wait'
+            " until then, or rotate without --grace, which stops both tokens"
+        )
+    return int(client_id)
 
 
 @clients.command()
@@ -165,15 +228,20 @@ def revoke(config: Config, name: str) -> None:
     The client stays in the list. docs/dbas.md says how to restore it in SQL.
     """
     with _begin(config) as transaction:
-        administration.revoke_client(transaction, name)
+        if not transaction.run("revoke_client", {"client_name": name}):
+            raise _make_unknown_error(name)
         transaction.commit()
     report(f'revoked "{name}": {TAKES_EFFECT}')
+
+
+def _make_unknown_error(name: str) -> OperatorError:
+    return OperatorError(f'no client is called "{name}": see {USED_BY} list')
 
 
 @contextmanager
 def _begin(config: Config, *, start: str = transactions.BEGIN_WRITING) -> Iterator[Transaction]:
     with with_database(config) as ready:
-        queries = query_files.load(config.queries, administration.QUERIES)
+        queries = query_files.load(config.queries, QUERIES)
         with transactions.begin(ready.database.url, queries, start=start) as transaction:
             yield transaction
 
