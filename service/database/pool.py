@@ -71,7 +71,7 @@ class Pool:
         self._connector = Connector(settings)
         self._verify = verify
         self._is_closing = False
-        self._logged = ""  # the failure that the log has last, until a connect succeeds
+        self._failure = ""  # as it was logged: of a "connect", or an "outage"; until one succeeds
         self._outage: Unavailable | None = None  # for each request for a connection, while set
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._trusted_since = -inf  # older connections are not lent again
@@ -284,8 +284,8 @@ class Pool:
                     self._opened[connection] = began
                     self._return(connection)
                     # While others wait, the next connect may fail again, on a full server.
-                    if self._logged and not self._needs_more():
-                        self._logged = ""
+                    if self._failure and not self._needs_more():
+                        self._failure = ""
                         log.info("database reached again")
         finally:
             self._opener = None
@@ -306,16 +306,18 @@ class Pool:
         self.metrics.connect_failures.inc()
         reason = describe_error(error)
         if self.is_connected:  # it may become free: the server may just be full
-            if not self._logged:
-                self._logged = "connect failed"
-                log.warning(self._logged, reason=reason)
+            if not self._failure:
+                self._failure = "connect"
+                log.warning("connect failed", reason=reason)
             return
         # Behind: a migration is missing, or a query file is wrong.
         is_behind = isinstance(error, Unavailable | OperatorError)
-        if self._logged in ("", "connect failed"):
-            self._logged = "not ready" if is_behind else "no database"
-            write = log.warning if is_behind else log.error
-            write(self._logged, reason=reason)
+        if self._failure != "outage":
+            self._failure = "outage"
+            if is_behind:
+                log.warning("not ready", reason=reason)
+            else:
+                log.error("no database", reason=reason)
         refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
         unavailable.__cause__ = error

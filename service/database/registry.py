@@ -57,19 +57,16 @@ class QueryRegistry:
     async def require_migrations(self, statements: Statements) -> None:
         """Raise `Unavailable` unless all migrations have been applied; log when that changes."""
         applied = await statements.fetch("get_applied_migrations")
+        before, self._missing = self._missing, ""
         try:
             require_migrations(self._versions, applied)
         except Unavailable as error:
-            self._report_missing(str(error))
+            self._missing = str(error)
+            if self._missing != before:
+                log.warning("not ready", reason=self._missing)
             raise
-        self._report_missing("")
-
-    def _report_missing(self, missing: str) -> None:
-        if missing and missing != self._missing:
-            log.warning("not ready", reason=missing)
-        elif self._missing and not missing:
+        if before:
             log.info("ready")
-        self._missing = missing
 
     def reload(self) -> None:
         """Start to replace the queries by those that the files hold now.
