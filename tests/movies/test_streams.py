@@ -5,6 +5,7 @@ import gzip
 import json
 import socket
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -559,9 +560,10 @@ async def test_few_streams_run_at_once(
     )
     running = [await get(client) for _ in range(at_once)]
 
-    pool(client).acquire_timeout = 0.1
+    settings = pool(client)._settings  # noqa: SLF001 - for one request only
+    pool(client)._settings = replace(settings, acquire_timeout=0.1)  # noqa: SLF001 - as above
     refused = await get(client)
-    pool(client).acquire_timeout = WAIT_S
+    pool(client)._settings = settings  # noqa: SLF001 - as above
     page = await client.get("/v1/movies")
     steps.go_on()
     texts = [await response.text() for response in running]
