@@ -21,8 +21,8 @@ from service.web.reference.describe import (
     STRING,
     VALIDATORS,
     Problem,
-    cursor_field,
     describe_body,
+    describe_page,
     describe_query,
     field,
     json_response,
@@ -34,16 +34,8 @@ from service.web.route import Json, Operation
 
 MOVIE_PATCH = MovieInput(partial=True)  # the body of PATCH
 MovieResponse = make_schema("MovieResponse", movie=Nested(MovieOutput))
-PageMetadata = make_schema(
+PageMetadata = describe_page(
     "PageMetadata",
-    ("current_page", "last_page", "suggestions", "missing_ids"),
-    page_size=field("the largest number of movies on a page", 20, minimum=1),
-    total_records=field("the number of movies that match", 1, minimum=0),
-    total_is_estimate=field(f"true if more than {EXACT_TOTAL:,}", example=False),
-    next_cursor=cursor_field("next"),
-    previous_cursor=cursor_field("previous"),
-    current_page=field("only with the parameter `page`", 1, minimum=1),
-    last_page=field("only with the parameter `page`", 1, minimum=1),
     suggestions=List(String(), metadata={"description": "titles, if `title` finds nothing"}),
     missing_ids=List(Integer(metadata=BIGINT), metadata={"description": "only with `id`"}),
 )

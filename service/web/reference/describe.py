@@ -11,6 +11,7 @@ from marshmallow import EXCLUDE, Schema
 from marshmallow.fields import Field, List, Nested, String
 
 from service.database import MAX_BIGINT
+from service.database.paging import EXACT_TOTAL
 from service.web.conditions import ENTITY_TAGS
 from service.web.headers import HEADER_NAME, KEY_PATTERN
 from service.web.problems import REFERENCE
@@ -69,6 +70,22 @@ def cursor_field(page: str) -> Field[Any]:
     return String(allow_none=True, metadata={"description": text})
 
 
+def describe_page(title: str, **more: Field[Any]) -> type[Schema]:
+    """Make the schema of a page's metadata; `more`: what only some pages have."""
+    return make_schema(
+        title,
+        ("current_page", "last_page", *more),
+        page_size=field("the largest number of items on a page", 20, minimum=1),
+        total_records=field("the number of items that match", 1, minimum=0),
+        total_is_estimate=field(f"true if more than {EXACT_TOTAL:,}", example=False),
+        next_cursor=cursor_field("next"),
+        previous_cursor=cursor_field("previous"),
+        current_page=field("only with the parameter `page`", 1, minimum=1),
+        last_page=field("only with the parameter `page`", 1, minimum=1),
+        **more,
+    )
+
+
 def parameter(name: str, location: str, description: str, **shape: Any) -> Json:
     """Describe a path, query or header parameter: a string, or its JSON Schema is `shape`."""
     schema = STRING | shape
@@ -108,7 +125,7 @@ def describe_query(fields: Mapping[str, QueryParameter]) -> tuple[Json, ...]:
 
 ETAGS = rf"^([ \t]*\*[ \t]*|{ENTITY_TAGS.pattern})$"
 ID_SHAPE = {"type": "integer", **BIGINT, "maximum": MAX_BIGINT, "examples": [7]}
-ID = parameter("id", "path", "The movie's id, in digits.", **ID_SHAPE)
+ID = parameter("id", "path", "The id, in digits.", **ID_SHAPE)
 IF_NONE_MATCH = parameter(
     "If-None-Match", "header", "The `ETag` that you have; 304 if it is current.", pattern=ETAGS
 )

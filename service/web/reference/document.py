@@ -33,7 +33,7 @@ SECURITY_SCHEME = {
     "description": "The operator of the service gives tokens to clients, of the scope `read`, or"
     " `write`, which includes `read`.",
 }
-TAGS = {  # in the order of the page
+TAGS = {  # a resource may have one of its own
     "Movies": "The movies of the catalogue and their genres.",
     "Health": "Checks for probes and load balancers.",
     "Reference": "The description of this API.",
@@ -107,6 +107,8 @@ COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
 
 def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
     """Return the document of these routes; `anonymous`: the scope of requests without a token."""
+    described = [(route, route.operation) for route in routes if route.operation]
+    names = dict.fromkeys(operation.tag for _, operation in described)
     spec = APISpec(
         title="The movie catalogue",
         version=__version__,
@@ -118,23 +120,21 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         servers=[{"url": "/", "description": "the service that this document comes from"}],
-        tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+        tags=[{"name": name, "description": TAGS.get(name, "")} for name in names],
         plugins=[MarshmallowPlugin(schema_name_resolver=_name_schema)],
     )
     spec.components.security_scheme(TOKEN, SECURITY_SCHEME)
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
-    for route in routes:
-        if route.operation:
-            path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
-            operation = _describe(route, route.operation, anonymous)
-            for each in operation["responses"].values():
-                if isinstance(each, str) and each not in spec.components.responses:
-                    spec.components.response(each, _problem_response(each))
-            spec.path(path, operations={route.method.lower(): operation})
-    document: Json = spec.to_dict()
-    return document
+    for route, operation in described:
+        path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
+        document = _describe(route, operation, anonymous)
+        for each in document["responses"].values():
+            if isinstance(each, str) and each not in spec.components.responses:
+                spec.components.response(each, _problem_response(each))
+        spec.path(path, operations={route.method.lower(): document})
+    return dict(spec.to_dict())
 
 
 def _name_schema(schema: Schema | type[Schema]) -> str:

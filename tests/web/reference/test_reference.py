@@ -89,7 +89,7 @@ async def test_each_operation_says_which_token_it_needs(
 
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     for path, method, operation in operations(document):
-        has_scope = path.startswith(("/v1/movies", "/v1/genres", "/v1/changes"))
+        has_scope = not re.match("/(v1)?$|/v1/(healthcheck|docs|openapi.json)", path)
         is_read = method == "get"
         expected = read if is_read else write
         assert operation["security"] == (expected if has_scope else [])
@@ -116,7 +116,7 @@ async def test_only_bodies_of_requests_refuse_other_fields(document: dict[str, A
     schemas = document["components"]["schemas"].items()
 
     strict = {name for name, schema in schemas if schema.get("additionalProperties") is False}
-    assert strict == {"MovieBatch", "MovieInput", "MoviePatch"}
+    assert strict == {name for name, _ in schemas if re.search("(Batch|Input|Patch)$", name)}
 
 
 Request = tuple[str, str, int, dict[str, Any]]  # its method, path, status and options
