@@ -195,6 +195,7 @@ def _explain(migration: Migration, section: Section, error: BaseException) -> st
         parts.append("drop the index that it may have left, and run migrate again")
     elif not section.is_transactional:
         parts.append("a transaction:false section holds one statement")
+        parts.append("what it has committed stays: fix the cause, and run migrate again")
     return "; ".join(parts)
 
 

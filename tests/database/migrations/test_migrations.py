@@ -455,6 +455,10 @@ def test_a_file_whose_transaction_cannot_be_rolled_back_is_not_recorded(
             "drop the index that it may have left, and run migrate again",
         ),
         (
+            "-- migrate:up transaction:false\ndo $$ begin commit; raise 'late'; end $$;\n",
+            "what it has committed stays: fix the cause, and run migrate again",
+        ),
+        (
             "-- migrate:up\ndo $$ begin commit; end $$;\n",
             "it needs a file of its own with -- migrate:up transaction:false",
         ),
