@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import importlib
 import os
 import re
 import sys
@@ -350,3 +351,44 @@ def test_no_two_releases_have_the_same_version() -> None:
     assert releases == sorted(set(releases), reverse=True)
     assert __version__.endswith("-dev") == has_changes
     assert version > releases[0] if has_changes else version == releases[0]
+
+
+LIBRARIES = {"aiohttp", "aiopg", "aiosql", "alembic", "gunicorn", "logging", "marshmallow"}
+DOCUMENTED = {"_deserialize"}  # marshmallow: how to make fields of one's own
+UNDOCUMENTED = {"RequestHandler"}  # of aiohttp, with all its members
+
+
+def list_overrides() -> set[tuple[str, str]]:
+    """Return module and name of each member of a library that a class of the service overrides."""
+    found = set[tuple[str, str]]()
+    for path in (ROOT / "service").rglob("[!_]*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        module = importlib.import_module(name)
+        classes = [each for each in vars(module).values() if isinstance(each, type)]
+        for kind in (each for each in classes if each.__module__ == name):
+            for base in kind.__mro__[1:]:
+                if base.__module__.partition(".")[0] in LIBRARIES:
+                    found |= {
+                        (f"{path.relative_to(ROOT / 'service')}", member)
+                        for member in vars(kind).keys() & vars(base).keys() - DOCUMENTED
+                        if re.match("_(?!_)", member)
+                        or (base.__name__ in UNDOCUMENTED and member[:2] != "__")
+                    }
+    return found
+
+
+def test_what_overrides_a_library_is_listed() -> None:
+    """In decision 6, each with a test that exists."""
+    (path,) = (ROOT / "docs" / "decisions").glob("0006-*.md")
+    rows = re.findall(
+        r"^\| `([\w/.]+)` \| (.*`.*`.*) \| .* \| `(.*)` \|$", path.read_text(), re.MULTILINE
+    )
+    tests = "".join(each.read_text() for each in (ROOT / "tests").rglob("test_*.py"))
+
+    assert len(rows) > 5
+    for where, what, test in rows:
+        assert (ROOT / "service" / where).exists() or (ROOT / where).exists()
+        assert f"def {test}(" in tests or (ROOT / test).exists(), test
+        assert what
+    listed = {(where, name) for where, what, _ in rows for name in re.findall(r"`(\w+)`", what)}
+    assert list_overrides() <= listed
