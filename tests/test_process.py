@@ -32,7 +32,9 @@ from support import (
     Environment,
     Execute,
     add_movies,
+    hold,
     run_here,
+    started,
     wait_until,
     with_user,
 )
@@ -81,6 +83,51 @@ def test_ctrl_c_during_the_start(environment: Environment) -> None:
             _, err = process.communicate(timeout=60)
 
     assert (process.returncode, err) == (128 + signal.SIGINT, "stopped\n")
+
+
+STATE = """
+select (select count(*) from movies), (select count(*) from clients),
+       (select max(version) from schema_migrations)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        ("migrate", 130, "stopped"),
+        ("clients add new --scopes read", 130, "stopped"),
+        ("import samples/movies.csv", 1, "Error: interrupted: nothing was imported"),
+        ("export -", 1, "Error: interrupted"),
+    ],
+)
+def test_ctrl_c_ends_a_command_that_waits_for_a_lock(  # noqa: PLR0913
+    environment: Environment,
+    checkout: Path,
+    database: str,
+    execute: Execute,
+    *,
+    words: str,
+    status: int,
+    line: str,
+) -> None:
+    """At once, although the lock is still held: its statement is cancelled, nothing has changed."""
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+    (checkout / "migrations" / "20991231000000_add_index.sql").write_text(
+        "-- migrate:up transaction:false\ncreate index concurrently mine on movies (id);\n"
+    )
+    waiting = "select 1 from pg_locks where not granted"
+    before = execute(STATE)
+    with (
+        hold(database, "lock table movies, clients"),
+        started(environment, *words.split()) as process,
+    ):
+        wait_until(lambda: execute(waiting))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        wait_until(lambda: not execute(waiting))
+
+    assert (process.returncode, out, err.decode()) == (status, b"", f"{line}\n")
+    assert execute(STATE) == before
 
 
 def connect(base: str) -> socket.socket:
