@@ -216,10 +216,7 @@ def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: P
 
 @pytest.mark.parametrize(
     ("variable", "hint"),
-    [
-        ("PORT", ""),
-        ("CATALOGUE_OPERATIONS_PORT", "; [operations] host and port set the address"),
-    ],
+    [("PORT", ""), ("CATALOGUE_OPERATIONS_PORT", "; [operations] host and port set the address")],
 )
 def test_a_port_that_is_taken(environment: Environment, variable: str, hint: str) -> None:
     """One line names the port, and the setting if it is not HOST and PORT; the status is 1."""

@@ -16,14 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from processes import (
-    GUNICORN,
-    SERVE,
-    find_processes,
-    find_workers,
-    get,
-    serving,
-)
+from processes import GUNICORN, SERVE, find_processes, find_workers, get, serving
 from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, hold, set_for_database, until, wait_until
 
@@ -47,11 +40,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def queries(
-    checkout: Path,
-    environment: Environment,
-    execute: Execute,
-) -> Path:
+def queries(checkout: Path, environment: Environment, execute: Execute) -> Path:
     """Return the file with the queries about movies, of a service with one movie."""
     add_movies(execute, "Moana")
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")

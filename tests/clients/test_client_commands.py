@@ -120,11 +120,7 @@ def test_wrong_arguments_are_refused(words: list[str], problem: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "redirection"),
-    [
-        ("rotate reports", ">/dev/full"),
-        ("add new --scopes read", ">&-"),
-    ],
+    ("words", "redirection"), [("rotate reports", ">/dev/full"), ("add new --scopes read", ">&-")]
 )
 def test_a_token_that_cannot_be_shown_changes_nothing(
     environment: Environment, execute: Execute, words: str, redirection: str

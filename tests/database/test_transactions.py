@@ -112,9 +112,7 @@ def test_a_column_without_a_value_stops_the_transaction(execute: Execute, begin:
         insert(transaction, [2001])
 
 
-def test_a_statement_that_inserts_more_than_it_was_given_is_refused(
-    begin: Begin,
-) -> None:
+def test_a_statement_that_inserts_more_than_it_was_given_is_refused(begin: Begin) -> None:
     """The limit of changed movies applies to imports, too."""
     query = LOADED[INSERT]
     twice = query.sql + " cross join generate_series(1, 2)"

@@ -526,10 +526,7 @@ def test_the_wait_for_another_upgrade_has_a_timeout(
     project.write(CREATE_A)
     sql = f"select pg_advisory_lock({migration_session.LOCK_KEY})"
 
-    with (
-        hold(server_url, sql),
-        hold(project.url, sql) as other,
-    ):
+    with hold(server_url, sql), hold(project.url, sql) as other:
         message = project.refuse("another migration")
 
         pid = other.info.backend_pid
