@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,23 @@ def test_not_ready_while_it_drains(environment: Environment) -> None:
 
     assert statuses == [200, 404]
     assert (process.returncode, err.splitlines()[-1]) == (0, "stopped")
+
+
+def test_an_output_that_nobody_reads(environment: Environment) -> None:
+    """Requests are served, and the status is 0, although both pipes are full."""
+    with serving(SERVE, environment) as (base, process):
+        for pipe in (process.stdout, process.stderr):
+            assert pipe
+            writer = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+            with suppress(BlockingIOError):
+                while True:
+                    os.write(writer, b"x")
+            os.close(writer)
+        statuses = {get(f"{base}/v1/movies/1") for _ in range(60)}
+        process.terminate()
+
+        assert process.wait(60) == 0
+    assert statuses == {404}
 
 
 def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: Path) -> None:

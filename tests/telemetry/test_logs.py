@@ -215,12 +215,11 @@ for number in range(30):
 
 
 def test_an_output_that_takes_no_lines_stops_nothing(run: Run) -> None:
-    """A full disk, a closed stdout, a pipe that nobody reads: lines are lost, the status is 0."""
+    """A full disk, a closed stdout or pipe: the lines are lost, and the status is 0."""
     with Path("/dev/full").open("wb") as full:
         run(LOG_MUCH, stdout=full)
     run(f"sys.stdout.close()\n{LOG_MUCH}")
     reader, writer = os.pipe()
-    run(LOG_MUCH, stdout=writer)
     os.close(reader)
     run(LOG_MUCH, stdout=writer)
     os.close(writer)
