@@ -1,6 +1,5 @@
 """Tests the processes that operators start: `python -m service ...` and gunicorn."""
 
-import fcntl
 import json
 import os
 import re
@@ -10,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,16 @@ from support import (
     Environment,
     Execute,
     add_movies,
+    hold,
     run_here,
+    started,
     wait_until,
     with_user,
 )
 
 from service import config
+
+CONFIG = [sys.executable, "-m", "service", "config"]
 
 
 def test_serve_from_its_start_to_ctrl_c(environment: Environment) -> None:
@@ -83,6 +87,51 @@ def test_ctrl_c_during_the_start(environment: Environment) -> None:
     assert (process.returncode, err) == (128 + signal.SIGINT, "stopped\n")
 
 
+STATE = """
+select (select count(*) from movies), (select count(*) from clients),
+       (select max(version) from schema_migrations)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        ("migrate", 130, "stopped"),
+        ("clients add new --scopes read", 130, "stopped"),
+        ("import samples/movies.csv", 1, "Error: interrupted: nothing was imported"),
+        ("export -", 1, "Error: interrupted"),
+    ],
+)
+def test_ctrl_c_ends_a_command_that_waits_for_a_lock(  # noqa: PLR0913
+    environment: Environment,
+    checkout: Path,
+    database: str,
+    execute: Execute,
+    *,
+    words: str,
+    status: int,
+    line: str,
+) -> None:
+    """At once, although the lock is still held: its statement is cancelled, nothing has changed."""
+    environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
+    (checkout / "migrations" / "20991231000000_add_index.sql").write_text(
+        "-- migrate:up transaction:false\ncreate index concurrently mine on movies (id);\n"
+    )
+    waiting = "select 1 from pg_locks where not granted"
+    before = execute(STATE)
+    with (
+        hold(database, "lock table movies, clients"),
+        started(environment, *words.split()) as process,
+    ):
+        wait_until(lambda: execute(waiting))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        wait_until(lambda: not execute(waiting))
+
+    assert (process.returncode, out, err.decode()) == (status, b"", f"{line}\n")
+    assert execute(STATE) == before
+
+
 def connect(base: str) -> socket.socket:
     """Open a connection, which must not have to be tried again: that takes a second."""
     return socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])), timeout=0.9)
@@ -119,37 +168,21 @@ def test_not_ready_while_it_drains(environment: Environment) -> None:
     assert (process.returncode, err.splitlines()[-1]) == (0, "stopped")
 
 
-@pytest.mark.parametrize(
-    ("command", "is_closed"),
-    [(SERVE, False), (GUNICORN, True)],
-    ids=["serve, stalled", "gunicorn, closed"],
-)
-def test_a_log_that_nobody_reads(
-    environment: Environment, command: list[str], *, is_closed: bool
-) -> None:
-    """Requests are served, and the status is 0, when the pipe of stdout and stderr is full."""
-    port = free_port()
-    reader, writer = os.pipe()
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    environment = {**environment, "PORT": str(port)}
-    if is_closed:
-        os.close(reader)
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=writer, stderr=writer
-    ) as service:
-        try:
-            wait_until(lambda: get(f"http://127.0.0.1:{port}/v1/healthcheck") == 200)
-            statuses = {get(f"http://127.0.0.1:{port}/v1/movies/1") for _ in range(60)}
-            service.terminate()
-            service.wait(60)
-        finally:
-            service.kill()
-    os.close(writer)
-    if not is_closed:
-        os.close(reader)
+def test_an_output_that_nobody_reads(environment: Environment) -> None:
+    """Requests are served, and the status is 0, although both pipes are full."""
+    with serving(SERVE, environment) as (base, process):
+        for pipe in (process.stdout, process.stderr):
+            assert pipe
+            writer = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+            with suppress(BlockingIOError):
+                while True:
+                    os.write(writer, b"x")
+            os.close(writer)
+        statuses = {get(f"{base}/v1/movies/1") for _ in range(60)}
+        process.terminate()
 
+        assert process.wait(60) == 0
     assert statuses == {404}
-    assert service.returncode == 0
 
 
 def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: Path) -> None:
@@ -169,10 +202,7 @@ def test_serve_with_an_embedded_postgresql(environment: Environment, checkout: P
 
 @pytest.mark.parametrize(
     ("variable", "hint"),
-    [
-        ("PORT", ""),
-        ("CATALOGUE_OPERATIONS_PORT", "; [operations] host and port set the address"),
-    ],
+    [("PORT", ""), ("CATALOGUE_OPERATIONS_PORT", "; [operations] host and port set the address")],
 )
 def test_a_port_that_is_taken(environment: Environment, variable: str, hint: str) -> None:
     """One line names the port, and the setting if it is not HOST and PORT; the status is 1."""
@@ -253,20 +283,12 @@ def test_each_socket_of_gunicorn_serves_the_api(environment: Environment, tmp_pa
 
 def test_gunicorn_waits_for_the_drain_and_the_shutdown(environment: Environment) -> None:
     """And 5 s more, before it kills a worker."""
-    environment |= {
-        "CATALOGUE_SERVER_DRAIN_DELAY": "6.5",
-        "CATALOGUE_SERVER_SHUTDOWN_TIMEOUT": "20",
-    }
-    printed = subprocess.run(
-        [*GUNICORN, "--print-config"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment["CATALOGUE_SERVER_DRAIN_DELAY"] = "6.5"
+    environment["CATALOGUE_SERVER_SHUTDOWN_TIMEOUT"] = "20"
 
-    assert re.search(r"^graceful_timeout += 32$", printed.stdout, re.MULTILINE)
+    _, printed, _ = run([*GUNICORN, "--print-config"], environment)
+
+    assert re.search(r"^graceful_timeout += 32$", printed, re.MULTILINE)
 
 
 def read_metrics(port: int) -> dict[str, float]:
@@ -332,8 +354,8 @@ def test_gunicorn_needs_a_database(environment: Environment) -> None:
     assert line["reason"].endswith(expected)
 
 
-@pytest.mark.parametrize("command", [SERVE, WEB], ids=["serve", "gunicorn"])
-def test_all_wrong_settings_are_reported_in_one_start(
+@pytest.mark.parametrize("command", [SERVE, WEB, CONFIG], ids=["serve", "gunicorn", "config"])
+def test_all_wrong_settings_are_reported_at_once(
     environment: Environment, tmp_path: Path, command: list[str]
 ) -> None:
     """Each with its own name, and with the setting that may be meant."""
@@ -344,7 +366,7 @@ def test_all_wrong_settings_are_reported_in_one_start(
     status, out, err = run(command, environment, CATALOGUE_CONFIG=str(path))
 
     assert status == 1
-    text = err.removeprefix("Error: ") if command == SERVE else json.loads(out)["reason"]
+    text = json.loads(out)["reason"] if command == WEB else err.removeprefix("Error: ")
     assert re.sub(r"\d+\.\d+|: must.*", "", text.strip()).split("\n") == [
         f"{path}: [database] max_idle",
         f"{path}: [database] max_opne: unknown setting; did you mean [database] max_open?",
@@ -364,11 +386,11 @@ def test_config_shows_each_setting_and_where_it_comes_from(
         '[database]\nreplica_urls = ["postgres://u:s3cret@[::1]/d", "postgres://u@localhost/d"]\n'
     )
     del environment["DATABASE_URL"]
-    command = [sys.executable, "-m", "service", "--config", str(path), "config"]
 
     status, shown, errors = run(
-        command,
+        CONFIG,
         environment,
+        CATALOGUE_CONFIG=str(path),
         PORT="5000",
         DATABASE_URL_FILE=str(tmp_path / "secret"),
         CATALOGUE_LIMITS_REDIS_URL="redis://:s3cret@127.0.0.1:6379/0",
@@ -390,29 +412,15 @@ def test_config_shows_each_setting_and_where_it_comes_from(
     ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "mistakes"),
-    [
-        ({"PORT": "http", "WEB_CONCURRENCY": "0"}, ["PORT: must be", "WEB_CONCURRENCY: must be"]),
-        (
-            {
-                "DATABASE_URL": "postgresql://u@db.example/d",
-                "CATALOGUE_DATABASE_REQUIRE_TLS": "true",
-            },
-            ["the password of the database may cross a network without TLS"],
-        ),
-    ],
-)
-def test_config_refuses_what_a_start_refuses(
-    environment: Environment, changes: dict[str, str], mistakes: list[str]
-) -> None:
-    """All wrong values at once, or what the values mean together; the database is not asked."""
-    status, _, errors = run([sys.executable, "-m", "service", "config"], environment, **changes)
+def test_config_refuses_what_a_start_refuses(environment: Environment) -> None:
+    """Also what the values mean together; the database is not asked."""
+    environment["DATABASE_URL"] = "postgresql://u@db.example/d"
+    environment["CATALOGUE_DATABASE_REQUIRE_TLS"] = "true"
 
-    assert status == 1
-    assert len(errors.splitlines()) == len(mistakes)
-    for line, mistake in zip(errors.splitlines(), mistakes, strict=True):
-        assert line.removeprefix("Error: ").startswith(mistake)
+    status, _, error = run_here(environment, "config")
+
+    assert (status, error.count("\n")) == (1, 1)
+    assert error.startswith("Error: the password of the database may cross a network without TLS")
 
 
 def test_a_config_toml_in_another_folder_needs_only_what_differs(

@@ -16,16 +16,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from processes import (
-    GUNICORN,
-    SERVE,
-    find_processes,
-    find_workers,
-    get,
-    serving,
-)
+from processes import GUNICORN, SERVE, find_processes, find_workers, get, serving
 from structlog.testing import capture_logs
-from support import Environment, Execute, add_movies, hold, set_for_database, until, wait_until
+from support import Environment, Execute, add_movies, until, wait_until
 
 from service.config import Config
 from service.database import query_files, registry
@@ -33,7 +26,7 @@ from service.database.query import Query
 from service.database.registry import QueryRegistry
 from service.database.statements import Statements
 from service.errors import Unavailable
-from service.expected import EXPECTED, load_queries
+from service.expected import load_queries
 
 # One that the reader of the files finds, and one that PostgreSQL finds.
 MISTAKES = [
@@ -47,11 +40,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def queries(
-    checkout: Path,
-    environment: Environment,
-    execute: Execute,
-) -> Path:
+def queries(checkout: Path, environment: Environment, execute: Execute) -> Path:
     """Return the file with the queries about movies, of a service with one movie."""
     add_movies(execute, "Moana")
     environment["CATALOGUE_CONFIG"] = str(checkout / "config.toml")
@@ -251,36 +240,6 @@ async def test_of_two_reloads_the_later_one_wins(
 
     assert verified == ["2"]
     assert files.queries["get_a"].sql.endswith("2")
-
-
-async def test_a_reload_that_a_lock_prevents_keeps_the_old_queries(
-    settings: Callable[..., Config], checkout: Path, database: str
-) -> None:
-    """Such as that of a migration; the line says why."""
-    files = make_registry(settings, checkout)
-    with capture_logs() as logged, hold(database, "lock table movies"):
-        files.reload()
-        await until(lambda: logged)
-
-    assert not files.queries
-    assert [line["event"] for line in logged] == ["queries not reloaded"]
-    assert "statement timeout" in logged[0]["reason"]
-
-
-async def test_a_read_only_database_reloads_queries(
-    settings: Callable[..., Config], checkout: Path, execute: Execute
-) -> None:
-    """Reads are verified as ever; writes are only explained."""
-    load = partial(query_files.load, checkout / "queries", EXPECTED)
-    files = QueryRegistry(settings(root=checkout), load)
-    files.load()
-    set_for_database(execute, "default_transaction_read_only = on")
-    change(checkout / "queries" / "movies.sql", "m.title", "m.title ")
-    with capture_logs() as logged:
-        files.reload()
-        await until(lambda: logged)
-
-    assert [line["event"] for line in logged] == ["queries reloaded"]
 
 
 def test_a_closed_terminal_ends_a_service_in_the_foreground(environment: Environment) -> None:

@@ -1,7 +1,6 @@
 """Tests `python -m service clients`: tokens that work, and commands that change all or nothing."""
 
 import re
-import signal
 import subprocess
 
 import pytest
@@ -121,11 +120,7 @@ def test_wrong_arguments_are_refused(words: list[str], problem: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "redirection"),
-    [
-        ("rotate reports", ">/dev/full"),
-        ("add new --scopes read", ">&-"),
-    ],
+    ("words", "redirection"), [("rotate reports", ">/dev/full"), ("add new --scopes read", ">&-")]
 )
 def test_a_token_that_cannot_be_shown_changes_nothing(
     environment: Environment, execute: Execute, words: str, redirection: str
@@ -266,15 +261,6 @@ def test_a_refusal_is_one_line_and_changes_nothing(
     assert execute(ALL) == rows
 
 
-def test_a_database_without_the_migration(environment: Environment, empty_database: str) -> None:
-    """An error of one line names the command to run."""
-    environment["DATABASE_URL"] = empty_database
-
-    problem = 'the database refused: relation "clients" does not exist; is it migrated?'
-    expected = (1, "", f"Error: {problem} python -m service migrate\n")
-    assert run_here(environment, "clients", "list") == expected
-
-
 def test_the_list(environment: Environment, execute: Execute) -> None:
     """It has every client without hashes, and no characters that control a terminal."""
     add_client(execute, "read", "write", expires="2200-01-31 UTC")
@@ -294,25 +280,3 @@ def test_the_list(environment: Environment, execute: Execute) -> None:
         r"2,'a\u202e',read,infinity,2026-01-31 12:00,-,-,2026-01-01",
         "1,b,read,write,2200-01-31 00:00,-,2199-12-31 23:59,2026-02-01,2026-01-01",
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "change"),
-    [
-        (["add", "new", "--scopes", "read"], "lock table clients"),
-        (["rotate", "reports"], "select from clients for update"),
-    ],
-)
-def test_a_command_that_waits_can_be_interrupted(
-    environment: Environment, database: str, execute: Execute, words: list[str], change: str
-) -> None:
-    """Ctrl-C ends it in one line, and nothing has changed."""
-    name_client(execute)
-    before = execute(ALL)
-    with hold(database, change), started(environment, "clients", *words) as process:
-        wait_until(lambda: execute(IS_LOCKED))
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-
-    assert (process.returncode, out, err) == (130, b"", b"stopped\n")
-    assert execute(ALL) == before

@@ -4,7 +4,7 @@ import pytest
 from limits.aio.storage import memory
 from support import StoppedClock
 
-from service.clients.limits import Limits, choose_key
+from service.clients.limits import Limits
 from service.config import Limits as Settings
 from service.context import RequestContext
 from service.errors import LimitReached, OperatorError
@@ -26,15 +26,12 @@ def make_limits(rate: int, burst: int) -> Limits:
     return Limits(Settings(rate, burst, ""), Metrics(is_enabled=False))
 
 
-def from_client(client_id: int) -> RequestContext:
-    """Make the context of a request of this client."""
-    return RequestContext("id", "GET", "192.0.2.1", {}, client_id=client_id)
-
-
-async def take(limits: Limits, cost: int, client_id: int = 7) -> LimitReached | None:
+async def take(
+    limits: Limits, cost: int, client_id: int | None = 7, address: str = "192.0.2.1"
+) -> LimitReached | None:
     """Charge the client; return the refusal."""
     try:
-        await limits.charge(from_client(client_id), cost)
+        await limits.charge(RequestContext("id", "GET", address, {}, client_id=client_id), cost)
     except LimitReached as refusal:
         return refusal
     return None
@@ -112,6 +109,7 @@ async def test_a_client_that_waits_as_told_is_not_refused_again(
     assert await take(limits, cost) is None
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     ("one", "other", "is_same"),
     [
@@ -122,9 +120,12 @@ async def test_a_client_that_waits_as_told_is_not_refused_again(
         ("unix", "unix", True),
     ],
 )
-def test_an_ipv6_address_counts_as_its_network(one: str, other: str, *, is_same: bool) -> None:
+async def test_an_ipv6_address_counts_by_network(one: str, other: str, *, is_same: bool) -> None:
     """A customer has a /64, and could send each request from another address of it."""
-    assert (choose_key(None, one) == choose_key(None, other)) is is_same
+    limits = make_limits(1, 5)
+    await take(limits, 5, None, one)
+
+    assert bool(await take(limits, 1, None, other)) is is_same
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,7 @@ def test_an_ipv6_address_counts_as_its_network(one: str, other: str, *, is_same:
         ("redis://:secret@h/0?db=x", "db"),
         ("redis://:secret@h/0?socket_timeout=soon", "socket_timeout"),
         ("redis://:secret@h:65536/0", "Port out of range"),
+        ("redis://:secret@h:port/0", "expected redis://"),
         ("rediss://:secret@h/0?ssl_cert_reqs=foo", "SSL Certificate Requirements"),
         ("redis://:secret@h/0?parser_class=a", "not callable"),
     ],

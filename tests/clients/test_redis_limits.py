@@ -18,9 +18,6 @@ from structlog.testing import capture_logs
 from support import get_app, until
 
 from service.clients import limits
-from service.config import Limits as Settings
-from service.errors import OperatorError
-from service.telemetry.metrics import Metrics
 from service.web.middleware import CYCLE
 
 SERVER = shutil.which("redis-server")
@@ -179,12 +176,3 @@ async def test_a_redis_that_refuses_is_as_none(start: Start, server: Server) -> 
     assert list_events(logs) == [GONE, BACK]
     assert "maxmemory" in str(logs)
     assert PASSWORD not in str(logs)
-
-
-def test_a_wrong_url_stops_the_start() -> None:
-    """The message says what is expected, without the password."""
-    with pytest.raises(OperatorError) as caught:
-        limits.Limits(Settings(1, 100, f"redis://:{PASSWORD}@h:port/0"), Metrics(is_enabled=False))
-
-    assert str(caught.value).startswith("[limits] redis_url: expected redis://")
-    assert PASSWORD not in str(caught.value)

@@ -85,22 +85,6 @@ def test_refused_rows_are_found_wherever_they_are(
     assert years(transaction) == [2001] * (10 - len(bad))
 
 
-def test_a_trigger_that_refuses_gives_the_reason(
-    execute: Execute, transaction: Transaction
-) -> None:
-    """The message of `raise exception` is the reason."""
-    execute(
-        "create function refuse() returns trigger language plpgsql as $$ begin"
-        " if new.year = 1999 then raise exception 'no such year'; end if; return new; end $$;"
-        " create trigger refuse before insert on movies for each row execute function refuse()"
-    )
-
-    refusals = insert(transaction, [2001, 1999, 2001])
-
-    assert refusals == [(1, "no such year")]
-    assert years(transaction) == [2001, 2001]
-
-
 def test_a_column_without_a_value_stops_the_transaction(execute: Execute, begin: Begin) -> None:
     """It is no row's fault."""
     execute("alter table movies add column studio text not null")
@@ -112,9 +96,7 @@ def test_a_column_without_a_value_stops_the_transaction(execute: Execute, begin:
         insert(transaction, [2001])
 
 
-def test_a_statement_that_inserts_more_than_it_was_given_is_refused(
-    begin: Begin,
-) -> None:
+def test_a_statement_that_inserts_more_than_it_was_given_is_refused(begin: Begin) -> None:
     """The limit of changed movies applies to imports, too."""
     query = LOADED[INSERT]
     twice = query.sql + " cross join generate_series(1, 2)"

@@ -28,6 +28,7 @@ from service.expected import EXPECTED
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")
+LOADED = query_files.load(ROOT / "queries", EXPECTED)
 
 Verify = Callable[..., Awaitable[bool]]
 Refused = Callable[..., Awaitable[str]]
@@ -93,10 +94,8 @@ def refused(verify: Verify, folder: Path) -> Refused:
 
 async def test_a_migrated_database_is_accepted(connection: aiopg.Connection) -> None:
     """The service's queries fit the schema of its migrations."""
-    loaded = query_files.load(ROOT / "queries", EXPECTED)
-
-    assert await verify_database(connection, VERSIONS, loaded)
-    assert loaded.keys() == EXPECTED.keys()
+    assert await verify_database(connection, VERSIONS, LOADED)
+    assert LOADED.keys() == EXPECTED.keys()
 
 
 async def test_an_empty_database_waits_for_its_migrations(
@@ -364,6 +363,10 @@ RESORTED = (
     "collation mine is 1 now, and the index movies_mine was sorted by 0: run"
     " reindex index movies_mine; alter collation mine refresh version"
 )
+RESORTED_ALL = (
+    "collation of the database is 1 now, and its indexes were sorted by 0: run reindex database"
+    " DATABASE; alter database DATABASE refresh collation version"
+)
 
 
 @pytest.mark.parametrize(
@@ -384,10 +387,7 @@ RESORTED = (
             "update pg_index set indisvalid = false where indexrelid = 'movies_year'::regclass",
             "index movies_year is invalid",
         ),
-        (
-            DROP,
-            "constraint movies_runtime_positive is missing",
-        ),
+        (DROP, "constraint movies_runtime_positive is missing"),
         (
             f"{DROP}, add constraint movies_runtime_positive check (runtime > 0) not valid",
             "constraint movies_runtime_positive is not valid",
@@ -396,20 +396,11 @@ RESORTED = (
             f"{DROP}; create table kept (like movies including all); {ADD_TO_KEPT}",
             "constraint movies_runtime_positive is missing",
         ),
-        (
-            RESTRICT,
-            f"trigger {LAST} is restricted to some changes",
-        ),
+        (RESTRICT, f"trigger {LAST} is restricted to some changes"),
         ("alter table movies alter year drop not null", "not null of column year is missing"),
-        (
-            "alter table movies alter version drop default",
-            "default of column version is missing",
-        ),
+        ("alter table movies alter version drop default", "default of column version is missing"),
         ("delete from movie_feed", "row of movie_feed is missing"),
-        (
-            "alter table movies enable row level security",
-            "row level security of movies is enabled",
-        ),
+        ("alter table movies enable row level security", "row level security of movies is enabled"),
         (
             f"{ADD}; truncate search_words",
             "search_words is empty, so that nothing is suggested: run select add_search_words()",
@@ -418,10 +409,7 @@ RESORTED = (
             "create rule lose as on insert to movie_changes do instead nothing",
             "rule lose of movie_changes changes what statements do",
         ),
-        (
-            f"{ADD}; select setval('movies_id_seq', 1, false)",
-            BEHIND_IDS,
-        ),
+        (f"{ADD}; select setval('movies_id_seq', 1, false)", BEHIND_IDS),
         (f"{ADD}; alter table movies alter id restart", BEHIND_IDS),
         (f"{ADD_CLIENT}; alter table clients alter id restart", BEHIND_CLIENTS),
         *(
@@ -436,19 +424,18 @@ RESORTED = (
                     "set cycle",
                     "begins again after its last id: run alter sequence {}_id_seq no cycle",
                 ),
-                (
-                    "set increment by -1",
-                    "counts down: run alter sequence {}_id_seq increment by 1",
-                ),
+                ("set increment by -1", "counts down: run alter sequence {}_id_seq increment by 1"),
             )
         ),
         (
             f"{ADD}; select setval('movies_id_seq', {2**63 - 1})",
             f"sequence movies_id_seq {ENDING_IDS.format('movies')}",
         ),
+        (RESORT, RESORTED),
+        ("update pg_database set datcollversion = '0' where datname = 'DATABASE'", RESORTED_ALL),
         (
-            RESORT,
-            RESORTED,
+            "alter database DATABASE set session_replication_role = replica",
+            "session_replication_role is replica, so that triggers do not run",
         ),
         (
             BEHIND,
@@ -457,30 +444,18 @@ RESORTED = (
     ],
 )
 async def test_what_the_schema_lacks_is_logged(
-    connection: aiopg.Connection, execute: Execute, sql: str, fault: str
+    settings: Callable[..., Config], execute: Execute, sql: str, fault: str
 ) -> None:
     """By the start, which goes on: the service may work for long without it."""
-    execute(sql)
+    ((name,),) = execute("select current_database()")
+    execute(sql.replace("DATABASE", name))
 
     with capture_logs() as logged:
-        await verify_database(connection, VERSIONS, query_files.load(ROOT / "queries", EXPECTED))
+        await verify_queries(settings(), LOADED)
 
     (line,) = logged
     assert (line["event"], line["log_level"]) == ("schema incomplete", "warning")
-    assert line["reason"] == fault
-
-
-async def test_a_changed_collation_of_the_database_is_found(
-    connection: aiopg.Connection, execute: Execute
-) -> None:
-    """After an upgrade of PostgreSQL's libraries, walks by title would return movies twice."""
-    execute("update pg_database set datcollversion = '0' where datname = current_database()")
-
-    with capture_logs() as logged:
-        await verify_database(connection, VERSIONS, query_files.load(ROOT / "queries", EXPECTED))
-
-    (line,) = logged
-    assert "is 1 now, and its indexes were sorted by 0: run reindex database" in line["reason"]
+    assert line["reason"] == fault.replace("DATABASE", name)
 
 
 def test_queries_refuses_what_the_schema_lacks(execute: Execute, environment: Environment) -> None:
@@ -511,28 +486,12 @@ async def test_what_is_no_fault_of_the_schema(
 ) -> None:
     """A feed that is off, and what DBAs may add."""
     execute(sql)
-    loaded = query_files.load(ROOT / "queries", EXPECTED)
-
-    assert await verify_database(connection, VERSIONS, loaded, refuse_faults=True)
-
-
-async def test_a_login_whose_sessions_run_no_triggers_is_found(
-    settings: Callable[..., Config], execute: Execute
-) -> None:
-    """Its changes would have no version, and would not be in the feed."""
-    set_for_database(execute, "session_replication_role = replica")
-
-    with capture_logs() as logged:
-        await verify_queries(settings(), query_files.load(ROOT / "queries", EXPECTED))
-
-    assert [line["reason"] for line in logged] == [
-        "session_replication_role is replica, so that triggers do not run"
-    ]
+    assert await verify_database(connection, VERSIONS, LOADED, refuse_faults=True)
 
 
 def test_the_needed_triggers_indexes_and_constraints_are_all_in_the_query(execute: Execute) -> None:
     """All that the migrations make, except of tables that requests do not need."""
-    text = query_files.load(ROOT / "queries", EXPECTED)["get_schema_faults"].sql
+    text = LOADED["get_schema_faults"].sql
     made = execute(
         "select tgname from pg_trigger where tgrelid = 'movies'::regclass and not tgisinternal"
         " union select x.relname from pg_index join pg_class as x on x.oid = indexrelid"
@@ -592,12 +551,11 @@ async def test_a_missing_privilege_is_reported(
         f"revoke {enough} from {role}; revoke usage on clients_id_seq from {role};"
         f" revoke insert on clients from {role}"
     )
-    loaded = query_files.load(ROOT / "queries", EXPECTED)
-    assert await verify_database(clerk, VERSIONS, loaded)
+    assert await verify_database(clerk, VERSIONS, LOADED)
     execute(f"revoke {revoked} from {role}")
 
     with pytest.raises(OperatorError) as caught:
-        await verify_database(clerk, VERSIONS, loaded)
+        await verify_database(clerk, VERSIONS, LOADED)
 
     assert str(caught.value).endswith(reason)
 
@@ -607,15 +565,13 @@ async def test_a_login_that_may_change_clients_is_warned_of(
 ) -> None:
     """Not one that may only read clients and record their day of use."""
     ((role,),) = execute("select 'clerk_' || current_database()")
-    loaded = query_files.load(ROOT / "queries", EXPECTED)
-
     with capture_logs() as logged:
-        await verify_database(clerk, VERSIONS, loaded)
+        await verify_database(clerk, VERSIONS, LOADED)
         execute(
             f"revoke all on clients from {role};"
             f" grant select, update (last_used_on) on clients to {role}"
         )
-        await verify_database(clerk, VERSIONS, loaded)
+        await verify_database(clerk, VERSIONS, LOADED)
 
     (line,) = logged
     assert (line["event"], line["log_level"]) == ("login may change clients", "warning")
@@ -628,10 +584,8 @@ async def test_tables_in_a_schema_that_is_not_seen_are_named(
     """Not as if a migration were missing."""
     ((role,),) = execute("select 'clerk_' || current_database()")
     execute(f"revoke usage on schema public from public, {role}")
-    loaded = query_files.load(ROOT / "queries", EXPECTED)
-
     with pytest.raises(OperatorError, match=f"grant usage on schema public to {role}"):
-        await verify_database(clerk, VERSIONS, loaded)
+        await verify_database(clerk, VERSIONS, LOADED)
 
 
 @pytest.mark.parametrize(
@@ -657,7 +611,7 @@ async def test_settings_of_a_database_change_no_function(
         after = cursor.fetchall()
 
     assert after == before
-    assert await verify_queries(settings(), query_files.load(ROOT / "queries", EXPECTED))
+    assert await verify_queries(settings(), LOADED)
 
 
 # Effects of verifying.
@@ -706,8 +660,9 @@ async def read_only(
 async def test_mistakes_are_found_in_a_read_only_database(
     read_only: aiopg.Connection, refused: Refused, text: str, reason: str
 ) -> None:
-    """Mistakes that `explain` and reads show."""
+    """Mistakes that `explain` and reads show; the service's own queries are accepted."""
     expected = reads(id=int)._replace(writes=READ not in text)
+    assert not await verify_database(read_only, VERSIONS, LOADED)
 
     refusal = await refused(f"-- name: get_a()\n{text}", on=read_only, get_a=expected)
 
@@ -760,7 +715,7 @@ def test_a_query_without_a_time_limit_is_explained_without_one(
 
 def test_changes_are_cleared_without_jit(settings: Callable[..., Config], execute: Execute) -> None:
     """PostgreSQL never analyses movie_feed, takes its row for thousands, and would compile them."""
-    query = query_files.load(ROOT / "queries", EXPECTED)["clear_changes"]
+    query = LOADED["clear_changes"]
     with closing(psycopg2.connect(settings().database.url)) as session, session.cursor() as cursor:
         cursor.execute(
             f"{query.build_preamble(1)}explain (settings) {query.sql}",

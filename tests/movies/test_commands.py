@@ -127,7 +127,6 @@ def test_a_foreign_csv(environment: Environment, execute: Execute, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["-"], "-: its name does not tell the format: add --format with one of ndjson, json"),
         (["README.md", "--format", "json", "--map", "year=y"], "--map and --where are for CSV"),
         (["samples/movies.csv", "--map", "jahr=y"], "--map jahr: a movie has id, title, year"),
         (["a.csv", "--where", "x"], "expected NAME=VALUE, found 'x'"),
@@ -208,22 +207,6 @@ def test_an_interrupted_import_leaves_nothing(
     assert (process.returncode, err) == (1, b"Error: interrupted: nothing was imported\n")
     assert execute(COUNT) == [(0,)]
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("words", [["import", "samples/movies.csv"], ["export", "-"]])
-def test_a_command_that_waits_for_a_lock_can_be_interrupted(
-    environment: Environment, database: str, execute: Execute, words: list[str]
-) -> None:
-    """Ctrl-C ends it at once, although the lock is still held."""
-    waiting = "select 1 from pg_locks where relation = 'movies'::regclass and not granted"
-    with hold(database, "lock table movies"), started(environment, *words) as process:
-        wait_until(lambda: execute(waiting))
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-
-    assert process.returncode == 1
-    assert err.startswith(b"Error: interrupted")
-    assert err.count(b"\n") == 1
 
 
 @pytest.mark.parametrize("row", [b"a,1999,90,a" + 3 * (b"," + b"x" * 100_000) + b"\n", b"x"])

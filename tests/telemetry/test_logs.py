@@ -214,11 +214,15 @@ for number in range(30):
 """
 
 
-def test_a_full_disk_or_a_closed_stdout_stops_nothing(run: Run) -> None:
-    """The lines are lost, the service goes on, and the exit status is 0."""
+def test_an_output_that_takes_no_lines_stops_nothing(run: Run) -> None:
+    """A full disk, a closed stdout or pipe: the lines are lost, and the status is 0."""
     with Path("/dev/full").open("wb") as full:
         run(LOG_MUCH, stdout=full)
     run(f"sys.stdout.close()\n{LOG_MUCH}")
+    reader, writer = os.pipe()
+    os.close(reader)
+    run(LOG_MUCH, stdout=writer)
+    os.close(writer)
 
 
 def test_dropped_lines_are_counted(environment: dict[str, str]) -> None:
