@@ -22,7 +22,7 @@ from service.config import Config, Operations
 from service.database.cache import ResultCache
 from service.database.clearing import Clearing
 from service.database.listing import Listing
-from service.database.pool import Pool, Slots
+from service.database.pool import Pool
 from service.database.registry import QueryRegistry
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Statements
@@ -154,7 +154,7 @@ def _make_routes(
     config: Config, sources: Sources, access: AccessControl, health: Health, cycle: RequestCycle
 ) -> list[Route]:
     """Make the catalogue, and the handlers on top of it."""
-    statements, server, pool = sources.make_statements(), config.server, sources.pool
+    statements, server = sources.make_statements(), config.server
     slow = sources.make_reads(LISTS)
     listing = Listing(MOVIES, slow, sources.make_reads(STREAMS))
     store = Store(MOVIES, statements, config.sharing, sources.make_reads())
@@ -176,7 +176,6 @@ def _make_routes(
         Suggestions(slow),
         partial(begin_copy, feed) if feed else None,
         config.sharing,
-        Slots(pool, choose_limits(config)[LISTS] * (1 + len(config.database.replica_urls))),
         server.max_streams > 0,
         server.cache_seconds,
         cache,

@@ -7,7 +7,6 @@ in, first out. On an idle service, a statement is sent at the end of the event l
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -32,7 +31,6 @@ MAX_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
 # With `takes_all`, a statement still takes only half of so many rows: then the database works
 # while the event loop responds. One list for 64 clients: 4,070 responses/s, 3,320 with all rows.
 HALVED_ROWS = range(17, 129)
-NO_LIMIT = nullcontext()  # instead of slots
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +87,7 @@ class Batcher(Generic[Result]):
     `run` executes a statement for some rows and returns the results by key; a key without a
     result gives None. `exclusive`: a key may be in one running statement only, once.
     `is_repeatable`: a row may be executed twice. `rows_metric`: of the rows of each shared
-    statement. `slots`: a statement runs in one of them, and rows may join it until it has its
-    slot. `takes_all`: all rows have the same result (`count_rows`).
+    statement. `takes_all`: all rows have the same result (`count_rows`).
     """
 
     def __init__(  # noqa: PLR0913 - its options
@@ -102,11 +99,9 @@ class Batcher(Generic[Result]):
         exclusive: bool = False,
         is_repeatable: bool = False,
         rows_metric: Histogram | Off = OFF,
-        slots: AbstractAsyncContextManager[None] = NO_LIMIT,
         takes_all: bool = False,
     ) -> None:
         self._run = run
-        self._slots = slots
         self._takes_all = takes_all
         self._exclusive = exclusive
         self._is_repeatable = is_repeatable
@@ -171,18 +166,12 @@ class Batcher(Generic[Result]):
     async def _execute(self) -> None:
         """Take rows, run a statement for them, and give each its result or error."""
         statement: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment] # in one
-        rows_before = len(self._next)
-        rows: list[SharedRow[Result]] = []
+        rows = self._take_rows()
         # If this task is cancelled:
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
         try:
-            async with self._slots:
-                rows += self._take_rows()
-                self._allow_another(statement)
-                outcome = await self._send_or_divide(rows)
-        except Unavailable as error:  # no slot became free: rows that came later go on waiting
-            rows += [self._next.popleft() for _ in range(rows_before)]
-            outcome = error
+            self._allow_another(statement)
+            outcome = await self._send_or_divide(rows)
         finally:
             if self._exclusive:
                 self._free_keys(rows)

@@ -117,8 +117,7 @@ class Pool:
         aiopg closes it at a timeout or a cancellation, but its backend goes on: the connection
         counts for `GIVEN_UP_S` more, and so does its place in `limit`.
         """
-        async with self.bound_wait("database connection"):
-            connection = await self._acquire(limit)
+        connection = await self._acquire(limit)
         try:
             yield connection
         finally:
@@ -127,22 +126,6 @@ class Pool:
                 loop.call_later(GIVEN_UP_S, self._return, connection, limit)
             else:
                 self._return(connection, limit)
-
-    @asynccontextmanager
-    async def bound_wait(self, noun: str) -> AsyncIterator[None]:
-        """Measure and bound a wait: `Unavailable` if it takes longer than `acquire_timeout`."""
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
-        self.waiting += 1
-        try:
-            async with asyncio.timeout(self._settings.acquire_timeout):
-                yield
-        except TimeoutError as error:
-            reason = f"no {noun} became free in {self._settings.acquire_timeout:g} s"
-            raise Unavailable(reason, Refusal.POOL_TIMEOUT) from error
-        finally:
-            self.waiting -= 1
-            self.metrics.pool_wait.observe(loop.time() - asked_at)
 
     def distrust(self) -> None:
         """Stop lending the connections that were opened before now, at most once in `RETRY_S`.
@@ -183,15 +166,26 @@ class Pool:
                 self._discard(connection)
 
     async def _acquire(self, limit: asyncio.Semaphore | None) -> aiopg.Connection:
-        """Wait for the limit, then for a connection."""
-        if limit:
-            await limit.acquire()
+        """Wait for the limit, then for a connection; measure that."""
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        self.waiting += 1
         try:
-            return self._take_idle() or await self._wait_for_connection()
-        except BaseException:
-            if limit:
-                limit.release()
-            raise
+            async with asyncio.timeout(self._settings.acquire_timeout):
+                if limit:
+                    await limit.acquire()
+                try:
+                    return self._take_idle() or await self._wait_for_connection()
+                except BaseException:
+                    if limit:
+                        limit.release()
+                    raise
+        except TimeoutError as error:
+            reason = f"no database connection became free in {self._settings.acquire_timeout:g} s"
+            raise Unavailable(reason, Refusal.POOL_TIMEOUT) from error
+        finally:
+            self.waiting -= 1
+            self.metrics.pool_wait.observe(loop.time() - asked_at)
 
     def _take_idle(self) -> aiopg.Connection | None:
         while self._idle:
@@ -330,20 +324,3 @@ class Pool:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(refusal)
-
-
-class Slots(asyncio.Semaphore):
-    """Limits how many tasks run at once that send several statements, such as lists.
-
-    Waits for a place count as waits for the pool. Raises `Unavailable` if none becomes free within
-    `acquire_timeout`.
-    """
-
-    def __init__(self, pool: Pool, number: int) -> None:
-        super().__init__(number)
-        self._pool = pool
-
-    async def __aenter__(self) -> None:
-        """Wait for a place."""
-        async with self._pool.bound_wait("place"):
-            await self.acquire()

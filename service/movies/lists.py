@@ -14,7 +14,6 @@ from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.cache import ResultCache
 from service.database.listing import Listing
 from service.database.paging import Page
-from service.database.pool import Slots
 from service.database.store import Store
 from service.movies.filters import Filter, Suggestions
 from service.movies.movie import Form, Movie, movie_json
@@ -41,7 +40,6 @@ class Lists:
     suggestions: Suggestions
     begin_copy: BeginCopy | None
     sharing: Sharing
-    slots: Slots
     has_streams: bool
     cache_seconds: int
     cache: ResultCache[EncodedPage]
@@ -65,13 +63,8 @@ class Lists:
     async def _share_fetch(self, query: ListQuery, context: RequestContext) -> EncodedPage:
         batcher = self._batchers.get(query)
         if not batcher:
-            batcher = Batcher(
-                partial(self._fetch, query),
-                self.sharing,
-                max_rows=MAX_WAITING,
-                slots=self.slots,
-                takes_all=True,
-            )
+            fetch = partial(self._fetch, query)
+            batcher = Batcher(fetch, self.sharing, max_rows=MAX_WAITING, takes_all=True)
             if self.sharing.enabled:
                 self._batchers[query] = batcher
         return cast("EncodedPage", await batcher.submit(0, context=context))

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from support import Patch, until
 
-from service.config import Database, Sharing
+from service.config import Sharing
 from service.database import batching
 from service.database.batching import MAX_BYTES, SLOW_S, Batcher, Rows, count_rows
-from service.database.pool import Pool, Slots
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
 if TYPE_CHECKING:
@@ -380,49 +379,7 @@ async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Stateme
     assert results[len(busy) :] == [f"result {key}" for key in range(2, 40)]
 
 
-# Places, and rows of the same key.
-
-
-def make_pool(acquire_timeout: float) -> Pool:
-    """Make a pool that opens no connection."""
-    return Pool(Database(acquire_timeout=acquire_timeout), None)
-
-
-async def test_rows_join_a_statement_until_it_has_its_place(statements: Statements) -> None:
-    """Also those that arrive after it was to start; each batcher waits for its turn."""
-    slots = Slots(make_pool(60), 1)
-    first = Batcher(statements.run, SETTINGS, slots=slots)
-    (running,) = await hold(first, statements)
-    second = Batcher(statements.run, SETTINGS, slots=slots, takes_all=True)
-    (early,) = send_all(second, 1)
-    await asyncio.sleep(2 * SLOW_S)  # a statement that runs for so long gets another one beside it
-
-    late = send_all(second, 2, 3)
-    await asyncio.sleep(0)
-    assert statements.sent == [[0]]
-    statements.may_end.set()
-    await asyncio.gather(running, early, *late)
-
-    assert statements.sent == [[0], [1, 2, 3]]
-
-
-async def test_without_a_place_in_time_rows_are_refused(statements: Statements) -> None:
-    """Only those that have waited for so long: later ones get the next place."""
-    slots = Slots(make_pool(0.1), 1)
-    first, second = (Batcher(statements.run, SETTINGS, slots=slots) for _ in range(2))
-    (running,) = await hold(first, statements)
-    (early,) = send_all(second, 1)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    (late,) = send_all(second, 2)
-
-    with pytest.raises(Unavailable) as caught:
-        await early
-    statements.may_end.set()
-
-    assert caught.value.refusal is Refusal.POOL_TIMEOUT
-    assert [await running, await late] == ["result 0", "result 2"]
-    assert statements.sent == [[0], [2]]
+# Rows of the same key.
 
 
 async def test_rows_of_the_same_key_are_not_sent_again_alone(statements: Statements) -> None:
