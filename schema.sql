@@ -553,6 +553,10 @@ CREATE TABLE public.movies (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     search tsvector GENERATED ALWAYS AS (public.movie_search(title, genres)) STORED NOT NULL,
+    external_id text,
+    CONSTRAINT movies_external_id_at_most_255_bytes CHECK ((octet_length(external_id) <= 255)),
+    CONSTRAINT movies_external_id_no_control_characters CHECK ((external_id !~ '[\u0001-\u001f\u007f-\u009f]'::text)),
+    CONSTRAINT movies_external_id_not_blank CHECK (public.is_visible(external_id)),
     CONSTRAINT movies_genres_at_most_100_bytes CHECK (((octet_length(genres[1]) <= 100) AND (octet_length(genres[2]) <= 100) AND (octet_length(genres[3]) <= 100) AND (octet_length(genres[4]) <= 100) AND (octet_length(genres[5]) <= 100))),
     CONSTRAINT movies_genres_different CHECK (((genres[1] <> ALL (genres[2:5])) AND (genres[2] <> ALL (genres[3:5])) AND (genres[3] <> ALL (genres[4:5])) AND (genres[4] <> ALL (genres[5:5])))),
     CONSTRAINT movies_genres_no_null CHECK ((num_nulls(VARIADIC genres) = 0)),
@@ -585,6 +589,8 @@ COMMENT ON COLUMN public.movies.created_at IS 'When the transaction began that c
 COMMENT ON COLUMN public.movies.updated_at IS 'When the transaction of the last change began; a trigger keeps it.';
 
 COMMENT ON COLUMN public.movies.search IS 'The words of the title and the genres: `search @@ title_query(''spider man'')` finds movies.';
+
+COMMENT ON COLUMN public.movies.external_id IS 'The id in the system that the movie comes from, such as imdb:tt0111161; no two movies have the same. null: none.';
 
 CREATE FUNCTION public.movie_matches(m public.movies, title text, genres text, genres_any text, year_from integer, year_to integer, years int8multirange, runtime_from integer, runtime_to integer, runtimes int8multirange, created_at_from timestamp with time zone, created_at_to timestamp with time zone, updated_at_from timestamp with time zone, updated_at_to timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -709,10 +715,10 @@ begin
         and c.movie_id = n.id
         and (c.version > n.version or (c.version = n.version and c.kind = 'deleted'))
         and (c.kind <> 'deleted' or not exists (select from movies as m where m.id = n.id))
-      returning c.transaction, c.id, c.movie_id, c.version, c.kind
+      returning c.transaction, c.id, c.movie_id, c.version, c.kind, c.movie
     )
-    insert into movie_changes (transaction, movie_id, version, kind)
-    select l.transaction, l.movie_id, l.version, l.kind
+    insert into movie_changes (transaction, movie_id, version, kind, movie)
+    select l.transaction, l.movie_id, l.version, l.kind, l.movie
     from later as l
     order by l.id;
     if pg_trigger_depth() = 1 then
@@ -733,8 +739,8 @@ begin
   if pg_trigger_depth() > 1 and coalesce(current_setting('catalogue.nested_since', true), '') = '' then
     perform set_config('catalogue.nested_since', nextval('movie_changes_id_seq')::text, true);
   end if;
-  insert into movie_changes (transaction, movie_id, version, kind)
-  select pg_current_xact_id(), o.id, o.version, 'deleted'
+  insert into movie_changes (transaction, movie_id, version, kind, movie)
+  select pg_current_xact_id(), o.id, o.version, 'deleted', to_jsonb(o) - 'search'
   from old_movies as o;
   return null;
 end
@@ -747,8 +753,8 @@ CREATE FUNCTION public.movies_record_truncated() RETURNS trigger
     SET search_path TO 'public', 'pg_temp'
     AS $$
 begin
-  insert into movie_changes (transaction, movie_id, version, kind)
-  select pg_current_xact_id(), m.id, m.version, 'deleted'
+  insert into movie_changes (transaction, movie_id, version, kind, movie)
+  select pg_current_xact_id(), m.id, m.version, 'deleted', to_jsonb(m) - 'search'
   from movies as m;
   -- Other levels do not see movies that were created after their snapshot, and truncate these, too.
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -783,10 +789,10 @@ begin
         and c.movie_id = n.id
         and (c.version > n.version or (c.version = n.version and c.kind = 'deleted'))
         and (c.kind <> 'deleted' or not exists (select from movies as m where m.id = n.id))
-      returning c.transaction, c.id, c.movie_id, c.version, c.kind
+      returning c.transaction, c.id, c.movie_id, c.version, c.kind, c.movie
     )
-    insert into movie_changes (transaction, movie_id, version, kind)
-    select l.transaction, l.movie_id, l.version, l.kind
+    insert into movie_changes (transaction, movie_id, version, kind, movie)
+    select l.transaction, l.movie_id, l.version, l.kind, l.movie
     from later as l
     order by l.id;
     if pg_trigger_depth() = 1 then
@@ -826,6 +832,32 @@ CREATE FUNCTION public.quote_lexeme(text) RETURNS text
     RETURN ((''''::text || replace(replace($1, '\'::text, '\\'::text), ''''::text, ''''''::text)) || ''''::text);
 
 COMMENT ON FUNCTION public.quote_lexeme(text) IS 'A word as a tsquery has it.';
+
+CREATE FUNCTION public.restore_movies(ids bigint[] DEFAULT NULL::bigint[], deleted_by xid8 DEFAULT NULL::xid8) RETURNS SETOF public.movies
+    LANGUAGE sql
+    AS $$
+insert into movies (id, title, year, runtime, genres, external_id, version, created_at, updated_at)
+overriding system value
+select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version + 1, m.created_at, now()
+from (
+  select distinct on (c.movie_id) c.transaction, c.movie
+  from movie_changes as c
+  where c.movie_id = any (
+      coalesce(
+        ids, array(select d.movie_id from movie_changes as d where d.transaction = deleted_by and d.kind = 'deleted')
+      )
+    )
+    and c.kind = 'deleted'
+  order by c.movie_id, c.id desc
+) as last
+cross join jsonb_populate_record(null::movies, last.movie) as m
+where last.movie is not null
+  and (deleted_by is null or last.transaction = deleted_by)
+on conflict do nothing
+returning *
+$$;
+
+COMMENT ON FUNCTION public.restore_movies(ids bigint[], deleted_by xid8) IS 'Brings deleted movies back as they were, with their ids and a version more, and returns them: those with these ids, and only those that the transaction deleted_by has deleted, if it is given. It leaves out movies that are there, whose external id another movie has by now, or whose deletion the feed has cleared.';
 
 CREATE FUNCTION public.search_rank(title text, year bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1000,6 +1032,7 @@ CREATE TABLE public.movie_changes (
     changed_at timestamp with time zone DEFAULT now() NOT NULL,
     version integer NOT NULL,
     kind text NOT NULL,
+    movie jsonb,
     CONSTRAINT movie_changes_kind_is_known CHECK ((kind = ANY (ARRAY['created'::text, 'updated'::text, 'deleted'::text])))
 );
 
@@ -1016,6 +1049,8 @@ COMMENT ON COLUMN public.movie_changes.changed_at IS 'When the transaction began
 COMMENT ON COLUMN public.movie_changes.version IS 'Of the movie after the change; of a deleted movie, its last one.';
 
 COMMENT ON COLUMN public.movie_changes.kind IS 'created, updated or deleted.';
+
+COMMENT ON COLUMN public.movie_changes.movie IS 'Of a deletion: the movie as it was, for restore_movies.';
 
 ALTER TABLE public.movie_changes ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.movie_changes_id_seq
@@ -1100,9 +1135,13 @@ CREATE INDEX idempotency_keys_expires_at ON public.idempotency_keys USING btree 
 
 COMMENT ON INDEX public.idempotency_keys_expires_at IS 'The service clears keys that have expired.';
 
+CREATE INDEX movie_changes_deleted ON public.movie_changes USING btree (movie_id) WHERE (kind = 'deleted'::text);
+
 CREATE INDEX movies_created_at ON public.movies USING btree (created_at, id);
 
 COMMENT ON INDEX public.movies_created_at IS 'Order and filter by created_at of lists.';
+
+CREATE UNIQUE INDEX movies_external_id_unique ON public.movies USING btree (external_id) WHERE (external_id IS NOT NULL);
 
 CREATE INDEX movies_rank ON public.movies USING btree (public.search_rank(title, (year)::bigint), id);
 

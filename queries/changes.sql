@@ -5,7 +5,8 @@
 -- \set after null \set after_id null \set size 100
 -- set: transaction_read_only = on
 -- Returns up to `size` changes behind the row after_id of the transaction `after`; null: from the oldest change that
--- is kept. With each change comes the movie as it is now, or nulls if it is gone. Without changes, there is one row
+-- is kept. With each change comes the movie as it is now, or nulls if it is gone; with a deletion, in deleted_movie, also
+-- the movie as it was. Without changes, there is one row
 -- with nulls. If the feed is off, nothing is returned.
 --
 -- Only changes of transactions below the horizon are returned: every transaction below it has ended, so no
@@ -50,7 +51,8 @@ select
     c.id is null
   ) as is_last,
   c.transaction::text as transaction, c.id as change, c.kind, c.movie_id, c.version as change_version,
-  c.changed_at, m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+  c.changed_at, c.movie::text as deleted_movie,
+  m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from state as s
 left join lateral (
   select c.transaction, c.id
@@ -71,7 +73,7 @@ cross join lateral (
   select (greatest(l.transaction, s.cleared_to)::text::numeric + 1)::text::xid8 as transaction
 ) as n
 left join lateral (
-  select c.transaction, c.id, c.kind, c.movie_id, c.version, c.changed_at
+  select c.transaction, c.id, c.kind, c.movie_id, c.version, c.changed_at, c.movie
   from movie_changes as c
   where (c.transaction, c.id) > (
       coalesce(:after::xid8, s.cleared_to), coalesce(:after_id::bigint, 9223372036854775807)

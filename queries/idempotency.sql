@@ -13,10 +13,10 @@
 with new as materialized (
   select
     nextval('movies_id_seq') as id,
-    r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres
+    r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres, r.external_id
   from jsonb_to_recordset(:requests) as r (
     position bigint, key text, fingerprint text,
-    title text, year integer, runtime integer, genres text[]
+    title text, year integer, runtime integer, genres text[], external_id text
   )
   where not exists (
       select from idempotency_keys as k where k.key = r.key and k.expires_at > now()
@@ -30,11 +30,11 @@ expired as (
   returning k.key
 ),
 created as (
-  insert into movies (id, title, year, runtime, genres)
+  insert into movies (id, title, year, runtime, genres, external_id)
   overriding system value
-  select n.id, n.title, n.year, n.runtime, n.genres
+  select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
-  returning id, title, year, runtime, genres, version, created_at, updated_at
+  returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 stored as (
   insert into idempotency_keys (key, fingerprint, response)
@@ -47,7 +47,7 @@ stored as (
 -- If a trigger prevents the insert of a movie, its id is null and its key is not stored.
 select
   pg_current_xact_id()::text::bigint as transaction, n.position, n.fingerprint,
-  c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
+  c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
 from new as n
 left join created as c on c.id = n.id;
 
@@ -58,11 +58,11 @@ left join created as c on c.id = n.id;
 -- stored a response of another form, the movie is null: the service says so.
 select
   pg_current_xact_id()::text::bigint as transaction, q.position, k.fingerprint,
-  m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+  m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from jsonb_to_recordset(:requests) as q (position bigint, key text)
 join idempotency_keys as k on k.key = q.key
 cross join jsonb_to_record(case when jsonb_typeof(k.response) = 'object' then k.response end) as m (
-  id bigint, title text, year integer, runtime integer, genres text[],
+  id bigint, title text, year integer, runtime integer, genres text[], external_id text,
   version integer, created_at timestamptz, updated_at timestamptz
 )
 where k.expires_at > now()
@@ -92,18 +92,18 @@ expired as (
 new as materialized (
   select
     nextval('movies_id_seq') as id,
-    u.key, n.position, n.title, n.year, n.runtime, n.genres
+    u.key, n.position, n.title, n.year, n.runtime, n.genres, n.external_id
   from unused as u
   cross join jsonb_to_recordset(:movies)
-    as n (position bigint, title text, year integer, runtime integer, genres text[])
+    as n (position bigint, title text, year integer, runtime integer, genres text[], external_id text)
 ),
 created as (
-  insert into movies (id, title, year, runtime, genres)
+  insert into movies (id, title, year, runtime, genres, external_id)
   overriding system value
-  select n.id, n.title, n.year, n.runtime, n.genres
+  select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
   order by n.position
-  returning id, title, year, runtime, genres, version, created_at, updated_at
+  returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 stored as (
   insert into idempotency_keys (key, fingerprint, response)
@@ -118,7 +118,7 @@ stored as (
 )
 select
   pg_current_xact_id()::text::bigint as transaction, n.position, :fingerprint::text as fingerprint,
-  c.id, c.title, c.year, c.runtime, c.genres, c.version, c.created_at, c.updated_at
+  c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
 from new as n
 left join created as c on c.id = n.id;
 
@@ -128,12 +128,12 @@ left join created as c on c.id = n.id;
 -- their creation. An unused key returns no row, and a response of another form returns one with nulls.
 select
   pg_current_xact_id()::text::bigint as transaction, coalesce(r.place, 1) - 1 as position, k.fingerprint,
-  m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+  m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from idempotency_keys as k
 left join jsonb_array_elements(case when jsonb_typeof(k.response) = 'array' then k.response end)
   with ordinality as r (movie, place) on true
 cross join jsonb_to_record(case when jsonb_typeof(r.movie) = 'object' then r.movie end) as m (
-  id bigint, title text, year integer, runtime integer, genres text[],
+  id bigint, title text, year integer, runtime integer, genres text[], external_id text,
   version integer, created_at timestamptz, updated_at timestamptz
 )
 where k.key = :key

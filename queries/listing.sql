@@ -62,9 +62,9 @@ cross join (select c.reltuples::numeric as movies from pg_class as c where c.oid
 -- set: transaction_read_only = on
 -- Returns a page of few matches: the movies after the movie with the id after_id and the sort value `after` (as text).
 -- `offset 0` makes PostgreSQL find all matches first, and then sort them.
-select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from (
-  select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+  select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
   from movies as m
   where movie_matches(
     m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
@@ -112,7 +112,7 @@ limit :size offset :skip;
 -- sends this query with the statement_timeout of config.toml.
 -- A stream (NDJSON or CSV) reads all matches from one snapshot: it sends this query once, with size null and
 -- for a cursor, and fetches 250 rows at a time, each time with a statement_timeout of 20 s.
-select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from movies as m
 where movie_matches(
     m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,

@@ -40,15 +40,15 @@ cross join lateral generate_series(
 -- set: statement_timeout = 0
 -- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- Rows of an export have their own id, version and times. Other rows get the defaults of the table.
-insert into movies (id, title, year, runtime, genres, version, created_at, updated_at)
+insert into movies (id, title, year, runtime, genres, external_id, version, created_at, updated_at)
 overriding system value
 select
   coalesce(n.id, nextval('movies_id_seq')),
-  n.title, n.year, n.runtime, n.genres,
+  n.title, n.year, n.runtime, n.genres, n.external_id,
   coalesce(n.version, 1), coalesce(n.created_at, now()), coalesce(n.updated_at, now())
 from jsonb_to_recordset(:movies)
   as n (
-    id bigint, title text, year integer, runtime integer, genres text[],
+    id bigint, title text, year integer, runtime integer, genres text[], external_id text,
     version integer, created_at timestamptz, updated_at timestamptz
   );
 
@@ -79,7 +79,7 @@ analyze (skip_locked) movies;
 -- \set after_id 0
 -- \set size 1000
 -- Returns the next movies by id.
-select m.id, m.title, m.year, m.runtime, m.genres, m.version, m.created_at, m.updated_at
+select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from movies as m
 where m.id > :after_id::bigint
 order by m.id

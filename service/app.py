@@ -39,6 +39,7 @@ from service.movies.handlers import Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
+from service.movies.restoring import Restores
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
 from service.web.access_log import AccessLog
@@ -158,7 +159,7 @@ def _make_routes(
     slow = sources.make_reads(LISTS)
     listing = Listing(MOVIES, slow, sources.make_reads(STREAMS))
     store = Store(MOVIES, statements, config.sharing, sources.make_reads())
-    creates = IdempotentCreates(statements, config.sharing)
+    creates = IdempotentCreates(store, statements, config.sharing)
     feed = None
     if config.changes.keep_days:
         feed = Feed(sources.make_statements(LISTS), sources.replicas)
@@ -184,7 +185,8 @@ def _make_routes(
         *movies.make_routes(
             Movies(store, creates, bodies, require_if_match=server.require_if_match),
             lists,
-            Batches(store, creates, bodies, access),
+            Batches(store, creates, bodies, access, server.require_if_match),
+            Restores(statements),
         ),
         *changes.make_routes(Changes(feed, cycle) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),

@@ -147,6 +147,20 @@ class NotFound(CatalogueError):
         super().__init__(f"there is no {kind} with this id")
 
 
+class Taken(CatalogueError):
+    """Another item has this value of the field that no two items have in common.
+
+    `places`: JSON Pointers to the values in the body, each with the id of the item that has it.
+    """
+
+    problem = Problem("external-id-taken", "External id taken", 409)
+    detail = "the movie 7 has this external_id"
+
+    def __init__(self, noun: str, field: str, places: Mapping[str, int]) -> None:
+        super().__init__(f"the {noun} {next(iter(places.values()))} has this {field}")
+        self.failures = [Failure(at, f"the {noun} {owner} has it") for at, owner in places.items()]
+
+
 CHALLENGE = 'Bearer realm="movie catalogue"'  # RFC 6750, 3
 
 

@@ -19,7 +19,7 @@ from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
 from service.expected import load_queries
 from service.telemetry import logs
 
-KINDS = {"id": "id", "movie_id": "id", "change": "change", "last_id": "change"}
+KINDS = {"id": "id", "owner": "id", "movie_id": "id", "change": "change", "last_id": "change"}
 KINDS |= {"transaction": "transaction", "last_transaction": "transaction"}
 KINDS |= {"now": "time", "changed_at": "time"}
 SAMPLES = {

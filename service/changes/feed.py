@@ -17,7 +17,7 @@ from service.database.query import Expected
 from service.database.replicas import Replicas
 from service.database.statements import Statements
 from service.errors import CatalogueError, Problem, Refusal, Unavailable
-from service.movies.movie import COLUMN_TYPES, Movie
+from service.movies.movie import COLUMN_TYPES, Movie, parse_movie
 
 QUERIES: Mapping[str, Expected] = {
     "get_changes": Expected(
@@ -33,6 +33,7 @@ QUERIES: Mapping[str, Expected] = {
             "movie_id": int,
             "change_version": int,
             "changed_at": datetime,
+            "deleted_movie": str,
             **COLUMN_TYPES,
         },
         [{"after": None, "after_id": None, "size": 1}],
@@ -72,13 +73,17 @@ class FeedEnd(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a movie; `movie` is the movie as it is now, None if it is gone."""
+    """A change of a movie; `movie` is the movie as it is now, None if it is gone.
+
+    `deleted_movie`: of a deletion, the movie as it was; None if the feed did not keep it.
+    """
 
     cursor: FeedCursor  # after it
     kind: str  # created, updated or deleted
     movie_id: int
     version: int  # after the change, or the last one
     changed_at: datetime
+    deleted_movie: Movie | None
     movie: Movie | None
 
 
@@ -219,8 +224,9 @@ class Feed:
             if number is None:  # the only row: there are no changes
                 break
             cursor = FeedCursor(feed, int(transaction), number)
-            movie = Movie._make(fields[4:]) if fields[4] is not None else None
-            changes.append(Change._make([cursor, *fields[:4], movie]))
+            deleted = parse_movie(fields[4]) if fields[4] else None
+            movie = Movie._make(fields[5:]) if fields[5] is not None else None
+            changes.append(Change._make([cursor, *fields[:4], deleted, movie]))
         if is_last:
             cursor = FeedCursor(feed, int(end), 0)
         elif changes:  # not its end: the query may have returned fewer than it was asked for

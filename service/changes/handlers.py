@@ -52,12 +52,13 @@ class ChangesQuery(Schema):
 SCHEMA = ChangesQuery()
 ChangeSchema = make_schema(
     "Change",
-    ("movie",),
+    ("movie", "deleted_movie"),
     kind=field("what happened", "updated", enum=["created", "updated", "deleted"]),
     id=field("the id of the movie", 7, **BIGINT),
     version=field("of the movie after the change; of a deleted one, its last", 2, minimum=1),
     changed_at=time_field("when the transaction of the change began"),
     movie=Nested(MovieOutput, metadata={"description": "as it is now; missing if it is gone"}),
+    deleted_movie=Nested(MovieOutput, metadata={"description": "of a deletion: as it was"}),
 )
 FeedMetadata = make_schema(
     "FeedMetadata",
@@ -134,11 +135,12 @@ def _encode(page: ChangePage) -> Content:
 
 
 def _change_json(change: Change) -> dict[str, object]:
-    """Return the change; a movie that is gone has only its id and last version."""
+    """Return the change with the movie as it is now, and a deleted one as it was."""
     return {
         "kind": change.kind,
         "id": change.movie_id,
         "version": change.version,
         "changed_at": change.changed_at,
         **({"movie": movie_json(change.movie)} if change.movie else {}),
+        **({"deleted_movie": movie_json(change.deleted_movie)} if change.deleted_movie else {}),
     }

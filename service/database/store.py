@@ -4,9 +4,10 @@ Requests for the same operation that arrive together share one statement (`batch
 """
 
 import asyncio
+import hashlib
 import itertools
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
@@ -17,20 +18,23 @@ import orjson
 
 from service.config import Sharing
 from service.context import RequestContext
-from service.database.batching import Batcher, Rows, join_payloads, list_contexts
+from service.database.batching import Batcher, Rows, list_contexts
 from service.database.query import Expected, Row
 from service.database.statements import Statements
 from service.errors import (
+    CatalogueError,
     Contended,
     Failure,
     Invalid,
     NotFound,
     PreconditionFailed,
     RuleBroken,
+    Taken,
     Unavailable,
 )
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 LOCK_RETRY_S = 0.02  # while another session holds the lock of an item
 
@@ -39,8 +43,13 @@ LOCK_RETRY_S = 0.02  # while another session holds the lock of an item
 class Resource(Generic[Item]):
     """What the store of a resource needs to know.
 
-    Its queries are `get_<table>(ids)`, `create_<table>(<table>)`, `update_<table>(updates)` and
-    `delete_<table>(deletions)`. The name of a constraint is `<table>_<field>_<rule>`.
+    Its queries are `get_<table>(ids)`, `create_<table>(<table>)`,
+    `update_<table>(updates, all_or_none)` and `delete_<table>(deletions, all_or_none)`. The name of
+    a constraint is `<table>_<field>_<rule>`.
+
+    `unique`: an optional field of text that no two items have in common, by its unique index
+    `<table>_<unique>_unique`; then there are `find_<table>(<unique>s)` and
+    `put_<table>(<table>, all_or_none)`, too.
     """
 
     noun: str  # for errors, such as movie
@@ -48,21 +57,30 @@ class Resource(Generic[Item]):
     make: Callable[[Sequence[Any]], Item]  # from a row
     columns: Mapping[str, Hashable]  # their Python types; the first one is `id`
     fields: Sequence[str]  # that clients send
+    unique: str = ""
 
     def expect_queries(self, *, updates: bool = True) -> dict[str, Expected]:
         """Return what the store expects of its queries."""
         changed = {"transaction": int, "locked": bool, "done": bool, **self.columns}
         created = {"transaction": int, "position": int, **self.columns}
-        noun, table = self.noun, self.table
-        update = Expected(changed, [{"updates": "[]"}], f"PATCH and PUT a {noun}", writes=True)
-        return {
+        put = {"transaction": int, "position": int, "outcome": str, **self.columns}
+        noun, table, unique = self.noun, self.table, self.unique
+        write = partial(Expected, writes=True)
+        both = {"all_or_none": False}
+        expected = {
             f"get_{table}": Expected(self.columns, [{"ids": "{}"}], f"GET a {noun}"),
-            f"create_{table}": Expected(created, [{table: "[]"}], f"POST a {noun}", writes=True),
-            **({f"update_{table}": update} if updates else {}),
-            f"delete_{table}": Expected(
-                changed, [{"deletions": "[]"}], f"DELETE a {noun}", writes=True
-            ),
+            f"create_{table}": write(created, [{table: "[]"}], f"POST a {noun}"),
+            f"delete_{table}": write(changed, [{"deletions": "[]", **both}], f"DELETE a {noun}"),
         }
+        if updates:
+            used_by = f"PATCH and PUT a {noun}"
+            expected[f"update_{table}"] = write(changed, [{"updates": "[]", **both}], used_by)
+        if unique:
+            used_by = f"GET {table} by {unique}"
+            expected[f"find_{table}"] = Expected(self.columns, [{f"{unique}s": "[]"}], used_by)
+            used_by = f"PUT {table} by {unique}"
+            expected[f"put_{table}"] = write(put, [{table: "[]", **both}], used_by)
+        return expected
 
     def to_invalid(self, broken: RuleBroken, field: str = "") -> Invalid:
         """Convert a violated constraint; `field`: else that of its name."""
@@ -83,12 +101,30 @@ class Condition(NamedTuple):
 ALWAYS = Condition()
 
 
+class NoneChanged(Exception):
+    """Of several items, some could not be changed, so none was; `errors`: of these, by id."""
+
+    def __init__(self, errors: Mapping[int, CatalogueError]) -> None:
+        super().__init__()
+        self.errors = errors
+
+
+class Put(NamedTuple, Generic[Item]):
+    """An item with a unique field, and what became of it."""
+
+    outcome: str  # created, changed, equal, or taken: only to be created, and it was there
+    item: Item
+
+
 class NotChanged(Enum):
-    """Why an existing item was not changed."""
+    """Why an existing item was not changed, or none was put."""
 
     CONDITION_FAILED = auto()
-    LOCKED = auto()  # another session holds the row's lock; try again
+    LOCKED = auto()  # another session holds a lock; try again
     PREVENTED = auto()  # by a trigger of a DBA
+
+
+Payloads = Mapping[int, bytes]  # each is named by its key in what a query returns
 
 
 class Store(Generic[Item]):
@@ -116,21 +152,23 @@ class Store(Generic[Item]):
         self._get_query, self._create_query, self._update_query, self._delete_query = (
             f"{verb}_{resource.table}" for verb in ("get", "create", "update", "delete")
         )
+        self._find_query, self._put_query = f"find_{resource.table}", f"put_{resource.table}"
         self._gets = Batcher(
             self._get, sharing, is_repeatable=True, rows_metric=rows(self._get_query)
         )
         self._creates = Batcher(self._create, sharing, rows_metric=rows(self._create_query))
         self._updates, self._deletes = (
             Batcher[Item | NotChanged](
-                partial(self._change_several, query, parameter),
+                partial(self._change_several, query),
                 sharing,
                 exclusive=True,
                 rows_metric=rows(query),
             )
-            for query, parameter in (
-                (self._update_query, "updates"),
-                (self._delete_query, "deletions"),
-            )
+            for query in (self._update_query, self._delete_query)
+        )
+        # Not those without a unique value: these never wait for another session.
+        self._puts = Batcher[Put[Item]](
+            self._put_several, sharing, exclusive=True, rows_metric=rows(self._put_query)
         )
 
     async def get(self, item_id: int, context: RequestContext | None = None) -> Item:
@@ -143,7 +181,15 @@ class Store(Generic[Item]):
     async def create(
         self, fields: Mapping[str, object], context: RequestContext | None = None
     ) -> Item:
-        """Create an item from all of its fields; raises `Invalid` if the database refuses it."""
+        """Create an item from all of its fields.
+
+        Raises `Invalid` if the database refuses it, `Taken` if another one has its unique value.
+        """
+        if self._resource.unique in fields:
+            put = await self.put(fields, context, replace=False)
+            if put.outcome == "taken":
+                raise self._make_taken({self._resource.unique: put.item})
+            return put.item
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
         try:
@@ -154,6 +200,29 @@ class Store(Generic[Item]):
             raise self._statements.report(self._create_query, "it returned no row for a new one")
         return item
 
+    async def put(
+        self,
+        fields: Mapping[str, object],
+        context: RequestContext | None = None,
+        *,
+        replace: bool = True,
+    ) -> Put[Item]:
+        """Create an item from all of its fields, or `replace` the one that has its unique value."""
+        key, payload = self._encode_put(fields, replace=replace)
+        return await self._put(partial(self._puts.submit, key, payload, context))
+
+    async def put_all(
+        self, items: Sequence[Mapping[str, object]], context: RequestContext
+    ) -> list[Put[Item]]:
+        """Put all items in one statement, or none; no two have the same unique value."""
+        payloads = dict(self._encode_put(fields, replace=True) for fields in items)
+
+        async def send() -> list[Put[Item]] | None:
+            found = await self._write_puts(payloads, [context], all_or_none=True)
+            return [found[key] for key in payloads] if len(found) == len(payloads) else None
+
+        return await self._put(send)
+
     async def update(
         self,
         item_id: int,
@@ -163,11 +232,13 @@ class Store(Generic[Item]):
     ) -> Item:
         """Change the given fields of the item, in one atomic statement.
 
-        Raises `NotFound`, `PreconditionFailed` or `Invalid`.
+        Raises `NotFound`, `PreconditionFailed`, `Taken` or `Invalid`.
         """
-        conditions = {} if condition is ALWAYS else condition._asdict()
-        payload = orjson.dumps({"id": item_id, "fields": changes, **conditions})
-        return await self._change(self._update_query, item_id, payload, context)
+        payload = _encode_update(item_id, changes, condition)
+        try:
+            return await self._change(self._update_query, item_id, payload, context)
+        except RuleBroken as error:
+            raise await self.explain(error, {"": changes}) from error
 
     async def delete(
         self, item_id: int, condition: Condition = ALWAYS, context: RequestContext | None = None
@@ -176,8 +247,127 @@ class Store(Generic[Item]):
 
         Raises `NotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
         """
-        payload = orjson.dumps({"id": item_id, **condition._asdict()})
-        return await self._change(self._delete_query, item_id, payload, context)
+        payload = _encode_deletion(item_id, condition)
+        try:
+            return await self._change(self._delete_query, item_id, payload, context)
+        except RuleBroken as error:
+            raise self._resource.to_invalid(error) from error
+
+    async def update_all(
+        self,
+        changes: Sequence[tuple[int, Mapping[str, object], Condition]],
+        context: RequestContext,
+    ) -> list[Item]:
+        """Change all items in one statement, or none. No id twice.
+
+        Raises `NoneChanged`, or `RuleBroken`, which `explain` explains.
+        """
+        payloads = {each[0]: _encode_update(*each) for each in changes}
+        return await self._change_all(self._update_query, payloads, context)
+
+    async def delete_all(
+        self, deletions: Sequence[tuple[int, Condition]], context: RequestContext
+    ) -> list[Item]:
+        """Delete all items in one statement, or none, as `update_all`."""
+        payloads = {each[0]: _encode_deletion(*each) for each in deletions}
+        return await self._change_all(self._delete_query, payloads, context)
+
+    async def explain(
+        self, error: RuleBroken, sent: Mapping[str, Mapping[str, object]], field: str = ""
+    ) -> CatalogueError:
+        """Return what to tell the client that `sent` these fields, each at its place in the body.
+
+        `field`: the one that is wrong, if the constraint does not say.
+        """
+        unique = self._resource.unique
+        if not self._is_of_unique(error):
+            return self._resource.to_invalid(error, field)
+        values = {at: fields[unique] for at, fields in sent.items() if unique in fields}
+        found = await self.find([*values.values()], statements=self._statements)
+        owners = {
+            f"{at}/{unique}".strip("/"): found[value]
+            for at, value in values.items()
+            if value in found
+        }
+        return self._make_taken(owners) if owners else Contended(f"the {unique} is in use")
+
+    async def find(
+        self,
+        values: Sequence[object],
+        waiting: Sequence[RequestContext] = (),
+        statements: Statements | None = None,
+    ) -> dict[object, Item]:
+        """Return the items that have these unique values, by value."""
+        unique = self._resource.unique
+        sent = {f"{unique}s": orjson.dumps(values).decode()}
+        rows = await (statements or self._reads).fetch(self._find_query, sent, waiting=waiting)
+        items = [self._resource.make(row) for row in rows]
+        return {getattr(item, unique): item for item in items}
+
+    def _is_of_unique(self, error: RuleBroken) -> bool:
+        return error.rule == f"{self._resource.table}_{self._resource.unique}_unique"
+
+    def _make_taken(self, owners: Mapping[str, Any]) -> Taken:
+        ids = {at: owner.id for at, owner in owners.items()}
+        return Taken(self._resource.noun, self._resource.unique, ids)
+
+    def _encode_put(self, fields: Mapping[str, object], *, replace: bool) -> tuple[int, bytes]:
+        """Return the number of the unique value, which also names its lock, and the payload."""
+        value = str(fields[self._resource.unique]).encode()
+        key = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), signed=True)
+        return key, orjson.dumps({"position": key, "replace": replace, **fields})
+
+    async def _put(self, send: Callable[[], Awaitable[Result | None]]) -> Result:
+        """Send, and again while another session creates the same item, or locks it."""
+
+        async def attempt() -> Result | None:
+            try:
+                return await send()
+            except RuleBroken as error:  # it was created since the statement began
+                if self._is_of_unique(error):
+                    return None
+                raise self._resource.to_invalid(error) from error
+
+        return await self._repeat(attempt)
+
+    async def _repeat(self, send: Callable[[], Awaitable[Result | None]]) -> Result:
+        """Send, and again while that has no result, because another session holds a lock."""
+        give_up = time.monotonic() + self._statements.timeout
+        while (result := await send()) is None:
+            if time.monotonic() > give_up:
+                raise Contended(f"another session holds the lock of a {self._resource.noun}")
+            await asyncio.sleep(LOCK_RETRY_S)
+        return result
+
+    async def _change_all(
+        self, query: str, payloads: Payloads, context: RequestContext
+    ) -> list[Item]:
+        async def send() -> dict[int, Item | NotChanged] | None:
+            found = await self._write_changes(query, payloads, [context], all_or_none=True)
+            return None if NotChanged.LOCKED in found.values() else found
+
+        found = await self._repeat(send)
+        items = dict[int, Item]()
+        why = dict[int, NotChanged | None]()
+        for key in payloads:
+            if isinstance(result := found.get(key), NotChanged | None):
+                why[key] = result
+            else:
+                items[key] = result
+        if any(each is not NotChanged.PREVENTED for each in why.values()):
+            # The others were not changed because of these.
+            why = {key: each for key, each in why.items() if each is not NotChanged.PREVENTED}
+        if why:
+            raise NoneChanged({key: self._to_error(query, each) for key, each in why.items()})
+        return [*items.values()]
+
+    def _to_error(self, query: str, result: NotChanged | None) -> CatalogueError:
+        """Return why an item was not changed."""
+        if result is None:
+            return NotFound(self._resource.noun)
+        if result is NotChanged.PREVENTED:
+            return self._statements.report(query, "no change: did a trigger prevent it?")
+        return PreconditionFailed()
 
     async def _change(
         self,
@@ -189,20 +379,13 @@ class Store(Generic[Item]):
         """Submit the row, and again while another session holds the item's lock."""
         batcher = self._updates if query == self._update_query else self._deletes
         give_up = 0.0
-        try:
-            while (result := await batcher.submit(item_id, payload, context)) is NotChanged.LOCKED:
-                give_up = give_up or time.monotonic() + self._statements.timeout
-                if time.monotonic() > give_up:
-                    raise Contended(f"{self._resource.noun} {item_id} is locked")
-                await asyncio.sleep(LOCK_RETRY_S)
-        except RuleBroken as error:
-            raise self._resource.to_invalid(error) from error
-        if result is None:
-            raise NotFound(self._resource.noun)
-        if result is NotChanged.PREVENTED:
-            raise self._statements.report(query, "no change: did a trigger prevent it?")
-        if isinstance(result, NotChanged):
-            raise PreconditionFailed
+        while (result := await batcher.submit(item_id, payload, context)) is NotChanged.LOCKED:
+            give_up = give_up or time.monotonic() + self._statements.timeout
+            if time.monotonic() > give_up:
+                raise Contended(f"{self._resource.noun} {item_id} is locked")
+            await asyncio.sleep(LOCK_RETRY_S)
+        if result is None or isinstance(result, NotChanged):
+            raise self._to_error(query, result)
         return result
 
     async def _get(self, rows: Rows[Item]) -> dict[int, Item]:
@@ -223,18 +406,38 @@ class Store(Generic[Item]):
         return {row[0]: self._resource.make(row) for row in fetched}
 
     async def _create(self, rows: Rows[Item]) -> dict[int, Item]:
-        created = await self._write(self._create_query, self._resource.table, rows)
-        self._statements.require_sent(
-            self._create_query, [row[1] for row in created], [row.key for row in rows]
-        )
+        created = await self._write(self._create_query, self._resource.table, *_split(rows))
         return {position: self._resource.make(row) for _, position, *row in created}
 
+    async def _put_several(self, rows: Rows[Put[Item]]) -> dict[int, Put[Item]]:
+        return await self._write_puts(*_split(rows), all_or_none=False)
+
+    async def _write_puts(
+        self, payloads: Payloads, waiting: Sequence[RequestContext], *, all_or_none: bool
+    ) -> dict[int, Put[Item]]:
+        """Return the items that were put, by key."""
+        query, table = self._put_query, self._resource.table
+        rows = await self._write(query, table, payloads, waiting, all_or_none=all_or_none)
+        return {
+            key: Put(outcome, self._resource.make(row)) for _, key, outcome, *row in rows if outcome
+        }
+
     async def _change_several(
-        self, name: str, parameter: str, rows: Rows[Item | NotChanged]
+        self, query: str, rows: Rows[Item | NotChanged]
     ) -> dict[int, Item | NotChanged]:
-        fetched = await self._write(name, parameter, rows)
-        ids = [row[3] for row in fetched]
-        self._statements.require_sent(name, ids, [row.key for row in rows])
+        return await self._write_changes(query, *_split(rows), all_or_none=False)
+
+    async def _write_changes(
+        self,
+        query: str,
+        payloads: Payloads,
+        waiting: Sequence[RequestContext],
+        *,
+        all_or_none: bool,
+    ) -> dict[int, Item | NotChanged]:
+        """Return the changed or deleted items by id, or why they are not."""
+        parameter = "updates" if query == self._update_query else "deletions"
+        fetched = await self._write(query, parameter, payloads, waiting, all_or_none=all_or_none)
         results: dict[int, Item | NotChanged] = {}
         for _, is_locked, is_done, item_id, *fields in fetched:
             if is_locked:
@@ -247,9 +450,33 @@ class Store(Generic[Item]):
                 results[item_id] = reason
         return results
 
-    async def _write(self, name: str, parameter: str, rows: Rows[Any]) -> list[Row]:
-        """Run a write that is shared by the requests of these rows."""
-        sent = {parameter: join_payloads(rows)}
-        return await self._statements.fetch(
-            name, sent, max_affected=len(rows), waiting=list_contexts(rows)
+    async def _write(
+        self,
+        query: str,
+        parameter: str,
+        payloads: Payloads,
+        waiting: Sequence[RequestContext],
+        **more: bool,
+    ) -> list[Row]:
+        """Run a write of these payloads, each of which is named by its key in the rows."""
+        sent = {parameter: f"[{b','.join(payloads.values()).decode()}]", **more}
+        rows = await self._statements.fetch(
+            query, sent, max_affected=len(payloads), waiting=waiting
         )
+        column = 3 if query in (self._update_query, self._delete_query) else 1
+        self._statements.require_sent(query, [row[column] for row in rows], payloads)
+        return rows
+
+
+def _split(rows: Rows[Any]) -> tuple[Payloads, list[RequestContext]]:
+    """Return the payloads of shared rows by key, and the requests that wait for them."""
+    return {row.key: row.payload for row in rows}, list_contexts(rows)
+
+
+def _encode_update(item_id: int, changes: Mapping[str, object], condition: Condition) -> bytes:
+    conditions = {} if condition is ALWAYS else condition._asdict()
+    return orjson.dumps({"id": item_id, "fields": changes, **conditions})
+
+
+def _encode_deletion(item_id: int, condition: Condition) -> bytes:
+    return orjson.dumps({"id": item_id, **condition._asdict()})

@@ -1,24 +1,33 @@
-"""POST /v1/movies/batch: several movies in one request."""
+"""Several movies in one request: to create, put, change or delete them, all or each for itself."""
 
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from marshmallow import ValidationError
+from marshmallow.validate import Range
 
-from service.database.store import Store
-from service.errors import Failure, Invalid, Malformed
+from service.database.store import ALWAYS, Condition, NoneChanged, Store
+from service.errors import (
+    Failure,
+    Invalid,
+    Malformed,
+    PreconditionRequired,
+    RuleBroken,
+)
+from service.movies.handlers import select_versions
 from service.movies.keys import BATCH_KEY, IdempotentCreates
-from service.movies.movie import Movie, movie_json
-from service.movies.rules import MOVIE
+from service.movies.movie import FIELDS, Movie, movie_json
+from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
+from service.web.conditions import TAG, Tag, Tags
 from service.web.contexts import CONTEXT
-from service.web.fields import JSONField, JSONObject, Values, load_fields
+from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
 from service.web.headers import parse_key
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
@@ -27,7 +36,9 @@ from service.web.route import Access
 MAX_MOVIES = 100
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
 TURN_S = 0.0005  # of loading movies; then other requests have their turn
-Loaded = Values | Malformed | Invalid  # a movie of a batch, or its error
+MAX_ID = 10**MAX_DIGITS - 1
+Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
+Result = dict[str, object]  # of an entry of a lenient batch
 
 
 def _check_number(movies: list[object]) -> None:
@@ -39,23 +50,72 @@ class MovieBatch(JSONObject):
     """A batch, of which each movie is loaded for itself."""
 
     called = "a batch"
-    movies = JSONField(
-        list,
-        "an array of movies",
-        _check_number,
-        items={"$ref": "#/components/schemas/MovieInput"},  # apispec's name of `MOVIE`
-        minItems=1,
-        maxItems=MAX_MOVIES,
-    )
+    movies = JSONField(list, "an array of movies", _check_number)
+
+
+def _parse_etag(text: str) -> Tag:
+    match = TAG.fullmatch(text)
+    if not match:
+        raise ValueError('must be the etag of a movie, with its quotes: "\\"7-1\\""')
+    return Tag(bool(match[1]), match[2])
+
+
+ID = JSONField(
+    int,
+    "an integer",
+    Range(1, MAX_ID, error="must be {min} to {max}"),
+    minimum=1,
+    maximum=MAX_ID,
+    format="int64",
+    examples=[7],
+)
+ETAG = JSONField(
+    str,
+    "a string",
+    convert=_parse_etag,
+    optional=True,
+    pattern=f"^{TAG.pattern}$",
+    description="the one that you have; 412 if the movie has changed since",
+    examples=['"7-1"'],
+)
+
+
+class MovieChange(MovieInput):
+    """A movie and the fields that are to be changed."""
+
+    called = "a change"
+    read_only = tuple(name for name in MovieInput.read_only if name not in ("id", "etag"))
+    id, etag = ID, ETAG
+
+
+class MovieDeletion(JSONObject):
+    """A movie that is to be deleted."""
+
+    called = "a deletion"
+    id, etag = ID, ETAG
+
+
+class Kind(NamedTuple):
+    """What the entries of a batch are; no two may have the same value of the field `unique`."""
+
+    schema: JSONObject
+    unique: str
+    is_create: bool = False
 
 
 BATCH = MovieBatch()
+CREATES = Kind(MOVIE, "external_id", is_create=True)
+PUTS = Kind(IDENTIFIED_MOVIE, "external_id")
+CHANGES = Kind(MovieChange(partial=FIELDS), "id")
+DELETIONS = Kind(MovieDeletion(), "id")
 
 
-async def load_batch(body: Values, turn: asyncio.Lock, *, is_lenient: bool) -> list[Any]:
-    """Return the fields of each movie; of a lenient batch, or the movie's error.
+async def load_batch(
+    body: Values, turn: asyncio.Lock, kind: Kind = CREATES, *, is_lenient: bool
+) -> list[Any]:
+    """Return the values of each entry; of a lenient batch, or the entry's error.
 
-    Raises `Malformed` or `Invalid`, with the mistakes of the batch and of its movies.
+    Raises `Malformed` or `Invalid`, with the mistakes of the batch and of its entries.
     """
     errors: dict[str, Malformed | Invalid] = {}
     try:
@@ -64,7 +124,7 @@ async def load_batch(body: Values, turn: asyncio.Lock, *, is_lenient: bool) -> l
         if is_lenient or any(failure.field == "movies" for failure in error.failures):
             raise
         errors[""] = error
-    loaded = await _load_movies(body["movies"], turn)
+    loaded = await _load_entries(body["movies"], turn, kind.schema)
     if not is_lenient:
         errors |= {
             f"movies/{index}: ": movie
@@ -72,11 +132,15 @@ async def load_batch(body: Values, turn: asyncio.Lock, *, is_lenient: bool) -> l
             if not isinstance(movie, dict)
         }
         _raise_all(errors)
+    if not (is_lenient and kind.is_create):  # each of which has its own result
+        _refuse_repeated(loaded, kind.unique)
     return loaded
 
 
-async def _load_movies(movies: list[object], turn: asyncio.Lock) -> list[Loaded]:
-    """Return the fields of each movie, or its error; at most `MAX_FAILURES` in all.
+async def _load_entries(
+    movies: list[object], turn: asyncio.Lock, schema: JSONObject
+) -> list[Loaded]:
+    """Return the values of each entry, or its error; at most `MAX_FAILURES` in all.
 
     `turn`: of all batches; they load one after the other. 100 movies at once would delay all other
     requests, and several batches would add up.
@@ -89,7 +153,7 @@ async def _load_movies(movies: list[object], turn: asyncio.Lock) -> list[Loaded]
                 await asyncio.sleep(0)
                 until = time.monotonic() + TURN_S
             try:
-                loaded.append(load_fields(MOVIE, movie))
+                loaded.append(load_fields(schema, movie, partial=schema.partial))
             except (Malformed, Invalid) as error:
                 error.failures = error.failures[: 1 + more]  # at least the first one
                 more -= len(error.failures) - 1
@@ -111,61 +175,174 @@ def _raise_all(errors: Mapping[str, Malformed | Invalid]) -> None:
         raise Invalid(failures)
 
 
+def _refuse_repeated(loaded: Sequence[Loaded], unique: str) -> None:
+    found: dict[object, int] = {}
+    failures = list[Failure]()
+    for index, entry in enumerate(loaded):
+        value = entry.get(unique) if isinstance(entry, dict) else None
+        if value is not None and found.setdefault(value, index) != index:
+            what = f"must not be repeated: movies/{found[value]} has it"
+            failures.append(Failure(f"movies/{index}/{unique}", what))
+    if failures:
+        raise Invalid(failures)
+
+
 # A preference of the header Prefer (RFC 7240, 2 and 4.4); the first one counts.
 HANDLING = re.compile(r"(?:^|[,\s])handling\s*=\s*\"?([a-z]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The handler of batches."""
+    """The handlers of batches.
+
+    Each does all or nothing: 200 or 201. If the client prefers that (`handling=lenient`), each does
+    what it can: 207, with a result for each entry.
+    """
 
     store: Store[Movie]
     idempotent_creates: IdempotentCreates
     bodies: BodyReader
     access: Access
+    require_if_match: bool
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to load a movie
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        """Create all movies or none: 201; or each that can be: 207, if the client prefers that."""
+        """Create movies: 201."""
         reject_query_string(request)
         key = parse_key(request)
+        movies, is_lenient = await self._read(request, CREATES)
+        if is_lenient:
+            keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
+
+            async def create_one(place: int, fields: Values) -> Result:
+                if own_key := keys[place]:
+                    create = self.idempotent_creates.create
+                    movie, replayed = await create(own_key, fields, request[CONTEXT])
+                else:
+                    movie, replayed = await self.store.create(fields, request[CONTEXT]), False
+                result: Result = {"status": 201, "movie": movie_json(movie)}
+                return result | {"replayed": True} if replayed else result
+
+            return await _respond_to_each(request, movies, create_one)
+        create_all = self.idempotent_creates.create_all
+        created, replayed = await create_all(key, movies, request[CONTEXT])
+        replay = {"Idempotency-Replayed": "true"} if replayed else {}
+        return _respond_to_all(created, JSON_HEADERS | replay, 201)
+
+    async def put(self, request: web.Request) -> web.StreamResponse:
+        """Create the movies, or replace those that have their external ids: 200, with results."""
+        reject_query_string(request)
+        movies, is_lenient = await self._read(request, PUTS)
+
+        async def put_one(_: int, fields: Values) -> Result:
+            return _put_result(*await self.store.put(fields, request[CONTEXT]))
+
+        if is_lenient:
+            return await _respond_to_each(request, movies, put_one)
+        puts = await self.store.put_all(movies, request[CONTEXT])
+        return json_response({"results": [_put_result(*put) for put in puts]})
+
+    async def update(self, request: web.Request) -> web.StreamResponse:
+        """Change only the fields that are sent of each movie: 200."""
+        reject_query_string(request)
+        entries, is_lenient = await self._read(request, CHANGES)
+
+        def read(entry: Values) -> tuple[int, Values, Condition]:
+            fields = {name: entry[name] for name in FIELDS if name in entry}
+            return entry["id"], fields, self._get_condition(entry)
+
+        async def update_one(_: int, entry: Values) -> Result:
+            movie = await self.store.update(*read(entry), request[CONTEXT])
+            return {"status": 200, "movie": movie_json(movie)}
+
+        if is_lenient:
+            return await _respond_to_each(request, entries, update_one)
+        changes = [read(entry) for entry in entries]
+        return await self._change_all(entries, self.store.update_all(changes, request[CONTEXT]))
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Delete the movies: 200, with the movies as they were."""
+        reject_query_string(request)
+        entries, is_lenient = await self._read(request, DELETIONS)
+
+        async def delete_one(_: int, entry: Values) -> Result:
+            condition = self._get_condition(entry)
+            movie = await self.store.delete(entry["id"], condition, request[CONTEXT])
+            return {"status": 200, "movie": movie_json(movie)}
+
+        if is_lenient:
+            return await _respond_to_each(request, entries, delete_one)
+        deletions = [(entry["id"], self._get_condition(entry)) for entry in entries]
+        return await self._change_all(entries, self.store.delete_all(deletions, request[CONTEXT]))
+
+    async def _read(self, request: web.Request, kind: Kind) -> tuple[list[Any], bool]:
+        """Return the entries of a batch, and whether it is lenient."""
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
-        movies = await load_batch(body, self.turn, is_lenient=is_lenient)
-        await self.access.charge_batch(request, len(movies))
-        if not is_lenient:
-            create_all = self.idempotent_creates.create_all
-            created, replayed = await create_all(key, movies, request[CONTEXT])
-            replay = {"Idempotency-Replayed": "true"} if replayed else {}
-            payload = {"movies": [movie_json(movie) for movie in created]}
-            return json_response(payload, JSON_HEADERS | replay, status=201)
-        keys = [key and f"{BATCH_KEY}{key}\t{place}" for place in range(len(movies))]
-        creates = (self._create_one(request, *each) for each in zip(keys, movies, strict=True))
-        results, waits = zip(*await asyncio.gather(*creates), strict=True)
-        headers = {**JSON_HEADERS, "Preference-Applied": "handling=lenient"}
-        if wait := max(waits):
-            headers["Retry-After"] = f"{wait}"
-        return json_response({"results": results}, headers, status=207)
+        entries = await load_batch(body, self.turn, kind, is_lenient=is_lenient)
+        await self.access.charge_batch(request, len(entries))
+        return entries, is_lenient
 
-    async def _create_one(
-        self, request: web.Request, key: str | None, loaded: Loaded
-    ) -> tuple[dict[str, object], int]:
-        """Return the result for one movie of a lenient batch, or for its error.
+    def _get_condition(self, entry: Values) -> Condition:
+        """Return the condition of an entry; raises `PreconditionRequired`."""
+        if tag := entry.get("etag"):
+            return Condition(select_versions(Tags(any=False, tags=[tag]), entry["id"], strong=True))
+        if self.require_if_match:
+            raise PreconditionRequired
+        return ALWAYS
 
-        Also in how many seconds a repeat may succeed; 0: there is nothing to repeat.
-        """
+    async def _change_all(
+        self, entries: Sequence[Values], changes: Awaitable[Sequence[Movie]]
+    ) -> web.StreamResponse:
+        """Respond to a batch of changes; an error names the entries that it is about."""
         try:
-            if isinstance(loaded, Exception):
-                raise loaded  # noqa: TRY301 - handled as those of the database
-            if key is None:
-                movie, replayed = await self.store.create(loaded, request[CONTEXT]), False
-            else:
-                create = self.idempotent_creates.create
-                movie, replayed = await create(key, loaded, request[CONTEXT])
-        except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this movie only
+            return _respond_to_all(await changes)
+        except NoneChanged as none:
+            failures = [
+                Failure(f"movies/{n}", str(error) or error.detail)
+                for n, entry in enumerate(entries)
+                if (error := none.errors.get(entry["id"]))
+            ]
+            error = next(iter(none.errors.values()))
+            error.failures = failures
+            raise error from None
+        except RuleBroken as error:
+            sent = {f"movies/{n}": entry for n, entry in enumerate(entries)}
+            raise await self.store.explain(error, sent, "movies") from error
+
+
+def _put_result(outcome: str, movie: Movie) -> Result:
+    return {"status": 201 if outcome == "created" else 200, "movie": movie_json(movie)}
+
+
+def _respond_to_all(
+    movies: Sequence[Movie], headers: Mapping[str, str] = JSON_HEADERS, status: int = 200
+) -> web.StreamResponse:
+    return json_response({"movies": [movie_json(movie) for movie in movies]}, headers, status)
+
+
+async def _respond_to_each(
+    request: web.Request,
+    entries: Sequence[Loaded],
+    act: Callable[[int, Values], Awaitable[Result]],
+) -> web.StreamResponse:
+    """Respond with the result of each entry of a lenient batch, or the problem of its error."""
+    wait = 0  # seconds after which a repeat may succeed
+
+    async def try_one(place: int, entry: Loaded) -> Result:
+        nonlocal wait
+        try:
+            if isinstance(entry, Exception):
+                raise entry  # noqa: TRY301 - handled as those of the database
+            return await act(place, entry)
+        except Exception as error:  # noqa: BLE001 - an unexpected one is a 500 for this entry only
             problem = problems.describe(request, error)
-            wait = getattr(error, "retry_after", None) or 0
-            return {"status": problem["status"], "problem": problem}, wait
-        result = {"status": 201, "movie": movie_json(movie)}
-        return (result | {"replayed": True} if replayed else result), 0
+            wait = max(wait, getattr(error, "retry_after", None) or 0)
+            return {"status": problem["status"], "problem": problem}
+
+    results = await asyncio.gather(*map(try_one, range(len(entries)), entries))
+    headers = {**JSON_HEADERS, "Preference-Applied": "handling=lenient"}
+    if wait:
+        headers["Retry-After"] = f"{wait}"
+    return json_response({"results": results}, headers, status=207)

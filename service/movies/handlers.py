@@ -14,7 +14,7 @@ from service.database import MAX_INTEGER
 from service.database.store import ALWAYS, Condition, Store
 from service.errors import PreconditionRequired
 from service.movies.keys import IdempotentCreates
-from service.movies.movie import FORM, Movie, movie_json
+from service.movies.movie import FORM, Movie, entity_tag, movie_json
 from service.movies.rules import MOVIE, OPTIONAL
 from service.web.bodies import BodyReader
 from service.web.conditions import (
@@ -31,8 +31,6 @@ from service.web.headers import HEADER_NAME, parse_key
 from service.web.query_strings import parse_id, reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
 
-# The tag is the movie's id and version, and the form of the response: it stands for the bytes of
-# the response. Another name or type of a field gives another form.
 MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
 
 
@@ -40,7 +38,7 @@ def movie_headers(movie: Movie) -> dict[str, str]:
     """Return the headers of a response with this movie; caches must revalidate it."""
     return {
         "Content-Type": "application/json",
-        "ETag": f'"{movie.id}-{movie.version}{FORM}"',
+        "ETag": entity_tag(movie),
         "Last-Modified": format_date_time(movie.updated_at.timestamp()),
         "Cache-Control": "no-cache",
     }
@@ -68,13 +66,13 @@ def parse_preconditions(
     if none_match and none_match.any:
         return Condition(versions=[])  # no movie may exist: of one that exists, no version is right
     return Condition(
-        versions=_select_versions(match, movie_id, strong=True),
-        other_than=_select_versions(none_match, movie_id, strong=False),
+        versions=select_versions(match, movie_id, strong=True),
+        other_than=select_versions(none_match, movie_id, strong=False),
         unmodified_since=since,
     )
 
 
-def _select_versions(found: Tags | None, movie_id: int, *, strong: bool) -> list[int] | None:
+def select_versions(found: Tags | None, movie_id: int, *, strong: bool) -> list[int] | None:
     """Return the versions in the tags of this movie; None if any version will do.
 
     A strong comparison ignores weak tags (RFC 9110, 8.8.3.2).
@@ -109,7 +107,7 @@ class Movies:
         headers["Location"] = f"/v1/movies/{movie.id}"
         if replayed:
             headers["Idempotency-Replayed"] = "true"
-        return _respond(movie, headers, status=201)
+        return respond(movie, headers, status=201)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """Return the movie: 200, or 304 if the client has it."""
@@ -117,7 +115,7 @@ class Movies:
         headers = movie_headers(movie)
         if is_not_modified(request, headers):
             return DirectResponse(b"", not_modified_headers(headers), 304)
-        return _respond(movie, headers)
+        return respond(movie, headers)
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change only the fields that are sent (RFC 7396): 200 and the movie."""
@@ -132,7 +130,7 @@ class Movies:
         movie_id = parse_id(request)
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
         movie = await self.store.delete(movie_id, condition, request[CONTEXT])
-        return _respond(movie, JSON_HEADERS)
+        return respond(movie, JSON_HEADERS)
 
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
         movie_id = parse_id(request)
@@ -143,8 +141,9 @@ class Movies:
         headers = movie_headers(movie)
         # The response is the current state of this path (RFC 9110, 8.7).
         headers["Content-Location"] = f"/v1/movies/{movie.id}"
-        return _respond(movie, headers)
+        return respond(movie, headers)
 
 
-def _respond(movie: Movie, headers: Mapping[str, str], status: int = 200) -> DirectResponse:
+def respond(movie: Movie, headers: Mapping[str, str], status: int = 200) -> DirectResponse:
+    """Respond with a movie."""
     return json_response({"movie": movie_json(movie)}, headers, status)

@@ -19,8 +19,9 @@ from service.context import RequestContext
 from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected
 from service.database.statements import Statements
+from service.database.store import Store
 from service.errors import KeyInUse, KeyReused, RuleBroken
-from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
+from service.movies.movie import COLUMN_TYPES, Movie
 
 RESPONSE = {"transaction": int, "position": int, "fingerprint": str, **COLUMN_TYPES}
 USED_BY = "POST a movie with an Idempotency-Key"
@@ -63,12 +64,15 @@ class IdempotentCreates:
     request gets the first response; if nothing was created, the key stays unused.
     """
 
-    def __init__(self, statements: Statements, sharing: Sharing) -> None:
+    def __init__(self, store: Store[Movie], statements: Statements, sharing: Sharing) -> None:
+        self._store = store
         self._statements = statements
         self._metrics = statements.metrics
         self._sharing = sharing
         self._numbers = itertools.count()
         self._creates = self._make_batcher("create_movies_once")
+        # These may wait for another session that creates the same movie.
+        self._identified_creates = self._make_batcher("create_movies_once")
         self._responses = self._make_batcher("get_idempotent_responses")
         self._keys_in_use: set[str] = set()  # by creates of this process
 
@@ -109,14 +113,15 @@ class IdempotentCreates:
         payload = orjson.dumps(
             {"position": number, "key": own_key, "fingerprint": fingerprint, **fields}
         )
-        create = partial(self._creates.submit, number, payload, context)
+        creates = self._identified_creates if "external_id" in fields else self._creates
+        create = partial(creates.submit, number, payload, context)
         get = partial(self._responses.submit, number, payload, context)
         try:
             (movie,), is_replayed = await self._create_once(
                 "create_movies_once", own_key, fingerprint, create, get
             )
         except RuleBroken as error:
-            raise MOVIES.to_invalid(error) from error
+            raise await self._store.explain(error, {"": fields}) from error
         return movie, is_replayed
 
     async def create_all(
@@ -137,7 +142,8 @@ class IdempotentCreates:
             get = partial(self._run_batch, "get_batch_response", {"key": own_key}, number, context)
             return await self._create_once("create_batch_once", own_key, fingerprint, create, get)
         except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
-            raise MOVIES.to_invalid(error, "movies") from error
+            places = {f"movies/{n}": each for n, each in enumerate(movies)}
+            raise await self._store.explain(error, places, "movies") from error
 
     async def _run_batch(
         self, query: str, parameters: Mapping[str, str], number: int, context: RequestContext

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from aiohttp import hdrs, web
@@ -48,11 +48,11 @@ class Lists:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Return a page of the movies that match the query string, or all of them as a stream."""
         if self.has_streams and hdrs.ACCEPT in request.headers and (form := choose_form(request)):
-            if "id" in request.query:
+            if not request.query.keys().isdisjoint(("id", "external_id")):
                 return await self._list_ids(request, parse_list_query(request), form)
             return await stream_movies(request, self.listing, self.begin_copy, form)
         query = parse_list_query(request)
-        if query.ids:
+        if query.by:
             return await self._list_ids(request, query)
         page = await self.cache.get(query, request[CONTEXT])
         page = page or await self._share_fetch(query, request[CONTEXT])
@@ -91,7 +91,8 @@ class Lists:
         self, request: web.Request, query: ListQuery, form: Form | None = None
     ) -> web.StreamResponse:
         """Return the movies with these ids, in this order; in a form of streams, or as JSON."""
-        found = await self.store.get_several(query.ids, [request[CONTEXT]])
+        find: Any = self.store.get_several if query.by == "id" else self.store.find
+        found: Mapping[int | str, Movie] = await find(query.ids, [request[CONTEXT]])
         movies = [found[each] for each in query.ids if each in found]
         if form:
             body = form.head + b"".join([form.encode(movie_json(movie)) for movie in movies])
@@ -99,7 +100,7 @@ class Lists:
             return cacheable_response(request, content)
         missing = [each for each in dict.fromkeys(query.ids) if each not in found]
         page = Page(movies, previous=None, next=None, total=len(movies))
-        return _respond(request, query, _encode(query, page, {"missing_ids": missing}))
+        return _respond(request, query, _encode(query, page, {f"missing_{query.by}s": missing}))
 
 
 def _encode(

@@ -4,7 +4,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from types import UnionType
 from typing import NamedTuple, get_args, get_type_hints
@@ -23,6 +23,7 @@ class Movie(NamedTuple):
     year: int
     runtime: int  # minutes
     genres: list[str]
+    external_id: str | None  # in the system that the movie comes from
     version: int
     created_at: datetime
     updated_at: datetime
@@ -40,7 +41,7 @@ COLUMN_TYPES: Mapping[str, type] = {  # of the columns; those of optional fields
     name: get_args(hint)[0] if isinstance(hint, UnionType) else hint
     for name, hint in get_type_hints(Movie).items()
 }
-MOVIES = Resource("movie", "movies", Movie._make, COLUMN_TYPES, FIELDS)
+MOVIES = Resource("movie", "movies", Movie._make, COLUMN_TYPES, FIELDS, unique="external_id")
 FIRST_FORM = 0xEE72D14C
 # The form of responses, for entity tags: empty for the fields of the first release.
 _FORM = zlib.crc32(repr(COLUMN_TYPES).encode())
@@ -49,11 +50,31 @@ CSV_HEAD = ",".join(COLUMNS).encode() + b"\n"
 NEEDS_QUOTES = re.compile('[",\r\n]')
 
 
+def entity_tag(movie: Movie) -> str:
+    """Return the entity tag (RFC 9110, 8.8.3): id and version, and the form of the response.
+
+    It stands for the bytes of the response. Another name or type of a field gives another form.
+    """
+    return f'"{movie.id}-{movie.version}{FORM}"'
+
+
 def movie_json(movie: Movie) -> dict[str, object]:
-    """Return the movie as clients see it: runtime as `<number> mins`, times in UTC."""
+    """Return the movie as clients see it: runtime as `<number> mins`, times in UTC, its tag."""
     values: dict[str, object] = dict(zip(COLUMNS, movie, strict=True))
     values["runtime"] = f"{movie.runtime} mins"
+    values["etag"] = entity_tag(movie)
     return values
+
+
+def parse_movie(text: str) -> Movie:
+    """Return the movie of a row that PostgreSQL has written as JSON; what it lacks is null."""
+    row = orjson.loads(text)
+    values = (row.get(name) for name in COLUMNS)
+    kinds = zip(values, COLUMN_TYPES.values(), strict=True)
+    return Movie._make(
+        datetime.fromisoformat(value).astimezone(UTC) if kind is datetime else value
+        for value, kind in kinds
+    )
 
 
 class Form(NamedTuple):
@@ -78,7 +99,8 @@ def _to_line(movie: dict[str, object]) -> bytes:
 
 
 def _to_csv(movie: dict[str, object]) -> bytes:
-    cells = [_to_cell(value) for value in orjson.loads(_to_json(movie)).values()]
+    values = orjson.loads(_to_json(movie))
+    cells = [_to_cell(values[name]) for name in COLUMNS]  # without the tag
     return f"{','.join(cells)}\n".encode()
 
 

@@ -12,8 +12,13 @@ from service.database import MAX_BIGINT, MAX_INTEGER
 from service.database.paging import Place
 from service.errors import Failure, WrongParameters
 from service.movies.filters import SORT_TYPES, SORTS, Filter, Range
-from service.movies.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES
-from service.web.fields import BLANK, BLANKS
+from service.movies.rules import (
+    MAX_EXTERNAL_ID_BYTES,
+    MAX_GENRE_BYTES,
+    MAX_GENRES,
+    MAX_TITLE_BYTES,
+)
+from service.web.fields import BLANK, BLANKS, find_text_errors
 from service.web.pages import (
     CURSOR,
     DEFAULT_PAGE_SIZE,
@@ -48,7 +53,8 @@ class ListQuery(PageQuery):
     """The query of GET /v1/movies."""
 
     filter: Filter
-    ids: tuple[int, ...] = ()  # instead of all others
+    by: str = ""  # `id` or `external_id`: the movies with these `ids`, instead of all others
+    ids: tuple[int, ...] | tuple[str, ...] = ()
 
     @property
     def is_whole_list(self) -> bool:
@@ -154,6 +160,16 @@ def _parse_ids(text: str) -> tuple[int, ...]:
     return ids
 
 
+def _parse_external_ids(text: str) -> tuple[str, ...]:
+    """Split at commas; blanks are part of an id."""
+    ids = tuple(text.split(","))
+    if len(ids) > MAX_PAGE_SIZE or any(
+        find_text_errors(each, MAX_EXTERNAL_ID_BYTES) for each in ids
+    ):
+        raise ValueError("not external ids")
+    return ids
+
+
 def _name_sort(sort: str) -> str:
     """Return the name for generated clients, such as YEAR_DESC: they make none of `-`."""
     return f"{sort.removeprefix('-')}{'_desc' if sort.startswith('-') else ''}".upper()
@@ -169,6 +185,15 @@ class MoviesQuery(Schema):
         items={"type": "integer", "format": "int64", "minimum": 1, "maximum": MAX_BIGINT},
         minItems=1,
         maxItems=MAX_PAGE_SIZE,  # no example: tools send the examples of all parameters at once
+    )
+    external_id = QueryParameter(
+        f"1 to {MAX_PAGE_SIZE} external ids without commas, separated by commas or repeated; no"
+        " other parameter",
+        _parse_external_ids,
+        type="array",
+        items={"type": "string", "minLength": 1, "maxLength": MAX_EXTERNAL_ID_BYTES},
+        minItems=1,
+        maxItems=MAX_PAGE_SIZE,
     )
     title = QueryParameter(
         f"words of the title, or beginnings of words like `cas*`, at most {MAX_TITLE_BYTES} bytes",
@@ -207,10 +232,11 @@ def parse_list_query(request: web.Request, *, is_stream: bool = False) -> ListQu
 @lru_cache(MAX_CACHED_QUERIES)
 def _parse_list(query: str, is_stream: bool) -> ListQuery:  # noqa: FBT001 - of a cached function
     values = parse_query(query, SCHEMA)
-    if ids := values.pop("id", ()):
-        if values:
-            raise WrongParameters([Failure("id", f"must not be combined with {min(values)}")])
-        return ListQuery(Filter(), "id", Place(), MAX_PAGE_SIZE, None, ids)
+    for name in ("id", "external_id"):
+        if ids := values.pop(name, ()):
+            if values:
+                raise WrongParameters([Failure(name, f"must not be combined with {min(values)}")])
+            return ListQuery(Filter(), "id", Place(), MAX_PAGE_SIZE, None, name, ids)
     if is_stream and (wrong := values.keys() & {"page_size", "page", "cursor"}):
         raise WrongParameters([Failure(name, NO_PAGES) for name in sorted(wrong)])
     names = {field.name for field in fields(Filter)} & values.keys()

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+from marshmallow import Schema
 from marshmallow.fields import Integer, List, Nested, String
+from marshmallow.validate import Length
 
 from service.database.paging import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
-from service.movies.batches import BATCH, MAX_MOVIES
+from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, Kind
 from service.movies.parameters import PARAMETERS
-from service.movies.rules import MOVIE, MovieInput, MovieOutput
+from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
 from service.movies.streams import STREAMS
 from service.web.problems import example_json
 from service.web.reference.describe import (
@@ -38,23 +40,38 @@ PageMetadata = describe_page(
     "PageMetadata",
     suggestions=List(String(), metadata={"description": "titles, if `title` finds nothing"}),
     missing_ids=List(Integer(metadata=BIGINT), metadata={"description": "only with `id`"}),
+    missing_external_ids=List(String(), metadata={"description": "only with `external_id`"}),
 )
 MovieList = make_schema(
     "MovieList", movies=List(Nested(MovieOutput)), metadata=Nested(PageMetadata)
 )
-MovieBatchResponse = make_schema("MovieBatchResponse", movies=List(Nested(MovieOutput)))
 BatchResult = make_schema(
     "BatchResult",
     ("movie", "problem", "replayed"),
-    status=field("what `POST /v1/movies` responds for this movie", 201),
+    status=field("what the request for this movie alone would respond", 201),
     movie=Nested(MovieOutput),
     problem=Nested(Problem),
     replayed=field("true if an earlier request with the key created it", example=True),
 )
-BatchResults = make_schema("BatchResults", results=List(Nested(BatchResult)))
+MovieBatchResponse = make_schema(
+    "MovieBatchResponse",
+    ("movies", "results"),
+    movies=List(Nested(MovieOutput), metadata={"description": "all of them, if it is not a 207"}),
+    results=List(Nested(BatchResult), metadata={"description": "of each movie"}),
+)
 
-LENIENT = "`handling=lenient` (RFC 7240): create each movie for itself."
+LENIENT = "`handling=lenient` (RFC 7240): do each movie for itself."
 PREFER = parameter("Prefer", "header", LENIENT, examples=["handling=lenient"])
+
+
+def _describe_batch(name: str, kind: Kind, *examples: Json) -> Json:
+    movies = List(Nested(kind.schema), required=True, validate=Length(1, MAX_MOVIES))
+    schema = Schema.from_dict({"movies": movies}, name=name)
+    return describe_body(schema(), {"movies": examples})
+
+
+def _batch_response(description: str, *headers: str, **member: Any) -> Json:
+    return json_response(description, MovieBatchResponse, headers, **member)
 
 
 def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
@@ -64,7 +81,6 @@ def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
 
 NEW_MOVIE = make_example(MOVIE)
 WHOLE_MOVIE = describe_body(MOVIE, NEW_MOVIE)
-MOVIES = describe_body(BATCH, {"movies": [NEW_MOVIE, NEW_MOVIE]})
 PATCH = describe_body(MOVIE_PATCH, {"year": 1943}, "application/merge-patch+json")
 _LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
 _PAGE = json_response("The page, or the stream.", MovieList, _LIST_HEADERS)
@@ -93,27 +109,73 @@ CREATE_MOVIE = Operation(
     _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
     (IDEMPOTENCY_KEY,),
     WHOLE_MOVIE,
+    ("external-id-taken",),
     status=201,
 )
+_EXAMPLE = make_example(MovieOutput())
+_CHANGED = {"id": 7, "etag": '"7-1"'}
+_CHANGE_PROBLEMS = ("not-found", "precondition-failed", "precondition-required")
+_RESULTS = [
+    {"status": 200, "movie": _EXAMPLE},
+    {"status": 422, "problem": example_json(Invalid.problem, Invalid.detail)},
+]
+EACH = _batch_response("The results.", "Preference-Applied", "Retry-After", results=_RESULTS)
 CREATE_MOVIES = Operation(
     "create_movies",
     "Add several movies",
     f"Stores up to {MAX_MOVIES} movies: all or, with an error, none. With `Prefer:"
     " handling=lenient`, the response is a 207 with the movie or the problem of each, in the order"
     " of the request.",
-    json_response("The new movies.", MovieBatchResponse, ("Idempotency-Replayed",)),
+    _batch_response("The new movies.", "Idempotency-Replayed", movies=[_EXAMPLE]),
     (IDEMPOTENCY_KEY, PREFER),
-    MOVIES,
+    _describe_batch("MovieBatch", CREATES, NEW_MOVIE, NEW_MOVIE),
+    ("external-id-taken",),
     status=201,
-    multi_status=json_response(
-        "The results.",
-        BatchResults,
-        ("Preference-Applied", "Retry-After"),
-        results=[
-            {"status": 201, "movie": make_example(MovieOutput())},
-            {"status": 422, "problem": example_json(Invalid.problem, Invalid.detail)},
-        ],
-    ),
+    multi_status=EACH,
+)
+PUT_MOVIES = Operation(
+    "put_movies",
+    "Add or replace several movies",
+    f"Takes up to {MAX_MOVIES} movies with their `external_id`: creates those that are not there"
+    " (status 201 in `results`), replaces those that differ (200), and leaves the others as they"
+    " are (200). All or, with an error, none; `Prefer: handling=lenient` as for POST. It can be"
+    " repeated without a key.",
+    _batch_response("The results.", results=_RESULTS[:1]),
+    (PREFER,),
+    _describe_batch("IdentifiedMovieBatch", PUTS, make_example(IDENTIFIED_MOVIE)),
+    multi_status=EACH,
+)
+UPDATE_MOVIES = Operation(
+    "update_movies",
+    "Change fields of several movies",
+    f"Changes up to {MAX_MOVIES} movies, of each only the fields that are sent. With its `etag`, a"
+    " movie is changed only if it has that one. All or, with an error, none; `Prefer:"
+    " handling=lenient` as for POST.",
+    _batch_response("The changed movies.", movies=[_EXAMPLE]),
+    (PREFER,),
+    _describe_batch("MovieChangeBatch", CHANGES, _CHANGED | {"genres": ["drama"]}),
+    (*_CHANGE_PROBLEMS, "external-id-taken"),
+    multi_status=EACH,
+)
+DELETE_MOVIES = Operation(
+    "delete_movies",
+    "Delete several movies",
+    f"Deletes up to {MAX_MOVIES} movies and returns them. With its `etag`, a movie is deleted only"
+    " if it has that one. All or, with an error, none; `Prefer: handling=lenient` as for POST.",
+    _batch_response("The deleted movies.", movies=[_EXAMPLE]),
+    (PREFER,),
+    _describe_batch("MovieDeletionBatch", DELETIONS, _CHANGED),
+    _CHANGE_PROBLEMS,
+    multi_status=EACH,
+)
+RESTORE_MOVIE = Operation(
+    "restore_movie",
+    "Restore a deleted movie",
+    "The movie comes back as it was, with its id and its `external_id`; its version is one more."
+    " Deleted movies are kept as long as the feed of changes keeps their deletion.",
+    _movie_response("The movie.", "Content-Location", *VALIDATORS, version=2),
+    (ID,),
+    problems=("not-deleted", "external-id-taken", "not-kept"),
 )
 SHOW_MOVIE = Operation(
     "show_movie",
@@ -130,6 +192,7 @@ UPDATE_MOVIE = Operation(
     _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
     (ID, *PRECONDITIONS),
     PATCH,
+    ("external-id-taken",),
 )
 REPLACE_MOVIE = Operation(
     "replace_movie",
@@ -138,6 +201,7 @@ REPLACE_MOVIE = Operation(
     _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
     (ID, *PRECONDITIONS),
     WHOLE_MOVIE,
+    ("external-id-taken",),
 )
 DELETE_MOVIE = Operation(
     "delete_movie",

@@ -80,6 +80,7 @@ class ReadOnlyFields(JSONObject):
     version = _number(MAX_INTEGER)
     created_at = _time()
     updated_at = _time()
+    etag = JSONField(str, "a string", optional=True)  # of a stream; not used
 
 
 class Record(MovieInput, ReadOnlyFields):

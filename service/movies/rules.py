@@ -11,6 +11,7 @@ from marshmallow import ValidationError
 from service.database import MAX_INTEGER
 from service.movies.movie import READ_ONLY
 from service.web.fields import (
+    BLANK,
     BLANKS,
     MAX_DIGITS,
     MAX_LISTED,
@@ -28,6 +29,8 @@ MIN_YEAR = 1888  # Roundhay Garden Scene
 MAX_TITLE_BYTES = 500
 MAX_GENRES = 5
 MAX_GENRE_BYTES = 100
+MAX_EXTERNAL_ID_BYTES = 255
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 RUNTIME_PATTERN = re.compile(r"(-?(?:0|[1-9][0-9]*)) mins")
 
 
@@ -73,11 +76,34 @@ def _check_genres(genres: list[Any]) -> None:
         raise ValidationError([*count, errors])
 
 
+def _check_external_id(text: str) -> None:
+    errors = find_text_errors(text, MAX_EXTERNAL_ID_BYTES)
+    if CONTROL_CHARACTER.search(text.replace("\0", "")):
+        errors.append("must not contain a control character")
+    if errors:
+        raise ValidationError(errors)
+
+
+def _external_id(*, optional: bool) -> JSONField:
+    return JSONField(
+        str,
+        "a string",
+        _check_external_id,
+        optional=optional,
+        minLength=1,
+        maxLength=MAX_EXTERNAL_ID_BYTES,
+        pattern=rf"^[^\x00-\x1f\x7f-\x9f]*[^{BLANK}][^\x00-\x1f\x7f-\x9f]*$",
+        description="the id in the system that the movie comes from, which no other movie has;"
+        f" 1 to {MAX_EXTERNAL_ID_BYTES} bytes of UTF-8, not blank, without control characters",
+        examples=["imdb:tt0034583"],
+    )
+
+
 class MovieInput(JSONObject):
     """A movie as clients send it; its JSON Schema counts characters where the rules count bytes."""
 
     called = "a movie"
-    read_only: ClassVar[Collection[str]] = READ_ONLY
+    read_only: ClassVar[Collection[str]] = (*READ_ONLY, "etag")
     title = text_field(
         MAX_TITLE_BYTES,
         description=f"1 to {MAX_TITLE_BYTES} bytes of UTF-8, not blank; stored byte for byte",
@@ -113,9 +139,16 @@ class MovieInput(JSONObject):
         " blank, which differ not only in case, blanks or Unicode form",
         examples=[["drama", "romance", "war"]],
     )
+    external_id = _external_id(optional=True)
 
 
-MOVIE = MovieInput()
+class IdentifiedMovie(MovieInput):
+    """A movie that is found by its external id."""
+
+    external_id = _external_id(optional=False)
+
+
+MOVIE, IDENTIFIED_MOVIE = MovieInput(), IdentifiedMovie()
 OPTIONAL = tuple(name for name, field in MOVIE.fields.items() if not field.required)
 MovieOutput = make_schema(  # as responses have it
     "Movie",
@@ -124,4 +157,5 @@ MovieOutput = make_schema(  # as responses have it
     version=field("read-only; increases by 1 with every change", 1, minimum=1, readOnly=True),
     created_at=time_field("read-only; RFC 3339, in UTC", readOnly=True),
     updated_at=time_field("read-only; the time of the last change", readOnly=True),
+    etag=field("read-only; what `If-Match` takes", '"7-1"', readOnly=True),
 )

@@ -5,7 +5,8 @@ rule (422). An error has all messages; if both kinds are among them, it is a 400
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar
 
 from marshmallow import Schema, ValidationError
@@ -119,11 +120,16 @@ def find_text_errors(text: str, max_bytes: int) -> list[str]:
     return errors
 
 
-def load_fields(schema: JSONObject, row: object, *, partial: bool = False) -> Values:
+def load_fields(
+    schema: JSONObject,
+    row: object,
+    *,
+    partial: bool | Sequence[str] | AbstractSet[str] | None = False,
+) -> Values:
     """Return the loaded values of the fields, without optional ones that are null or missing.
 
-    `partial`: of the fields that were sent, also if they are null. Raises `Malformed` or `Invalid`,
-    with every mistake.
+    `partial`: of the fields that were sent, also if they are null; or the fields that need not be
+    sent. Raises `Malformed` or `Invalid`, with every mistake.
     """
     if not isinstance(row, dict):
         text = f"must be an object, found {type_name(row)}"

@@ -140,7 +140,7 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
 def _name_schema(schema: Schema | type[Schema]) -> str:
     """Return the name of a schema; apispec finds the body of a PATCH by its own."""
     kind = schema if isinstance(schema, type) else type(schema)
-    is_patch = isinstance(schema, Schema) and schema.partial
+    is_patch = isinstance(schema, Schema) and schema.partial is True
     return f"{kind.__name__.removesuffix('Input')}Patch" if is_patch else kind.__name__
 
 
