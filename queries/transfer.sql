@@ -52,6 +52,35 @@ from jsonb_to_recordset(:movies)
     version integer, created_at timestamptz, updated_at timestamptz
   );
 
+-- name: put_imported_movies(movies)
+-- set: statement_timeout = 0
+-- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
+-- For `import --update`: creates the movies whose external ids are not there, and changes those that differ; the others
+-- are not written. Returns how many were created and changed. If another session has created one of them meanwhile, the
+-- insert waits for its commit and then changes that one.
+with new as materialized (
+  select n.title, n.year, n.runtime, n.genres, n.external_id
+  from jsonb_to_recordset(:movies)
+    as n (title text, year integer, runtime integer, genres text[], external_id text)
+),
+written as (
+  insert into movies as o (title, year, runtime, genres, external_id)
+  select n.title, n.year, n.runtime, n.genres, n.external_id
+  from new as n
+  left join movies as m on m.external_id = n.external_id
+  where m.id is null
+    or (m.title, m.year, m.runtime, m.genres) is distinct from (n.title, n.year, n.runtime, n.genres)
+  on conflict (external_id) where external_id is not null do update
+  set (title, year, runtime, genres) = (excluded.title, excluded.year, excluded.runtime, excluded.genres)
+  where (o.title, o.year, o.runtime, o.genres)
+    is distinct from (excluded.title, excluded.year, excluded.runtime, excluded.genres)
+  returning o.version
+)
+select
+  count(*) filter (where w.version = 1)::integer as created,
+  count(*) filter (where w.version > 1)::integer as changed
+from written as w;
+
 -- name: postpone_words()
 -- Until the end of the transaction, the triggers of movies add no words to search_words (for suggestions): for each
 -- chunk, they would look all its words up, a fourth of the import's time.

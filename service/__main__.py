@@ -285,6 +285,9 @@ def explain(
     type=click.Path(path_type=Path),
     help="The file for rejected rows.  [default: FILE.rejects.ndjson]",
 )
+@click.option(
+    "--update", is_flag=True, help="Change the movies that have the external ids of the rows."
+)
 @click.option("--dry-run", is_flag=True, help="Check everything, then roll back.")
 @click.pass_obj
 def import_(  # noqa: PLR0913 - its options
@@ -296,6 +299,7 @@ def import_(  # noqa: PLR0913 - its options
     *,
     allow_rejects: bool,
     rejects_path: Path | None,
+    update: bool,
     dry_run: bool,
 ) -> None:
     """Import the movies in FILE (- for stdin): NDJSON, JSON, CSV or IMDb's title.basics.tsv.
@@ -310,11 +314,9 @@ def import_(  # noqa: PLR0913 - its options
     loaded = load_queries(config)
     with _stop_on_signals(), open_source(file) as stream, with_database(config) as ready:
         rows = formats.read_rows(name, stream, form, dict(columns), where)
-        url = ready.database.url
-        result = import_rows(
-            url, loaded, rows, rejects, allow_rejects=allow_rejects, dry_run=dry_run
-        )
-        report(result.summary(rejects, allow_rejects=allow_rejects, dry_run=dry_run))
+        options = {"update": update, "allow_rejects": allow_rejects, "dry_run": dry_run}
+        result = import_rows(ready.database.url, loaded, rows, rejects, report=report, **options)
+        report(result.summary(rejects, **options))
         if result.rejected and not allow_rejects:
             verb = "would be" if dry_run else "was"
             raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")

@@ -11,10 +11,8 @@ from service.movies.formats import open_source
 from service.movies.importing import ImportResult, import_rows
 
 
-def import_file(
-    url: str, path: Path, rejects: Path, *, allow_rejects: bool = False, dry_run: bool = False
-) -> ImportResult:
-    """Import `path`; the extension gives the format."""
+def import_file(url: str, path: Path, rejects: Path, **options: bool) -> ImportResult:
+    """Import `path`; the extension gives the format. `options`: of `import_rows`."""
     kind = formats.detect_format(path.name, None, formats.IMPORTED)
     with open_source(str(path)) as stream:
         return import_rows(
@@ -22,6 +20,6 @@ def import_file(
             query_files.load(ROOT / "queries", EXPECTED),
             formats.read_rows(path.name, stream, kind, {}, ()),
             rejects,
-            allow_rejects=allow_rejects,
-            dry_run=dry_run,
+            report=print,
+            **{"update": False, "allow_rejects": False, "dry_run": False, **options},
         )

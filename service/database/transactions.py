@@ -77,28 +77,31 @@ class Transaction:
         """Run a statement that begins, ends or divides the transaction."""
         self._cursor.execute(sql)
 
-    def insert(self, name: str, rows: Sequence[str]) -> list[tuple[int, str]]:
-        """Insert rows, each a JSON object; return index and reason of each that is refused.
+    def insert(self, name: str, rows: Sequence[str]) -> tuple[list[Row], list[tuple[int, str]]]:
+        """Insert rows, each a JSON object.
 
-        PostgreSQL does not say which row it refuses: then they are inserted `STEP_ROWS` at a time,
-        and where that fails, too, one by one.
+        Return what the query returned, and index and reason of each row that is refused. PostgreSQL
+        does not say which one it refuses: then they are inserted `STEP_ROWS` at a time, and where
+        that fails, too, one by one.
         """
-        if not self._try_insert(name, rows):
-            return []
+        returned: list[Row] = []
         refused: list[tuple[int, str]] = []
+        if not self._try_insert(name, rows, returned):
+            return returned, refused
         for start in range(0, len(rows), STEP_ROWS):
             some = rows[start : start + STEP_ROWS]
-            if self._try_insert(name, some):
-                reasons = [self._try_insert(name, [row]) for row in some]
+            if self._try_insert(name, some, returned):
+                reasons = [self._try_insert(name, [row], returned) for row in some]
                 refused += [(start + n, reason) for n, reason in enumerate(reasons) if reason]
-        return refused
+        return returned, refused
 
-    def _try_insert(self, name: str, rows: Sequence[str]) -> str:
+    def _try_insert(self, name: str, rows: Sequence[str], returned: list[Row]) -> str:
         """Insert all rows and return "", or insert none and return the reason."""
         (parameter,) = self._queries[name].parameters
         self.execute("savepoint insert_rows")
         try:
-            self.run(name, {parameter: f"[{','.join(rows)}]"}, max_affected=len(rows))
+            sent = {parameter: f"[{','.join(rows)}]"}
+            returned += self.run(name, sent, max_affected=len(rows))
         except psycopg2.Error as error:
             is_refused = isinstance(translate_error(self._queries[name], error), RuleBroken)
             if not is_refused and not isinstance(error, postgres.UniqueViolation):  # files have ids

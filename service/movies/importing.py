@@ -1,6 +1,7 @@
 """Import: rows of a file, checked by the API's rules, into the table; all rows or none."""
 
 import json
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -13,15 +14,23 @@ import orjson
 from service.database import transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
-from service.errors import CatalogueError, Malformed, OperatorError
+from service.errors import CatalogueError, Failure, Invalid, Malformed, OperatorError
 from service.movies.formats import convert_write_errors, write_file
 from service.movies.rows import FileRow, read_record
+from service.web.fields import Values
 
 QUERIES: Mapping[str, Expected] = {
     "reserve_movie_ids": Expected(
         {"drawn": int}, [{"highest": 0}], "import", writes=True, by_command=True
     ),
     "import_movies": Expected({}, [{"movies": "[]"}], "import", writes=True, by_command=True),
+    "put_imported_movies": Expected(
+        {"created": int, "changed": int},
+        [{"movies": "[]"}],
+        "import --update",
+        writes=True,
+        by_command=True,
+    ),
     "postpone_words": Expected({"postponed": str}, [{}], "import", writes=True, by_command=True),
     "add_postponed_words": Expected(
         {"words": int}, [{"run": False}], "import", writes=True, by_command=True
@@ -32,23 +41,32 @@ QUERIES: Mapping[str, Expected] = {
 MAX_CHUNK_ROWS = 10_000
 MAX_CHUNK_BYTES = 4 << 20
 CANCEL_AFTER_S = 0.1
+PROGRESS_S = 5.0  # between two lines about the progress
 
 
 class ImportResult(NamedTuple):
     """The result of an import, in numbers of rows."""
 
-    read: int
-    inserted: int  # and rolled back in a dry run, or if there are rejects that are not allowed
-    rejected: int
-    seconds: float
+    # These are rolled back in a dry run, or if there are rejects that are not allowed:
+    created: int = 0
+    changed: int = 0  # by an update, which leaves the others equal
+    equal: int = 0
+    read: int = 0
+    rejected: int = 0
+    seconds: float = 0
 
-    def summary(self, rejects: Path, *, allow_rejects: bool, dry_run: bool) -> str:
+    def summary(self, rejects: Path, *, update: bool, allow_rejects: bool, dry_run: bool) -> str:
         """Summarize it in one line."""
-        verb = "would import" if dry_run else "imported"
-        imported = self.inserted if allow_rejects or not self.rejected else 0
-        left_out = self.read - self.inserted - self.rejected
+        created, changed, equal = self[:3] if allow_rejects or not self.rejected else (0, 0, 0)
+        left_out = self.read - sum(self[:3]) - self.rejected
+        done = (
+            f"{'would create' if dry_run else 'created'} {created:,}, changed {changed:,}, left"
+            f" {equal:,} as they were"
+            if update
+            else f"{'would import' if dry_run else 'imported'} {created:,}"
+        )
         text = (
-            f"{verb} {imported:,}{f', left out {left_out:,}' if left_out else ''} and rejected"
+            f"{done}{f', left out {left_out:,}' if left_out else ''} and rejected"
             f" {self.rejected:,} of {self.read:,} rows in {self.seconds:.1f} s"
             f" ({self.read / max(self.seconds, 1e-6):,.0f} rows/s)"
         )
@@ -56,12 +74,16 @@ class ImportResult(NamedTuple):
 
 
 class Chunk:
-    """Some rows of the file, in its order."""
+    """Some rows of the file, in its order.
 
-    def __init__(self) -> None:
+    `updated`: the external ids of an update so far, as hashes; None: it is no update.
+    """
+
+    def __init__(self, updated: set[int] | None) -> None:
+        self._updated = updated
         self.read = 0  # rows
         self.bytes = 0
-        self.inserted = 0
+        self.created = self.changed = self.equal = 0
         self.rows: list[FileRow] = []  # to be imported
         self.movies: list[str] = []  # of these rows, as JSON
         self.highest_id = 0
@@ -78,6 +100,8 @@ class Chunk:
             if isinstance(row.movie, CatalogueError):
                 raise row.movie
             movie = read_record(row.movie)
+            if self._updated is not None:
+                self._require_external_id(movie, self._updated)
         except CatalogueError as error:
             self.reject(row, explain(error))
         else:
@@ -85,18 +109,32 @@ class Chunk:
             self.movies.append(orjson.dumps(movie).decode())  # orjson's bytes take 4 KB each
             self.highest_id = max(self.highest_id, movie.get("id", 0))
 
+    def _require_external_id(self, movie: Values, updated: set[int]) -> None:
+        """Raise `Invalid` unless the movie has an external id that no earlier row has."""
+        key = hash(movie.get("external_id"))  # takes less memory than the text
+        problem = "must not be repeated" if key in updated else ""
+        problem = problem if "external_id" in movie else "is required for an update"
+        if problem:
+            raise Invalid([Failure("external_id", problem)])
+        updated.add(key)
+
     def reject(self, row: FileRow, reasons: list[str]) -> None:
         """Add a row to the rejects."""
         self.rejects.append((row.line, to_reject(row, reasons)))
 
     def insert(self, transaction: Transaction) -> None:
         """Insert the movies; reject the rows that the database refuses."""
-        if self.highest_id:
+        is_update = self._updated is not None
+        if self.highest_id and not is_update:
             transaction.run("reserve_movie_ids", {"highest": self.highest_id})
-        refusals = transaction.insert("import_movies", self.movies)
+        query = "put_imported_movies" if is_update else "import_movies"
+        counts, refusals = transaction.insert(query, self.movies)
         for index, reason in refusals:
             self.reject(self.rows[index], [f"is refused by the database: {reason}"])
-        self.inserted = len(self.movies) - len(refusals)
+        accepted = len(self.movies) - len(refusals)
+        self.created = sum(created for created, _ in counts) if is_update else accepted
+        self.changed = sum(changed for _, changed in counts) if is_update else 0
+        self.equal = accepted - self.created - self.changed
 
 
 def import_rows(  # noqa: PLR0913 - its inputs and options
@@ -105,27 +143,33 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
     rows: Iterator[FileRow],
     rejects: Path,
     *,
+    update: bool,
     allow_rejects: bool,
     dry_run: bool,
+    report: Callable[[str], None],
 ) -> ImportResult:
     """Import all rows, or none; with `allow_rejects`, all rows that are not rejected.
 
-    `dry_run`: roll back at the end. An error or Ctrl-C before the commit leaves nothing behind.
-    Raises `OperatorError`.
+    `update`: change the movies that have the external ids of the rows. `dry_run`: roll back at the
+    end. `report` gets lines about the progress. An error or Ctrl-C before the commit leaves nothing
+    behind. Raises `OperatorError`.
     """
-    started = time.monotonic()
-    read = inserted = rejected = 0
+    started = reported = time.monotonic()
+    result = ImportResult()
     with transactions.begin(url, queries) as transaction:
         try:
             transaction.run("postpone_words")
             with write_rejects(rejects) as write_reject:
-                for chunk in _insert_chunks(transaction, _split_into_chunks(rows)):
+                for chunk in _insert_chunks(transaction, _split_into_chunks(rows, update=update)):
                     for _, reject in sorted(chunk.rejects):
                         write_reject(reject)
-                    read += chunk.read
-                    inserted += chunk.inserted
-                    rejected += len(chunk.rejects)
-            must_commit = not dry_run and (allow_rejects or not rejected)
+                    done = (chunk.created, chunk.changed, chunk.equal, chunk.read)
+                    more = (*done, len(chunk.rejects), 0.0)
+                    result = ImportResult(*map(operator.add, result, more))
+                    if time.monotonic() > reported + PROGRESS_S:
+                        reported = time.monotonic()
+                        report(f"{result.read:,} rows in {reported - started:.0f} s")
+            must_commit = not dry_run and (allow_rejects or not result.rejected)
             if must_commit:
                 transaction.run("add_postponed_words", {"run": True})
                 transaction.run("analyze_movies")
@@ -133,17 +177,18 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
             raise OperatorError("interrupted: nothing was imported") from error
         if must_commit:
             transaction.commit()
-    return ImportResult(read, inserted, rejected, time.monotonic() - started)
+    return result._replace(seconds=time.monotonic() - started)
 
 
-def _split_into_chunks(rows: Iterable[FileRow]) -> Iterator[Chunk]:
+def _split_into_chunks(rows: Iterable[FileRow], *, update: bool) -> Iterator[Chunk]:
     """Yield at least one chunk."""
-    chunk = Chunk()
+    updated = set[int]() if update else None
+    chunk = Chunk(updated)
     for row in rows:
         chunk.add(row)
         if chunk.read >= MAX_CHUNK_ROWS or chunk.bytes >= MAX_CHUNK_BYTES:
             yield chunk
-            chunk = Chunk()
+            chunk = Chunk(updated)
     yield chunk
 
 

@@ -32,10 +32,17 @@ def read_csv(
 
 
 def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
-    r"""Yield the rows of title.basics.tsv: split by tabs, without quotes; `\N` is an empty cell."""
+    r"""Yield the rows of title.basics.tsv: split by tabs, without quotes; `\N` is an empty cell.
+
+    Their external ids are like `imdb:tt0034583`.
+    """
     records = _read_records(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
     columns = {"title": "primaryTitle", "year": "startYear", "runtime": "runtimeMinutes"}
-    return _read_table(records, columns, [("titleType", "movie")], empty="\\N")
+    columns["external_id"] = "tconst"
+    for row in _read_table(records, columns, [("titleType", "movie")], empty="\\N"):
+        if isinstance(row.movie, dict) and "external_id" in row.movie:
+            row.movie["external_id"] = f"imdb:{row.movie['external_id']}"
+        yield row
 
 
 Record = tuple[int, list[str], int]  # line, cells, and size in bytes

@@ -89,7 +89,7 @@ def test_what_was_exported_is_imported_byte_for_byte(
     result = import_file(empty_catalogue, before, tmp_path / "rejects")
     export_movies(empty_catalogue, str(after), kind)
 
-    assert (result.inserted, result.rejected) == (exported, 0)
+    assert (result.created, result.rejected) == (exported, 0)
     assert before.read_bytes() == after.read_bytes()
 
 

@@ -352,9 +352,9 @@ def test_imdb_titles(read: Read) -> None:
 
     quoted = {"title": '"Quoted" title', "year": 1999, "runtime": "102 mins"}
     assert told(rows) == [
-        (2, quoted | {"genres": ["Drama", "War"]}),
+        (2, quoted | {"genres": ["Drama", "War"], "external_id": "imdb:tt1"}),
         (3, None),
-        (4, {"title": "Nothing known"}),
+        (4, {"title": "Nothing known", "external_id": "imdb:tt3"}),
         (5, "the row has 2 cells, the header 9"),
         (6, "the row has 2 cells, the header 9"),
     ]

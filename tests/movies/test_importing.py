@@ -35,10 +35,10 @@ def rejects(tmp_path: Path) -> Path:
 def run(database: str, tmp_path: Path, rejects: Path) -> Import:
     """Import NDJSON rows, each a movie or a text."""
 
-    def do(*rows: Any, allow_rejects: bool = False, dry_run: bool = False) -> ImportResult:
+    def do(*rows: Any, **options: bool) -> ImportResult:
         path = tmp_path / "movies.ndjson"
         path.write_text("".join([f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in rows]))
-        return import_file(database, path, rejects, allow_rejects=allow_rejects, dry_run=dry_run)
+        return import_file(database, path, rejects, **options)
 
     return do
 
@@ -56,7 +56,7 @@ def test_rows_become_movies(run: Import, execute: Execute, rejects: Path) -> Non
 
     result = run(MOANA, *[MOANA | {"title": title, "genres": genres} for title in odd])
 
-    assert (result.read, result.inserted, result.rejected) == (9, 9, 0)
+    assert (result.read, result.created, result.rejected) == (9, 9, 0)
     first, *others = execute("select title, year, runtime, genres, version from movies order by id")
     assert first == ("Moana", 2016, 107, ["animation"], 1)
     assert others == [(title, 2016, 107, genres, 1) for title in odd]
@@ -67,7 +67,7 @@ def test_one_rejected_row_stops_all(run: Import, execute: Execute, rejects: Path
     """By default no movie is imported, and all reasons of all rows are reported."""
     result = run(MOANA, "[]", MOANA | {"year": 1, "genres": []}, MOANA | {"year": "1999"})
 
-    assert (result.read, result.inserted, result.rejected) == (4, 1, 3)
+    assert (result.read, result.created, result.rejected) == (4, 1, 3)
     assert execute(COUNT) == [(0,)]
     assert written(rejects) == [
         {"line": 2, "reasons": ["the row must be one JSON object"], "row": "[]"},
@@ -109,7 +109,7 @@ def test_rows_that_the_database_refuses_are_rejects(
 
     result = run(*rows[:95], "{", *rows[95:], allow_rejects=True)
 
-    assert (result.inserted, result.rejected) == (90, 11)
+    assert (result.created, result.rejected) == (90, 11)
     titles = execute("select title from movies order by id")
     assert titles == [(row["title"],) for row in rows[:90]]
     found = written(rejects)
@@ -188,7 +188,8 @@ def test_a_dry_run_rejects_as_an_import_does(run: Import, execute: Execute, reje
     real = run(*rows, allow_rejects=True)
 
     assert before == [(1,)]
-    assert foreseen[:3] == real[:3] == (5, 1, 4)
+    counts = [(each.read, each.created, each.rejected) for each in (foreseen, real)]
+    assert counts == [(5, 1, 4)] * 2
     assert "no such title" in reasons[1]
     assert "movies_year_known" in reasons[2]
     assert "movies_pkey" in reasons[3]
@@ -234,6 +235,46 @@ def test_rejects_do_not_follow_a_link(run: Import, rejects: Path) -> None:
     assert [reject["line"] for reject in written(rejects)] == [1]
 
 
+def identify(number: int, **fields: Any) -> dict[str, Any]:
+    """Return a movie with an external id."""
+    return MOANA | {"external_id": f"a:{number}"} | fields
+
+
+def test_an_update_creates_and_changes(
+    run: Import, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds movies by their external ids; an equal one is not written, whatever else it has."""
+    monkeypatch.setattr(importing, "MAX_CHUNK_ROWS", 3)
+    run(*[identify(number) for number in range(8)], update=True)
+    before = execute("select id, xmin::text from movies where external_id <> 'a:2' order by id")
+    changes = execute("select count(*) from movie_changes")[0][0]
+    equal = [identify(number, id=number + 100, version=7) for number in range(8) if number != 2]
+    equal = [
+        each | dict.fromkeys(("created_at", "updated_at"), "2026-01-05T09:00:00Z") for each in equal
+    ]
+
+    result = run(*equal, identify(2, year=2017), identify(8), update=True)
+
+    assert result[:3] == (1, 1, 7)
+    after = execute(
+        "select id, xmin::text from movies where external_id not in ('a:2', 'a:8') order by id"
+    )
+    assert after == before
+    assert execute("select count(*) from movie_changes") == [(changes + 2,)]
+    assert execute("select year, version from movies where external_id = 'a:2'") == [(2017, 2)]
+
+
+def test_an_update_needs_an_external_id_once_in_each_row(run: Import, rejects: Path) -> None:
+    """Otherwise it would depend on the order of the rows what the movie is."""
+    result = run(MOANA, identify(1), identify(1, year=2017), update=True, allow_rejects=True)
+
+    assert (result.created, result.rejected) == (1, 2)
+    assert [each["reasons"] for each in written(rejects)] == [
+        ["external_id: is required for an update"],
+        ["external_id: must not be repeated"],
+    ]
+
+
 @pytest.mark.parametrize(
     "timeout", ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"]
 )
@@ -246,7 +287,7 @@ def test_the_timeouts_of_a_database_do_not_apply(
     )
     set_for_database(execute, f"{timeout} = '5s'")
 
-    assert run(MOANA).inserted == 1
+    assert run(MOANA).created == 1
 
 
 def test_the_sample_is_imported_whole(database: str, execute: Execute, rejects: Path) -> None:
@@ -254,5 +295,5 @@ def test_the_sample_is_imported_whole(database: str, execute: Execute, rejects: 
     result = import_file(database, ROOT / "samples" / "movies.csv", rejects)
 
     assert result.rejected == 0
-    assert result.inserted >= 250
-    assert execute("select count(distinct (title, year)) from movies") == [(result.inserted,)]
+    assert result.created >= 250
+    assert execute("select count(distinct (title, year)) from movies") == [(result.created,)]
