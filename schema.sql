@@ -1137,6 +1137,8 @@ COMMENT ON INDEX public.idempotency_keys_expires_at IS 'The service clears keys 
 
 CREATE INDEX movie_changes_deleted ON public.movie_changes USING btree (movie_id) WHERE (kind = 'deleted'::text);
 
+COMMENT ON INDEX public.movie_changes_deleted IS 'The deletions of a movie, to restore it.';
+
 CREATE INDEX movies_created_at ON public.movies USING btree (created_at, id);
 
 COMMENT ON INDEX public.movies_created_at IS 'Order and filter by created_at of lists.';

@@ -7,4 +7,11 @@ alter table movies
   validate constraint movies_external_id_no_control_characters;
 
 -- migrate:down
-select true; -- they stay valid
+alter table movies
+  drop constraint movies_external_id_not_blank,
+  drop constraint movies_external_id_at_most_255_bytes,
+  drop constraint movies_external_id_no_control_characters,
+  add constraint movies_external_id_not_blank check (is_visible(external_id)) not valid,
+  add constraint movies_external_id_at_most_255_bytes check (octet_length(external_id) <= 255) not valid,
+  add constraint movies_external_id_no_control_characters
+    check (external_id !~ E'[\\u0001-\\u001f\\u007f-\\u009f]') not valid;

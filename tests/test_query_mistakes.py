@@ -65,8 +65,8 @@ MISTAKES = [
     (
         "GET",
         "get_movies",
-        "select m.id, m.title, m.y",
-        "select m.id + 1 as id, m.title, m.y",
+        "an id that does not exist returns no row.\nselect m.id,",
+        "an id that does not exist returns no row.\nselect m.id + 1 as id,",
         STRAY,
     ),
     ("GET", "get_movies", "where m.id = any", ", (values (1), (2)) as v where m.id = any", STRAY),
@@ -142,8 +142,8 @@ async def test_a_data_error_that_no_client_can_cause_is_a_500(
     edited: Edited, logs: Logs, year: str, reason: str
 ) -> None:
     """It is a mistake in the query, so it is logged; other movies can be read."""
-    old = "select m.id, m.title, m.year,"
-    client = await edited("movies.sql", old, f"select m.id, m.title, {year} as year,")
+    old = "an id that does not exist returns no row.\nselect m.id, m.title, m.year,"
+    client = await edited("movies.sql", old, old.replace("m.year", f"{year} as year"))
     for created in (2016, 2017):
         await client.post("/v1/movies", json=MOANA | {"year": created})
 

@@ -80,7 +80,7 @@ ETAG = JSONField(
 )
 
 
-class MovieChange(MovieInput):
+class MovieChangeInput(MovieInput):
     """A movie and the fields that are to be changed."""
 
     called = "a change"
@@ -88,7 +88,7 @@ class MovieChange(MovieInput):
     id, etag = ID, ETAG
 
 
-class MovieDeletion(JSONObject):
+class MovieDeletionInput(JSONObject):
     """A movie that is to be deleted."""
 
     called = "a deletion"
@@ -106,8 +106,8 @@ class Kind(NamedTuple):
 BATCH = MovieBatch()
 CREATES = Kind(MOVIE, "external_id", is_create=True)
 PUTS = Kind(IDENTIFIED_MOVIE, "external_id")
-CHANGES = Kind(MovieChange(partial=FIELDS), "id")
-DELETIONS = Kind(MovieDeletion(), "id")
+CHANGES = Kind(MovieChangeInput(partial=FIELDS), "id")
+DELETIONS = Kind(MovieDeletionInput(), "id")
 
 
 async def load_batch(

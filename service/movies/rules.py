@@ -142,13 +142,13 @@ class MovieInput(JSONObject):
     external_id = _external_id(optional=True)
 
 
-class IdentifiedMovie(MovieInput):
+class IdentifiedMovieInput(MovieInput):
     """A movie that is found by its external id."""
 
     external_id = _external_id(optional=False)
 
 
-MOVIE, IDENTIFIED_MOVIE = MovieInput(), IdentifiedMovie()
+MOVIE, IDENTIFIED_MOVIE = MovieInput(), IdentifiedMovieInput()
 OPTIONAL = tuple(name for name, field in MOVIE.fields.items() if not field.required)
 MovieOutput = make_schema(  # as responses have it
     "Movie",

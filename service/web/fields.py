@@ -68,13 +68,12 @@ class JSONField(Field[Any]):
         optional: bool = False,
         **shape: Any,
     ) -> None:
-        json_type = [JSON_TYPES[kind], "null"] if optional else JSON_TYPES[kind]
         super().__init__(
             required=not optional,
             allow_none=optional,
             validate=rule,
             error_messages={"required": "is required", "null": "must not be null"},
-            metadata={"type": json_type, **shape},
+            metadata={"type": JSON_TYPES[kind], **shape},
         )
         self._kind = kind
         self._expected = expected

@@ -66,6 +66,7 @@ def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     """Build the response to an error; log one that is not a `CatalogueError`."""
     body = describe(request, error)
     headers = {"Content-Type": CONTENT_TYPE}
+    request[CONTEXT].transaction = 0  # nothing was written
     if isinstance(error, CatalogueError):
         headers |= error.headers
         if error.retry_after is not None:
@@ -104,7 +105,7 @@ def describe_path(request: web.Request) -> str | None:
                 return f"did you mean {meant}?"
         before, has_id, _ = resource.canonical.partition("{id}")
         if has_id and before.removeprefix("/v1") in path:
-            description = AN_ID.format(resource.canonical)
+            description = description or AN_ID.format(resource.canonical)
     return description
 
 

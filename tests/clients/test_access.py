@@ -31,6 +31,10 @@ ROUTES = {
     ("GET", MOVIE): ("read", "/v1/movies/8", 404),
     ("POST", "/v1/movies"): ("write", "/v1/movies", 400),  # there is no body
     ("POST", "/v1/movies/batch"): ("write", "/v1/movies/batch", 400),
+    ("PUT", "/v1/movies/batch"): ("write", "/v1/movies/batch", 400),
+    ("PATCH", "/v1/movies/batch"): ("write", "/v1/movies/batch", 400),
+    ("POST", "/v1/movies/batch/delete"): ("write", "/v1/movies/batch/delete", 400),
+    ("POST", f"{MOVIE}/restore"): ("write", "/v1/movies/8/restore", 404),
     ("PATCH", MOVIE): ("write", "/v1/movies/8?x=1", 422),
     ("PUT", MOVIE): ("write", "/v1/movies/8", 400),
     ("DELETE", MOVIE): ("write", "/v1/movies/8", 404),

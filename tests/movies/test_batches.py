@@ -283,10 +283,10 @@ async def test_other_requests_have_their_turn_between_the_movies_of_batches(
             turn += 1
             await asyncio.sleep(0)
 
-    def load(schema: Any, row: Any) -> Any:
+    def load(schema: Any, row: Any, **options: Any) -> Any:
         if schema is MOVIE:
             turns.append(turn)
-        return load_fields(schema, row)
+        return load_fields(schema, row, **options)
 
     monkeypatch.setattr(batches, "load_fields", load)
     monkeypatch.setattr(batches, "TURN_S", 0)

@@ -18,9 +18,11 @@ from service.database import clearing, query_files
 from service.database.clearing import Clearing
 from service.database.migrations import runner as migrations
 from service.database.statements import Statements
+from service.database.store import Store
 from service.expected import EXPECTED
 from service.movies import keys as idempotency
 from service.movies.keys import IdempotentCreates
+from service.movies.movie import MOVIES
 
 MIGRATIONS = ROOT / "migrations"
 OTHER = {**MOANA, "title": "Another"}
@@ -339,7 +341,8 @@ async def test_a_create_without_a_migration_is_503(
 @pytest.fixture
 def creates(statements: Statements, settings: Callable[..., Config]) -> IdempotentCreates:
     """Return the keys of a process, without the task that deletes expired ones."""
-    return IdempotentCreates(statements, settings().sharing)
+    sharing = settings().sharing
+    return IdempotentCreates(Store(MOVIES, statements, sharing), statements, sharing)
 
 
 async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Execute) -> None:

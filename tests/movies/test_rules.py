@@ -50,6 +50,13 @@ BROKEN = [
     ("movies_year_1888_or_later", {"year": 1887}),
     ("movies_runtime_positive", {"runtime": 0}),
     ("movies_runtime_positive", {"runtime": -1}),
+    ("movies_external_id_not_blank", {"external_id": ""}),
+    ("movies_external_id_not_blank", {"external_id": " \u2060"}),
+    ("movies_external_id_at_most_255_bytes", {"external_id": "é" * 127 + "xx"}),
+    *(
+        ("movies_external_id_no_control_characters", {"external_id": f"a{sign}"})
+        for sign in "\x01\t\n\x1f\x7f\x80\x9f"
+    ),
     ("movies_genres_one_to_five", {"genres": []}),
     ("movies_genres_one_to_five", {"genres": ["a", "b", "c", "d", "e", "f"]}),
     ("movies_genres_one_to_five", {"genres": [["a", "b"], ["c", "d"]]}),
@@ -108,6 +115,11 @@ def test_every_rule_is_tried(execute: Execute) -> None:
             "MAX_GENRE_BYTES",
             "movies_genres_at_most_100_bytes",
             lambda size: {"genres": [size * "x"]},
+        ),
+        (
+            "MAX_EXTERNAL_ID_BYTES",
+            "movies_external_id_at_most_255_bytes",
+            lambda size: {"external_id": size * "x"},
         ),
         ("MAX_INTEGER", "the type of the column runtime", lambda time: {"runtime": time}),
     ],
@@ -178,6 +190,7 @@ CHANGES = [
     ("year", 2017),
     ("runtime", 108),
     ("genres", ["adventure", "animation"]),
+    ("external_id", "imdb:tt3521164"),
     ("created_at", YESTERDAY),
 ]
 

@@ -75,8 +75,9 @@ async def test_a_create_is_on_disk_before_its_response(
     add_trigger(execute, f"{note};")
     statements = make()
 
-    await Store(MOVIES, statements, sharing).create(FIELDS)
-    await IdempotentCreates(statements, sharing).create("a", FIELDS)
+    store = Store(MOVIES, statements, sharing)
+    await store.create(FIELDS)
+    await IdempotentCreates(store, statements, sharing).create("a", FIELDS)
 
     assert execute("select setting from seen") == [("on",)] * 2
 
@@ -94,7 +95,8 @@ async def test_a_statement_has_at_most_32_keys(
         return await fetch(name, parameters, **options)
 
     monkeypatch.setattr(statements, "fetch", fetch_and_count)
-    idempotent_creates = IdempotentCreates(statements, sharing)
+    store = Store(MOVIES, statements, sharing)
+    idempotent_creates = IdempotentCreates(store, statements, sharing)
 
     await asyncio.gather(*(idempotent_creates.create(str(number), FIELDS) for number in range(100)))
 

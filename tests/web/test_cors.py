@@ -41,7 +41,7 @@ async def test_a_preflight_lists_the_methods_of_the_path(open_client: Client) ->
         "Access-Control-Request-Headers": "if-match",
     }
     document = await (await open_client.get("/v1/openapi.json")).json()
-    assert len(document["paths"]) == 12
+    assert len(document["paths"]) == 14
 
     for path in document["paths"]:
         url = path.format(id="1", file="reference.js")
@@ -51,7 +51,9 @@ async def test_a_preflight_lists_the_methods_of_the_path(open_client: Client) ->
         assert told.pop("access-control-allow-origin") == OTHER
         assert listed(told.pop("access-control-allow-methods")) == {
             "/v1/movies": READ | {"POST"},
-            "/v1/movies/batch": {"OPTIONS", "POST"},
+            "/v1/movies/batch": {"OPTIONS", "POST", "PUT", "PATCH"},
+            "/v1/movies/batch/delete": {"OPTIONS", "POST"},
+            "/v1/movies/{id}/restore": {"OPTIONS", "POST"},
             "/v1/movies/{id}": READ | {"PATCH", "PUT", "DELETE"},
         }.get(path, READ)
         # tests/web/reference/test_reference.py has the headers of the document.

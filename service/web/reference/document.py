@@ -6,7 +6,7 @@ names of components into references. HEAD and OPTIONS would be half of a generat
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -70,10 +70,10 @@ HEADERS = {
     "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep it; for lists, the operator decides."),
 }
-PROBLEM_HEADERS = {
+PROBLEM_HEADERS: Mapping[int | str, tuple[str, ...]] = {  # by status or slug
     401: ("WWW-Authenticate",),
     403: ("WWW-Authenticate",),
-    409: ("Retry-After",),
+    "idempotency-key-in-use": ("Retry-After",),
     426: ("Upgrade",),
     429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
     503: ("Retry-After",),
@@ -193,12 +193,13 @@ def _problem_response(group: str) -> Json:
     """Describe the response for problems of one status, by the name of the component."""
     known = find_problems()
     found = [known[slug] for slug in group.split(".")]
+    keys: list[int | str] = [found[0][0].status, *group.split(".")]
     examples = {
         each.slug: {"summary": each.title, "value": example_json(each, detail)}
         for each, detail in found
     }
     return response(
         ", or ".join(each.title for each, _ in found),
-        PROBLEM_HEADERS.get(found[0][0].status, ()),
+        tuple(name for key in keys for name in PROBLEM_HEADERS.get(key, ())),
         {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
     )

@@ -147,6 +147,7 @@ REQUESTS: tuple[Request, ...] = (
     ("PUT", ID, 400, {"json": MOANA, "headers": {"If-Match": "7"}}),
     ("GET", "/v1/movies", 200, {"params": {"page": "1"}}),
     ("GET", "/v1/movies", 200, {"params": {"id": "1,9"}}),
+    ("GET", "/v1/movies", 200, {"params": {"external_id": "a:1,a:2"}}),
     ("GET", "/v1/movies", 200, {"params": {"title": "moanna"}}),  # with suggestions
     ("GET", "/v1/movies", 304, {"headers": {"If-None-Match": "*"}}),
     ("GET", "/v1/genres", 304, {"headers": {"If-None-Match": "*"}}),
@@ -154,8 +155,15 @@ REQUESTS: tuple[Request, ...] = (
     ("GET", "/v1/docs/{file}", 304, {"headers": {"If-None-Match": "*"}}),
     ("GET", "/v1/openapi.json", 304, {"headers": {"If-None-Match": "*"}}),
     ("GET", "/v1/changes", 200, {}),
+    ("PUT", BATCH, 200, {"json": {"movies": [MOANA | {"external_id": "a:1"}]}}),
+    ("POST", "/v1/movies", 409, {"json": MOANA | {"external_id": "a:1"}}),
+    ("PATCH", BATCH, 200, {"json": {"movies": [{"id": 2, "etag": None, "year": 2017}]}}),
+    ("PATCH", BATCH, 207, {"json": {"movies": [{"id": 99}]}, "headers": LENIENT}),
+    ("POST", f"{BATCH}/delete", 200, {"json": {"movies": [{"id": 2}]}}),
     ("DELETE", ID, 200, {}),
     ("DELETE", ID, 404, {}),
+    ("POST", f"{ID}/restore", 200, {}),
+    ("POST", f"{ID}/restore", 409, {}),
     ("GET", "/v1/changes", 200, {}),  # with a movie that is gone
     ("GET", "/v1/movies", 429, {"params": {"id": "1,9"}}),
 )
@@ -250,7 +258,7 @@ async def test_temporary_problems_have_retry_after(document: dict[str, Any]) -> 
     responses = document["components"]["responses"].items()
 
     assert {slug for slug, response in responses if "Retry-After" in response["headers"]} == {
-        "idempotency-key-in-use",
+        "external-id-taken.idempotency-key-in-use",
         "limit-reached",
         "unavailable",
     }
@@ -308,7 +316,7 @@ async def test_arrays_are_repeated_parameters(document: dict[str, Any]) -> None:
         each["name"]: each for each in parameters if each.get("schema", {}).get("type") == "array"
     }
 
-    assert arrays.keys() == {"id", "genres", "genres_any"}
+    assert arrays.keys() == {"id", "external_id", "genres", "genres_any"}
     for each in arrays.values():
         assert (each.get("style", "form"), each.get("explode", True)) == ("form", True)
     validator = Draft202012Validator(arrays["genres"]["schema"])
@@ -386,7 +394,7 @@ async def test_schemas_have_plain_names_and_mark_read_only_fields(document: dict
 
     assert {"Movie", "MovieInput", "MoviePatch", "Genre", "Problem", "FieldError"} <= schemas.keys()
     assert {name for name in fields if fields[name].get("readOnly")} == {
-        *("id", "version", "created_at", "updated_at")
+        *("id", "version", "created_at", "updated_at", "etag")
     }
 
 

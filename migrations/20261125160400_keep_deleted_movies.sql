@@ -4,6 +4,7 @@
 -- migrate:up
 alter table movie_changes add column movie jsonb;
 
+comment on index movie_changes_deleted is 'The deletions of a movie, to restore it.';
 comment on column movie_changes.movie is 'Of a deletion: the movie as it was, for restore_movies.';
 
 -- The triggers write with the rights of the owner, and pg_temp comes last, as for suggestions.
@@ -127,6 +128,8 @@ comment on function restore_movies(bigint[], xid8) is
   'Brings deleted movies back as they were, with their ids and a version more, and returns them: those with these ids, and only those that the transaction deleted_by has deleted, if it is given. It leaves out movies that are there, whose external id another movie has by now, or whose deletion the feed has cleared.';
 
 -- migrate:down
+comment on index movie_changes_deleted is null;
+
 drop function restore_movies(bigint[], xid8);
 
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
