@@ -5,9 +5,10 @@ const MAX_PAUSE_S = 60; // also if Retry-After is longer
 const REPEATED = [409, 429, 503]; // nothing is wrong with the request: try later
 
 /**
- * @typedef {{title: string, year: number, runtime: string, genres: string[]}} MovieInput
+ * @typedef {{title: string, year: number, runtime: string, genres: string[],
+ *   external_id?: string | null}} MovieInput
  * @typedef {MovieInput & {id: number, version: number, created_at: string,
- *   updated_at: string}} Movie
+ *   updated_at: string, etag: string}} Movie
  * @typedef {{status: number, movie?: Movie, problem?: object}} Result
  */
 
@@ -33,10 +34,11 @@ const parse = (text) => JSON.parse(text, (key, value) => {
 
 /** The service refused a request; `errors` has each mistake with its place. */
 export class Problem extends Error {
-  /** @param {number} status @param {{detail?: string, errors?: object[]}} content */
+  /** @param {number} status @param {{type?: string, detail?: string, errors?: object[]}} content */
   constructor(status, content) {
     super(`${status} ${content.detail ?? ""} ${JSON.stringify(content.errors ?? [])}`);
     this.status = status;
+    this.slug = content.type?.split("#")[1] ?? "";
     this.errors = content.errors ?? [];
   }
 }
@@ -70,11 +72,10 @@ export class Catalogue {
           signal: AbortSignal.timeout(timeout),
         });
         if (response.ok) return await read(response);
-        if (!REPEATED.includes(response.status) || pause === null) {
-          throw new Problem(response.status, await response.json().catch(() => ({})));
-        }
+        const problem = new Problem(response.status, await response.json().catch(() => ({})));
+        const isFinal = !REPEATED.includes(response.status) || problem.slug === "external-id-taken";
+        if (isFinal || pause === null) throw problem;
         after = response.headers.get("Retry-After");
-        await response.body?.cancel();
       } catch (error) {
         if (error instanceof Problem || error instanceof RangeError || pause === null) throw error;
       }
@@ -96,13 +97,65 @@ export class Catalogue {
    * @param {MovieInput[]} movies @param {string} key @returns {Promise<Result[]>}
    */
   async createMany(movies, key) {
-    const headers = { "Idempotency-Key": key, Prefer: "handling=lenient" };
+    return this.sendBatch("POST", "/v1/movies/batch", movies, { "Idempotency-Key": key });
+  }
+
+  /**
+   * Send up to 100 movies that may be sent again; return the result of each.
+   * @param {string} method @param {string} path @param {object[]} movies
+   * @param {Record<string, string>} [more] headers @returns {Promise<Result[]>}
+   */
+  async sendBatch(method, path, movies, more) {
+    const headers = { ...more, Prefer: "handling=lenient" };
     const read = async (response) => [parse(await response.text()).results, response.headers.get("Retry-After")];
     for (const pause of [...PAUSES_S, null]) {
-      const [results, after] = await this.send("POST", "/v1/movies/batch", { body: { movies }, headers, read });
-      if (pause === null || !results.some(({ status }) => REPEATED.includes(status))) return results;
+      const [results, after] = await this.send(method, path, { body: { movies }, headers, read });
+      if (pause === null || after === null) return results; // else an entry may succeed later
       await wait(pause, after);
     }
+  }
+
+  /**
+   * Make the movies whose external ids begin with `prefix` equal to the rows of a source. It can be
+   * stopped at any point, and begun again. It throws before it deletes more than `maxDeletions`: the
+   * source may be incomplete. `kept` movies were equal or replaced.
+   * @param {Iterable<MovieInput> | AsyncIterable<MovieInput>} rows
+   * @param {string} prefix @param {number} [maxDeletions]
+   * @returns {Promise<{created: number, kept: number, deleted: number,
+   *   refused: {row: MovieInput, problem: object}[]}>}
+   */
+  async sync(rows, prefix, maxDeletions = 100) {
+    const seen = new Set();
+    const report = { created: 0, kept: 0, deleted: 0, refused: [] };
+    const put = async (batch) => {
+      const results = await this.sendBatch("PUT", "/v1/movies/batch", batch);
+      results.forEach(({ status, problem }, place) => {
+        if (problem) report.refused.push({ row: batch[place], problem });
+        else report[status === 201 ? "created" : "kept"] += 1;
+      });
+    };
+    let batch = [];
+    for await (const row of rows) {
+      const name = row.external_id ?? "";
+      if (seen.has(name) || !name.startsWith(prefix)) {
+        throw new RangeError(`expected another external_id with ${prefix}, found ${name}`);
+      }
+      seen.add(name);
+      if (batch.push(row) === 100) await put(batch.splice(0));
+    }
+    if (batch.length) await put(batch);
+    const gone = [];
+    for await (const { id, etag, external_id: name } of this.movies()) {
+      if (name?.startsWith(prefix) && !seen.has(name)) gone.push({ id, etag });
+    }
+    if (gone.length > maxDeletions) {
+      throw new RangeError(`${gone.length} movies are not in the source: raise maxDeletions?`);
+    }
+    while (gone.length) {
+      const results = await this.sendBatch("POST", "/v1/movies/batch/delete", gone.splice(0, 100));
+      report.deleted += results.filter(({ movie }) => movie).length;
+    }
+    return report;
   }
 
   /**

@@ -5,14 +5,16 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, NotRequired, TypedDict
 from uuid import uuid4
 
 import requests
 
 PAUSES_S = (0.5, 1, 2, 4, 8, 10, 10)  # together longer than a restart of the service
 REPEATED = {409, 429, 503}  # nothing is wrong with the request: try later
+TAKEN = "external-id-taken"  # but this 409 stays
 LOST = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
 
 
@@ -29,6 +31,7 @@ class MovieInput(TypedDict):
     year: int
     runtime: str  # such as "107 mins"
     genres: list[str]
+    external_id: NotRequired[str | None]  # in the system that the movie comes from
 
 
 class Movie(MovieInput):
@@ -38,6 +41,7 @@ class Movie(MovieInput):
     version: int
     created_at: str
     updated_at: str
+    etag: str
 
 
 class Problem(Exception):
@@ -47,6 +51,7 @@ class Problem(Exception):
         is_json = "json" in response.headers.get("Content-Type", "")  # a proxy may send HTML
         content = response.json() if is_json else {}
         self.status = response.status_code
+        self.slug: str = content.get("type", "").partition("#")[2]
         self.errors: list[dict[str, str]] = content.get("errors", [])
         super().__init__(f"{self.status} {content.get('detail', response.reason)} {self.errors}")
 
@@ -68,8 +73,9 @@ class Catalogue:
                 response = self.session.request(method, self.api + path, timeout=30, **options)
                 if response.ok:
                     return response
-                if response.status_code not in REPEATED or pause is None:
-                    raise Problem(response)
+                problem = Problem(response)
+                if problem.slug == TAKEN or problem.status not in REPEATED or pause is None:
+                    raise problem
                 after = response.headers.get("Retry-After", "")
             except LOST:
                 if pause is None:
@@ -83,15 +89,58 @@ class Catalogue:
 
     def create_many(self, movies: list[MovieInput], key: str) -> list[dict[str, Any]]:
         """Create up to 100 movies; return the status of each, with its movie or problem."""
-        headers = {"Idempotency-Key": key, "Prefer": "handling=lenient"}
+        return self.send_batch("POST", "/v1/movies/batch", movies, {"Idempotency-Key": key})
+
+    def send_batch(
+        self, method: str, path: str, movies: list[Any], headers: dict[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Send up to 100 movies that may be sent again; return the result of each."""
+        body, lenient = {"movies": movies}, {**(headers or {}), "Prefer": "handling=lenient"}
         for pause in (*PAUSES_S, None):
-            options = {"json": {"movies": movies}, "headers": headers}
-            answer = self.send("POST", "/v1/movies/batch", **options)
+            answer = self.send(method, path, json=body, headers=lenient)
             results = answer.json()["results"]
-            if pause is None or not REPEATED.intersection(each["status"] for each in results):
+            # With an entry that may succeed later, the response has Retry-After.
+            if pause is None or "Retry-After" not in answer.headers:
                 break
-            wait(pause, answer.headers.get("Retry-After", ""))
+            wait(pause, answer.headers["Retry-After"])
         return results
+
+    def sync(
+        self, rows: Iterable[MovieInput], prefix: str, max_deletions: int = 100
+    ) -> dict[str, Any]:
+        """Make the movies whose external ids begin with `prefix` equal to the rows of a source.
+
+        It can be stopped at any point, and begun again. Raises `ValueError` before it deletes more
+        than `max_deletions`: the source may be incomplete. Returns how many movies were created,
+        kept (equal or replaced) and deleted, and each refused row with its problem.
+        """
+        source, seen = iter(rows), set[str | None]()
+        report: dict[str, Any] = {"created": 0, "kept": 0, "deleted": 0, "refused": []}
+        while batch := list(islice(source, 100)):
+            for row in batch:
+                name = row.get("external_id")
+                if name in seen or not (name or "").startswith(prefix):
+                    raise ValueError(f"expected another external_id with {prefix}, found {name}")
+                seen.add(name)
+            results = self.send_batch("PUT", "/v1/movies/batch", batch)
+            for row, result in zip(batch, results, strict=True):
+                if "problem" in result:
+                    report["refused"].append((row, result["problem"]))
+                else:
+                    report["created" if result["status"] == 201 else "kept"] += 1
+        own = (each for each in self.movies() if (each["external_id"] or "").startswith(prefix))
+        gone = [
+            {"id": each["id"], "etag": each["etag"]}
+            for each in own
+            if each["external_id"] not in seen
+        ]
+        if len(gone) > max_deletions:
+            raise ValueError(f"{len(gone)} movies are not in the source: raise max_deletions?")
+        for start in range(0, len(gone), 100):
+            deletions = gone[start : start + 100]
+            results = self.send_batch("POST", "/v1/movies/batch/delete", deletions)
+            report["deleted"] += sum("movie" in result for result in results)
+        return report
 
     def change(self, movie_id: int, decide: Callable[[Movie], dict[str, Any]]) -> Movie:
         """Change the fields that `decide` returns for the movie as it is now."""

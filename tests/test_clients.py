@@ -22,6 +22,7 @@ RUNNERS = {"python": [sys.executable, "-c"], "js": ["node", "--input-type=module
 CONNECT = "The client to copy"
 CREATE, CHANGE = "Create a movie once", "Change a movie, and retry a PATCH"
 BATCH, WALK = "Create many movies", "Get the next page"
+SYNC, CORRECT = "A nightly sync", "Bulk corrections"
 # A copy in memory, which is updated and printed after each line of the input.
 COPY = {
     "python": """
@@ -298,6 +299,47 @@ async def test_clients_create_each_movie_of_a_batch_once(
     assert "must be 1888 or later" in out
     assert between.seen == [("POST", 207), ("POST", 207)]
     assert execute("select title from movies") == [("Brave",)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_clients_make_the_catalogue_equal_to_a_source(
+    run: Callable[..., Any], between: Between, execute: Execute, language: str
+) -> None:
+    """Again and again, also if a response gets lost; movies of other sources stay."""
+    between.lose_answer = "PUT"
+    execute(
+        "insert into movies (title, year, runtime, genres, external_id)"
+        " select 'Old', 2000, 100, '{a}', e from unnest('{shop:1,shop:3,other:1,null}'::text[]) e"
+    )
+    movies = "select external_id, title, version from movies order by external_id"
+    same = [("other:1", "Old", 1), ("shop:1", "Brave", 2), ("shop:2", "Cars", 1), (None, "Old", 1)]
+
+    await run(language, SYNC)
+    first, changes = execute(movies), execute("select count(*) from movie_changes")
+    out = await run(language, SYNC)
+
+    assert first == execute(movies) == same
+    assert json.loads(out.replace("'", '"')) == {
+        "created": 0,
+        "kept": 2,
+        "deleted": 0,
+        "refused": [],
+    }
+    assert execute("select count(*) from movie_changes") == changes
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_clients_correct_many_movies(
+    run: Callable[..., Any], between: Between, execute: Execute, language: str
+) -> None:
+    """A hundred in a request; a movie that changes meanwhile is read again."""
+    execute(PARTS)
+    between.overtake = "PATCH"
+
+    await run(language, CORRECT)
+
+    assert execute("select count(*) from movies where genres <> '{beginnings}'") == [(0,)]
+    assert [method for method, _ in between.seen].count("PATCH") == 3
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

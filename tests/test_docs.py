@@ -53,6 +53,7 @@ def mask(text: str) -> str:
     """Replace the parts that differ in each run."""
     text = re.sub(r'"\d{4}-\d\d-\d\dT[^"]*Z"', '"<time>"', text)
     text = re.sub(r'"id": \d+', '"id": <id>', text)
+    text = re.sub(r'"etag": "\\"\d+-', r'"etag": "\"<id>-', text)
     text = re.sub(r'"request_id": "[^"]*"', '"request_id": "<id>"', text)
     text = re.sub(r"in \d+\.\d s(?: \([\d,]+ rows/s\))?", "in <time>", text)
     text = re.sub(r"^the queries of \S+", "the queries of <folder>", text, flags=re.MULTILINE)

@@ -100,7 +100,7 @@ def _to_line(movie: dict[str, object]) -> bytes:
 
 def _to_csv(movie: dict[str, object]) -> bytes:
     values = orjson.loads(_to_json(movie))
-    cells = [_to_cell(values[name]) for name in COLUMNS]  # without the tag
+    cells = [_to_cell(value) for name, value in values.items() if name != "etag"]
     return f"{','.join(cells)}\n".encode()
 
 
