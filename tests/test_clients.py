@@ -332,9 +332,8 @@ async def test_clients_make_the_catalogue_equal_to_a_source(
 async def test_clients_correct_many_movies(
     run: Callable[..., Any], between: Between, execute: Execute, language: str
 ) -> None:
-    """A hundred in a request; a movie that changes meanwhile is read again."""
+    """A hundred in a request."""
     execute(PARTS)
-    between.overtake = "PATCH"
 
     await run(language, CORRECT)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import orjson
 
@@ -99,6 +99,23 @@ class Condition(NamedTuple):
 
 
 ALWAYS = Condition()
+
+
+class Change(NamedTuple):
+    """A change of an item; `fields` is None for a deletion."""
+
+    id: int
+    fields: Mapping[str, object] | None
+    condition: Condition = ALWAYS
+
+    def encode(self) -> bytes:
+        """Return it as the queries take it."""
+        payload: dict[str, object] = {"id": self.id}
+        if self.fields is not None:
+            payload["fields"] = self.fields
+        if self.condition is not ALWAYS:
+            payload |= self.condition._asdict()
+        return orjson.dumps(payload)
 
 
 class NoneChanged(Exception):
@@ -223,54 +240,48 @@ class Store(Generic[Item]):
 
         return await self._put(send)
 
-    async def update(
-        self,
-        item_id: int,
-        changes: Mapping[str, object],
-        condition: Condition = ALWAYS,
-        context: RequestContext | None = None,
-    ) -> Item:
-        """Change the given fields of the item, in one atomic statement.
+    async def change(self, change: Change, context: RequestContext | None = None) -> Item:
+        """Change or delete an item in one atomic statement, and return it.
 
-        Raises `NotFound`, `PreconditionFailed`, `Taken` or `Invalid`.
+        Raises `NotFound`, `PreconditionFailed`, `Taken`, or `Invalid` if the database refuses it.
         """
-        payload = _encode_update(item_id, changes, condition)
+        batcher = self._deletes if change.fields is None else self._updates
+        payload, give_up = change.encode(), 0.0
         try:
-            return await self._change(self._update_query, item_id, payload, context)
+            while (
+                result := await batcher.submit(change.id, payload, context)
+            ) is NotChanged.LOCKED:
+                give_up = give_up or time.monotonic() + self._statements.timeout
+                if time.monotonic() > give_up:
+                    raise Contended(f"{self._resource.noun} {change.id} is locked")
+                await asyncio.sleep(LOCK_RETRY_S)
         except RuleBroken as error:
-            raise await self.explain(error, {"": changes}) from error
+            raise await self.explain(error, {"": change.fields or {}}) from error
+        if isinstance(result, NotChanged | None):
+            query = self._delete_query if change.fields is None else self._update_query
+            raise self._to_error(query, result)
+        return result
 
-    async def delete(
-        self, item_id: int, condition: Condition = ALWAYS, context: RequestContext | None = None
-    ) -> Item:
-        """Delete the item and return it.
-
-        Raises `NotFound`, `PreconditionFailed`, or `Invalid` if a foreign key refers to it.
-        """
-        payload = _encode_deletion(item_id, condition)
-        try:
-            return await self._change(self._delete_query, item_id, payload, context)
-        except RuleBroken as error:
-            raise self._resource.to_invalid(error) from error
-
-    async def update_all(
-        self,
-        changes: Sequence[tuple[int, Mapping[str, object], Condition]],
-        context: RequestContext,
-    ) -> list[Item]:
-        """Change all items in one statement, or none. No id twice.
+    async def change_all(self, changes: Sequence[Change], context: RequestContext) -> list[Item]:
+        """Change or delete all items in one statement, or none. No id occurs twice.
 
         Raises `NoneChanged`, or `RuleBroken`, which `explain` explains.
         """
-        payloads = {each[0]: _encode_update(*each) for each in changes}
-        return await self._change_all(self._update_query, payloads, context)
+        query = self._delete_query if changes[0].fields is None else self._update_query
+        payloads = {change.id: change.encode() for change in changes}
 
-    async def delete_all(
-        self, deletions: Sequence[tuple[int, Condition]], context: RequestContext
-    ) -> list[Item]:
-        """Delete all items in one statement, or none, as `update_all`."""
-        payloads = {each[0]: _encode_deletion(*each) for each in deletions}
-        return await self._change_all(self._delete_query, payloads, context)
+        async def send() -> dict[int, Item | NotChanged] | None:
+            found = await self._write_changes(query, payloads, [context], all_or_none=True)
+            return None if NotChanged.LOCKED in found.values() else found
+
+        found = await self._repeat(send)
+        items = {key: found.get(key) for key in payloads}
+        wrong = {n: each for n, each in items.items() if isinstance(each, NotChanged | None)}
+        # `PREVENTED`: those that could be changed were not, because of the others.
+        blamed = {n: each for n, each in wrong.items() if each is not NotChanged.PREVENTED}
+        if errors := {n: self._to_error(query, each) for n, each in (blamed or wrong).items()}:
+            raise NoneChanged(errors)
+        return cast("list[Item]", [*items.values()])
 
     async def explain(
         self, error: RuleBroken, sent: Mapping[str, Mapping[str, object]], field: str = ""
@@ -339,28 +350,6 @@ class Store(Generic[Item]):
             await asyncio.sleep(LOCK_RETRY_S)
         return result
 
-    async def _change_all(
-        self, query: str, payloads: Payloads, context: RequestContext
-    ) -> list[Item]:
-        async def send() -> dict[int, Item | NotChanged] | None:
-            found = await self._write_changes(query, payloads, [context], all_or_none=True)
-            return None if NotChanged.LOCKED in found.values() else found
-
-        found = await self._repeat(send)
-        items = dict[int, Item]()
-        why = dict[int, NotChanged | None]()
-        for key in payloads:
-            if isinstance(result := found.get(key), NotChanged | None):
-                why[key] = result
-            else:
-                items[key] = result
-        if any(each is not NotChanged.PREVENTED for each in why.values()):
-            # The others were not changed because of these.
-            why = {key: each for key, each in why.items() if each is not NotChanged.PREVENTED}
-        if why:
-            raise NoneChanged({key: self._to_error(query, each) for key, each in why.items()})
-        return [*items.values()]
-
     def _to_error(self, query: str, result: NotChanged | None) -> CatalogueError:
         """Return why an item was not changed."""
         if result is None:
@@ -368,25 +357,6 @@ class Store(Generic[Item]):
         if result is NotChanged.PREVENTED:
             return self._statements.report(query, "no change: did a trigger prevent it?")
         return PreconditionFailed()
-
-    async def _change(
-        self,
-        query: str,
-        item_id: int,
-        payload: bytes,
-        context: RequestContext | None,
-    ) -> Item:
-        """Submit the row, and again while another session holds the item's lock."""
-        batcher = self._updates if query == self._update_query else self._deletes
-        give_up = 0.0
-        while (result := await batcher.submit(item_id, payload, context)) is NotChanged.LOCKED:
-            give_up = give_up or time.monotonic() + self._statements.timeout
-            if time.monotonic() > give_up:
-                raise Contended(f"{self._resource.noun} {item_id} is locked")
-            await asyncio.sleep(LOCK_RETRY_S)
-        if result is None or isinstance(result, NotChanged):
-            raise self._to_error(query, result)
-        return result
 
     async def _get(self, rows: Rows[Item]) -> dict[int, Item]:
         return await self.get_several([row.key for row in rows], list_contexts(rows))
@@ -471,12 +441,3 @@ class Store(Generic[Item]):
 def _split(rows: Rows[Any]) -> tuple[Payloads, list[RequestContext]]:
     """Return the payloads of shared rows by key, and the requests that wait for them."""
     return {row.key: row.payload for row in rows}, list_contexts(rows)
-
-
-def _encode_update(item_id: int, changes: Mapping[str, object], condition: Condition) -> bytes:
-    conditions = {} if condition is ALWAYS else condition._asdict()
-    return orjson.dumps({"id": item_id, "fields": changes, **conditions})
-
-
-def _encode_deletion(item_id: int, condition: Condition) -> bytes:
-    return orjson.dumps({"id": item_id, **condition._asdict()})

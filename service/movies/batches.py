@@ -11,7 +11,7 @@ from aiohttp import web
 from marshmallow import ValidationError
 from marshmallow.validate import Range
 
-from service.database.store import ALWAYS, Condition, NoneChanged, Store
+from service.database.store import ALWAYS, Change, Condition, NoneChanged, Store
 from service.errors import (
     Failure,
     Invalid,
@@ -208,7 +208,6 @@ class Batches:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Create movies: 201."""
-        reject_query_string(request)
         key = parse_key(request)
         movies, is_lenient = await self._read(request, CREATES)
         if is_lenient:
@@ -231,7 +230,6 @@ class Batches:
 
     async def put(self, request: web.Request) -> web.StreamResponse:
         """Create the movies, or replace those that have their external ids: 200, with results."""
-        reject_query_string(request)
         movies, is_lenient = await self._read(request, PUTS)
 
         async def put_one(_: int, fields: Values) -> Result:
@@ -244,39 +242,44 @@ class Batches:
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change only the fields that are sent of each movie: 200."""
-        reject_query_string(request)
-        entries, is_lenient = await self._read(request, CHANGES)
-
-        def read(entry: Values) -> tuple[int, Values, Condition]:
-            fields = {name: entry[name] for name in FIELDS if name in entry}
-            return entry["id"], fields, self._get_condition(entry)
-
-        async def update_one(_: int, entry: Values) -> Result:
-            movie = await self.store.update(*read(entry), request[CONTEXT])
-            return {"status": 200, "movie": movie_json(movie)}
-
-        if is_lenient:
-            return await _respond_to_each(request, entries, update_one)
-        changes = [read(entry) for entry in entries]
-        return await self._change_all(entries, self.store.update_all(changes, request[CONTEXT]))
+        return await self._change(request, CHANGES)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the movies: 200, with the movies as they were."""
-        reject_query_string(request)
-        entries, is_lenient = await self._read(request, DELETIONS)
+        return await self._change(request, DELETIONS)
 
-        async def delete_one(_: int, entry: Values) -> Result:
-            condition = self._get_condition(entry)
-            movie = await self.store.delete(entry["id"], condition, request[CONTEXT])
+    async def _change(self, request: web.Request, kind: Kind) -> web.StreamResponse:
+        entries, is_lenient = await self._read(request, kind)
+
+        def make_change(entry: Values) -> Change:
+            sent = {name: entry[name] for name in FIELDS if name in entry}
+            fields = None if kind is DELETIONS else sent
+            return Change(entry["id"], fields, self._get_condition(entry))
+
+        async def change_one(_: int, entry: Values) -> Result:
+            movie = await self.store.change(make_change(entry), request[CONTEXT])
             return {"status": 200, "movie": movie_json(movie)}
 
         if is_lenient:
-            return await _respond_to_each(request, entries, delete_one)
-        deletions = [(entry["id"], self._get_condition(entry)) for entry in entries]
-        return await self._change_all(entries, self.store.delete_all(deletions, request[CONTEXT]))
+            return await _respond_to_each(request, entries, change_one)
+        places = {entry["id"]: f"movies/{place}" for place, entry in enumerate(entries)}
+        try:
+            changes = [make_change(entry) for entry in entries]
+            return _respond_to_all(await self.store.change_all(changes, request[CONTEXT]))
+        except NoneChanged as none:
+            error = next(iter(none.errors.values()))
+            error.failures = [
+                Failure(places[movie_id], str(each) or each.detail)
+                for movie_id, each in none.errors.items()
+            ]
+            raise error from None
+        except RuleBroken as error:
+            sent = dict(zip(places.values(), entries, strict=True))
+            raise await self.store.explain(error, sent, "movies") from error
 
     async def _read(self, request: web.Request, kind: Kind) -> tuple[list[Any], bool]:
         """Return the entries of a batch, and whether it is lenient."""
+        reject_query_string(request)
         preference = HANDLING.search(",".join(request.headers.getall("Prefer", ())))
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
@@ -291,25 +294,6 @@ class Batches:
         if self.require_if_match:
             raise PreconditionRequired
         return ALWAYS
-
-    async def _change_all(
-        self, entries: Sequence[Values], changes: Awaitable[Sequence[Movie]]
-    ) -> web.StreamResponse:
-        """Respond to a batch of changes; an error names the entries that it is about."""
-        try:
-            return _respond_to_all(await changes)
-        except NoneChanged as none:
-            failures = [
-                Failure(f"movies/{n}", str(error) or error.detail)
-                for n, entry in enumerate(entries)
-                if (error := none.errors.get(entry["id"]))
-            ]
-            error = next(iter(none.errors.values()))
-            error.failures = failures
-            raise error from None
-        except RuleBroken as error:
-            sent = {f"movies/{n}": entry for n, entry in enumerate(entries)}
-            raise await self.store.explain(error, sent, "movies") from error
 
 
 def _put_result(outcome: str, movie: Movie) -> Result:

@@ -11,7 +11,7 @@ from wsgiref.handlers import format_date_time
 from aiohttp import hdrs, web
 
 from service.database import MAX_INTEGER
-from service.database.store import ALWAYS, Condition, Store
+from service.database.store import ALWAYS, Change, Condition, Store
 from service.errors import PreconditionRequired
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import FORM, Movie, entity_tag, movie_json
@@ -129,7 +129,7 @@ class Movies:
         """Delete the movie: 200 and the movie as it was."""
         movie_id = parse_id(request)
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
-        movie = await self.store.delete(movie_id, condition, request[CONTEXT])
+        movie = await self.store.change(Change(movie_id, None, condition), request[CONTEXT])
         return respond(movie, JSON_HEADERS)
 
     async def _change(self, request: web.Request, *, partial: bool) -> web.StreamResponse:
@@ -137,7 +137,7 @@ class Movies:
         sent = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
         changes = sent if partial else dict.fromkeys(OPTIONAL) | sent
         condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
-        movie = await self.store.update(movie_id, changes, condition, request[CONTEXT])
+        movie = await self.store.change(Change(movie_id, changes, condition), request[CONTEXT])
         headers = movie_headers(movie)
         # The response is the current state of this path (RFC 9110, 8.7).
         headers["Content-Location"] = f"/v1/movies/{movie.id}"
