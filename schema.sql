@@ -834,28 +834,42 @@ CREATE FUNCTION public.quote_lexeme(text) RETURNS text
 COMMENT ON FUNCTION public.quote_lexeme(text) IS 'A word as a tsquery has it.';
 
 CREATE FUNCTION public.restore_movies(ids bigint[] DEFAULT NULL::bigint[], deleted_by xid8 DEFAULT NULL::xid8) RETURNS SETOF public.movies
-    LANGUAGE sql
-    AS $$
-insert into movies (id, title, year, runtime, genres, external_id, version, created_at, updated_at)
-overriding system value
-select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version + 1, m.created_at, now()
-from (
-  select distinct on (c.movie_id) c.transaction, c.movie
-  from movie_changes as c
-  where c.movie_id = any (
-      coalesce(
-        ids, array(select d.movie_id from movie_changes as d where d.transaction = deleted_by and d.kind = 'deleted')
-      )
-    )
-    and c.kind = 'deleted'
-  order by c.movie_id, c.id desc
-) as last
-cross join jsonb_populate_record(null::movies, last.movie) as m
-where last.movie is not null
-  and (deleted_by is null or last.transaction = deleted_by)
-on conflict do nothing
-returning *
-$$;
+    LANGUAGE plpgsql
+    AS $_$
+declare
+  -- All but generated ones, also columns that a DBA has added.
+  names constant text := (
+    select string_agg(quote_ident(a.attname), ', ')
+    from pg_attribute as a
+    where a.attrelid = 'movies'::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+  );
+begin
+  return query execute format(
+    'insert into movies as m (%1$s)
+    overriding system value
+    select %1$s
+    from (
+      select distinct on (c.movie_id) c.transaction, c.movie
+      from movie_changes as c
+      where c.movie_id = any ($1) and c.kind = ''deleted''
+      order by c.movie_id, c.id desc
+    ) as last
+    cross join jsonb_populate_record(
+      null::movies,
+      last.movie || jsonb_build_object(''version'', (last.movie ->> ''version'')::integer + 1, ''updated_at'', now())
+    ) as r
+    where last.movie is not null and ($2 is null or last.transaction = $2)
+    on conflict do nothing
+    returning m.*',
+    names
+  )
+  using
+    coalesce(
+      ids, array(select d.movie_id from movie_changes as d where d.transaction = deleted_by and d.kind = 'deleted')
+    ),
+    deleted_by;
+end
+$_$;
 
 COMMENT ON FUNCTION public.restore_movies(ids bigint[], deleted_by xid8) IS 'Brings deleted movies back as they were, with their ids and a version more, and returns them: those with these ids, and only those that the transaction deleted_by has deleted, if it is given. It leaves out movies that are there, whose external id another movie has by now, or whose deletion the feed has cleared.';
 

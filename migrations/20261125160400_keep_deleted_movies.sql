@@ -102,26 +102,40 @@ end
 $$;
 
 create function restore_movies(ids bigint[] default null, deleted_by xid8 default null) returns setof movies
-  language sql as $$
-insert into movies (id, title, year, runtime, genres, external_id, version, created_at, updated_at)
-overriding system value
-select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version + 1, m.created_at, now()
-from (
-  select distinct on (c.movie_id) c.transaction, c.movie
-  from movie_changes as c
-  where c.movie_id = any (
-      coalesce(
-        ids, array(select d.movie_id from movie_changes as d where d.transaction = deleted_by and d.kind = 'deleted')
-      )
-    )
-    and c.kind = 'deleted'
-  order by c.movie_id, c.id desc
-) as last
-cross join jsonb_populate_record(null::movies, last.movie) as m
-where last.movie is not null
-  and (deleted_by is null or last.transaction = deleted_by)
-on conflict do nothing
-returning *
+  language plpgsql as $$
+declare
+  -- All but generated ones, also columns that a DBA has added.
+  names constant text := (
+    select string_agg(quote_ident(a.attname), ', ')
+    from pg_attribute as a
+    where a.attrelid = 'movies'::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+  );
+begin
+  return query execute format(
+    'insert into movies as m (%1$s)
+    overriding system value
+    select %1$s
+    from (
+      select distinct on (c.movie_id) c.transaction, c.movie
+      from movie_changes as c
+      where c.movie_id = any ($1) and c.kind = ''deleted''
+      order by c.movie_id, c.id desc
+    ) as last
+    cross join jsonb_populate_record(
+      null::movies,
+      last.movie || jsonb_build_object(''version'', (last.movie ->> ''version'')::integer + 1, ''updated_at'', now())
+    ) as r
+    where last.movie is not null and ($2 is null or last.transaction = $2)
+    on conflict do nothing
+    returning m.*',
+    names
+  )
+  using
+    coalesce(
+      ids, array(select d.movie_id from movie_changes as d where d.transaction = deleted_by and d.kind = 'deleted')
+    ),
+    deleted_by;
+end
 $$;
 
 comment on function restore_movies(bigint[], xid8) is

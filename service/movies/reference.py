@@ -175,7 +175,7 @@ RESTORE_MOVIE = Operation(
     " Deleted movies are kept as long as the feed of changes keeps their deletion.",
     _movie_response("The movie.", "Content-Location", *VALIDATORS, version=2),
     (ID,),
-    problems=("not-deleted", "external-id-taken", "not-kept"),
+    problems=("not-deleted", "external-id-taken", "not-kept", "validation-failed"),
 )
 SHOW_MOVIE = Operation(
     "show_movie",

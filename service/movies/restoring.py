@@ -8,9 +8,9 @@ from aiohttp import web
 
 from service.database.query import Expected
 from service.database.statements import Statements
-from service.errors import CatalogueError, Contended, NotFound, Problem, Taken
+from service.errors import CatalogueError, Contended, NotFound, Problem, RuleBroken, Taken
 from service.movies.handlers import movie_headers, respond
-from service.movies.movie import COLUMN_TYPES, Movie
+from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 from service.web.contexts import CONTEXT
 from service.web.query_strings import parse_id
 
@@ -48,9 +48,10 @@ class NotKept(CatalogueError):
     detail = "the movie was deleted too long ago: it is not kept any more"
 
 
-class CannotRestore(NotFound):
-    """Nothing is kept, as the feed is off."""
+class NoUndo(CatalogueError):
+    """Nothing is kept."""
 
+    problem = NotFound.problem
     detail = "there is no movie with this id; deleted ones are not kept, as the feed is off"
 
 
@@ -70,20 +71,23 @@ class Restores:
     async def _restore(self, request: web.Request) -> Movie:
         movie_id = parse_id(request)
         for _ in range(TRIES):
-            ((_, is_on, is_there, owner, is_kept, was_used, *row),) = await self.statements.fetch(
-                "restore_movie",
-                {"id": str(movie_id)},
-                max_affected=1,
-                waiting=[request[CONTEXT]],
-            )
+            sent, waiting = {"id": str(movie_id)}, [request[CONTEXT]]
+            try:
+                rows = await self.statements.fetch(
+                    "restore_movie", sent, max_affected=1, waiting=waiting
+                )
+            except RuleBroken as error:  # what it refers to may be gone
+                raise MOVIES.to_invalid(error) from error
+            ((_, is_on, is_there, owner, is_kept, was_used, *row),) = rows
             if row[0] is not None:
                 return Movie._make(row)
+            request[CONTEXT].transaction = 0  # nothing was written
             if is_there:
                 raise NotDeleted
             if owner is not None:
                 raise Taken("movie", "external_id", {"": owner})
             if not is_on:
-                raise CannotRestore("movie")
+                raise NoUndo
             if not is_kept:
                 raise NotKept if was_used else NotFound("movie")
             await asyncio.sleep(RETRY_PAUSE_S)

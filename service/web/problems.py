@@ -66,7 +66,6 @@ def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
     """Build the response to an error; log one that is not a `CatalogueError`."""
     body = describe(request, error)
     headers = {"Content-Type": CONTENT_TYPE}
-    request[CONTEXT].transaction = 0  # nothing was written
     if isinstance(error, CatalogueError):
         headers |= error.headers
         if error.retry_after is not None:

@@ -17,7 +17,7 @@ from service.config import Config, Sharing
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
-from service.database.store import Condition, Store
+from service.database.store import Change, Condition, Store
 from service.errors import NotFound, PreconditionFailed
 from service.expected import EXPECTED
 from service.movies.keys import IdempotentCreates
@@ -128,11 +128,11 @@ async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 
     gate = "from pg_advisory_xact_lock_shared(1), jsonb_to_recordset(:"
     catalogue = Store(MOVIES, make("from jsonb_to_recordset(:", gate), sharing)
     execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")
-    changes = [{"runtime": 2}] if method == "update" else []
+    change = Change(1, {"runtime": 2} if method == "update" else None, condition)
 
     with closing(psycopg2.connect(database)) as holder, holder.cursor() as cursor:
         cursor.execute("select pg_advisory_lock(1)")
-        outcome = asyncio.create_task(getattr(catalogue, method)(1, *changes, condition))
+        outcome = asyncio.create_task(catalogue.change(change))
         await until(lambda: execute(f"{WAITING} and datname = current_database()"))
         execute(theirs)
 

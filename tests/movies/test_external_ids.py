@@ -1,0 +1,230 @@
+"""The external ids of movies: no two have the same one, and a sync finds movies by them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from conftest import MOANA, Client, Start
+from support import Execute, add_movies, get_app, hold, until
+
+from service.app import POOL
+from service.movies.batches import MAX_MOVIES
+
+MOVIES, BATCH = "/v1/movies", "/v1/movies/batch"
+LENIENT = {"Prefer": "handling=lenient"}
+INSERT = (
+    "insert into movies (title, year, runtime, genres, external_id)"
+    " values ('Held', 2000, 1, '{x}', 'a:1')"
+)
+
+
+def named(name: str | None, **fields: Any) -> dict[str, Any]:
+    """Return a movie with this external id."""
+    return MOANA | {"external_id": name} | fields
+
+
+async def send(
+    client: Client, method: str, path: str, body: Any, **headers: str
+) -> tuple[int, dict[str, Any]]:
+    """Send a request; return its status and body."""
+    response = await client.request(method, path, json=body, headers=headers)
+    return response.status, await response.json()
+
+
+async def put(client: Client, *movies: dict[str, Any], **headers: str) -> list[Any]:
+    """PUT a batch; return status, id and version of each entry."""
+    _, body = await send(client, "PUT", BATCH, {"movies": movies}, **headers)
+    return [
+        (each["status"], each["movie"]["id"], each["movie"]["version"])
+        if "movie" in each
+        else each["problem"]["type"].partition("#")[2]
+        for each in body["results"]
+    ]
+
+
+WRONG = ["", "x" * 256, "é" * 128, " \u2060", "a\tb", "a\x9fb", "a\0b"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_wrong_external_id_is_a_422_everywhere(client: Client, name: str) -> None:
+    """It names the field."""
+    add = await send(client, "POST", MOVIES, MOANA)
+    assert add[0] == 201
+    for method, path, body, place in (
+        ("POST", MOVIES, named(name), ""),
+        ("PUT", "/v1/movies/1", named(name), ""),
+        ("PATCH", "/v1/movies/1", {"external_id": name}, ""),
+        ("POST", BATCH, {"movies": [named(name)]}, "movies/0/"),
+        ("PUT", BATCH, {"movies": [named(name)]}, "movies/0/"),
+        ("PATCH", BATCH, {"movies": [{"id": 1, "external_id": name}]}, "movies/0/"),
+    ):
+        status, problem = await send(client, method, path, body)
+        places = {error["pointer"] for error in problem["errors"]}
+        assert (status, places) == (422, {f"#/{place}external_id"}), (method, path)
+
+
+async def test_a_taken_one_is_a_409_that_names_the_movie(client: Client) -> None:
+    """Whatever the request is; nothing is created or changed."""
+    await send(client, "POST", MOVIES, named("a:1"))
+    await send(client, "POST", MOVIES, named("a:2"))
+    requests: list[tuple[str, str, dict[str, Any], str, dict[str, str]]] = [
+        ("POST", MOVIES, named("a:1"), "", {}),
+        ("POST", MOVIES, named("a:1"), "", {"Idempotency-Key": "a"}),
+        ("PATCH", "/v1/movies/2", {"external_id": "a:1"}, "", {}),
+        ("PUT", "/v1/movies/2", named("a:1"), "", {}),
+        ("POST", BATCH, {"movies": [named("a:3"), named("a:1")]}, "movies/1/", {}),
+        ("POST", BATCH, {"movies": [named("a:1")]}, "movies/0/", {"Idempotency-Key": "b"}),
+        ("PATCH", BATCH, {"movies": [{"id": 2, "external_id": "a:1"}]}, "movies/0/", {}),
+    ]
+    for method, path, body, place, headers in requests:
+        status, problem = await send(client, method, path, body, **headers)
+        assert (status, problem["type"]) == (409, "/v1/docs#external-id-taken"), (method, path)
+        assert problem["errors"] == [
+            {"pointer": f"#/{place}external_id", "detail": "the movie 1 has it"}
+        ]
+    _, body = await send(client, "GET", f"{MOVIES}?sort=id", None)
+    assert [(each["external_id"], each["version"]) for each in body["movies"]] == [
+        ("a:1", 1),
+        ("a:2", 1),
+    ]
+
+
+async def test_in_a_lenient_batch_it_fails_its_entry_alone(client: Client) -> None:
+    """Also if another entry of the same batch has it."""
+    await send(client, "POST", MOVIES, named("a:1"))
+    movies = [named("a:1"), named("a:2"), named("a:2"), MOANA]
+
+    _, body = await send(client, "POST", BATCH, {"movies": movies}, **LENIENT)
+
+    assert [each["status"] for each in body["results"]] == [409, 201, 409, 201]
+
+
+async def test_movies_are_found_in_the_order_of_the_request(client: Client) -> None:
+    """One that is named twice comes twice; those that no movie has are named once."""
+    for number in (1, 2):
+        await send(client, "POST", MOVIES, named(f"a:{number}"))
+    query = "?external_id=a:2,b&external_id=a:1&external_id=a:2&external_id=b"
+
+    _, body = await send(client, "GET", f"{MOVIES}{query}", None)
+    refused = [
+        await send(client, "GET", f"{MOVIES}{wrong}", None)
+        for wrong in ("?external_id=", "?external_id=a,,b", "?external_id=a&year=2000")
+    ]
+    many = await send(client, "GET", f"{MOVIES}?external_id={','.join('x' * 101)}", None)
+
+    assert [each["external_id"] for each in body["movies"]] == ["a:2", "a:1", "a:2"]
+    assert body["metadata"]["missing_external_ids"] == ["b"]
+    assert [status for status, _ in (*refused, many)] == [422] * 4
+
+
+@pytest.mark.parametrize("headers", [{}, LENIENT], ids=["strict", "lenient"])
+async def test_put_creates_replaces_or_leaves(
+    client: Client, execute: Execute, headers: dict[str, str]
+) -> None:
+    """An equal movie gets no version and no change in the feed, and its row is not written."""
+    first = await put(client, named("a:1"), named("a:2"), **headers)
+    rows = "select xmin::text, xmax::text from movies where external_id = 'a:1'"
+    before, changes = execute(rows), execute("select count(*) from movie_changes")[0][0]
+
+    again = await put(client, named("a:1"), named("a:2", year=2017), named("a:3"), **headers)
+
+    assert [status for status, *_ in first] == [201, 201]
+    assert again == [(200, 1, 1), (200, 2, 2), (201, again[2][1], 1)]
+    assert execute(rows) == before
+    assert execute("select count(*) from movie_changes") == [(changes + 2,)]
+
+
+async def test_put_needs_different_external_ids(client: Client) -> None:
+    """Otherwise it would depend on their order what is stored; also in a lenient batch."""
+    for headers in ({}, LENIENT):
+        twice = {"movies": [named("a:1"), named("a:2"), named("a:1", year=2017)]}
+        status, problem = await send(client, "PUT", BATCH, twice, **headers)
+        assert (status, problem["errors"][0]["pointer"]) == (422, "#/movies/2/external_id")
+    status, problem = await send(client, "PUT", BATCH, {"movies": [MOANA, named(None)]})
+    assert [each["detail"] for each in problem["errors"]] == ["is required", "must not be null"]
+    too_many = {"movies": [named(f"a:{number}") for number in range(MAX_MOVIES + 1)]}
+    assert (await send(client, "PUT", BATCH, too_many))[0] == 422
+
+
+async def test_put_does_all_or_nothing(client: Client) -> None:
+    """One wrong movie, and none is written; a lenient batch writes the others."""
+    wrong = named("a:2", year=1)
+    status, problem = await send(client, "PUT", BATCH, {"movies": [named("a:1"), wrong]})
+    assert (status, problem["errors"][0]["pointer"]) == (422, "#/movies/1/year")
+    assert (await send(client, "GET", MOVIES, None))[1]["movies"] == []
+    assert await put(client, named("a:1"), wrong, **LENIENT) == [(201, 1, 1), "validation-failed"]
+
+
+async def test_a_deleted_movie_whose_external_id_comes_again_is_a_new_one(client: Client) -> None:
+    """It has another id."""
+    await put(client, named("a:1"))
+    await client.delete("/v1/movies/1")
+    assert await put(client, named("a:1")) == [(201, 2, 1)]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_of_several_creates_with_the_same_one_one_succeeds(
+    start: Start, processes: int
+) -> None:
+    """The others get a 409 that names it; creates and puts between them succeed."""
+    clients = [await start() for _ in range(processes)]
+    requests = []
+    for number in range(60):
+        client = clients[number % processes]
+        requests += [
+            send(client, "POST", MOVIES, named(f"a:{number // 6}")),
+            send(client, "POST", MOVIES, MOANA),
+            send(client, "PUT", BATCH, {"movies": [named(f"b:{number}")]}),
+        ]
+
+    found = await asyncio.gather(*requests)
+
+    creates = [status for status, _ in found[::3]]
+    assert sorted(creates) == [201] * 10 + [409] * 50
+    assert {status for status, _ in found[1::3] + found[2::3]} == {201, 200}
+
+
+async def test_a_create_waits_for_another_session_without_its_neighbours(
+    start: Start, database: str
+) -> None:
+    """A DBA has inserted the same external id, and has not committed yet."""
+    client = await start()
+    with hold(database, INSERT) as other:
+        waiting = asyncio.create_task(send(client, "POST", MOVIES, named("a:1")))
+        await until(lambda: get_app(client)[POOL].size > get_app(client)[POOL].idle)
+        others = [await send(client, "POST", MOVIES, MOANA) for _ in range(3)]
+        put_others = await put(client, named("a:2"))
+        assert not waiting.done()
+        other.commit()
+    status, problem = await waiting
+
+    assert [status for status, _ in others] == [201] * 3
+    assert put_others[0][0] == 201
+    assert (status, problem["type"]) == (409, "/v1/docs#external-id-taken")
+
+
+async def test_a_put_waits_for_a_locked_movie(
+    start: Start, database: str, execute: Execute
+) -> None:
+    """Then it is on top of the change of the other session."""
+    client = await start()
+    await put(client, named("a:1"))
+    change = "update movies set genres = '{held}' where external_id = 'a:1'"
+    for headers in ({}, LENIENT):
+        with hold(database, change) as other:
+            waiting = asyncio.create_task(put(client, named("a:1", year=2017), **headers))
+            assert await put(client, named("a:2", year=2016)) != []
+            other.commit()
+        assert (await waiting)[0][0] == 200
+    assert execute("select year, genres from movies where external_id = 'a:1'") == [
+        (2017, MOANA["genres"])
+    ]
+
+
+async def test_the_old_form_of_rows_stays(client: Client, execute: Execute) -> None:
+    """Movies without an external id have null, and PATCH with null removes one."""
+    add_movies(execute, "a")
+    await put(client, named("a:1"))
+    await send(client, "PATCH", "/v1/movies/2", {"external_id": None})
+    _, body = await send(client, "GET", f"{MOVIES}?sort=id", None)
+    assert [each["external_id"] for each in body["movies"]] == [None, None]

@@ -1,0 +1,195 @@
+"""Undo: deleted movies come back as they were, by the API and in SQL."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from conftest import MOANA, Client, Start
+from support import Execute, copy_pages, follow
+
+from service.movies.movie import FIELDS
+
+DELETIONS = {
+    "api": None,
+    "psql": "delete from movies where id = 1",
+    "truncate": "truncate movies",
+    "cascade": "delete from studios",
+}
+
+
+async def add(client: Client, name: str | None = None) -> dict[str, Any]:
+    """Create a movie and change it, so that its version is 2; return it."""
+    created = await client.post("/v1/movies", json=MOANA | {"external_id": name})
+    path = created.headers["Location"]
+    changed = await client.patch(path, json={"year": 2017})
+    movie: dict[str, Any] = (await changed.json())["movie"]
+    return movie
+
+
+async def restore(client: Client, movie_id: int) -> tuple[int, dict[str, Any]]:
+    """Restore a movie; return the status and the movie or the problem."""
+    response = await client.post(f"/v1/movies/{movie_id}/restore")
+    body = await response.json()
+    return response.status, body.get("movie", body)
+
+
+@pytest.mark.parametrize("way", DELETIONS)
+async def test_a_deleted_movie_comes_back_as_it_was(
+    client: Client, execute: Execute, way: str
+) -> None:
+    """Whoever deleted it; copies of the catalogue follow."""
+    await add(client, "a:1")
+    execute(
+        "create table studios (id integer primary key); insert into studios values (1);"
+        "alter table movies add column studio integer references studios on delete cascade;"
+        "update movies set studio = 1"
+    )
+    movie = (await (await client.get("/v1/movies/1")).json())["movie"]
+    copy, cursor = await copy_pages(client)
+    if sql := DELETIONS[way]:
+        execute(sql)
+    else:
+        await client.delete("/v1/movies/1")
+
+    assert (await client.get("/v1/movies/1")).status == 404
+    execute("insert into studios values (1) on conflict do nothing")
+    status, restored = await restore(client, 1)
+
+    assert status == 200
+    assert execute("select studio from movies") == [(1,)]
+    assert {name: restored[name] for name in FIELDS} == {name: movie[name] for name in FIELDS}
+    assert (restored["id"], restored["version"]) == (1, 4)
+    assert restored["created_at"] == movie["created_at"]
+    assert restored["updated_at"] > movie["updated_at"]
+    assert (await (await client.get("/v1/movies/1")).json())["movie"] == restored
+    while (await follow(client, copy, cursor))[0]:
+        _, cursor = await follow(client, copy, cursor)
+    assert copy == {1: 4}
+
+
+async def test_the_feed_shows_a_deleted_movie(client: Client) -> None:
+    """As it was; also once it is there again."""
+    movie = await add(client, "a:1")
+    await client.delete("/v1/movies/1")
+    first = (await (await client.get("/v1/changes")).json())["changes"][-1]
+    await restore(client, 1)
+    later = (await (await client.get("/v1/changes")).json())["changes"]
+
+    assert first["deleted_movie"] == movie
+    assert "movie" not in first
+    assert [change["kind"] for change in later] == ["created", "updated", "deleted", "created"]
+    assert later[2]["deleted_movie"] == movie
+    assert later[2]["movie"] == later[3]["movie"]
+    assert "deleted_movie" not in later[3]
+
+
+async def test_why_a_movie_cannot_be_restored(client: Client, execute: Execute) -> None:
+    """It never was; it is there; its external id is taken; it was cleared."""
+    await add(client, "a:1")
+    kinds = [await restore(client, 9), await restore(client, 1)]
+    await client.delete("/v1/movies/1")
+    await add(client, "a:1")
+    kinds.append(await restore(client, 1))
+    await client.delete("/v1/movies/2")
+    execute("delete from movie_changes; update movie_feed set cleared_to = pg_current_xact_id()")
+    kinds += [await restore(client, movie_id) for movie_id in (1, 2, 9)]
+
+    assert [(status, problem["type"].partition("#")[2]) for status, problem in kinds] == [
+        (404, "not-found"),
+        (409, "not-deleted"),
+        (409, "external-id-taken"),
+        (410, "not-kept"),
+        (410, "not-kept"),
+        (404, "not-found"),
+    ]
+    assert "movie 2" in kinds[2][1]["detail"]
+
+
+async def test_a_movie_that_a_rule_refuses_by_now_is_a_422(
+    client: Client, execute: Execute
+) -> None:
+    """Such as one that refers to something that is gone."""
+    await add(client)
+    await client.delete("/v1/movies/1")
+    execute("alter table movies add constraint movies_year_old check (year < 2000)")
+    assert (await restore(client, 1))[0] == 422
+
+
+async def test_without_a_feed_there_is_no_undo(client: Client, execute: Execute) -> None:
+    """The 404 says why."""
+    await add(client)
+    execute("select switch_movie_feed(false)")
+    await client.delete("/v1/movies/1")
+    status, problem = await restore(client, 1)
+    assert (status, "feed is off" in problem["detail"]) == (404, True)
+
+
+async def test_dbas_undo_a_transaction(client: Client, execute: Execute) -> None:
+    """Only what it deleted, and only what is not there again or deleted again since."""
+    for number in range(6):
+        await add(client, f"a:{number}")
+    await client.delete("/v1/movies/1")
+    execute("delete from movies where id in (2, 3, 4, 5)")
+    ((mistake,),) = execute(
+        "select transaction::text from movie_changes where kind = 'deleted' and movie_id = 2"
+    )
+    await restore(client, 3)
+    await restore(client, 4)
+    await client.delete("/v1/movies/4")
+    await add(client, "a:4")  # that of movie 5
+
+    restored = execute("select id, version from restore_movies(deleted_by => %s)", mistake)
+    by_id = execute("select id from restore_movies('{1,4,5,6,99}') order by id")
+
+    assert restored == [(2, 3)]
+    assert by_id == [(1,), (4,)]
+
+
+async def test_one_of_several_restores_succeeds(start: Start, execute: Execute) -> None:
+    """Also in two processes, and beside creates with its external id: one movie has it."""
+    clients = [await start() for _ in range(2)]
+    for number in range(1, 11):
+        await add(clients[0], f"a:{number}")
+    execute("delete from movies")
+
+    async def create(number: int) -> int:
+        response = await clients[number % 2].post(
+            "/v1/movies", json=MOANA | {"external_id": f"a:{number}"}
+        )
+        return response.status
+
+    restores = [restore(client, n) for n in range(1, 11) for client in clients * 2]
+    creates = [create(number) for number in range(6, 11)]
+    found = await asyncio.gather(*restores, *creates)
+
+    statuses = [status for status, _ in found[:40]]
+    assert set(statuses) == {200, 409}
+    assert statuses.count(200) + found[40:].count(201) == 10
+    assert execute("select count(*), count(distinct external_id) from movies") == [(10, 10)]
+
+
+async def test_a_restore_beside_the_clearing_succeeds_or_is_a_410(
+    client: Client, execute: Execute
+) -> None:
+    """Nothing in between."""
+    for number in range(1, 31):
+        await add(client, f"a:{number}")
+    execute("delete from movies")
+
+    async def clear() -> None:
+        for _ in range(10):
+            await asyncio.to_thread(
+                execute,
+                "with gone as (delete from movie_changes where (transaction, id) in (select"
+                " transaction, id from movie_changes order by transaction, id limit 9) returning"
+                " transaction) update movie_feed set cleared_to ="
+                " greatest(cleared_to, (select max(transaction) from gone))",
+            )
+
+    clearing = asyncio.create_task(clear())
+    found = await asyncio.gather(*(restore(client, n) for n in range(1, 31)))
+    await clearing
+
+    statuses = [status for status, _ in found]
+    assert set(statuses) <= {200, 410}
+    assert execute("select count(*) from movies") == [(statuses.count(200),)]
