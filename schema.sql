@@ -920,7 +920,8 @@ return (
         case when chunk like '%_-_%-_%' then replace(chunk, '-', '') end
       ],
       null
-    ) || case when count(*) over () > 1 then number_spellings(word, row_number() over neighbours = 1) end as spellings
+    ) || case when count(*) over () > 1 then number_spellings(rtrim(word, '*'), row_number() over neighbours = 1) end
+      as spellings
     from
       -- Without the last letters of runs; a `*` in front of a letter is a sign.
       string_to_table(

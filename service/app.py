@@ -34,7 +34,7 @@ from service.expected import load_queries
 from service.genres import GenreCounts, Genres
 from service.movies import routes as movies
 from service.movies.batches import Batches
-from service.movies.filters import Suggestions
+from service.movies.filters import SearchHelp
 from service.movies.handlers import Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
@@ -174,12 +174,13 @@ def _make_routes(
     lists = Lists(
         store,
         listing,
-        Suggestions(slow),
+        SearchHelp(slow),
         partial(begin_copy, feed) if feed else None,
         config.sharing,
         server.max_streams > 0,
         server.cache_seconds,
         cache,
+        access,
     )
     routes = [
         *movies.make_routes(

@@ -45,8 +45,8 @@ class ChangesQuery(Schema):
         type="string",
         minLength=1,
     )
-    wait = number_parameter(MAX_WAIT_S, 0, " of seconds")
-    limit = number_parameter(MAX_CHANGES, 1, " of changes")
+    wait = number_parameter(MAX_WAIT_S, 0, " of seconds", default=0)
+    limit = number_parameter(MAX_CHANGES, 1, " of changes", default=PAGE_CHANGES)
 
 
 SCHEMA = ChangesQuery()

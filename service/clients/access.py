@@ -49,10 +49,10 @@ class AccessControl:
         if self._limits.are_on:
             await self._limits.charge(context, count_units(request, route.cost))
 
-    async def charge_batch(self, request: web.Request, number: int) -> None:
-        """Charge a unit for each item of a batch, less the units that `require` has charged."""
+    async def charge_more(self, request: web.Request, units: int, charged: int) -> None:
+        """Charge so many units, less those that `require` has charged, `charged` for the route."""
         if self._limits.are_on:
-            await self._limits.charge(request[CONTEXT], number, count_units(request, 1))
+            await self._limits.charge(request[CONTEXT], units, count_units(request, charged))
 
     async def _find_client(self, request: web.Request, context: RequestContext) -> Client | None:
         """Return the client whose token the request has; None if it has none.

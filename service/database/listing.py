@@ -11,6 +11,7 @@ from service.context import RequestContext
 from service.database.paging import (
     EXACT_TOTAL,
     NUMBERED_ITEMS,
+    Counted,
     Filter,
     Item,
     Page,
@@ -67,34 +68,37 @@ class Listing(Generic[Item]):
         self._streams = streams or statements
         self._items = 0  # in the table, as the last count saw it
 
-    async def fetch_page(
+    async def fetch_page(  # noqa: PLR0913, PLR0917 - the terms of a page
         self,
         wanted: Filter,
         sort: str,
         place: Place,
         size: int,
         waiting: Sequence[RequestContext] = (),
+        counted: Counted | None = None,
     ) -> Page[Item]:
-        """Return the page of `size` items at `place`.
+        """Return the page of `size` items at `place`; of none, only the total.
 
-        `waiting`: the requests that it is for, for logs. Raises `WrongParameters` if the page
-        number is too high for so many matches.
+        `waiting`: the requests that it is for, for logs; `counted`: if that is known. Raises
+        `WrongParameters` if the page number is too high for so many matches.
         """
         terms = wanted, get_order(sort, place), place, size + 1
-        if place.total is not None:
+        if place.total is not None and not counted and size:
             known = await self._fetch_rows(*terms, place.total, waiting)
             # Otherwise the page contradicts the total: items were deleted or added since.
             if 0 < len(known) <= place.total:
                 return self._make_page(sort, place, size, known, place.total)
-        counted = await self._count(wanted, waiting)
-        if counted > EXACT_TOTAL and place.skip + size > NUMBERED_ITEMS:
+        total, self._items = counted or await self._count(wanted, waiting)
+        if not size:
+            return Page([], previous=None, next=None, total=total)
+        if total > EXACT_TOTAL and place.skip + size > NUMBERED_ITEMS:
             last = NUMBERED_ITEMS // size
             what = f"over {EXACT_TOTAL} {self._resource.table} match"
             detail = f"must be at most {last}, as {what}; use a cursor"
             raise WrongParameters([Failure("page", detail)])
-        is_behind = place.key is None and place.skip >= counted
-        rows = [] if is_behind else await self._fetch_rows(*terms, counted, waiting)
-        total = correct_total(counted, place, size, len(rows))
+        is_behind = place.key is None and place.skip >= total
+        rows = [] if is_behind else await self._fetch_rows(*terms, total, waiting)
+        total = correct_total(total, place, size, len(rows))
         return self._make_page(sort, place, size, rows, total)
 
     def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
@@ -102,12 +106,11 @@ class Listing(Generic[Item]):
         parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
         return self._streams.stream(self._walk_query, context, parameters)
 
-    async def _count(self, wanted: Filter, waiting: Sequence[RequestContext]) -> int:
+    async def _count(self, wanted: Filter, waiting: Sequence[RequestContext]) -> Counted:
         """Return the number of matches, or an estimate if there are more than `EXACT_TOTAL`."""
         parameters = {**wanted.parameters(), "most": EXACT_TOTAL}
-        rows = await self._fetch(self._count_query, parameters, waiting=waiting)
-        ((total, self._items),) = rows
-        return int(total)
+        (row,) = await self._fetch(self._count_query, parameters, waiting=waiting)
+        return Counted._make(row)
 
     async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
         self,

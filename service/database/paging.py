@@ -17,6 +17,13 @@ class Filter(Protocol):
         """Return the parameters of the queries."""
 
 
+class Counted(NamedTuple):
+    """How many items match, and about how many there are in the table."""
+
+    matches: int
+    items: int
+
+
 class SortKey(NamedTuple):
     """An item's position in a sort order: the value of the sorted field, and the id for ties."""
 
@@ -53,6 +60,8 @@ class Page(Generic[Item]):
 
     def last_page(self, size: int) -> int:
         """Return the last page number, for pages of `size` items."""
+        if not size:
+            return 1
         if self.total_is_estimate:
             return NUMBERED_ITEMS // size
         return max(1, -(-self.total // size))

@@ -284,7 +284,7 @@ class Batches:
         is_lenient = preference is not None and preference[1].lower() == "lenient"
         body = await self.bodies.read_object(request)
         entries = await load_batch(body, self.turn, kind, is_lenient=is_lenient)
-        await self.access.charge_batch(request, len(entries))
+        await self.access.charge_more(request, len(entries), 1)
         return entries, is_lenient
 
     def _get_condition(self, entry: Values) -> Condition:

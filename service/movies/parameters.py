@@ -11,7 +11,7 @@ from marshmallow import Schema, ValidationError
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.database.paging import Place
 from service.errors import Failure, WrongParameters
-from service.movies.filters import SORT_TYPES, SORTS, Filter, Range
+from service.movies.filters import FACETS, SORT_TYPES, SORTS, Filter, Range
 from service.movies.rules import (
     MAX_EXTERNAL_ID_BYTES,
     MAX_GENRE_BYTES,
@@ -55,6 +55,7 @@ class ListQuery(PageQuery):
     filter: Filter
     by: str = ""  # `id` or `external_id`: the movies with these `ids`, instead of all others
     ids: tuple[int, ...] | tuple[str, ...] = ()
+    facets: tuple[str, ...] = ()
 
     @property
     def is_whole_list(self) -> bool:
@@ -170,6 +171,13 @@ def _parse_external_ids(text: str) -> tuple[str, ...]:
     return ids
 
 
+def _parse_facets(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(",")))
+    if not set(names) <= set(FACETS):
+        raise ValueError("not facets")
+    return names
+
+
 def _name_sort(sort: str) -> str:
     """Return the name for generated clients, such as YEAR_DESC: they make none of `-`."""
     return f"{sort.removeprefix('-')}{'_desc' if sort.startswith('-') else ''}".upper()
@@ -217,6 +225,14 @@ class MoviesQuery(Schema):
         **{"x-enum-varnames": [_name_sort(sort) for sort in SORTS]},
     )
     page_size, page, cursor = PAGE_SIZE, PAGE, CURSOR
+    facets = QueryParameter(
+        f"one or more of {', '.join(FACETS)}, separated by commas or repeated",
+        _parse_facets,
+        type="array",
+        items={"type": "string", "enum": [*FACETS]},
+        minItems=1,
+        maxItems=len(FACETS),
+    )
 
 
 SCHEMA = MoviesQuery()
@@ -234,10 +250,11 @@ def _parse_list(query: str, is_stream: bool) -> ListQuery:  # noqa: FBT001 - of 
     values = parse_query(query, SCHEMA)
     for name in ("id", "external_id"):
         if ids := values.pop(name, ()):
+            values.pop("page_size", None)  # generated clients send their default
             if values:
                 raise WrongParameters([Failure(name, f"must not be combined with {min(values)}")])
             return ListQuery(Filter(), "id", Place(), MAX_PAGE_SIZE, None, name, ids)
-    if is_stream and (wrong := values.keys() & {"page_size", "page", "cursor"}):
+    if is_stream and (wrong := values.keys() & {"page_size", "page", "cursor", "facets"}):
         raise WrongParameters([Failure(name, NO_PAGES) for name in sorted(wrong)])
     names = {field.name for field in fields(Filter)} & values.keys()
     filters = Filter(**{name: values[name] for name in names})
@@ -246,4 +263,5 @@ def _parse_list(query: str, is_stream: bool) -> ListQuery:  # noqa: FBT001 - of 
     field = sort.removeprefix("-")
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
     place = parse_place(values, f"{sort} {filters}", SORT_TYPES[field], maximum)
-    return ListQuery(filters, sort, place, page_size, values.get("page"))
+    facets = values.get("facets", ())
+    return ListQuery(filters, sort, place, page_size, values.get("page"), facets=facets)

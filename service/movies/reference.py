@@ -9,9 +9,9 @@ from marshmallow.validate import Length
 from service.database.paging import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
 from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, Kind
+from service.movies.filters import FACETS
 from service.movies.parameters import PARAMETERS
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
-from service.movies.streams import STREAMS
 from service.web.problems import example_json
 from service.web.reference.describe import (
     BIGINT,
@@ -20,7 +20,6 @@ from service.web.reference.describe import (
     IF_MODIFIED_SINCE,
     IF_NONE_MATCH,
     PRECONDITIONS,
-    STRING,
     VALIDATORS,
     Problem,
     describe_body,
@@ -36,9 +35,22 @@ from service.web.route import Json, Operation
 
 MOVIE_PATCH = MovieInput(partial=True)  # the body of PATCH
 MovieResponse = make_schema("MovieResponse", movie=Nested(MovieOutput))
+FacetValue = make_schema(
+    "FacetValue",
+    value=field("what the filter takes", "1990..1999"),
+    movies=field("how many movies have it", 7, minimum=0),
+)
+Facet = make_schema(
+    "Facet",
+    is_estimate=field(f"true if more than {EXACT_TOTAL:,} movies match", example=False),
+    values=List(Nested(FacetValue)),
+)
+Facets = make_schema("Facets", FACETS, **{name: Nested(Facet) for name in FACETS})
 PageMetadata = describe_page(
     "PageMetadata",
     suggestions=List(String(), metadata={"description": "titles, if `title` finds nothing"}),
+    suggested_movies=List(Nested(MovieOutput), metadata={"description": "those of `suggestions`"}),
+    facets=Nested(Facets, metadata={"description": "only with the parameter `facets`"}),
     missing_ids=List(Integer(metadata=BIGINT), metadata={"description": "only with `id`"}),
     missing_external_ids=List(String(), metadata={"description": "only with `external_id`"}),
 )
@@ -83,8 +95,7 @@ NEW_MOVIE = make_example(MOVIE)
 WHOLE_MOVIE = describe_body(MOVIE, NEW_MOVIE)
 PATCH = describe_body(MOVIE_PATCH, {"year": 1943}, "application/merge-patch+json")
 _LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
-_PAGE = json_response("The page, or the stream.", MovieList, _LIST_HEADERS)
-_PAGE["content"] |= {media_type: {"schema": STRING} for media_type in STREAMS}
+_PAGE = json_response("The page. The streams are not described here.", MovieList, _LIST_HEADERS)
 LIST_MOVIES = Operation(
     "list_movies",
     "Find movies",

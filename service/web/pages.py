@@ -21,7 +21,7 @@ DEFAULT_PAGE_SIZE = 20
 
 
 # The parameters that choose a page, for the schemas of lists.
-PAGE_SIZE = number_parameter(MAX_PAGE_SIZE)
+PAGE_SIZE = number_parameter(MAX_PAGE_SIZE, 0, default=DEFAULT_PAGE_SIZE)
 PAGE = number_parameter(MAX_INTEGER)
 CURSOR = QueryParameter(
     "a cursor from the metadata of a response with the same filters and sort",
@@ -114,12 +114,13 @@ def make_link(request: web.Request, query: PageQuery, page: EncodedPage) -> str:
     """Return the header `Link` (RFC 8288), with the parameters as the client wrote them."""
     current, last_page = query.page_number or 1, page.last_page
     url = _remove_place(request.path_qs)
+    other = _remove_place(request.path_qs, "facets")  # which are not counted again
     links = {
         "first": url,
         "prev": _make_target(
-            url, query, page.previous_cursor, min(current - 1, last_page), last_page
+            other, query, page.previous_cursor, min(current - 1, last_page), last_page
         ),
-        "next": _make_target(url, query, page.next_cursor, current + 1, last_page),
+        "next": _make_target(other, query, page.next_cursor, current + 1, last_page),
     }
     return ", ".join([f'<{target}>; rel="{rel}"' for rel, target in links.items() if target])
 
@@ -136,11 +137,11 @@ def _make_target(
     return f"{url}{separator}cursor={cursor}" if cursor else None
 
 
-def _remove_place(target: str) -> str:
+def _remove_place(target: str, *names: str) -> str:
     """Remove page, cursor and fragment, which a request target should not have (RFC 9112, 3.2).
 
     yarl quotes the query anew, so that no value can end the link.
     """
     url = URL(target, encoded=True).with_fragment(None)
-    pairs = [pair for pair in url.query.items() if pair[0] not in ("page", "cursor")]
+    pairs = [pair for pair in url.query.items() if pair[0] not in ("page", "cursor", *names)]
     return str(url.with_query(pairs))

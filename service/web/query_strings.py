@@ -47,7 +47,9 @@ class QueryParameter(Field[Any]):
             raise self.make_error("invalid") from error
 
 
-def number_parameter(maximum: int, minimum: int = 1, unit: str = "") -> QueryParameter:
+def number_parameter(
+    maximum: int, minimum: int = 1, unit: str = "", **schema: Any
+) -> QueryParameter:
     """Make a parameter that is a number of this unit, such as ` of seconds`."""
     return QueryParameter(
         f"a number{unit} from {minimum} to {maximum}",
@@ -55,6 +57,7 @@ def number_parameter(maximum: int, minimum: int = 1, unit: str = "") -> QueryPar
         type="integer",
         minimum=minimum,
         maximum=maximum,
+        **schema,
     )
 
 

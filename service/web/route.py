@@ -67,5 +67,5 @@ class Access(Protocol):
     async def require(self, request: web.Request, context: RequestContext, route: Route) -> None:
         """Raise a `CatalogueError` if this request may not use the route now."""
 
-    async def charge_batch(self, request: web.Request, number: int) -> None:
-        """Charge for so many items of a batch; raises as `require`."""
+    async def charge_more(self, request: web.Request, units: int, charged: int) -> None:
+        """Charge so many units, less those `charged` for the route; raises as `require`."""

@@ -25,7 +25,7 @@ ROUTES = {
     ("GET", "/v1/openapi.json"): ("public", "/v1/openapi.json", 200),
     ("GET", "/v1/docs"): ("public", "/v1/docs", 200),
     ("GET", "/v1/docs/{file}"): ("public", "/v1/docs/reference.css", 200),
-    ("GET", "/v1/movies"): ("read", "/v1/movies?page_size=0", 422),
+    ("GET", "/v1/movies"): ("read", "/v1/movies?page_size=101", 422),
     ("GET", "/v1/genres"): ("read", "/v1/genres", 200),
     ("GET", "/v1/changes"): ("read", "/v1/changes", 200),
     ("GET", MOVIE): ("read", "/v1/movies/8", 404),

@@ -1,0 +1,225 @@
+-- How many of the movies of a list have each genre, decade and half hour (GET /v1/movies with `facets`).
+
+-- name: count_facets(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to, facets, most)
+-- \set title '\'amelie\'' \set genres null \set genres_any null
+-- \set year_from 1990 \set year_to 1999 \set years null
+-- \set runtime_from null \set runtime_to null \set runtimes null
+-- \set created_at_from null \set created_at_to null
+-- \set updated_at_from null \set updated_at_to null
+-- \set facets '\'genres,year,runtime\'' \set most 10000
+-- set: transaction_read_only = on
+-- Returns the values of each of the `facets`, with their number of movies, at most 20: the most frequent ones. Each facet
+-- leaves out its own filter and keeps all others. `value` is what the filter takes; so genres with a comma are left out.
+-- `total`: the matches of all filters. in_table: about how many rows the table has. If nothing matches, there is one row
+-- with nulls.
+-- Up to `most` matches are counted. If there are more, the numbers are estimates from the sample of count_movies, the same
+-- for all facets and the total. A value that the list is filtered by has at least as many movies as the list.
+with matched as materialized (
+  select m.genres, m.year, m.runtime
+  from movies as m
+  where movie_matches(
+    m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
+    :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+  )
+  limit :most::bigint + 1
+),
+-- The movies of each facet: those of the list, unless it is filtered by the facet.
+of_genres as materialized (
+  select c.genres
+  from matched as c
+  where :facets like '%genres%' and :genres::text is null and :genres_any::text is null
+  union all
+  (
+    select m.genres
+    from movies as m
+    where :facets like '%genres%' and (:genres::text is not null or :genres_any::text is not null)
+      and movie_matches(
+        m, :title, null, null, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
+        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+      )
+    limit :most::bigint + 1
+  )
+),
+of_years as materialized (
+  select c.year
+  from matched as c
+  where :facets like '%year%' and :year_from::integer is null and :year_to::integer is null
+  union all
+  (
+    select m.year
+    from movies as m
+    where :facets like '%year%' and (:year_from::integer is not null or :year_to::integer is not null)
+      and movie_matches(
+        m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
+        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+      )
+    limit :most::bigint + 1
+  )
+),
+of_runtimes as materialized (
+  select c.runtime
+  from matched as c
+  where :facets like '%runtime%' and :runtime_from::integer is null and :runtime_to::integer is null
+  union all
+  (
+    select m.runtime
+    from movies as m
+    where :facets like '%runtime%' and (:runtime_from::integer is not null or :runtime_to::integer is not null)
+      and movie_matches(
+        m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,
+        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+      )
+    limit :most::bigint + 1
+  )
+),
+limits as materialized (
+  select
+    (select count(*) from matched) > :most as total_is_estimate,
+    (select count(*) from of_genres) > :most as genres_are_estimates,
+    (select count(*) from of_years) > :most as years_are_estimates,
+    (select count(*) from of_runtimes) > :most as runtimes_are_estimates,
+    (select greatest(c.reltuples, 1)::numeric from pg_class as c where c.oid = 'movies'::regclass) as movies
+),
+sample as materialized (
+  select m.genres, m.year, m.runtime, f.is_matched, f.is_of_genres, f.is_of_years, f.is_of_runtimes
+  from movies as m
+    tablesample system ((select 100 * least(1, 10000 / l.movies) from limits as l))
+    repeatable (0)
+  cross join lateral (
+    values (
+      movie_matches(
+        m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
+        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+      ),
+      movie_matches(
+        m, :title, null, null, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
+        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+      ),
+      movie_matches(
+        m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
+        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+      ),
+      movie_matches(
+        m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,
+        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+      )
+    )
+  ) as f (is_matched, is_of_genres, is_of_years, is_of_runtimes)
+  where (
+    select l.total_is_estimate or l.genres_are_estimates or l.years_are_estimates or l.runtimes_are_estimates
+    from limits as l
+  )
+),
+-- By how much the numbers of the sample are multiplied; at the end, each number is rounded.
+scale as materialized (
+  select greatest(l.movies, count(s.*)) / greatest(count(s.*), 1) as factor
+  from limits as l
+  left join sample as s on true
+  group by l.movies
+),
+total as materialized (
+  select
+    case
+      when l.total_is_estimate then greatest(
+        :most::bigint + 1, round((select count(*) from sample as s where s.is_matched) * x.factor)
+      )
+      else (select count(*) from matched)
+    end::bigint as movies
+  from limits as l
+  cross join scale as x
+),
+combinations as (
+  select c.genres, count(*) * 1.0 as movies
+  from of_genres as c
+  where not (select l.genres_are_estimates from limits as l)
+  group by c.genres
+  union all
+  select s.genres, count(*) * (select x.factor from scale as x)
+  from sample as s
+  where s.is_of_genres and (select l.genres_are_estimates from limits as l)
+  group by s.genres
+),
+spelled as (
+  select row_number() over () as combination, c.genres, c.movies
+  from combinations as c
+),
+spellings as (
+  select g.spelling, genre_entry(g.spelling) as entry, sum(s.movies) as movies
+  from spelled as s
+  cross join unnest(s.genres) as g (spelling)
+  group by g.spelling
+),
+genre_values as (
+  select n.entry, (array_agg(n.spelling order by n.movies desc, n.spelling collate "C"))[1] as value
+  from spellings as n
+  where n.spelling not like '%,%'
+  group by n.entry
+),
+genre_counts as (
+  -- Of a movie with two spellings of a genre, one counts.
+  select f.entry, sum(f.movies) as movies
+  from (
+    select n.entry, s.combination, min(s.movies) as movies
+    from spelled as s
+    cross join unnest(s.genres) as g (spelling)
+    join spellings as n on n.spelling = g.spelling
+    group by n.entry, s.combination
+  ) as f
+  group by f.entry
+),
+counted as (
+  select
+    'genres' as facet, v.value, c.movies, l.genres_are_estimates as is_estimate,
+    v.entry in (
+      select genre_entry(wanted) from unnest(string_to_array(:genres, ',')) as wanted
+    ) or (
+      cardinality(string_to_array(:genres_any, ',')) = 1 and v.entry = genre_entry(:genres_any)
+    ) as is_wanted
+  from genre_counts as c
+  join genre_values as v on v.entry = c.entry
+  cross join limits as l
+  union all
+  select
+    'year', y.low || '..' || y.low + 9, y.movies, l.years_are_estimates,
+    :year_from >= y.low and :year_to < y.low + 10
+  from limits as l
+  cross join lateral (
+    select c.year / 10 * 10 as low, count(*) * 1.0 as movies
+    from of_years as c
+    where not l.years_are_estimates
+    group by low
+    union all
+    select s.year / 10 * 10 as low, count(*) * (select x.factor from scale as x)
+    from sample as s
+    where s.is_of_years and l.years_are_estimates
+    group by low
+  ) as y
+  union all
+  select
+    'runtime', r.low || '..' || r.low + 29, r.movies, l.runtimes_are_estimates,
+    coalesce(:runtime_from, 0) >= r.low and :runtime_to < r.low + 30
+  from limits as l
+  cross join lateral (
+    select c.runtime / 30 * 30 as low, count(*) * 1.0 as movies
+    from of_runtimes as c
+    where not l.runtimes_are_estimates
+    group by low
+    union all
+    select s.runtime / 30 * 30 as low, count(*) * (select x.factor from scale as x)
+    from sample as s
+    where s.is_of_runtimes and l.runtimes_are_estimates
+    group by low
+  ) as r
+),
+ranked as (
+  select
+    c.facet, c.value, c.is_estimate,
+    (case when c.is_wanted then greatest(round(c.movies), t.movies) else round(c.movies) end)::bigint as movies,
+    row_number() over (partition by c.facet order by c.movies desc, c.value collate "C") as place
+  from counted as c
+  cross join total as t
+)
+select t.movies as total, greatest(l.movies, t.movies)::bigint as in_table, r.facet, r.value, r.movies, r.is_estimate
+from total as t
+cross join limits as l
+left join ranked as r on r.place <= 20;
