@@ -111,6 +111,9 @@ declare
     where a.attrelid = 'movies'::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
   );
 begin
+  -- One after the other: otherwise, one that has seen a deletion could insert the movie after another one has restored
+  -- it and somebody has deleted it again, and there would be two movies of the same version.
+  perform pg_advisory_xact_lock(hashtextextended('restore_movies', 0));
   return query execute format(
     'insert into movies as m (%1$s)
     overriding system value
@@ -126,6 +129,7 @@ begin
       last.movie || jsonb_build_object(''version'', (last.movie ->> ''version'')::integer + 1, ''updated_at'', now())
     ) as r
     where last.movie is not null and ($2 is null or last.transaction = $2)
+      and not exists (select from movies as o where o.id = r.id)
     on conflict do nothing
     returning m.*',
     names

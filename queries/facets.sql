@@ -23,62 +23,56 @@ with matched as materialized (
   )
   limit :most::bigint + 1
 ),
--- The movies of each facet: those of the list, unless it is filtered by the facet.
-of_genres as materialized (
-  select c.genres
-  from matched as c
-  where :facets like '%genres%' and :genres::text is null and :genres_any::text is null
-  union all
-  (
-    select m.genres
-    from movies as m
-    where :facets like '%genres%' and (:genres::text is not null or :genres_any::text is not null)
-      and movie_matches(
-        m, :title, null, null, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-      )
-    limit :most::bigint + 1
-  )
+-- The movies of a facet by which the list is filtered; those of the others are those of the list.
+own_genres as materialized (
+  select m.genres
+  from movies as m
+  where :facets like '%genres%' and (:genres::text is not null or :genres_any::text is not null)
+    and movie_matches(
+      m, :title, null, null, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
+      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+    )
+  limit :most::bigint + 1
 ),
-of_years as materialized (
-  select c.year
-  from matched as c
-  where :facets like '%year%' and :year_from::integer is null and :year_to::integer is null
-  union all
-  (
-    select m.year
-    from movies as m
-    where :facets like '%year%' and (:year_from::integer is not null or :year_to::integer is not null)
-      and movie_matches(
-        m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
-        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-      )
-    limit :most::bigint + 1
-  )
+own_years as materialized (
+  select m.year
+  from movies as m
+  where :facets like '%year%' and (:year_from::integer is not null or :year_to::integer is not null)
+    and movie_matches(
+      m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
+      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+    )
+  limit :most::bigint + 1
 ),
-of_runtimes as materialized (
-  select c.runtime
-  from matched as c
-  where :facets like '%runtime%' and :runtime_from::integer is null and :runtime_to::integer is null
-  union all
-  (
-    select m.runtime
-    from movies as m
-    where :facets like '%runtime%' and (:runtime_from::integer is not null or :runtime_to::integer is not null)
-      and movie_matches(
-        m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,
-        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-      )
-    limit :most::bigint + 1
-  )
+own_runtimes as materialized (
+  select m.runtime
+  from movies as m
+  where :facets like '%runtime%' and (:runtime_from::integer is not null or :runtime_to::integer is not null)
+    and movie_matches(
+      m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,
+      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
+    )
+  limit :most::bigint + 1
+),
+numbers as materialized (
+  select
+    (select count(*) from matched) as matches,
+    (:genres::text is not null or :genres_any::text is not null) as has_own_genres,
+    (:year_from::integer is not null or :year_to::integer is not null) as has_own_years,
+    (:runtime_from::integer is not null or :runtime_to::integer is not null) as has_own_runtimes
 ),
 limits as materialized (
   select
-    (select count(*) from matched) > :most as total_is_estimate,
-    (select count(*) from of_genres) > :most as genres_are_estimates,
-    (select count(*) from of_years) > :most as years_are_estimates,
-    (select count(*) from of_runtimes) > :most as runtimes_are_estimates,
+    n.*, n.matches > :most as total_is_estimate,
+    :facets like '%genres%'
+    and case when n.has_own_genres then (select count(*) from own_genres) else n.matches end > :most as genres_are_estimates,
+    :facets like '%year%'
+    and case when n.has_own_years then (select count(*) from own_years) else n.matches end > :most as years_are_estimates,
+    :facets like '%runtime%'
+    and case when n.has_own_runtimes then (select count(*) from own_runtimes) else n.matches end > :most
+      as runtimes_are_estimates,
     (select greatest(c.reltuples, 1)::numeric from pg_class as c where c.oid = 'movies'::regclass) as movies
+  from numbers as n
 ),
 sample as materialized (
   select m.genres, m.year, m.runtime, f.is_matched, f.is_of_genres, f.is_of_years, f.is_of_runtimes
@@ -112,10 +106,9 @@ sample as materialized (
 ),
 -- By how much the numbers of the sample are multiplied; at the end, each number is rounded.
 scale as materialized (
-  select greatest(l.movies, count(s.*)) / greatest(count(s.*), 1) as factor
+  select greatest(l.movies, s.movies) / greatest(s.movies, 1) as factor
   from limits as l
-  left join sample as s on true
-  group by l.movies
+  cross join (select count(*) as movies from sample) as s
 ),
 total as materialized (
   select
@@ -123,15 +116,23 @@ total as materialized (
       when l.total_is_estimate then greatest(
         :most::bigint + 1, round((select count(*) from sample as s where s.is_matched) * x.factor)
       )
-      else (select count(*) from matched)
+      else l.matches
     end::bigint as movies
   from limits as l
   cross join scale as x
 ),
 combinations as (
   select c.genres, count(*) * 1.0 as movies
-  from of_genres as c
-  where not (select l.genres_are_estimates from limits as l)
+  from (
+    select c.genres
+    from matched as c
+    where :facets like '%genres%'
+      and (select not l.has_own_genres and not l.genres_are_estimates from limits as l)
+    union all
+    select c.genres
+    from own_genres as c
+    where not (select l.genres_are_estimates from limits as l)
+  ) as c
   group by c.genres
   union all
   select s.genres, count(*) * (select x.factor from scale as x)
@@ -185,7 +186,11 @@ counted as (
   from limits as l
   cross join lateral (
     select c.year / 10 * 10 as low, count(*) * 1.0 as movies
-    from of_years as c
+    from (
+      select c.year from matched as c where :facets like '%year%' and not l.has_own_years
+      union all
+      select c.year from own_years as c
+    ) as c
     where not l.years_are_estimates
     group by low
     union all
@@ -201,7 +206,11 @@ counted as (
   from limits as l
   cross join lateral (
     select c.runtime / 30 * 30 as low, count(*) * 1.0 as movies
-    from of_runtimes as c
+    from (
+      select c.runtime from matched as c where :facets like '%runtime%' and not l.has_own_runtimes
+      union all
+      select c.runtime from own_runtimes as c
+    ) as c
     where not l.runtimes_are_estimates
     group by low
     union all

@@ -150,15 +150,20 @@ class NotFound(CatalogueError):
 class Taken(CatalogueError):
     """Another item has this value of the field that no two items have in common.
 
-    `places`: JSON Pointers to the values in the body, each with the id of the item that has it.
+    `owners`: JSON Pointers to the values in the body, each with the id of the item that has it;
+    None: it had it a moment ago.
     """
 
     problem = Problem("external-id-taken", "External id taken", 409)
     detail = "the movie 7 has this external_id"
 
-    def __init__(self, noun: str, field: str, places: Mapping[str, int]) -> None:
-        super().__init__(f"the {noun} {next(iter(places.values()))} has this {field}")
-        self.failures = [Failure(at, f"the {noun} {owner} has it") for at, owner in places.items()]
+    def __init__(self, noun: str, field: str, owners: Mapping[str, int | None]) -> None:
+        had = f"another {noun} had {{}} a moment ago"
+        names = {
+            at: f"the {noun} {owner} has {{}}" if owner else had for at, owner in owners.items()
+        }
+        super().__init__(next(iter(names.values())).format(f"this {field}"))
+        self.failures = [Failure(at, name.format("it")) for at, name in names.items()]
 
 
 CHALLENGE = 'Bearer realm="movie catalogue"'  # RFC 6750, 3

@@ -295,12 +295,9 @@ class Store(Generic[Item]):
             return self._resource.to_invalid(error, field)
         values = {at: fields[unique] for at, fields in sent.items() if unique in fields}
         found = await self.find([*values.values()], statements=self._statements)
-        owners = {
-            f"{at}/{unique}".strip("/"): found[value]
-            for at, value in values.items()
-            if value in found
-        }
-        return self._make_taken(owners) if owners else Contended(f"the {unique} is in use")
+        owners = {f"{at}/{unique}".strip("/"): found.get(value) for at, value in values.items()}
+        taken = {at: owner for at, owner in owners.items() if owner}
+        return self._make_taken(taken or owners)
 
     async def find(
         self,
@@ -319,7 +316,7 @@ class Store(Generic[Item]):
         return error.rule == f"{self._resource.table}_{self._resource.unique}_unique"
 
     def _make_taken(self, owners: Mapping[str, Any]) -> Taken:
-        ids = {at: owner.id for at, owner in owners.items()}
+        ids = {at: owner and owner.id for at, owner in owners.items()}
         return Taken(self._resource.noun, self._resource.unique, ids)
 
     def _encode_put(self, fields: Mapping[str, object], *, replace: bool) -> tuple[int, bytes]:

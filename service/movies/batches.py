@@ -96,18 +96,17 @@ class MovieDeletionInput(JSONObject):
 
 
 class Kind(NamedTuple):
-    """What the entries of a batch are; no two may have the same value of the field `unique`."""
+    """What the entries of a batch are; no two may have the same id or external id."""
 
     schema: JSONObject
-    unique: str
     is_create: bool = False
 
 
 BATCH = MovieBatch()
-CREATES = Kind(MOVIE, "external_id", is_create=True)
-PUTS = Kind(IDENTIFIED_MOVIE, "external_id")
-CHANGES = Kind(MovieChangeInput(partial=FIELDS), "id")
-DELETIONS = Kind(MovieDeletionInput(), "id")
+CREATES = Kind(MOVIE, is_create=True)
+PUTS = Kind(IDENTIFIED_MOVIE)
+CHANGES = Kind(MovieChangeInput(partial=FIELDS))
+DELETIONS = Kind(MovieDeletionInput())
 
 
 async def load_batch(
@@ -133,7 +132,7 @@ async def load_batch(
         }
         _raise_all(errors)
     if not (is_lenient and kind.is_create):  # each of which has its own result
-        _refuse_repeated(loaded, kind.unique)
+        _refuse_repeated(loaded)
     return loaded
 
 
@@ -175,14 +174,16 @@ def _raise_all(errors: Mapping[str, Malformed | Invalid]) -> None:
         raise Invalid(failures)
 
 
-def _refuse_repeated(loaded: Sequence[Loaded], unique: str) -> None:
+def _refuse_repeated(loaded: Sequence[Loaded]) -> None:
     found: dict[object, int] = {}
     failures = list[Failure]()
-    for index, entry in enumerate(loaded):
-        value = entry.get(unique) if isinstance(entry, dict) else None
-        if value is not None and found.setdefault(value, index) != index:
-            what = f"must not be repeated: movies/{found[value]} has it"
-            failures.append(Failure(f"movies/{index}/{unique}", what))
+    entries = [(index, entry) for index, entry in enumerate(loaded) if isinstance(entry, dict)]
+    for index, entry in entries:
+        for name in ("id", "external_id"):
+            value = entry.get(name)  # of different types
+            if value is not None and found.setdefault(value, index) != index:
+                what = f"must not be repeated: movies/{found[value]} has it"
+                failures.append(Failure(f"movies/{index}/{name}", what))
     if failures:
         raise Invalid(failures)
 

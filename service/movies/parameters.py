@@ -250,7 +250,8 @@ def _parse_list(query: str, is_stream: bool) -> ListQuery:  # noqa: FBT001 - of 
     values = parse_query(query, SCHEMA)
     for name in ("id", "external_id"):
         if ids := values.pop(name, ()):
-            values.pop("page_size", None)  # generated clients send their default
+            if values.get("page_size") == DEFAULT_PAGE_SIZE:  # generated clients send it
+                del values["page_size"]
             if values:
                 raise WrongParameters([Failure(name, f"must not be combined with {min(values)}")])
             return ListQuery(Filter(), "id", Place(), MAX_PAGE_SIZE, None, name, ids)

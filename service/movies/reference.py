@@ -12,6 +12,7 @@ from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS
 from service.movies.filters import FACETS
 from service.movies.parameters import PARAMETERS
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
+from service.movies.streams import STREAMS
 from service.web.problems import example_json
 from service.web.reference.describe import (
     BIGINT,
@@ -95,7 +96,9 @@ NEW_MOVIE = make_example(MOVIE)
 WHOLE_MOVIE = describe_body(MOVIE, NEW_MOVIE)
 PATCH = describe_body(MOVIE_PATCH, {"year": 1943}, "application/merge-patch+json")
 _LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
-_PAGE = json_response("The page. The streams are not described here.", MovieList, _LIST_HEADERS)
+_PAGE = json_response("The page.", MovieList, _LIST_HEADERS)
+# As further media types, generators would give the page no type.
+_PAGE["x-streams"] = [*STREAMS]
 LIST_MOVIES = Operation(
     "list_movies",
     "Find movies",

@@ -210,14 +210,16 @@ async def test_a_put_waits_for_a_locked_movie(
     client = await start()
     await put(client, named("a:1"))
     change = "update movies set genres = '{held}' where external_id = 'a:1'"
+    year = 2016
     for headers in ({}, LENIENT):
         with hold(database, change) as other:
-            waiting = asyncio.create_task(put(client, named("a:1", year=2017), **headers))
+            year += 1
+            waiting = asyncio.create_task(put(client, named("a:1", year=year), **headers))
             assert await put(client, named("a:2", year=2016)) != []
             other.commit()
         assert (await waiting)[0][0] == 200
     assert execute("select year, genres from movies where external_id = 'a:1'") == [
-        (2017, MOANA["genres"])
+        (2018, MOANA["genres"])
     ]
 
 

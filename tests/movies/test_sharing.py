@@ -20,7 +20,7 @@ from support import (
 )
 
 from service.app import POOL, RELOAD_QUERIES
-from service.movies.filters import Suggestions
+from service.movies.filters import SearchHelp
 
 
 async def test_a_write_is_seen_by_every_list_after_it(start: Start, database: str) -> None:
@@ -60,20 +60,20 @@ async def test_a_page_is_not_kept_if_a_movie_changes_while_it_is_fetched(
 ) -> None:
     """Also if the next list finds the change before the fetch has ended."""
     add_movies(execute, "Casablanca")
-    find = Suggestions.find
+    suggest = SearchHelp.suggest
 
     async def search() -> Any:
         return await (await client.get("/v1/movies?title=casablnca")).json()
 
-    async def change_and_find(*args: Any) -> list[str]:
+    async def change_and_find(*args: Any) -> Any:
         monkeypatch.undo()
         add_movies(execute, "Casablnca")
         await client.get("/v1/movies")
-        return await find(*args)
+        return await suggest(*args)
 
     for _ in range(3):
         await client.get("/v1/movies")
-    monkeypatch.setattr(Suggestions, "find", change_and_find)
+    monkeypatch.setattr(SearchHelp, "suggest", change_and_find)
     assert (await search())["movies"] == []
 
     assert (await search())["metadata"]["total_records"] == 1

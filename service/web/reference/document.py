@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+import orjson
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema
@@ -91,6 +92,13 @@ POSITION = parameter(
     "That of a write: the response shows at least that write. Several count as the highest.",
     pattern=f"^({POSITIONS.pattern})$",
 )
+# Of the short document.
+KEPT_OF_OPERATIONS = ("operationId", "summary", "description", "requestBody")
+KEPT_HEADERS = ("If-Match", "Idempotency-Key", "Prefer")
+LEFT_OUT = {
+    *("pattern", "example", "examples", "headers", "x-streams", "format", "readOnly"),
+    *("application/merge-patch+json", "x-enum-varnames", "minLength", "maxLength", "contact"),
+}
 BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
 PARAMETER_PROBLEMS = {
     "Idempotency-Key": (
@@ -137,6 +145,41 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
                 spec.components.response(each, _problem_response(each))
         spec.path(path, operations={route.method.lower(): document})
     return dict(spec.to_dict())
+
+
+def shorten(document: Json) -> Json:
+    """Return what agents need of the document: at most 25,000 characters.
+
+    The operations on data, with their successful responses, and without regular expressions.
+    """
+    paths: dict[str, Json] = {}
+    for path, operations in document["paths"].items():
+        for method, each in operations.items():
+            if not {"Health", "Reference"}.intersection(each["tags"]):
+                short = {name: each[name] for name in each if name in KEPT_OF_OPERATIONS}
+                short["parameters"] = [
+                    one
+                    for one in each["parameters"]
+                    if one.get("in") in ("path", "query") or one.get("name") in KEPT_HEADERS
+                ]
+                short["responses"] = {n: r for n, r in each["responses"].items() if n[0] == "2"}
+                paths.setdefault(path, {})[method] = short
+    schemas: Json = {}
+    text = orjson.dumps(paths).decode()
+    while found := set(re.findall(r"#/components/schemas/(\w+)", text)) - schemas.keys():
+        schemas |= {name: document["components"]["schemas"][name] for name in sorted(found)}
+        text = orjson.dumps(schemas).decode()
+    kept = {name: document[name] for name in ("openapi", "info", "servers")}
+    return dict(_strip({**kept, "paths": paths, "components": {"schemas": schemas}}))
+
+
+def _strip(described: Any) -> Any:
+    """Return it without what is only for people and generators."""
+    if isinstance(described, list):
+        return [_strip(each) for each in described]
+    if isinstance(described, dict):
+        return {name: _strip(each) for name, each in described.items() if name not in LEFT_OUT}
+    return described
 
 
 def _name_schema(schema: Schema | type[Schema]) -> str:

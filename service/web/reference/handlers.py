@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from string import Template
 
+import orjson
 from aiohttp import web
 
 from service.errors import OperatorError
@@ -22,6 +23,7 @@ from service.web.reference.describe import (
     parameter,
     response,
 )
+from service.web.reference.document import shorten
 from service.web.reference.documents import DOCS, DOCUMENTS, render_document
 from service.web.responses import cacheable_response, encode_json, make_content
 from service.web.responses import json_response as respond_json
@@ -51,6 +53,7 @@ Index = make_schema(
     openapi=field("the path of the OpenAPI document", INDEX["openapi"]),
 )
 FILE = parameter("file", "path", "The name of the file.", enum=sorted(FILES))
+FOR = parameter("for", "query", "A short document, for agents.", enum=["agents"])
 FILE_TYPES = [kind.partition(";")[0] for kind in FILES.values()]
 DOCUMENT = {"type": "object", "description": "An OpenAPI document."}
 SHOW_INDEX = Operation(
@@ -65,7 +68,7 @@ SHOW_DOCUMENT = Operation(
     "Get this API in OpenAPI 3.1",
     "For tools such as client generators, gateways and tests.",
     response("The document.", ("ETag",), {"application/json": {"schema": DOCUMENT}}),
-    (IF_NONE_MATCH,),
+    (FOR, IF_NONE_MATCH),
     tag="Reference",
 )
 SHOW_PAGE = Operation(
@@ -110,12 +113,14 @@ class Reference:
         self._make_document = make_document
 
     async def document(self, request: web.Request) -> web.StreamResponse:
-        """200 and the OpenAPI document."""
-        return cacheable_response(request, self._content)
+        """200 and the OpenAPI document, or a short one for agents."""
+        is_short = request.query.get("for") == "agents"
+        return cacheable_response(request, self._contents[is_short])
 
     @cached_property
-    def _content(self) -> Content:
-        return make_content(encode_json(self._make_document()))
+    def _contents(self) -> tuple[Content, Content]:
+        document = self._make_document()
+        return make_content(encode_json(document)), make_content(orjson.dumps(shorten(document)))
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """200 and the page."""

@@ -1,5 +1,6 @@
 """Tests the OpenAPI document and the page: complete, without dead links or foreign files."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -148,6 +149,7 @@ REQUESTS: tuple[Request, ...] = (
     ("GET", "/v1/movies", 200, {"params": {"page": "1"}}),
     ("GET", "/v1/movies", 200, {"params": {"id": "1,9"}}),
     ("GET", "/v1/movies", 200, {"params": {"external_id": "a:1,a:2"}}),
+    ("GET", "/v1/movies", 200, {"params": {"facets": "genres,year,runtime"}}),
     ("GET", "/v1/movies", 200, {"params": {"title": "moanna"}}),  # with suggestions
     ("GET", "/v1/movies", 304, {"headers": {"If-None-Match": "*"}}),
     ("GET", "/v1/genres", 304, {"headers": {"If-None-Match": "*"}}),
@@ -309,6 +311,20 @@ def test_no_schema_limits_the_year(document: dict[str, Any]) -> None:
     assert not any("maximum" in year for year in years)
 
 
+async def test_agents_get_a_short_document(client: Client) -> None:
+    """It is valid, has the operations on data, and no regular expressions."""
+    response = await client.get("/v1/openapi.json?for=agents")
+    text = await response.text()
+    document = json.loads(text)
+
+    assert len(text) <= 25_000
+    assert list(OpenAPIV31SpecValidator(document).iter_errors()) == []
+    assert '"pattern"' not in text
+    names = {operation["operationId"] for _, _, operation in operations(document)}
+    assert {"list_movies", "put_movies", "restore_movie", "list_genres", "list_changes"} <= names
+    assert "show_health" not in names
+
+
 async def test_arrays_are_repeated_parameters(document: dict[str, Any]) -> None:
     """Generated clients take a list; many of them repeat the parameter, whatever the style says."""
     parameters = document["paths"]["/v1/movies"]["get"]["parameters"]
@@ -316,7 +332,7 @@ async def test_arrays_are_repeated_parameters(document: dict[str, Any]) -> None:
         each["name"]: each for each in parameters if each.get("schema", {}).get("type") == "array"
     }
 
-    assert arrays.keys() == {"id", "external_id", "genres", "genres_any"}
+    assert arrays.keys() == {"id", "external_id", "genres", "genres_any", "facets"}
     for each in arrays.values():
         assert (each.get("style", "form"), each.get("explode", True)) == ("form", True)
     validator = Draft202012Validator(arrays["genres"]["schema"])

@@ -311,7 +311,8 @@ function describeOperation(path, method, operation) {
   const { requestBody, responses, security: [way, alternative] } = operation;
   const parameters = operation.parameters.map(resolve);
   const choose = (name, content, required) => parameters.push({ name, in: "header", required, schema: { type: "string", enum: keys(content) } });
-  if (responses[200]?.content["text/csv"]) choose("Accept", responses[200].content);
+  const streams = responses[200]?.["x-streams"];
+  if (streams) choose("Accept", Object.fromEntries(["application/json", ...streams].map((type) => [type, {}])));
   if (requestBody) choose("Content-Type", requestBody.content, true);
   return { ...operation, path, method, parameters, scope: way?.token[0], needsToken: way && !alternative };
 }
