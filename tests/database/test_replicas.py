@@ -60,7 +60,7 @@ READS = {
     "get_movies": ("/v1/movies/1", {}),
     "count_movies": ("/v1/movies?year=1999..", {}),
     "walk_movies": ("/v1/movies", NDJSON),
-    "suggest_titles": ("/v1/movies?title=carz", {}),
+    "suggest_movies": ("/v1/movies?title=carz", {}),
 }
 STATE = "get_replica_state"
 
