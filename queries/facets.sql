@@ -23,11 +23,20 @@ with matched as materialized (
   )
   limit :most::bigint + 1
 ),
--- The movies of a facet by which the list is filtered; those of the others are those of the list.
+numbers as materialized (
+  select
+    (select count(*) from matched) as matches,
+    (:genres::text is not null or :genres_any::text is not null) as has_own_genres,
+    (:year_from::integer is not null or :year_to::integer is not null) as has_own_years,
+    (:runtime_from::integer is not null or :runtime_to::integer is not null) as has_own_runtimes
+),
+-- The movies of a facet by which the list is filtered; those of the others are those of the list. If the list has more
+-- than `most`, these are even more.
 own_genres as materialized (
   select m.genres
   from movies as m
   where :facets like '%genres%' and (:genres::text is not null or :genres_any::text is not null)
+    and (select n.matches <= :most from numbers as n)
     and movie_matches(
       m, :title, null, null, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
       :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
@@ -38,6 +47,7 @@ own_years as materialized (
   select m.year
   from movies as m
   where :facets like '%year%' and (:year_from::integer is not null or :year_to::integer is not null)
+    and (select n.matches <= :most from numbers as n)
     and movie_matches(
       m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
       :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
@@ -48,29 +58,22 @@ own_runtimes as materialized (
   select m.runtime
   from movies as m
   where :facets like '%runtime%' and (:runtime_from::integer is not null or :runtime_to::integer is not null)
+    and (select n.matches <= :most from numbers as n)
     and movie_matches(
       m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,
       :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
     )
   limit :most::bigint + 1
 ),
-numbers as materialized (
-  select
-    (select count(*) from matched) as matches,
-    (:genres::text is not null or :genres_any::text is not null) as has_own_genres,
-    (:year_from::integer is not null or :year_to::integer is not null) as has_own_years,
-    (:runtime_from::integer is not null or :runtime_to::integer is not null) as has_own_runtimes
-),
 limits as materialized (
   select
     n.*, n.matches > :most as total_is_estimate,
     :facets like '%genres%'
-    and case when n.has_own_genres then (select count(*) from own_genres) else n.matches end > :most as genres_are_estimates,
+    and greatest(n.matches, (select count(*) from own_genres)) > :most as genres_are_estimates,
     :facets like '%year%'
-    and case when n.has_own_years then (select count(*) from own_years) else n.matches end > :most as years_are_estimates,
+    and greatest(n.matches, (select count(*) from own_years)) > :most as years_are_estimates,
     :facets like '%runtime%'
-    and case when n.has_own_runtimes then (select count(*) from own_runtimes) else n.matches end > :most
-      as runtimes_are_estimates,
+    and greatest(n.matches, (select count(*) from own_runtimes)) > :most as runtimes_are_estimates,
     (select greatest(c.reltuples, 1)::numeric from pg_class as c where c.oid = 'movies'::regclass) as movies
   from numbers as n
 ),
