@@ -98,12 +98,13 @@ order by c.transaction, c.id;
 -- when the feed begins anew, is restored or is cleared; when it is another database or server, or one that was started
 -- since; and with each checkpoint, because one ends the recovery from a crash. After a crash, PostgreSQL gives numbers
 -- again whose transactions were not in the WAL yet.
--- Without a row, nothing is known: the feed is off, or this is a standby, whose snapshots list no running transactions.
+-- Without a row, nothing is known: the feed is off; movies lacks a trigger of the feed, as while a restore copies its rows;
+-- or this is a standby, whose snapshots list no running transactions.
 select
   pg_current_snapshot()::text as snapshot,
   concat_ws(
-    ' ', f.id, f.tableoid, f.cleared_to, (select d.oid from pg_database as d where d.datname = current_database()),
-    pg_postmaster_start_time(), (pg_control_checkpoint()).checkpoint_lsn
+    ' ', f.id, f.tableoid, 'movies'::regclass::oid, f.cleared_to,
+    (select d.oid from pg_database as d where d.datname = current_database()), pg_postmaster_start_time(), (pg_control_checkpoint()).checkpoint_lsn
   ) as state,
   coalesce(
     (
@@ -129,7 +130,14 @@ select
   ) as has_changed
 from movie_feed as f
 where f.is_on
-  and not pg_is_in_recovery();
+  and not pg_is_in_recovery()
+  and 4 = (
+    select count(*)
+    from pg_trigger as t
+    where t.tgrelid = 'movies'::regclass
+      and t.tgname like 'movies_record_%'
+      and t.tgenabled in ('O', 'A')
+  );
 
 -- name: measure_changes_delay()
 -- set: transaction_read_only = on

@@ -98,7 +98,8 @@ class Lists:
             more["suggested_movies"] = [movie_json(movie) for movie in suggested]
         encoded = _encode(query, page, more, headers)
         if more.get("suggestions") != []:  # there may only have been no time for some
-            size = 2 * len(encoded.content.body) + PAGE_BYTES  # it may be compressed, too
+            # It may be compressed, too; a character of the query takes up to 4 bytes, twice.
+            size = 2 * len(encoded.content.body) + 8 * len(repr(query)) + PAGE_BYTES
             self.cache.keep(query, encoded, size, start)
         return {0: encoded}
 

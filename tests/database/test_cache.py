@@ -78,6 +78,8 @@ def is_kept(cache: ResultCache[str]) -> IsKept:
         "update movie_feed set cleared_to = '3'",
         REBUILD_FEED,
         "checkpoint",
+        "alter table movies disable trigger movies_record_updated",
+        "drop trigger movies_record_created on movies",
     ],
 )
 async def test_a_change_ends_the_epoch(
