@@ -18,12 +18,12 @@ from drills.client import Connection, NoResponse, Response
 RETRY_S = 0.1
 OK, CREATED = 200, 201
 NO_RESPONSE = 0  # in place of a status
-FIELDS = ("id", "title", "year", "runtime", "genres", "version")
+FIELDS = ("id", "title", "year", "runtime", "genres", "external_id", "version")
 POSITION = "catalogue-position"
 Movie = dict[str, Any]
 
 SELECT = """
-select m.id, m.title, m.year, m.runtime || ' mins', m.genres, m.version
+select m.id, m.title, m.year, m.runtime || ' mins', m.genres, m.external_id, m.version
 from movies as m
 where m.title like %s || '%%'
 """

@@ -32,7 +32,8 @@ def split(texts: str) -> list[str]:
 
 def raw(field: str, text: str) -> bytes:
     """A movie in which one field's value is this JSON text."""
-    members = [f'"{name}": {text if name == field else json.dumps(GOOD[name])}' for name in GOOD]
+    values = {name: json.dumps(value) for name, value in GOOD.items()} | {field: text}
+    members = [f'"{name}": {value}' for name, value in values.items()]
     return ("{" + ", ".join(members) + "}").encode("utf-8", "surrogatepass")
 
 
@@ -93,6 +94,7 @@ TYPES = {
     "title": ("1", "1.5", "true", "false", "[]", "{}", '["Moana"]', '{"a":1}', "-0", "[[]]"),
     "year": ('"2016"', '"MMXVI"', '""', "true", "false", "[]", "{}", "[2016]", '{"a":1}', "2016.0"),
     "runtime": ("107", "107.0", "true", "false", "[]", "{}", '["107 mins"]', '{"mins":107}', "0"),
+    "external_id": ("1", "1.5", "true", "[]", "{}", '["a:1"]'),
     "genres": (
         *('"drama"', '"[]"', '""', "1", "true", "{}", '{"0":"a"}', "[1]", "[null]", "[true]"),
         *('["a", 1]', '["a", null]', '["a", []]', '["a", {}]', "[[]]", '[["a"]]', "[1.5]"),
@@ -127,6 +129,7 @@ RULES: list[bytes] = [
     *(movie(runtime=f"{n} mins") for n in (-1, 10**17, "-0")),
     *(movie(genres=genres) for genres in ([], [""], [" "], ["a", ""], ["\0"], ["a\0"], ["\u2003"])),
     *(movie(genres=genres) for genres in (["a", "a"], ["a", "b", "a"], ["a"] * 5, [*"abcdef"])),
+    *(raw("external_id", name) for name in ('""', '" "', '"\\ud800"', '"a\\u0000"', '"\\u009f"')),
     *(raw("genres", genres) for genres in ('["\\ud800"]', '["a", "\\udc00"]', '["a", "\\u0061"]')),
 ]
 

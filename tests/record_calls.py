@@ -1,6 +1,7 @@
 """Records in query_tests/calls.json what the queries return: `make record`.
 
-A call that has rows keeps the number of their columns, and the columns of `*`.
+A call that has rows keeps the columns of `*`, and the number of their columns if they have less than
+half of them: then a new column does not cut the others.
 """
 
 import os
@@ -67,6 +68,9 @@ def shorten(found: Rows, former: Rows) -> Rows:
     if not former:
         return found
     hidden = ["*" in column for column in zip(*former, strict=True)]
+    width = max(map(len, found), default=0)
+    if 2 * len(hidden) > width:
+        hidden += [False] * (width - len(hidden))
     return [
         [
             "*" if is_hidden and value is not None else value
