@@ -1,7 +1,7 @@
 """Records in query_tests/calls.json what the queries return: `make record`.
 
-A call that has rows keeps the columns of `*`, and the number of their columns if they have less than
-half of them: then a new column does not cut the others.
+A call that has rows keeps the columns of `*`, and the number of their columns if they have less
+than half of them: so a new column does not cut the others.
 """
 
 import os
