@@ -117,7 +117,10 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_lock(  # noqa: PLR0913
     (checkout / "migrations" / "20991231000000_add_index.sql").write_text(
         "-- migrate:up transaction:false\ncreate index concurrently mine on movies (id);\n"
     )
-    waiting = "select 1 from pg_locks where not granted"
+    waiting = (  # not autovacuum
+        "select from pg_locks join pg_stat_activity using (pid)"
+        " where not granted and backend_type = 'client backend'"
+    )
     before = execute(STATE)
     with (
         hold(database, "lock table movies, clients"),
