@@ -118,7 +118,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_lock(  # noqa: PLR0913
         "-- migrate:up transaction:false\ncreate index concurrently mine on movies (id);\n"
     )
     waiting = (  # not autovacuum
-        "select from pg_locks join pg_stat_activity using (pid)"
+        "select 1 from pg_locks join pg_stat_activity using (pid)"
         " where not granted and backend_type = 'client backend'"
     )
     before = execute(STATE)
