@@ -144,6 +144,23 @@ async def test_null_removes_an_optional_field_only(client: Client, field: str) -
         ]
 
 
+@pytest.mark.parametrize("field", [name for name in FIELDS if name != "external_id"])
+async def test_puts_by_external_id_change_each_field(
+    client: Client, database: str, tmp_path: Path, field: str
+) -> None:
+    """In a batch, and in an import that updates."""
+    path = tmp_path / "a.ndjson"
+    await request_json(client, "PUT", BATCH, {"movies": [ONE]})
+    changed = ONE | {field: OTHER[field]}
+    (result,) = (await request_json(client, "PUT", BATCH, {"movies": [changed]}))["results"]
+    path.write_text(json.dumps(ONE))
+    import_file(database, path, tmp_path / "rejects", update=True)
+
+    assert values(result["movie"]) == changed
+    movie = (await request_json(client, "GET", "/v1/movies/1"))["movie"]
+    assert (values(movie), movie["version"]) == (ONE, 3)
+
+
 async def test_a_put_changes_all_fields(client: Client) -> None:
     """Also optional ones that it does not have."""
     created = (await request_json(client, "POST", MOVIES, ONE))["movie"]
