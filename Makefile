@@ -72,7 +72,7 @@ bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in ever
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create, patch and list (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)
 
-record: $(VENV)/dev-$(PYTHON_ID) ## record the rows of `queries test` anew (on a migrated database)
+record: $(VENV)/dev-$(PYTHON_ID) ## record the rows of `queries test` anew, in a new database
 	PYTHONPATH=. $(BIN)/python tests/record_calls.py
 
 schema: $(VENV)/dev-$(PYTHON_ID) ## write schema.sql, after a new migration

@@ -1,10 +1,10 @@
-"""Records in query_tests/calls.json what the queries return: `make record`.
+"""Records in query_tests/calls.json what the queries return, in a new database: `make record`.
 
 A call that has rows keeps the columns of `*`, and the number of their columns if they have less
 than half of them: so a new column does not cut the others.
 """
 
-import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import orjson
 
 from service import config as settings
 from service.clients.commands import report
-from service.database.embedded import with_database
+from service.database.embedded import running
+from service.database.migrations import runner as migrations
 from service.database.query import Query
 from service.database.query_files import read_sql_file
 from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
@@ -39,10 +40,11 @@ def record() -> None:
         named = [[name(*cell, values) for cell in zip(columns, row, strict=True)] for row in rows]
         recorded.append(shorten(named, call[2]))
 
-    config = settings.load(Path("config.toml"), os.environ)
-    logs.configure(config.log)
-    with with_database(config) as ready:
-        run_tests(ready, load_queries(config), report, judge)
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder) / "server") as url:
+        config = settings.load(Path("config.toml"), {"DATABASE_URL": url})
+        logs.configure(config.log)
+        migrations.upgrade(url, config.migrations, report)
+        run_tests(config, load_queries(config), report, judge)
     document = orjson.loads(read_sql_file(CALLS))
     found = iter(recorded)
     for calls in document["tests"].values():
