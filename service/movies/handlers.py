@@ -14,7 +14,7 @@ from service.database import MAX_INTEGER
 from service.database.store import ALWAYS, Change, Condition, Store
 from service.errors import PreconditionRequired
 from service.movies.keys import IdempotentCreates
-from service.movies.movie import FORM, Movie, entity_tag, movie_json
+from service.movies.movie import ENTITY_TAG, FORM, Movie, movie_json
 from service.movies.rules import MOVIE, OPTIONAL
 from service.web.bodies import BodyReader
 from service.web.conditions import (
@@ -38,7 +38,7 @@ def movie_headers(movie: Movie) -> dict[str, str]:
     """Return the headers of a response with this movie; caches must revalidate it."""
     return {
         "Content-Type": "application/json",
-        "ETag": entity_tag(movie),
+        "ETag": ENTITY_TAG % (movie.id, movie.version),
         "Last-Modified": format_date_time(movie.updated_at.timestamp()),
         "Cache-Control": "no-cache",
     }
