@@ -34,6 +34,7 @@ created as (
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
+  order by n.external_id -- as in create_movies
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 stored as (
@@ -102,7 +103,7 @@ created as (
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
-  order by n.position
+  order by n.external_id, n.position -- as in create_movies
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 stored as (

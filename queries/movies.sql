@@ -40,6 +40,7 @@ created as (
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
+  order by n.external_id -- two batches with the same ones wait for each other in this order
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 )
 select

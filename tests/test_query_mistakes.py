@@ -49,7 +49,8 @@ FILES = {
 PATHS = {"POST": "/v1/movies", "BATCH": "/v1/movies/batch"}
 UPDATED = "join checked as k on k.id = c.id\n  where"
 DELETED = "using checked as k\n  where"
-ONE = f"select n.id, {', '.join(f'n.{name}' for name in FIELDS)}\n  from new as n\n  returning"
+FIELDS_OF_NEW = ", ".join(f"n.{name}" for name in FIELDS)
+ONE = f"select n.id, {FIELDS_OF_NEW}\n  from new as n\n  order by n.external_id --"
 MORE = ONE.replace("n.id", "n.id + generate_series(0, 9, 9)")
 TOO_MANY = "movies, but at most 1 were requested"
 TOO_FEW = "it returned too few movies"

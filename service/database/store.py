@@ -295,7 +295,13 @@ class Store(Generic[Item]):
             return self._resource.to_invalid(error, field)
         values = {at: fields[unique] for at, fields in sent.items() if unique in fields}
         found = await self.find([*values.values()], statements=self._statements)
-        owners = {f"{at}/{unique}".strip("/"): found.get(value) for at, value in values.items()}
+        owners: dict[str, Any] = {
+            f"{at}/{unique}".strip("/"): found.get(value) for at, value in values.items()
+        }
+        for at, fields in sent.items():  # an item that keeps its own value is right
+            place = f"{at}/{unique}".strip("/")
+            if (owner := owners.get(place)) and owner.id == fields.get("id"):
+                del owners[place]
         taken = {at: owner for at, owner in owners.items() if owner}
         return self._make_taken(taken or owners)
 

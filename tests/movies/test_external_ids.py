@@ -89,6 +89,14 @@ async def test_a_taken_one_is_a_409_that_names_the_movie(client: Client) -> None
     ]
 
 
+async def test_an_entry_that_keeps_its_own_is_not_blamed(client: Client) -> None:
+    """Only the one that takes another movie's."""
+    await put(client, named("a:1"), named("a:2"), named("a:3"))
+    entries = [{"id": 1, "external_id": "a:1", "year": 2001}, {"id": 2, "external_id": "a:3"}]
+    _, problem = await send(client, "PATCH", BATCH, {"movies": entries})
+    assert [each["pointer"] for each in problem["errors"]] == ["#/movies/1/external_id"]
+
+
 async def test_in_a_lenient_batch_it_fails_its_entry_alone(client: Client) -> None:
     """Also if another entry of the same batch has it."""
     await send(client, "POST", MOVIES, named("a:1"))
