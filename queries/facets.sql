@@ -27,8 +27,8 @@ numbers as materialized (
   select
     (select count(*) from matched) as matches,
     (:genres::text is not null or :genres_any::text is not null) as has_own_genres,
-    (:year_from::integer is not null or :year_to::integer is not null) as has_own_years,
-    (:runtime_from::integer is not null or :runtime_to::integer is not null) as has_own_runtimes
+    (:year_from::integer is not null or :year_to::integer is not null or :years::text is not null) as has_own_years,
+    (:runtime_from::integer is not null or :runtime_to::integer is not null or :runtimes::text is not null) as has_own_runtimes
 ),
 -- The movies of a facet by which the list is filtered; those of the others are those of the list. If the list has more
 -- than `most`, these are even more.
@@ -46,7 +46,7 @@ own_genres as materialized (
 own_years as materialized (
   select m.year
   from movies as m
-  where :facets like '%year%' and (:year_from::integer is not null or :year_to::integer is not null)
+  where :facets like '%year%' and (:year_from::integer is not null or :year_to::integer is not null or :years::text is not null)
     and (select n.matches <= :most from numbers as n)
     and movie_matches(
       m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
@@ -57,7 +57,7 @@ own_years as materialized (
 own_runtimes as materialized (
   select m.runtime
   from movies as m
-  where :facets like '%runtime%' and (:runtime_from::integer is not null or :runtime_to::integer is not null)
+  where :facets like '%runtime%' and (:runtime_from::integer is not null or :runtime_to::integer is not null or :runtimes::text is not null)
     and (select n.matches <= :most from numbers as n)
     and movie_matches(
       m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,
@@ -204,8 +204,8 @@ counted as (
   ) as y
   union all
   select
-    'runtime', r.low || '..' || r.low + 29, r.movies, l.runtimes_are_estimates,
-    coalesce(:runtime_from, 0) >= r.low and :runtime_to < r.low + 30
+    'runtime', r.low || '..' || least(r.low + 29::bigint, 2147483647), r.movies, l.runtimes_are_estimates,
+    coalesce(:runtime_from, 0) >= r.low and :runtime_to < r.low + 30::bigint
   from limits as l
   cross join lateral (
     select c.runtime / 30 * 30 as low, count(*) * 1.0 as movies

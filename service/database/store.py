@@ -294,16 +294,17 @@ class Store(Generic[Item]):
         if not self._is_of_unique(error):
             return self._resource.to_invalid(error, field)
         values = {at: fields[unique] for at, fields in sent.items() if unique in fields}
-        found = await self.find([*values.values()], statements=self._statements)
-        owners: dict[str, Any] = {
-            f"{at}/{unique}".strip("/"): found.get(value) for at, value in values.items()
+        found: Mapping[Any, Any] = await self.find([*values.values()], statements=self._statements)
+        owners = {
+            at: found[value]
+            for at, value in values.items()
+            if value in found and found[value].id != sent[at].get("id")  # not its own
         }
-        for at, fields in sent.items():  # an item that keeps its own value is right
-            place = f"{at}/{unique}".strip("/")
-            if (owner := owners.get(place)) and owner.id == fields.get("id"):
-                del owners[place]
-        taken = {at: owner for at, owner in owners.items() if owner}
-        return self._make_taken(taken or owners)
+        places = {f"{at}/{unique}".strip("/"): owners.get(at) for at in values}
+        taken = {place: owner for place, owner in places.items() if owner}
+        if not places:  # a trigger has set the value
+            return self._resource.to_invalid(error, field)
+        return self._make_taken(taken or places)
 
     async def find(
         self,

@@ -92,6 +92,9 @@ class Lists:
             page = await self.listing.fetch_page(*terms, waiting, counted)
             if not counted or counted.matches == page.total:
                 break
+        else:  # movies come and go all the time
+            for facet in more["facets"].values():
+                facet["is_estimate"] = True
         if query.filter.title and not page.total:
             suggested = await self.help.suggest(query.filter, waiting)
             more["suggestions"] = [movie.title for movie in suggested]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import MOANA, Client, Start
-from support import Execute, add_movies, get_app, hold, until
+from support import Execute, add_movies, add_trigger, get_app, hold, until
 
 from service.app import POOL
 from service.movies.batches import MAX_MOVIES
@@ -238,3 +238,26 @@ async def test_the_old_form_of_rows_stays(client: Client, execute: Execute) -> N
     await send(client, "PATCH", "/v1/movies/2", {"external_id": None})
     _, body = await send(client, "GET", f"{MOVIES}?sort=id", None)
     assert [each["external_id"] for each in body["movies"]] == [None, None]
+
+
+async def test_an_external_id_that_a_trigger_sets_is_a_422(
+    client: Client, execute: Execute
+) -> None:
+    """No entry is to blame; the error names the rule."""
+    await put(client, named("a:1"))
+    add_movies(execute, "b")
+    add_trigger(execute, "new.external_id := 'a:1'; return new;", "before update")
+    status, problem = await send(client, "PATCH", "/v1/movies/2", {"year": 2001})
+    assert (status, problem["errors"][0]["pointer"]) == (422, "#/external_id")
+
+
+async def test_a_repeat_gets_the_movie_that_its_key_has_created(start: Start) -> None:
+    """Also if two processes get it at once: it is not taken by another movie."""
+    clients = [await start(), await start()]
+    for number in range(40):
+        body, key = named(f"a:{number}"), {"Idempotency-Key": f"{number}"}
+        found = await asyncio.gather(
+            *(send(client, "POST", MOVIES, body, **key) for client in clients * 2)
+        )
+        assert {status for status, _ in found} == {201}
+        assert len({answer["movie"]["id"] for _, answer in found}) == 1
