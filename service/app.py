@@ -34,12 +34,12 @@ from service.expected import load_queries
 from service.genres import GenreCounts, Genres
 from service.movies import routes as movies
 from service.movies.batches import Batches
-from service.movies.filters import SearchHelp
 from service.movies.handlers import Movies
 from service.movies.keys import IdempotentCreates
 from service.movies.lists import Lists
 from service.movies.movie import MOVIES
 from service.movies.restoring import Restores
+from service.movies.search_help import SearchHelp
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
 from service.web.access_log import AccessLog

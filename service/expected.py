@@ -9,7 +9,7 @@ from service.config import Config
 from service.database import cache, clearing, query_files, verification
 from service.database import replicas as replication
 from service.database.query import Expected, Query
-from service.movies import exporting, filters, importing, restoring
+from service.movies import exporting, filters, importing, restoring, search_help
 from service.movies import keys as idempotency
 from service.movies.movie import MOVIES
 
@@ -27,6 +27,7 @@ EXPECTED: Mapping[str, Expected] = {
     **MOVIES.expect_queries(),
     **replication.QUERIES,
     **restoring.QUERIES,
+    **search_help.QUERIES,
     **verification.QUERIES,
 }
 

@@ -11,13 +11,14 @@ from marshmallow import Schema, ValidationError
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.database.paging import Place
 from service.errors import Failure, WrongParameters
-from service.movies.filters import FACETS, SORT_TYPES, SORTS, Filter, Range
+from service.movies.filters import SORT_TYPES, SORTS, Filter, Range
 from service.movies.rules import (
     MAX_EXTERNAL_ID_BYTES,
     MAX_GENRE_BYTES,
     MAX_GENRES,
     MAX_TITLE_BYTES,
 )
+from service.movies.search_help import FACETS
 from service.web.fields import BLANK, BLANKS, find_text_errors
 from service.web.pages import (
     CURSOR,

@@ -9,9 +9,9 @@ from marshmallow.validate import Length
 from service.database.paging import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
 from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, Kind
-from service.movies.filters import FACETS
 from service.movies.parameters import PARAMETERS
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
+from service.movies.search_help import FACETS
 from service.movies.streams import STREAMS
 from service.web.problems import example_json
 from service.web.reference.describe import (

@@ -9,7 +9,7 @@ import pytest
 from conftest import Client
 from support import Execute
 
-from service.movies import filters
+from service.movies import search_help
 
 WORDS, GENRES = ("red", "dark", "love"), ("Drama", "drama", "Comedy", "War", "x,y")
 RUNTIMES, YEARS = (1, 29, 30, 95, 119, 120, 2**31 - 1), (1888, 1989, 1990, 1999, 2000)
@@ -104,7 +104,8 @@ async def test_facets_are_those_of_a_model(client: Client, execute: Execute) -> 
                 name: [(each["value"], each["movies"]) for each in facet["values"]]
                 for name, facet in page["metadata"]["facets"].items()
             }
-            assert found == {name: count(movies, wanted, name) for name in filters.FACETS}, query
+            expected = {name: count(movies, wanted, name) for name in search_help.FACETS}
+            assert found == expected, query
             total = sum(all(has(movie, *each) for each in wanted.items()) for movie in movies)
             assert page["metadata"]["total_records"] == total
             assert len(page["movies"]) == min(total, int(query["page_size"]))
@@ -114,7 +115,7 @@ async def test_estimates_agree_with_the_total(
     client: Client, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are marked; a value has at most the total, or at least if the list is filtered by it."""
-    monkeypatch.setattr(filters, "EXACT_TOTAL", 50)
+    monkeypatch.setattr(search_help, "EXACT_TOTAL", 50)
     execute(
         "insert into movies (title, year, runtime, genres) select 'a', 1980 + n % 25, n % 100 + 1,"
         " '{Drama}' from generate_series(1, 2000) n; analyze movies"

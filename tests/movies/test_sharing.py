@@ -20,7 +20,7 @@ from support import (
 )
 
 from service.app import POOL, RELOAD_QUERIES
-from service.movies.filters import SearchHelp
+from service.movies.search_help import SearchHelp
 
 
 async def test_a_write_is_seen_by_every_list_after_it(start: Start, database: str) -> None:

@@ -1,0 +1,74 @@
+"""What helps to search further: suggested movies, and facets.
+
+Decided in docs/decisions/0017-suggest-searches.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.context import RequestContext
+from service.database.paging import EXACT_TOTAL, Counted
+from service.database.query import Expected
+from service.database.statements import Statements
+from service.errors import Unavailable
+from service.movies.filters import EVERYTHING, NOTHING, Filter
+from service.movies.movie import COLUMN_TYPES, Movie
+
+FACETS = ("genres", "year", "runtime")
+QUERIES: Mapping[str, Expected] = {
+    "suggest_movies": Expected(
+        COLUMN_TYPES, [NOTHING], "listing movies: a search that finds nothing"
+    ),
+    "count_facets": Expected(
+        {"total": int, "in_table": int}
+        | {"facet": str, "value": str, "movies": int, "is_estimate": bool},
+        [{**each, "facets": ",".join(FACETS), "most": 0} for each in (NOTHING, EVERYTHING)],
+        "listing movies: facets",
+    ),
+}
+
+
+class SearchHelp:
+    """Suggests movies and counts facets; `waiting`: the requests that it is for."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._fetch = statements.fetch
+
+    async def suggest(self, wanted: Filter, waiting: Sequence[RequestContext]) -> list[Movie]:
+        """Return up to five movies that match the other filters, the closest titles first.
+
+        The list is empty if the query takes too long, or without a database.
+        """
+        try:
+            rows = await self._fetch(
+                "suggest_movies", wanted.parameters(), expects_timeout=True, waiting=waiting
+            )
+        except Unavailable:
+            return []
+        return [Movie._make(row) for row in rows]
+
+    async def count_facets(
+        self, wanted: Filter, facets: Sequence[str], waiting: Sequence[RequestContext]
+    ) -> tuple[Counted, dict[str, Any]]:
+        """Return what is counted of the list, and its facets as clients see them.
+
+        Genres by their number of movies, decades and half hours in their order.
+        """
+        sent = {**wanted.parameters(), "facets": ",".join(facets), "most": EXACT_TOTAL}
+        rows = await self._fetch("count_facets", sent, waiting=waiting)
+        found: dict[str, Any] = {name: {"is_estimate": False, "values": []} for name in facets}
+        for _, _, facet, value, movies, is_estimate in rows:
+            if facet:
+                found[facet]["is_estimate"] = is_estimate
+                found[facet]["values"].append({"value": value, "movies": movies})
+        for name, facet in found.items():
+            facet["values"].sort(key=_by_movies if name == "genres" else _by_start)
+        return Counted._make(rows[0][:2]), found
+
+
+def _by_movies(value: Mapping[str, Any]) -> tuple[int, str]:
+    return -value["movies"], value["value"]
+
+
+def _by_start(value: Mapping[str, Any]) -> int:
+    return int(value["value"].partition("..")[0])
