@@ -28,14 +28,16 @@ numbers as materialized (
     (select count(*) from matched) as matches,
     (:genres::text is not null or :genres_any::text is not null) as has_own_genres,
     (:year_from::integer is not null or :year_to::integer is not null or :years::text is not null) as has_own_years,
-    (:runtime_from::integer is not null or :runtime_to::integer is not null or :runtimes::text is not null) as has_own_runtimes
+    (:runtime_from::integer is not null or :runtime_to::integer is not null or :runtimes::text is not null)
+    as has_own_runtimes
 ),
 -- The movies of a facet by which the list is filtered; those of the others are those of the list. If the list has more
 -- than `most`, these are even more.
 own_genres as materialized (
   select m.genres
   from movies as m
-  where :facets like '%genres%' and (:genres::text is not null or :genres_any::text is not null)
+  where :facets like '%genres%'
+    and (:genres::text is not null or :genres_any::text is not null)
     and (select n.matches <= :most from numbers as n)
     and movie_matches(
       m, :title, null, null, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
@@ -46,7 +48,8 @@ own_genres as materialized (
 own_years as materialized (
   select m.year
   from movies as m
-  where :facets like '%year%' and (:year_from::integer is not null or :year_to::integer is not null or :years::text is not null)
+  where :facets like '%year%'
+    and (:year_from::integer is not null or :year_to::integer is not null or :years::text is not null)
     and (select n.matches <= :most from numbers as n)
     and movie_matches(
       m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
@@ -57,7 +60,8 @@ own_years as materialized (
 own_runtimes as materialized (
   select m.runtime
   from movies as m
-  where :facets like '%runtime%' and (:runtime_from::integer is not null or :runtime_to::integer is not null or :runtimes::text is not null)
+  where :facets like '%runtime%'
+    and (:runtime_from::integer is not null or :runtime_to::integer is not null or :runtimes::text is not null)
     and (select n.matches <= :most from numbers as n)
     and movie_matches(
       m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,

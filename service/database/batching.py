@@ -6,7 +6,7 @@ in, first out. On an idle service, a statement is sent at the end of the event l
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -71,9 +71,9 @@ def list_contexts(rows: Rows[Result]) -> list[RequestContext]:
     return [row.context for row in rows if row.context]
 
 
-def join_payloads(rows: Rows[Result]) -> str:
-    """Return the payloads of the rows as one JSON array."""
-    return f"[{b','.join([row.payload for row in rows]).decode()}]"
+def join_payloads(payloads: Iterable[bytes]) -> str:
+    """Return the payloads of several rows as one JSON array."""
+    return f"[{b','.join(payloads).decode()}]"
 
 
 class Batcher(Generic[Result]):

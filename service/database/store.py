@@ -18,7 +18,7 @@ import orjson
 
 from service.config import Sharing
 from service.context import RequestContext
-from service.database.batching import Batcher, Rows, list_contexts
+from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected, Row
 from service.database.statements import Statements
 from service.errors import (
@@ -148,8 +148,9 @@ class Store(Generic[Item]):
     """Get, create, update and delete items; every method may raise `Unavailable`.
 
     What must stay true: a change sees the item and its conditions under the lock of its row, so of
-    two changes, the later one is made on top of the earlier one, or refused; of an item that is
-    locked elsewhere, only its own changes wait.
+    two changes, the later one is made on top of the earlier one, or refused. Of an item that is
+    locked elsewhere, only its own changes wait; only those that set a unique value may wait for a
+    transaction elsewhere that sets the same one, with the rows that share their statement.
 
     `reads`: the statements that get items.
     """
@@ -433,7 +434,7 @@ class Store(Generic[Item]):
         **more: bool,
     ) -> list[Row]:
         """Run a write of these payloads, each of which is named by its key in the rows."""
-        sent = {parameter: f"[{b','.join(payloads.values()).decode()}]", **more}
+        sent = {parameter: join_payloads(payloads.values()), **more}
         rows = await self._statements.fetch(
             query, sent, max_affected=len(payloads), waiting=waiting
         )

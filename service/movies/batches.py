@@ -1,6 +1,7 @@
 """Several movies in one request: to create, put, change or delete them, all or each for itself."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from service.errors import (
 )
 from service.movies.handlers import select_versions
 from service.movies.keys import BATCH_KEY, IdempotentCreates
-from service.movies.movie import FIELDS, Movie, movie_json
+from service.movies.movie import ENTITY_TAG, FIELDS, Movie, movie_json
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
@@ -56,7 +57,8 @@ class MovieBatch(JSONObject):
 def _parse_etag(text: str) -> Tag:
     match = TAG.fullmatch(text)
     if not match:
-        raise ValueError('must be the etag of a movie, with its quotes: "\\"7-1\\""')
+        example = json.dumps(ENTITY_TAG % (7, 1))
+        raise ValueError(f"must be the etag of a movie, with its quotes: {example}")
     return Tag(bool(match[1]), match[2])
 
 
@@ -76,7 +78,7 @@ ETAG = JSONField(
     optional=True,
     pattern=f"^{TAG.pattern}$",
     description="the one that you have; 412 if the movie has changed since",
-    examples=['"7-1"'],
+    examples=[ENTITY_TAG % (7, 1)],
 )
 
 

@@ -88,7 +88,7 @@ class IdempotentCreates:
     async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response]:
         fetched = await self._statements.fetch(
             query,
-            {"requests": join_payloads(rows)},
+            {"requests": join_payloads([row.payload for row in rows])},
             is_repeatable=True,  # if the first attempt was committed, the keys are used
             max_affected=len(rows),
             waiting=list_contexts(rows),

@@ -136,5 +136,6 @@ def _encode(
 def _respond(
     request: web.Request, query: ListQuery, page: EncodedPage, cache_seconds: int = 0
 ) -> web.StreamResponse:
-    headers = {"Link": make_link(request, query, page), "Vary": "Accept, Accept-Encoding"}
+    link = make_link(request, query, page, only_first=["facets"])
+    headers = {"Link": link, "Vary": "Accept, Accept-Encoding"}
     return cacheable_response(request, page.content, headers, cache_seconds)

@@ -9,6 +9,7 @@ from marshmallow.validate import Length
 from service.database.paging import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
 from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, Kind
+from service.movies.movie import ENTITY_TAG
 from service.movies.parameters import PARAMETERS
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
 from service.movies.search_help import FACETS
@@ -127,7 +128,7 @@ CREATE_MOVIE = Operation(
     status=201,
 )
 _EXAMPLE = make_example(MovieOutput())
-_CHANGED = {"id": 7, "etag": '"7-1"'}
+_CHANGED = {"id": 7, "etag": ENTITY_TAG % (7, 1)}
 _CHANGE_PROBLEMS = ("not-found", "precondition-failed", "precondition-required")
 _RESULTS = [
     {"status": 200, "movie": _EXAMPLE},

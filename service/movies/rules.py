@@ -9,7 +9,7 @@ from unicodedata import normalize
 from marshmallow import ValidationError
 
 from service.database import MAX_INTEGER
-from service.movies.movie import READ_ONLY
+from service.movies.movie import ENTITY_TAG, READ_ONLY
 from service.web.fields import (
     BLANK,
     BLANKS,
@@ -157,5 +157,5 @@ MovieOutput = make_schema(  # as responses have it
     version=field("read-only; increases by 1 with every change", 1, minimum=1, readOnly=True),
     created_at=time_field("read-only; RFC 3339, in UTC", readOnly=True),
     updated_at=time_field("read-only; the time of the last change", readOnly=True),
-    etag=field("read-only; what `If-Match` takes", '"7-1"', readOnly=True),
+    etag=field("read-only; what `If-Match` takes", ENTITY_TAG % (7, 1), readOnly=True),
 )

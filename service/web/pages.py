@@ -1,6 +1,6 @@
 """A page of a list: its parameters, its JSON with metadata, and links to the pages around it."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from service.web.query_strings import MAX_PARAMETER_BYTES, QueryParameter, numbe
 from service.web.responses import encode_json, make_content
 
 MAX_PAGE_SIZE = 100
+PLACE = ("page", "cursor")  # the parameters that say where a page begins
 DEFAULT_PAGE_SIZE = 20
 
 
@@ -110,11 +111,16 @@ def encode_page(
     return EncodedPage(content, previous_cursor, next_cursor, last_page)
 
 
-def make_link(request: web.Request, query: PageQuery, page: EncodedPage) -> str:
-    """Return the header `Link` (RFC 8288), with the parameters as the client wrote them."""
+def make_link(
+    request: web.Request, query: PageQuery, page: EncodedPage, only_first: Sequence[str] = ()
+) -> str:
+    """Return the header `Link` (RFC 8288), with the parameters as the client wrote them.
+
+    `only_first`: parameters for the whole list, which only the link to the first page keeps.
+    """
     current, last_page = query.page_number or 1, page.last_page
-    url = _remove_place(request.path_qs)
-    other = _remove_place(request.path_qs, "facets")  # which are not counted again
+    url = _remove_parameters(request.path_qs, PLACE)
+    other = _remove_parameters(request.path_qs, [*PLACE, *only_first])
     links = {
         "first": url,
         "prev": _make_target(
@@ -137,11 +143,11 @@ def _make_target(
     return f"{url}{separator}cursor={cursor}" if cursor else None
 
 
-def _remove_place(target: str, *names: str) -> str:
-    """Remove page, cursor and fragment, which a request target should not have (RFC 9112, 3.2).
+def _remove_parameters(target: str, names: Sequence[str]) -> str:
+    """Remove these parameters; and the fragment, which no request target has (RFC 9112, 3.2).
 
     yarl quotes the query anew, so that no value can end the link.
     """
     url = URL(target, encoded=True).with_fragment(None)
-    pairs = [pair for pair in url.query.items() if pair[0] not in ("page", "cursor", *names)]
+    pairs = [pair for pair in url.query.items() if pair[0] not in names]
     return str(url.with_query(pairs))
