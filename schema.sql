@@ -843,11 +843,10 @@ declare
     from pg_attribute as a
     where a.attrelid = 'movies'::regclass and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
   );
+  restored movies;
+  restored_ids bigint[] := '{}';
 begin
-  -- One after the other: otherwise, one that has seen a deletion could insert the movie after another one has restored
-  -- it and somebody has deleted it again, and there would be two movies of the same version.
-  perform pg_advisory_xact_lock(hashtextextended('restore_movies', 0));
-  return query execute format(
+  for restored in execute format(
     'insert into movies as m (%1$s)
     overriding system value
     select %1$s
@@ -863,6 +862,7 @@ begin
     ) as r
     where last.movie is not null and ($2 is null or last.transaction = $2)
       and not exists (select from movies as o where o.id = r.id)
+    order by r.id
     on conflict do nothing
     returning m.*',
     names
@@ -871,7 +871,22 @@ begin
     coalesce(
       ids, array(select d.movie_id from movie_changes as d where d.transaction = deleted_by and d.kind = 'deleted')
     ),
-    deleted_by;
+    deleted_by
+  loop
+    restored_ids := restored_ids || restored.id;
+    return next restored;
+  end loop;
+  -- The insert has seen the last deletion of its snapshot. Since then, other sessions may have restored the movie and
+  -- deleted it again: then there would be two movies of the same version.
+  if exists (
+    select
+    from movies as m
+    join movie_changes as c on c.movie_id = m.id and c.kind = 'deleted' and c.version >= m.version
+    where m.id = any (restored_ids)
+  ) then
+    raise exception using
+      errcode = 'serialization_failure', message = 'a movie was restored and deleted again meanwhile: restore again';
+  end if;
 end
 $_$;
 

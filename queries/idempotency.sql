@@ -7,21 +7,24 @@
 -- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- Creates a movie for each unused key, and stores the key with the movie. A key may occur only once in
 -- `requests`. A request returns no row if its key was used before, or if another session holds the lock
--- of the key now. Waiting for that lock would delay all requests that share the statement.
+-- of the key or of the external id now. Waiting for that lock would delay all requests that share the statement.
+-- The outcome is `created`, or `taken`: the movie with this id has the external id; then the key is not stored.
 -- If another session commits a key after this statement has taken its snapshot, the primary key refuses
 -- the whole statement, and no movie is created.
 with new as materialized (
   select
-    nextval('movies_id_seq') as id,
+    case when o.id is null then nextval('movies_id_seq') end as id, o.id as owner,
     r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres, r.external_id
   from jsonb_to_recordset(:requests) as r (
     position bigint, key text, fingerprint text,
     title text, year integer, runtime integer, genres text[], external_id text
   )
+  left join movies as o on o.external_id = r.external_id
   where not exists (
       select from idempotency_keys as k where k.key = r.key and k.expires_at > now()
     )
     and pg_try_advisory_xact_lock(hashtextextended(r.key, 0))
+    and (r.external_id is null or pg_try_advisory_xact_lock(hashtextextended(r.external_id, 0))) -- as put_movies
 ),
 expired as (
   delete from idempotency_keys as k
@@ -34,7 +37,7 @@ created as (
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
-  order by n.external_id -- as in create_movies
+  where n.owner is null
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 stored as (
@@ -47,8 +50,9 @@ stored as (
 )
 -- If a trigger prevents the insert of a movie, its id is null and its key is not stored.
 select
-  pg_current_xact_id()::text::bigint as transaction, n.position, n.fingerprint,
-  c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
+  pg_current_xact_id()::text::bigint as transaction, n.position,
+  case when n.owner is null then 'created' else 'taken' end as outcome, coalesce(n.owner, c.id) as id,
+  c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
 from new as n
 left join created as c on c.id = n.id;
 
@@ -75,8 +79,9 @@ for key share of k;
 -- set: gin_pending_list_limit = 64kB
 -- \set key '\'a\'' \set fingerprint '\'f\''
 -- \set movies '\'[{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- POST /v1/movies/batch with an Idempotency-Key: creates all movies if the key is unused, and stores the key
--- with all of them. If not, it returns no row. For the lock of the key, see create_movies_once.
+-- POST /v1/movies/batch with an Idempotency-Key: creates all movies if the key is unused and no external id is taken, and
+-- stores the key with all of them. If the key was used, or a lock is held, it returns no row. For locks and the outcome
+-- see create_movies_once.
 with unused as materialized (
   select :key::text as key
   where not exists (
@@ -90,20 +95,29 @@ expired as (
   where k.key = u.key and k.expires_at <= now()
   returning k.key
 ),
-new as materialized (
+checked as materialized (
   select
-    nextval('movies_id_seq') as id,
-    u.key, n.position, n.title, n.year, n.runtime, n.genres, n.external_id
+    u.key, o.id as owner,
+    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) as is_free,
+    n.position, n.title, n.year, n.runtime, n.genres, n.external_id
   from unused as u
   cross join jsonb_to_recordset(:movies)
     as n (position bigint, title text, year integer, runtime integer, genres text[], external_id text)
+  left join movies as o on o.external_id = n.external_id
+),
+new as materialized (
+  select
+    nextval('movies_id_seq') as id,
+    c.key, c.position, c.title, c.year, c.runtime, c.genres, c.external_id
+  from checked as c
+  where not exists (select from checked as a where a.owner is not null or not a.is_free)
 ),
 created as (
   insert into movies (id, title, year, runtime, genres, external_id)
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
-  order by n.external_id, n.position -- as in create_movies
+  order by n.position
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 stored as (
@@ -118,10 +132,13 @@ stored as (
   having bool_and(c.id is not null)
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, n.position, :fingerprint::text as fingerprint,
-  c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
-from new as n
-left join created as c on c.id = n.id;
+  pg_current_xact_id()::text::bigint as transaction, k.position,
+  case when k.owner is null then 'created' else 'taken' end as outcome, coalesce(k.owner, c.id) as id,
+  c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
+from checked as k
+left join new as n on n.position = k.position
+left join created as c on c.id = n.id
+where (select bool_and(a.is_free) from checked as a);
 
 -- name: get_batch_response(key)
 -- \set key '\'a\''

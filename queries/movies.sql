@@ -40,7 +40,6 @@ created as (
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
-  order by n.external_id -- two batches with the same ones wait for each other in this order
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 )
 select
@@ -52,102 +51,102 @@ join new as n on n.id = c.id;
 -- name: put_movies(movies, all_or_none)
 -- set: gin_pending_list_limit = 64kB
 -- \set all_or_none false
--- \set movies '\'[{"position": 0, "replace": true, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
+-- \set movies '\'[{"number": 0, "replace": true, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
 -- Creates each movie, or, with `replace`, gives the movie that has its external id these fields; each external id may
--- occur once. Returns the outcome for each `position`: created, changed, equal (nothing was written), or taken (without
--- `replace`); and the movie. The outcome is null if nothing was done: another session holds the lock of the movie's row
--- or creates a movie with this external id, and the service sends the movie again. Waiting would delay all requests that
--- share the statement. With `all_or_none`, nothing is done for any movie if it cannot be done for all.
--- `position` is a number that the service computes from the external id, and also names the lock of that id. psql and
--- imports do not take this lock: if they create a movie with the same external id, the unique index refuses the statement.
+-- occur once. Returns for each `number` the outcome:
+--   created, changed, or equal, and nothing was written;
+--   taken: without `replace`, and the movie with this id has the external id;
+--   locked: another session has locked the movie's row, or creates a movie with this external id; the service sends the
+--   movie again. Waiting would delay all requests that share the statement.
+-- A movie that is to be created or changed and has nulls was not written, because a trigger of yours has prevented it.
+-- With `all_or_none`, none is written if one is taken or locked; these have nulls then, too.
+-- Each external id that the service sets has a lock. psql and imports do not take it: for them, the unique index waits.
 with new as materialized (
-  select n.position, n.replace, n.title, n.year, n.runtime, n.genres, n.external_id
+  select n.number, n.replace, n.title, n.year, n.runtime, n.genres, n.external_id
   from jsonb_to_recordset(:movies) as n (
-    position bigint, replace boolean,
+    number bigint, replace boolean,
     title text, year integer, runtime integer, genres text[], external_id text
   )
 ),
 known as materialized (
   select
-    m.id, m.external_id,
-    n.replace and (m.title, m.year, m.runtime, m.genres) is distinct from (n.title, n.year, n.runtime, n.genres) as differs
+    n.number, m.id,
+    (m.title, m.year, m.runtime, m.genres) is distinct from (n.title, n.year, n.runtime, n.genres) as differs
   from new as n
   join movies as m on m.external_id = n.external_id
 ),
 free as materialized (
   select m.id, m.external_id
   from movies as m
-  where m.id in (select k.id from known as k where k.differs)
+  where m.id in (select k.id from new as n join known as k on k.number = n.number where n.replace and k.differs)
   for update skip locked
 ),
 checked as materialized (
   select
-    n.position, k.id,
+    n.number, k.id,
     case
-      when k.id is null then pg_try_advisory_xact_lock(n.position)
-      when k.differs then f.id is not null
-      else true
-    end as is_free
+      when k.id is null and n.external_id is null then 'created'
+      when k.id is null and pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) then 'created'
+      when k.id is null then 'locked'
+      when not n.replace then 'taken'
+      when not k.differs then 'equal'
+      when f.id is null then 'locked'
+      else 'changed'
+    end as outcome
   from new as n
-  left join known as k on k.external_id = n.external_id
+  left join known as k on k.number = n.number
   left join free as f on f.id = k.id and f.external_id = n.external_id
 ),
 going as materialized (
-  select c.position, c.id
+  select c.number, c.outcome, coalesce(c.id, nextval('movies_id_seq')) as id
   from checked as c
-  where c.is_free
-    and (not :all_or_none or (select bool_and(a.is_free) from checked as a))
+  where c.outcome in ('created', 'changed')
+    and (not :all_or_none or not exists (select from checked as a where a.outcome in ('taken', 'locked')))
+  order by c.number -- so are the ids
 ),
 created as (
-  insert into movies (title, year, runtime, genres, external_id)
-  select n.title, n.year, n.runtime, n.genres, n.external_id
+  insert into movies (id, title, year, runtime, genres, external_id)
+  overriding system value
+  select g.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from going as g
-  join new as n on n.position = g.position
-  where g.id is null
-  order by n.external_id
+  join new as n on n.number = g.number
+  where g.outcome = 'created'
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 changed as (
   update movies as m
   set (title, year, runtime, genres) = (n.title, n.year, n.runtime, n.genres)
   from going as g
-  join new as n on n.position = g.position
-  join known as k on k.id = g.id
+  join new as n on n.number = g.number
   where m.id = g.id
-    and k.differs
+    and g.outcome = 'changed'
   returning m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 ),
 done as (
-  select
-    'created' as outcome,
-    c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
+  select c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
   from created as c
   union all
-  select
-    'changed',
-    c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
+  select c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
   from changed as c
   union all
-  select
-    case when n.replace then 'equal' else 'taken' end,
-    m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
-  from known as k
-  join new as n on n.external_id = k.external_id
-  join movies as m on m.id = k.id
-  where not k.differs
+  select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
+  from checked as c
+  join movies as m on m.id = c.id
+  where c.outcome in ('equal', 'taken')
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, n.position, d.outcome,
+  pg_current_xact_id()::text::bigint as transaction, c.number, c.outcome,
   d.id, d.title, d.year, d.runtime, d.genres, d.external_id, d.version, d.created_at, d.updated_at
-from new as n
-left join done as d on d.external_id = n.external_id;
+from checked as c
+left join going as g on g.number = c.number
+left join done as d on d.id = coalesce(g.id, c.id);
 
 -- name: restore_movie(id)
 -- set: gin_pending_list_limit = 64kB
 -- \set id 1
 -- Brings a deleted movie back as it was, by the function restore_movies. If it does not, there are nulls, and the reasons:
 -- is_on: of the feed, which keeps deleted movies. is_there: there is a movie with this id. owner: the movie that has its
--- external id by now. is_kept: the feed has the movie, so another session may be restoring it. was_used: there was a movie
+-- external id by now. is_kept: the feed has the movie, so another session has just restored it. was_used: there was a movie
 -- with this id, as far as that is known: once the feed has cleared changes, each id that was given out counts as used.
 with restored as materialized (
   select r.id, r.title, r.year, r.runtime, r.genres, r.external_id, r.version, r.created_at, r.updated_at
@@ -180,36 +179,47 @@ left join restored as r on true;
 -- set: gin_pending_list_limit = 64kB
 -- \set all_or_none false
 -- \set updates '\'[{"id": 1, "fields": {"title": "Moana", "genres": ["animation", "adventure"]}, "versions": [1]}]\''
--- A field that is missing stays unchanged, and null removes an optional one. Each id may occur once. An id
--- that does not exist returns no row. `locked`: another session holds the row's lock, so the movie was not
--- changed, and the service sends the change again. Waiting for the lock would delay all requests that share
--- the statement. The trigger zzz_movies_keep_version sets version and updated_at.
--- Conditions are checked after the row is locked: the version is one of `versions` and none of
--- `other_than`, and the movie has not changed since `unmodified_since` (to the second). If a condition does
--- not hold, the movie is not changed and `done` is false. It is null if they hold, but the movie was not changed:
--- a trigger of yours has prevented it, which the service reports as a fault.
--- With `all_or_none`, no movie is changed unless all of them exist, are free, and meet their conditions.
+-- A field that is missing stays unchanged, and null removes an optional one. Each id may occur once. The trigger
+-- zzz_movies_keep_version sets version and updated_at. Returns for each id that was sent (`number`) the outcome:
+--   changed;
+--   missing: there is no movie with this id;
+--   failed: a condition does not hold: the version is one of `versions` and none of `other_than`, and the movie has not
+--   changed since `unmodified_since` (to the second). Conditions are checked after the row is locked;
+--   taken: the movie with this id has the external id that is to be set;
+--   locked: another session has locked the row, or sets the same external id; the service sends the change again.
+--   Waiting would delay all requests that share the statement.
+-- For nulls and `all_or_none` see put_movies.
 with changes as materialized (
-  select c.id, c.fields, c.versions, c.other_than, c.unmodified_since
+  select c.id, c.fields, c.fields ->> 'external_id' as external_id, c.versions, c.other_than, c.unmodified_since
   from jsonb_to_recordset(:updates)
     as c (
       id bigint, fields jsonb, versions integer[], other_than integer[], unmodified_since timestamptz
     )
 ),
 free as materialized (
-  select m.id, m.version, m.updated_at
+  select m.id, m.external_id, m.version, m.updated_at
   from movies as m
   where m.id in (select c.id from changes as c)
   for update skip locked
 ),
 checked as materialized (
   select
-    f.id,
-    (c.versions is null or f.version = any (c.versions))
-    and (c.other_than is null or f.version <> all (c.other_than))
-    and (c.unmodified_since is null or date_trunc('second', f.updated_at) <= c.unmodified_since) as holds
+    c.id, o.id as owner,
+    case
+      when m.id is null then 'missing'
+      when f.id is null then 'locked'
+      when f.version <> all (c.versions) then 'failed'
+      when f.version = any (c.other_than) then 'failed'
+      when date_trunc('second', f.updated_at) > c.unmodified_since then 'failed'
+      when o.id is not null then 'taken'
+      when c.external_id is distinct from f.external_id
+        and not pg_try_advisory_xact_lock(hashtextextended(c.external_id, 0)) then 'locked'
+      else 'changed'
+    end as outcome
   from changes as c
-  join free as f on f.id = c.id
+  left join movies as m on m.id = c.id
+  left join free as f on f.id = c.id
+  left join movies as o on o.external_id = c.external_id and o.id <> c.id
 ),
 updated as (
   update movies as m
@@ -220,27 +230,22 @@ updated as (
   from changes as c
   join checked as k on k.id = c.id
   where m.id = k.id
-    and k.holds
-    and (
-      not :all_or_none
-      or not exists (select from changes as a left join checked as h on h.id = a.id where h.holds is not true)
-    )
+    and k.outcome = 'changed'
+    and (not :all_or_none or not exists (select from checked as a where a.outcome <> 'changed'))
   returning m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, k.id is null as locked,
-  case when u.id is not null then true when not k.holds then false end as done,
-  m.id, u.title, u.year, u.runtime, u.genres, u.external_id, u.version, u.created_at, u.updated_at
-from changes as c
-join movies as m on m.id = c.id
-left join checked as k on k.id = c.id
-left join updated as u on u.id = c.id;
+  pg_current_xact_id()::text::bigint as transaction, k.id as number, k.outcome,
+  case when k.outcome = 'taken' then k.owner else u.id end as id,
+  u.title, u.year, u.runtime, u.genres, u.external_id, u.version, u.created_at, u.updated_at
+from checked as k
+left join updated as u on u.id = k.id;
 
 -- name: delete_movies(deletions, all_or_none)
 -- set: gin_pending_list_limit = 64kB
 -- \set all_or_none false
 -- \set deletions '\'[{"id": 1, "versions": [1, 2]}, {"id": 2}]\''
--- Returns the deleted movies. For missing ids, conditions, `done`, `locked` and `all_or_none` see update_movies.
+-- Returns the deleted movies: the outcome `deleted`, or missing, failed or locked, as for update_movies.
 with deletions as materialized (
   select d.id, d.versions, d.other_than, d.unmodified_since
   from jsonb_to_recordset(:deletions)
@@ -254,29 +259,29 @@ free as materialized (
 ),
 checked as materialized (
   select
-    f.id,
-    (d.versions is null or f.version = any (d.versions))
-    and (d.other_than is null or f.version <> all (d.other_than))
-    and (d.unmodified_since is null or date_trunc('second', f.updated_at) <= d.unmodified_since) as holds
+    d.id,
+    case
+      when m.id is null then 'missing'
+      when f.id is null then 'locked'
+      when f.version <> all (d.versions) then 'failed'
+      when f.version = any (d.other_than) then 'failed'
+      when date_trunc('second', f.updated_at) > d.unmodified_since then 'failed'
+      else 'deleted'
+    end as outcome
   from deletions as d
-  join free as f on f.id = d.id
+  left join movies as m on m.id = d.id
+  left join free as f on f.id = d.id
 ),
 deleted as (
   delete from movies as m
   using checked as k
   where m.id = k.id
-    and k.holds
-    and (
-      not :all_or_none
-      or not exists (select from deletions as a left join checked as h on h.id = a.id where h.holds is not true)
-    )
+    and k.outcome = 'deleted'
+    and (not :all_or_none or not exists (select from checked as a where a.outcome <> 'deleted'))
   returning m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, k.id is null as locked,
-  case when x.id is not null then true when not k.holds then false end as done,
-  m.id, x.title, x.year, x.runtime, x.genres, x.external_id, x.version, x.created_at, x.updated_at
-from deletions as d
-join movies as m on m.id = d.id
-left join checked as k on k.id = d.id
-left join deleted as x on x.id = d.id;
+  pg_current_xact_id()::text::bigint as transaction, k.id as number, k.outcome,
+  x.id, x.title, x.year, x.runtime, x.genres, x.external_id, x.version, x.created_at, x.updated_at
+from checked as k
+left join deleted as x on x.id = k.id;

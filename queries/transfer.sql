@@ -57,10 +57,15 @@ from jsonb_to_recordset(:movies)
 -- \set movies '\'[{"title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"], "external_id": "imdb:tt3521164"}]\''
 -- For `import --update`: creates the movies whose external ids are not there, and changes those that differ; the others
 -- are not written. Returns how many were created and changed. If another session has created one of them meanwhile, the
--- insert waits for its commit and then changes that one.
-with new as materialized (
+-- insert waits for its commit and then changes that one. Two updates at once could wait for each other, so an advisory
+-- lock, held until the update ends, lets one after the other run.
+with locked as materialized (
+  select pg_advisory_xact_lock(hashtextextended('put_imported_movies', 0))
+),
+new as materialized (
   select n.title, n.year, n.runtime, n.genres, n.external_id
-  from jsonb_to_recordset(:movies)
+  from locked as l
+  cross join jsonb_to_recordset(:movies)
     as n (title text, year integer, runtime integer, genres text[], external_id text)
 ),
 written as (

@@ -187,7 +187,7 @@ def _make_routes(
             Movies(store, creates, bodies, require_if_match=server.require_if_match),
             lists,
             Batches(store, creates, bodies, access, server.require_if_match),
-            Restores(statements),
+            Restores(store, statements),
         ),
         *changes.make_routes(Changes(feed, cycle) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),

@@ -148,22 +148,14 @@ class NotFound(CatalogueError):
 
 
 class Taken(CatalogueError):
-    """Another item has this value of the field that no two items have in common.
-
-    `owners`: JSON Pointers to the values in the body, each with the id of the item that has it;
-    None: it had it a moment ago.
-    """
+    """Another item, `owner`, has this value of the field that no two items have in common."""
 
     problem = Problem("external-id-taken", "External id taken", 409)
     detail = "the movie 7 has this external_id"
 
-    def __init__(self, noun: str, field: str, owners: Mapping[str, int | None]) -> None:
-        had = f"another {noun} had {{}} a moment ago"
-        names = {
-            at: f"the {noun} {owner} has {{}}" if owner else had for at, owner in owners.items()
-        }
-        super().__init__(next(iter(names.values())).format(f"this {field}"))
-        self.failures = [Failure(at, name.format("it")) for at, name in names.items()]
+    def __init__(self, noun: str, field: str, owner: int) -> None:
+        super().__init__(f"the {noun} {owner} has this {field}")
+        self.failures = [Failure(field, f"the {noun} {owner} has it")]
 
 
 CHALLENGE = 'Bearer realm="movie catalogue"'  # RFC 6750, 3
@@ -255,7 +247,7 @@ class Unavailable(CatalogueError):
 
 
 class Contended(Unavailable):
-    """A statement was rolled back: a lock timeout, a deadlock, or the statement timeout."""
+    """Another session holds a lock, or the statement timed out: nothing was written."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, Refusal.STATEMENT_TIMEOUT)

@@ -23,7 +23,7 @@ from service.telemetry import logs
 
 KINDS = {"id": "id", "owner": "id", "movie_id": "id", "change": "change", "last_id": "change"}
 KINDS |= {"transaction": "transaction", "last_transaction": "transaction"}
-KINDS |= {"now": "time", "changed_at": "time"}
+KINDS |= {"now": "time", "changed_at": "time", "number": "id"}
 SAMPLES = {
     "show_transaction": ["transaction", "now"],
     "expire_keys": ["key"],

@@ -27,6 +27,7 @@ MAX_ROWS = 128
 # refused at once.
 MAX_WAITING = 1000
 MAX_WAITING_FOR_KEY = 100
+ALONE_MAX_S = 1.0  # for the rows of a statement that failed, one after the other
 MAX_BYTES = 1_048_576  # of the payloads of one statement, or one larger payload
 # With `takes_all`, a statement still takes only half of so many rows: then the database works
 # while the event loop responds. One list for 64 clients: 4,070 responses/s, 3,320 with all rows.
@@ -44,8 +45,9 @@ class SharedRow(Generic[Result]):
 
 
 Rows = Sequence[SharedRow[Result]]
-Run = Callable[[Rows[Result]], Awaitable[Mapping[int, Result]]]
-Outcome = Mapping[int, Result] | Exception
+Results = Mapping[int, Result | Exception | None]  # of rows, by key
+Run = Callable[[Rows[Result]], Awaitable[Results[Result]]]
+Outcome = Results[Result] | Exception
 
 
 def count_rows(sizes: Sequence[int], last_rows: int, max_rows: int, *, takes_all: bool) -> int:
@@ -84,8 +86,8 @@ class Batcher(Generic[Result]):
     one row is under way; a row is sent again only if its first statement was rolled back, or is
     `is_repeatable`.
 
-    `run` executes a statement for some rows and returns the results by key; a key without a
-    result gives None. `exclusive`: a key may be in one running statement only, once.
+    `run` executes a statement for some rows and returns the results, or errors, by key; a key
+    without a result gives None. `exclusive`: a key may be in one running statement only, once.
     `is_repeatable`: a row may be executed twice. `rows_metric`: of the rows of each shared
     statement. `takes_all`: all rows have the same result (`count_rows`).
     """
@@ -227,12 +229,19 @@ class Batcher(Generic[Result]):
         return self._is_repeatable and not isinstance(error, Unavailable)
 
     async def _send_alone(self, rows: Rows[Result]) -> None:
-        """Send each row alone, once; after an `Unavailable`, the others get it, too."""
-        # Otherwise a request could wait for the timeouts of all rows before its own.
+        """Send each row alone, once; after an `Unavailable`, the others get it, too.
+
+        A `Contended` is only for its row, unless so many wait for a lock that time is up.
+        """
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + ALONE_MAX_S
         for row in rows:
             if not row.result.done():
                 outcome = await self._send([row])
-                _return_to_requests(rows if isinstance(outcome, Unavailable) else [row], outcome)
+                is_for_all = isinstance(outcome, Unavailable) and (
+                    not isinstance(outcome, Contended) or loop.time() > give_up
+                )
+                _return_to_requests(rows if is_for_all else [row], outcome)
 
 
 def _return_to_requests(rows: Rows[Result], outcome: Outcome[Result]) -> None:
@@ -242,4 +251,8 @@ def _return_to_requests(rows: Rows[Result], outcome: Outcome[Result]) -> None:
             row.result.set_exception(outcome)
     else:
         for row in waiting:
-            row.result.set_result(outcome.get(row.key))
+            result = outcome.get(row.key)
+            if isinstance(result, Exception):
+                row.result.set_exception(result)
+            else:
+                row.result.set_result(result)

@@ -15,6 +15,7 @@ from time import monotonic
 import aiopg
 import psycopg2
 import structlog
+from psycopg2.errors import LockNotAvailable
 
 from service.context import RequestContext
 from service.database.driver_errors import CONTENDED, OUTDATED, describe_error, translate_error
@@ -32,7 +33,7 @@ from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed,
 
 RowLists = AsyncGenerator[list[Row]]
 
-SHARED_LOCK_TIMEOUT_MS = 250  # of a shared write; its rows are then sent alone
+LOCK_TIMEOUT_MS = 250  # of a write, which is then sent again: it does not keep its connection
 # How long PostgreSQL may take to report a timeout; while a commit waits for a standby, it does not.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
@@ -102,8 +103,8 @@ class Statements:
 
         If its connection breaks, a read is run once more on a new one; so is a write that
         `is_repeatable`. For other writes it is unknown whether they were executed.
-        `max_affected`: a statement that changes more rows is refused. If this is more than 1 and
-        requests share the statement, it waits for a lock for at most `SHARED_LOCK_TIMEOUT_MS`.
+        `max_affected`: a statement that changes more rows is refused. It waits for a lock for at
+        most `LOCK_TIMEOUT_MS`, and is `Contended` then.
         `timeout`: in seconds, in place of the query's own and of `statement_timeout`; with
         `expects_timeout`, it is neither logged nor counted as a failure.
         `waiting`: the requests that wait for it, for logs; they get its transaction.
@@ -111,13 +112,7 @@ class Statements:
         """
         query = self.queries[name]
         may_repeat = is_repeatable or (query.is_read_only and self.repeats_reads)
-        execution = self._prepare(
-            query,
-            max_affected,
-            timeout,
-            is_shared=len(waiting) != 1,  # without requests, it is not known: as several
-            expects_timeout=expects_timeout,
-        )
+        execution = self._prepare(query, max_affected, timeout, expects_timeout=expects_timeout)
         try:
             try:
                 rows = await self._run(query, execution, parameters, waiting)
@@ -204,7 +199,6 @@ class Statements:
         max_affected: int | None,
         timeout: float | None,
         *,
-        is_shared: bool,
         expects_timeout: bool,
     ) -> Execution:
         """Return how to run the statement: the settings in front of it, and its time."""
@@ -213,8 +207,7 @@ class Statements:
         preamble = query.build_preamble(limit, DEFAULTS if query.is_read_only else WRITE_DEFAULTS)
         if max_affected is not None:
             preamble += limit_affected(max_affected)
-            if max_affected > 1 and is_shared:
-                preamble += f"set local lock_timeout = {SHARED_LOCK_TIMEOUT_MS}; "
+            preamble += f"set local lock_timeout = {LOCK_TIMEOUT_MS}; "
         driver_timeout = limit + SILENCE_MAX_S if limit else UNLIMITED_S
         return Execution(preamble, driver_timeout, expects_timeout=expects_timeout)
 
@@ -282,7 +275,9 @@ class Statements:
     ) -> CatalogueError:
         """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
         translated, reason = translate_error(query, error), describe_error(error)
-        if execution.expects_timeout and isinstance(error, CONTENDED):
+        # A write that waits for a lock is sent again; the line of a request that gives up has this.
+        will_repeat = isinstance(error, LockNotAvailable) and not query.is_read_only
+        if will_repeat or (execution.expects_timeout and isinstance(error, CONTENDED)):
             return translated
         if not isinstance(translated, RuleBroken):
             self.metrics.get_statement(query.name).failures.inc()

@@ -4,13 +4,11 @@ Requests for the same operation that arrive together share one statement (`batch
 """
 
 import asyncio
-import hashlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum, auto
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -36,7 +34,7 @@ from service.errors import (
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-LOCK_RETRY_S = 0.02  # while another session holds the lock of an item
+LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
 
 
 @dataclass(frozen=True)
@@ -61,25 +59,24 @@ class Resource(Generic[Item]):
 
     def expect_queries(self, *, updates: bool = True) -> dict[str, Expected]:
         """Return what the store expects of its queries."""
-        changed = {"transaction": int, "locked": bool, "done": bool, **self.columns}
         created = {"transaction": int, "position": int, **self.columns}
-        put = {"transaction": int, "position": int, "outcome": str, **self.columns}
+        written = {"transaction": int, "number": int, "outcome": str, **self.columns}
         noun, table, unique = self.noun, self.table, self.unique
         write = partial(Expected, writes=True)
         both = {"all_or_none": False}
         expected = {
             f"get_{table}": Expected(self.columns, [{"ids": "{}"}], f"GET a {noun}"),
             f"create_{table}": write(created, [{table: "[]"}], f"POST a {noun}"),
-            f"delete_{table}": write(changed, [{"deletions": "[]", **both}], f"DELETE a {noun}"),
+            f"delete_{table}": write(written, [{"deletions": "[]", **both}], f"DELETE a {noun}"),
         }
         if updates:
             used_by = f"PATCH and PUT a {noun}"
-            expected[f"update_{table}"] = write(changed, [{"updates": "[]", **both}], used_by)
+            expected[f"update_{table}"] = write(written, [{"updates": "[]", **both}], used_by)
         if unique:
             used_by = f"GET {table} by {unique}"
             expected[f"find_{table}"] = Expected(self.columns, [{f"{unique}s": "[]"}], used_by)
             used_by = f"PUT {table} by {unique}"
-            expected[f"put_{table}"] = write(put, [{table: "[]", **both}], used_by)
+            expected[f"put_{table}"] = write(written, [{table: "[]", **both}], used_by)
         return expected
 
     def to_invalid(self, broken: RuleBroken, field: str = "") -> Invalid:
@@ -118,39 +115,36 @@ class Change(NamedTuple):
         return orjson.dumps(payload)
 
 
-class NoneChanged(Exception):
-    """Of several items, some could not be changed, so none was; `errors`: of these, by id."""
+class Written(NamedTuple, Generic[Item]):
+    """An item, and what became of it: created, changed, deleted, or equal: it was so already."""
+
+    outcome: str
+    item: Item
+
+
+class NoneWritten(Exception):
+    """Of several items, some could not be written, so none was; `errors`: of these, by place."""
 
     def __init__(self, errors: Mapping[int, CatalogueError]) -> None:
         super().__init__()
         self.errors = errors
 
 
-class Put(NamedTuple, Generic[Item]):
-    """An item with a unique field, and what became of it."""
+class Write(NamedTuple):
+    """A row of a query that writes: its key among the rows that it returns, and its JSON."""
 
-    outcome: str  # created, changed, equal, or taken: only to be created, and it was there
-    item: Item
-
-
-class NotChanged(Enum):
-    """Why an existing item was not changed, or none was put."""
-
-    CONDITION_FAILED = auto()
-    LOCKED = auto()  # another session holds a lock; try again
-    PREVENTED = auto()  # by a trigger of a DBA
-
-
-Payloads = Mapping[int, bytes]  # each is named by its key in what a query returns
+    query: str
+    key: int
+    payload: bytes
 
 
 class Store(Generic[Item]):
     """Get, create, update and delete items; every method may raise `Unavailable`.
 
     What must stay true: a change sees the item and its conditions under the lock of its row, so of
-    two changes, the later one is made on top of the earlier one, or refused. Of an item that is
-    locked elsewhere, only its own changes wait; only those that set a unique value may wait for a
-    transaction elsewhere that sets the same one, with the rows that share their statement.
+    two changes, the later one is made on top of the earlier one, or refused. A statement waits
+    neither for an item that is locked elsewhere nor for a unique value that another request sets:
+    only the rows with these are sent again, until `statement_timeout` has passed.
 
     `reads`: the statements that get items.
     """
@@ -171,23 +165,21 @@ class Store(Generic[Item]):
             f"{verb}_{resource.table}" for verb in ("get", "create", "update", "delete")
         )
         self._find_query, self._put_query = f"find_{resource.table}", f"put_{resource.table}"
+        self._parameters = {
+            self._put_query: resource.table,
+            self._update_query: "updates",
+            self._delete_query: "deletions",
+        }
         self._gets = Batcher(
             self._get, sharing, is_repeatable=True, rows_metric=rows(self._get_query)
         )
         self._creates = Batcher(self._create, sharing, rows_metric=rows(self._create_query))
-        self._updates, self._deletes = (
-            Batcher[Item | NotChanged](
-                partial(self._change_several, query),
-                sharing,
-                exclusive=True,
-                rows_metric=rows(query),
+        self._writes = {
+            query: Batcher[Written[Item]](
+                partial(self._write, query), sharing, exclusive=True, rows_metric=rows(query)
             )
-            for query in (self._update_query, self._delete_query)
-        )
-        # Not those without a unique value: these never wait for another session.
-        self._puts = Batcher[Put[Item]](
-            self._put_several, sharing, exclusive=True, rows_metric=rows(self._put_query)
-        )
+            for query in self._parameters
+        }
 
     async def get(self, item_id: int, context: RequestContext | None = None) -> Item:
         """Return the item; raises `NotFound`. `context`: of the request, for logs."""
@@ -203,19 +195,16 @@ class Store(Generic[Item]):
 
         Raises `Invalid` if the database refuses it, `Taken` if another one has its unique value.
         """
-        if self._resource.unique in fields:
-            put = await self.put(fields, context, replace=False)
-            if put.outcome == "taken":
-                raise self._make_taken({self._resource.unique: put.item})
-            return put.item
+        if fields.get(self._resource.unique) is not None:
+            return (await self.put(fields, context, replace=False)).item
         position = next(self._positions)
         payload = orjson.dumps({"position": position, **fields})
         try:
-            item = await self._creates.submit(position, payload, context)
+            item = await self.repeat(partial(self._creates.submit, position, payload, context))
         except RuleBroken as error:
             raise self._resource.to_invalid(error) from error
         if item is None:
-            raise self._statements.report(self._create_query, "it returned no row for a new one")
+            raise self._report_unwritten(self._create_query)
         return item
 
     async def put(
@@ -224,147 +213,38 @@ class Store(Generic[Item]):
         context: RequestContext | None = None,
         *,
         replace: bool = True,
-    ) -> Put[Item]:
-        """Create an item from all of its fields, or `replace` the one that has its unique value."""
-        key, payload = self._encode_put(fields, replace=replace)
-        return await self._put(partial(self._puts.submit, key, payload, context))
+    ) -> Written[Item]:
+        """Create an item from all of its fields, or `replace` the one that has its unique value.
+
+        Raises as `create` does.
+        """
+        key = hash(fields[self._resource.unique])
+        return await self._submit(self._encode_put(key, fields, replace=replace), context)
 
     async def put_all(
-        self, items: Sequence[Mapping[str, object]], context: RequestContext
-    ) -> list[Put[Item]]:
-        """Put all items in one statement, or none; no two have the same unique value."""
-        payloads = dict(self._encode_put(fields, replace=True) for fields in items)
+        self, items: Sequence[Mapping[str, object]], context: RequestContext, *, replace: bool
+    ) -> list[Written[Item]]:
+        """Put all items in one statement, or none; no two have the same unique value.
 
-        async def send() -> list[Put[Item]] | None:
-            found = await self._write_puts(payloads, [context], all_or_none=True)
-            return [found[key] for key in payloads] if len(found) == len(payloads) else None
-
-        return await self._put(send)
+        Those without a unique value are created. Raises `NoneWritten` or `RuleBroken`.
+        """
+        writes = [self._encode_put(key, each, replace=replace) for key, each in enumerate(items)]
+        return await self._write_all(writes, context)
 
     async def change(self, change: Change, context: RequestContext | None = None) -> Item:
         """Change or delete an item in one atomic statement, and return it.
 
         Raises `NotFound`, `PreconditionFailed`, `Taken`, or `Invalid` if the database refuses it.
         """
-        batcher = self._deletes if change.fields is None else self._updates
-        payload, give_up = change.encode(), 0.0
-        try:
-            while (
-                result := await batcher.submit(change.id, payload, context)
-            ) is NotChanged.LOCKED:
-                give_up = give_up or time.monotonic() + self._statements.timeout
-                if time.monotonic() > give_up:
-                    raise Contended(f"{self._resource.noun} {change.id} is locked")
-                await asyncio.sleep(LOCK_RETRY_S)
-        except RuleBroken as error:
-            raise await self.explain(error, {"": change.fields or {}}) from error
-        if isinstance(result, NotChanged | None):
-            query = self._delete_query if change.fields is None else self._update_query
-            raise self._to_error(query, result)
-        return result
+        return (await self._submit(self._encode_change(change), context)).item
 
     async def change_all(self, changes: Sequence[Change], context: RequestContext) -> list[Item]:
         """Change or delete all items in one statement, or none. No id occurs twice.
 
-        Raises `NoneChanged`, or `RuleBroken`, which `explain` explains.
+        Raises `NoneWritten` or `RuleBroken`.
         """
-        query = self._delete_query if changes[0].fields is None else self._update_query
-        payloads = {change.id: change.encode() for change in changes}
-
-        async def send() -> dict[int, Item | NotChanged] | None:
-            found = await self._write_changes(query, payloads, [context], all_or_none=True)
-            return None if NotChanged.LOCKED in found.values() else found
-
-        found = await self._repeat(send)
-        items = {key: found.get(key) for key in payloads}
-        wrong = {n: each for n, each in items.items() if isinstance(each, NotChanged | None)}
-        # `PREVENTED`: those that could be changed were not, because of the others.
-        blamed = {n: each for n, each in wrong.items() if each is not NotChanged.PREVENTED}
-        if errors := {n: self._to_error(query, each) for n, each in (blamed or wrong).items()}:
-            raise NoneChanged(errors)
-        return cast("list[Item]", [*items.values()])
-
-    async def explain(
-        self, error: RuleBroken, sent: Mapping[str, Mapping[str, object]], field: str = ""
-    ) -> CatalogueError:
-        """Return what to tell the client that `sent` these fields, each at its place in the body.
-
-        `field`: the one that is wrong, if the constraint does not say.
-        """
-        unique = self._resource.unique
-        if not self._is_of_unique(error):
-            return self._resource.to_invalid(error, field)
-        values = {at: fields[unique] for at, fields in sent.items() if unique in fields}
-        found: Mapping[Any, Any] = await self.find([*values.values()], statements=self._statements)
-        owners = {
-            at: found[value]
-            for at, value in values.items()
-            if value in found and found[value].id != sent[at].get("id")  # not its own
-        }
-        places = {f"{at}/{unique}".strip("/"): owners.get(at) for at in values}
-        taken = {place: owner for place, owner in places.items() if owner}
-        if not places:  # a trigger has set the value
-            return self._resource.to_invalid(error, field)
-        return self._make_taken(taken or places)
-
-    async def find(
-        self,
-        values: Sequence[object],
-        waiting: Sequence[RequestContext] = (),
-        statements: Statements | None = None,
-    ) -> dict[object, Item]:
-        """Return the items that have these unique values, by value."""
-        unique = self._resource.unique
-        sent = {f"{unique}s": orjson.dumps(values).decode()}
-        rows = await (statements or self._reads).fetch(self._find_query, sent, waiting=waiting)
-        items = [self._resource.make(row) for row in rows]
-        return {getattr(item, unique): item for item in items}
-
-    def _is_of_unique(self, error: RuleBroken) -> bool:
-        return error.rule == f"{self._resource.table}_{self._resource.unique}_unique"
-
-    def _make_taken(self, owners: Mapping[str, Any]) -> Taken:
-        ids = {at: owner and owner.id for at, owner in owners.items()}
-        return Taken(self._resource.noun, self._resource.unique, ids)
-
-    def _encode_put(self, fields: Mapping[str, object], *, replace: bool) -> tuple[int, bytes]:
-        """Return the number of the unique value, which also names its lock, and the payload."""
-        value = str(fields[self._resource.unique]).encode()
-        key = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), signed=True)
-        return key, orjson.dumps({"position": key, "replace": replace, **fields})
-
-    async def _put(self, send: Callable[[], Awaitable[Result | None]]) -> Result:
-        """Send, and again while another session creates the same item, or locks it."""
-
-        async def attempt() -> Result | None:
-            try:
-                return await send()
-            except RuleBroken as error:  # it was created since the statement began
-                if self._is_of_unique(error):
-                    return None
-                raise self._resource.to_invalid(error) from error
-
-        return await self._repeat(attempt)
-
-    async def _repeat(self, send: Callable[[], Awaitable[Result | None]]) -> Result:
-        """Send, and again while that has no result, because another session holds a lock."""
-        give_up = time.monotonic() + self._statements.timeout
-        while (result := await send()) is None:
-            if time.monotonic() > give_up:
-                raise Contended(f"another session holds the lock of a {self._resource.noun}")
-            await asyncio.sleep(LOCK_RETRY_S)
-        return result
-
-    def _to_error(self, query: str, result: NotChanged | None) -> CatalogueError:
-        """Return why an item was not changed."""
-        if result is None:
-            return NotFound(self._resource.noun)
-        if result is NotChanged.PREVENTED:
-            return self._statements.report(query, "no change: did a trigger prevent it?")
-        return PreconditionFailed()
-
-    async def _get(self, rows: Rows[Item]) -> dict[int, Item]:
-        return await self.get_several([row.key for row in rows], list_contexts(rows))
+        writes = [self._encode_change(change) for change in changes]
+        return [item for _, item in await self._write_all(writes, context)]
 
     async def get_several(
         self, ids: Sequence[int], waiting: Sequence[RequestContext]
@@ -380,69 +260,139 @@ class Store(Generic[Item]):
         self._statements.require_sent(self._get_query, [row[0] for row in fetched], ids)
         return {row[0]: self._resource.make(row) for row in fetched}
 
+    async def find(
+        self, values: Sequence[object], waiting: Sequence[RequestContext] = ()
+    ) -> dict[object, Item]:
+        """Return the items that have these unique values, by value."""
+        unique = self._resource.unique
+        sent = {f"{unique}s": orjson.dumps(values).decode()}
+        rows = await self._reads.fetch(self._find_query, sent, waiting=waiting)
+        items = [self._resource.make(row) for row in rows]
+        return {getattr(item, unique): item for item in items}
+
+    def _encode_put(self, key: int, fields: Mapping[str, object], *, replace: bool) -> Write:
+        payload = orjson.dumps({"number": key, "replace": replace, **fields})
+        return Write(self._put_query, key, payload)
+
+    def _encode_change(self, change: Change) -> Write:
+        query = self._delete_query if change.fields is None else self._update_query
+        return Write(query, change.id, change.encode())
+
+    async def _submit(self, write: Write, context: RequestContext | None) -> Written[Item]:
+        """Write with other requests, and return what became of the item."""
+        query, key, payload = write
+        try:
+            written = await self.repeat(partial(self._writes[query].submit, key, payload, context))
+        except RuleBroken as error:
+            raise self._resource.to_invalid(error) from error
+        if written is None:
+            raise self._report_unwritten(query)
+        return written
+
+    async def repeat(self, send: Callable[[], Awaitable[Result]]) -> Result:
+        """Send a write that was not made, again, while another session holds a lock it needs.
+
+        Once more, too, if another session has just taken its unique value: the next statement sees
+        that. Raises `Contended` after `statement_timeout`.
+        """
+        give_up = time.monotonic() + self._statements.timeout
+        has_lost = False
+        while True:
+            try:
+                return await send()
+            except RuleBroken as error:
+                table, unique = self._resource.table, self._resource.unique
+                if has_lost or error.rule != f"{table}_{unique}_unique":
+                    raise
+                has_lost = True
+            except Contended:
+                if time.monotonic() > give_up:
+                    raise
+                await asyncio.sleep(LOCK_RETRY_S)
+
+    async def _write_all(
+        self, writes: Sequence[Write], context: RequestContext
+    ) -> list[Written[Item]]:
+        """Run one statement that writes all rows or none."""
+        query = writes[0].query
+        payloads = {write.key: write.payload for write in writes}
+        send = partial(self._fetch, query, payloads, [context], all_or_none=True)
+
+        async def attempt() -> list[Written[Item] | CatalogueError | None]:
+            found = await send()
+            for each in found.values():
+                if isinstance(each, Contended):
+                    raise each
+            return [found.get(key) for key in payloads]
+
+        results = await self.repeat(attempt)
+        errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
+        if errors:
+            raise NoneWritten(errors)
+        if None in results:
+            raise self._report_unwritten(query)
+        return cast("list[Written[Item]]", results)
+
+    async def _get(self, rows: Rows[Item]) -> dict[int, Item]:
+        return await self.get_several([row.key for row in rows], list_contexts(rows))
+
     async def _create(self, rows: Rows[Item]) -> dict[int, Item]:
-        created = await self._write(self._create_query, self._resource.table, *_split(rows))
+        query = self._create_query
+        payloads = {row.key: row.payload for row in rows}
+        created = await self._statements.fetch(
+            query,
+            {self._resource.table: join_payloads(payloads.values())},
+            max_affected=len(rows),
+            waiting=list_contexts(rows),
+        )
+        self._statements.require_sent(query, [row[1] for row in created], payloads)
         return {position: self._resource.make(row) for _, position, *row in created}
 
-    async def _put_several(self, rows: Rows[Put[Item]]) -> dict[int, Put[Item]]:
-        return await self._write_puts(*_split(rows), all_or_none=False)
+    async def _write(
+        self, query: str, rows: Rows[Written[Item]]
+    ) -> dict[int, Written[Item] | CatalogueError | None]:
+        payloads = {row.key: row.payload for row in rows}
+        return await self._fetch(query, payloads, list_contexts(rows), all_or_none=False)
 
-    async def _write_puts(
-        self, payloads: Payloads, waiting: Sequence[RequestContext], *, all_or_none: bool
-    ) -> dict[int, Put[Item]]:
-        """Return the items that were put, by key."""
-        query, table = self._put_query, self._resource.table
-        rows = await self._write(query, table, payloads, waiting, all_or_none=all_or_none)
-        return {
-            key: Put(outcome, self._resource.make(row)) for _, key, outcome, *row in rows if outcome
-        }
-
-    async def _change_several(
-        self, query: str, rows: Rows[Item | NotChanged]
-    ) -> dict[int, Item | NotChanged]:
-        return await self._write_changes(query, *_split(rows), all_or_none=False)
-
-    async def _write_changes(
+    async def _fetch(
         self,
         query: str,
-        payloads: Payloads,
+        payloads: Mapping[int, bytes],
         waiting: Sequence[RequestContext],
         *,
         all_or_none: bool,
-    ) -> dict[int, Item | NotChanged]:
-        """Return the changed or deleted items by id, or why they are not."""
-        parameter = "updates" if query == self._update_query else "deletions"
-        fetched = await self._write(query, parameter, payloads, waiting, all_or_none=all_or_none)
-        results: dict[int, Item | NotChanged] = {}
-        for _, is_locked, is_done, item_id, *fields in fetched:
-            if is_locked:
-                results[item_id] = NotChanged.LOCKED
-            elif is_done:
-                results[item_id] = self._resource.make([item_id, *fields])
-            else:
-                is_prevented = is_done is None
-                reason = NotChanged.PREVENTED if is_prevented else NotChanged.CONDITION_FAILED
-                results[item_id] = reason
-        return results
+    ) -> dict[int, Written[Item] | CatalogueError | None]:
+        """Return what became of each item, or why it was not written, by key.
 
-    async def _write(
-        self,
-        query: str,
-        parameter: str,
-        payloads: Payloads,
-        waiting: Sequence[RequestContext],
-        **more: bool,
-    ) -> list[Row]:
-        """Run a write of these payloads, each of which is named by its key in the rows."""
-        sent = {parameter: join_payloads(payloads.values()), **more}
+        None: nothing is wrong with it, so others, or a trigger, have prevented it.
+        """
+        sent = {
+            self._parameters[query]: join_payloads(payloads.values()),
+            "all_or_none": all_or_none,
+        }
         rows = await self._statements.fetch(
             query, sent, max_affected=len(payloads), waiting=waiting
         )
-        column = 3 if query in (self._update_query, self._delete_query) else 1
-        self._statements.require_sent(query, [row[column] for row in rows], payloads)
-        return rows
+        self._statements.require_sent(query, [row[1] for row in rows], payloads)
+        return {row[1]: self._read(query, row) for row in rows}
 
+    def _read(self, query: str, row: Row) -> Written[Item] | CatalogueError | None:
+        _, number, outcome, item_id, *_ = row
+        noun = self._resource.noun
+        match outcome:
+            case "missing":
+                return NotFound(noun)
+            case "failed":
+                return PreconditionFailed()
+            case "taken":
+                return Taken(noun, self._resource.unique, item_id)
+            case "locked":
+                unique = self._resource.unique
+                what = (
+                    f"the {unique} of a {noun}" if query == self._put_query else f"{noun} {number}"
+                )
+                return Contended(f"{what} is locked")
+        return None if item_id is None else Written(outcome, self._resource.make(row[3:]))
 
-def _split(rows: Rows[Any]) -> tuple[Payloads, list[RequestContext]]:
-    """Return the payloads of shared rows by key, and the requests that wait for them."""
-    return {row.key: row.payload for row in rows}, list_contexts(rows)
+    def _report_unwritten(self, query: str) -> CatalogueError:
+        return self._statements.report(query, "nothing was written: did a trigger prevent it?")

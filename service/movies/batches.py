@@ -4,7 +4,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from aiohttp import web
 from marshmallow import ValidationError
 from marshmallow.validate import Range
 
-from service.database.store import ALWAYS, Change, Condition, NoneChanged, Store
+from service.database.store import ALWAYS, Change, Condition, NoneWritten, Store
 from service.errors import (
     Failure,
     Invalid,
@@ -22,7 +23,7 @@ from service.errors import (
 )
 from service.movies.handlers import select_versions
 from service.movies.keys import BATCH_KEY, IdempotentCreates
-from service.movies.movie import ENTITY_TAG, FIELDS, Movie, movie_json
+from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
@@ -36,8 +37,8 @@ from service.web.route import Access
 
 MAX_MOVIES = 100
 MAX_FAILURES = 500  # of a batch; otherwise a response could have 2 MB
-TURN_S = 0.0005  # of loading movies; then other requests have their turn
 MAX_ID = 10**MAX_DIGITS - 1
+TURN_S = 0.0005  # of loading movies; then other requests have their turn
 Loaded = Values | Malformed | Invalid  # an entry of a batch, or its error
 Result = dict[str, object]  # of an entry of a lenient batch
 
@@ -226,8 +227,10 @@ class Batches:
                 return result | {"replayed": True} if replayed else result
 
             return await _respond_to_each(request, movies, create_one)
-        create_all = self.idempotent_creates.create_all
-        created, replayed = await create_all(key, movies, request[CONTEXT])
+        with _naming_entries():
+            created, replayed = await self.idempotent_creates.create_all(
+                key, movies, request[CONTEXT]
+            )
         replay = {"Idempotency-Replayed": "true"} if replayed else {}
         return _respond_to_all(created, JSON_HEADERS | replay, 201)
 
@@ -240,7 +243,8 @@ class Batches:
 
         if is_lenient:
             return await _respond_to_each(request, movies, put_one)
-        puts = await self.store.put_all(movies, request[CONTEXT])
+        with _naming_entries():
+            puts = await self.store.put_all(movies, request[CONTEXT], replace=True)
         return json_response({"results": [_put_result(*put) for put in puts]})
 
     async def update(self, request: web.Request) -> web.StreamResponse:
@@ -265,20 +269,9 @@ class Batches:
 
         if is_lenient:
             return await _respond_to_each(request, entries, change_one)
-        places = {entry["id"]: f"movies/{place}" for place, entry in enumerate(entries)}
-        try:
-            changes = [make_change(entry) for entry in entries]
+        changes = [make_change(entry) for entry in entries]
+        with _naming_entries():
             return _respond_to_all(await self.store.change_all(changes, request[CONTEXT]))
-        except NoneChanged as none:
-            error = next(iter(none.errors.values()))
-            error.failures = [
-                Failure(places[movie_id], str(each) or each.detail)
-                for movie_id, each in none.errors.items()
-            ]
-            raise error from None
-        except RuleBroken as error:
-            sent = dict(zip(places.values(), entries, strict=True))
-            raise await self.store.explain(error, sent, "movies") from error
 
     async def _read(self, request: web.Request, kind: Kind) -> tuple[list[Any], bool]:
         """Return the entries of a batch, and whether it is lenient."""
@@ -297,6 +290,23 @@ class Batches:
         if self.require_if_match:
             raise PreconditionRequired
         return ALWAYS
+
+
+@contextmanager
+def _naming_entries() -> Iterator[None]:
+    """Name the entries of a strict batch that an error is about."""
+    try:
+        yield
+    except NoneWritten as none:
+        error = next(iter(none.errors.values()))
+        error.failures = [
+            Failure(f"movies/{place}/{failure.field}".rstrip("/"), failure.detail)
+            for place, each in none.errors.items()
+            for failure in each.failures or [Failure("", str(each) or each.detail)]
+        ]
+        raise error from None
+    except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
+        raise MOVIES.to_invalid(error, "movies") from error
 
 
 def _put_result(outcome: str, movie: Movie) -> Result:

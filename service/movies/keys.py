@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -19,17 +19,18 @@ from service.context import RequestContext
 from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected
 from service.database.statements import Statements
-from service.database.store import Store
-from service.errors import KeyInUse, KeyReused, RuleBroken
-from service.movies.movie import COLUMN_TYPES, Movie
+from service.database.store import NoneWritten, Store
+from service.errors import KeyInUse, KeyReused, RuleBroken, Taken
+from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
+CREATED = {"transaction": int, "position": int, "outcome": str, **COLUMN_TYPES}
 RESPONSE = {"transaction": int, "position": int, "fingerprint": str, **COLUMN_TYPES}
 USED_BY = "POST a movie with an Idempotency-Key"
 QUERIES: Mapping[str, Expected] = {
-    "create_movies_once": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
+    "create_movies_once": Expected(CREATED, [{"requests": "[]"}], USED_BY, writes=True),
     "get_idempotent_responses": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
     "create_batch_once": Expected(
-        RESPONSE,
+        CREATED,
         [{"key": "", "fingerprint": "", "movies": "[]"}],
         f"{USED_BY} (batch)",
         writes=True,
@@ -48,9 +49,12 @@ BATCH_KEY = "batch\t"
 
 
 class Response(NamedTuple):
-    """The movies that a key created, as they were created, and the fingerprint of what was sent."""
+    """The movies that a key created, as they were created.
 
-    fingerprint: str
+    `text`: `created`, or, of an earlier request, the fingerprint of what was sent.
+    """
+
+    text: str
     movies: list[Movie]
 
 
@@ -71,8 +75,6 @@ class IdempotentCreates:
         self._sharing = sharing
         self._numbers = itertools.count()
         self._creates = self._make_batcher("create_movies_once")
-        # These may wait for another session that creates the same movie.
-        self._identified_creates = self._make_batcher("create_movies_once")
         self._responses = self._make_batcher("get_idempotent_responses")
         self._keys_in_use: set[str] = set()  # by creates of this process
 
@@ -85,7 +87,7 @@ class IdempotentCreates:
             rows_metric=self._metrics.shared_statement_rows.labels(query),
         )
 
-    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response]:
+    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response | Exception]:
         fetched = await self._statements.fetch(
             query,
             {"requests": join_payloads([row.payload for row in rows])},
@@ -94,10 +96,13 @@ class IdempotentCreates:
             waiting=list_contexts(rows),
         )
         self._statements.require_sent(query, [row[1] for row in fetched], [row.key for row in rows])
-        return {
-            number: Response(fingerprint, [Movie._make(movie)])
-            for _, number, fingerprint, *movie in fetched
-        }
+        results: dict[int, Response | Exception] = {}
+        for _, number, text, *movie in fetched:
+            is_taken = text == "taken"
+            results[number] = (
+                _make_taken(movie) if is_taken else Response(text, [Movie._make(movie)])
+            )
+        return results
 
     async def create(
         self, key: str, fields: Mapping[str, object], context: RequestContext | None = None
@@ -106,53 +111,51 @@ class IdempotentCreates:
 
         That movie is as it was created. Each client has its own keys; clients without a token have
         the same ones. Raises `KeyReused` if the key was used with other fields, `KeyInUse` while
-        another request uses it, and `Invalid` if the database refuses the movie.
+        another request uses it, and as `Store.create` does.
         """
         own_key, fingerprint = _identify(key, fields, context)
         number = next(self._numbers)
         payload = orjson.dumps(
             {"position": number, "key": own_key, "fingerprint": fingerprint, **fields}
         )
-        creates = self._identified_creates if "external_id" in fields else self._creates
-        create = partial(creates.submit, number, payload, context)
+        create = partial(self._creates.submit, number, payload, context)
         get = partial(self._responses.submit, number, payload, context)
         try:
             (movie,), is_replayed = await self._create_once(
                 "create_movies_once", own_key, fingerprint, create, get
             )
         except RuleBroken as error:
-            raise await self._store.explain(error, {"": fields}) from error
+            raise MOVIES.to_invalid(error) from error
         return movie, is_replayed
 
     async def create_all(
         self, key: str | None, movies: Sequence[Mapping[str, object]], context: RequestContext
     ) -> tuple[list[Movie], bool]:
-        """Create all movies of a batch in one statement, or none; otherwise as `create`."""
+        """Create all movies of a batch in one statement, or none; otherwise as `create`.
+
+        Raises `NoneWritten` or `RuleBroken`.
+        """
+        if key is None:
+            written = await self._store.put_all(movies, context, replace=False)
+            return [movie for _, movie in written], False
+        own_key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
         payload = orjson.dumps([{"position": n, **fields} for n, fields in enumerate(movies)])
-        number, sent = len(movies), {"movies": payload.decode()}
-        try:
-            if key is None:
-                created = await self._run_batch("create_movies", sent, number, context)
-                if not created:
-                    raise self._statements.report("create_movies", "it returned no movie")
-                return created.movies, False
-            own_key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
-            keyed = {"key": own_key, "fingerprint": fingerprint, **sent}
-            create = partial(self._run_batch, "create_batch_once", keyed, number, context)
-            get = partial(self._run_batch, "get_batch_response", {"key": own_key}, number, context)
-            return await self._create_once("create_batch_once", own_key, fingerprint, create, get)
-        except RuleBroken as error:  # PostgreSQL does not say which movie it refuses
-            places = {f"movies/{n}": each for n, each in enumerate(movies)}
-            raise await self._store.explain(error, places, "movies") from error
+        keyed = {"key": own_key, "fingerprint": fingerprint, "movies": payload.decode()}
+        create = partial(self._run_batch, "create_batch_once", keyed, len(movies), context)
+        get = partial(self._run_batch, "get_batch_response", {"key": own_key}, len(movies), context)
+        return await self._create_once("create_batch_once", own_key, fingerprint, create, get)
 
     async def _run_batch(
         self, query: str, parameters: Mapping[str, str], number: int, context: RequestContext
     ) -> Response | None:
-        """Run a query for so many movies; if a first attempt was committed, its key is used."""
+        """Run a query for so many movies; if a first attempt was committed, its key is used.
+
+        Raises `NoneWritten`.
+        """
         rows = await self._statements.fetch(
             query,
             parameters,
-            is_repeatable="key" in parameters,
+            is_repeatable=True,
             max_affected=number,
             waiting=[context],
         )
@@ -161,8 +164,10 @@ class IdempotentCreates:
         self._statements.require_sent(query, [row[1] for row in rows], range(expected))
         if 0 < len(rows) < expected:
             raise self._statements.report(query, "it returned too few movies")
-        movies = [Movie._make(row[-len(COLUMN_TYPES) :]) for row in sorted(rows, key=itemgetter(1))]
-        return Response(rows[0][2], movies) if rows else None
+        rows.sort(key=itemgetter(1))
+        if taken := {n: _make_taken(movie) for _, n, text, *movie in rows if text == "taken"}:
+            raise NoneWritten(taken)
+        return Response(rows[0][2], [Movie._make(row[3:]) for row in rows]) if rows else None
 
     async def _create_once(
         self, query: str, key: str, fingerprint: str, create: Run, get: Run
@@ -181,7 +186,7 @@ class IdempotentCreates:
             except RuleBroken as error:  # perhaps by the movie that this key has just created
                 broken = error
             if first := await get():
-                if first.fingerprint != fingerprint:
+                if first.text != fingerprint:
                     raise KeyReused
                 if any(movie.id is None for movie in first.movies):
                     raise KeyInUse(UNREADABLE)
@@ -200,7 +205,7 @@ class IdempotentCreates:
             return None
         self._keys_in_use.add(key)
         try:
-            response = await create()
+            response = await self._store.repeat(create)
         except RuleBroken as error:
             if error.rule == "idempotency_keys_pkey":  # another process has just used it
                 return None
@@ -210,6 +215,10 @@ class IdempotentCreates:
         if response and any(movie.id is None for movie in response.movies):
             raise self._statements.report(query, "it created no movie")
         return response
+
+
+def _make_taken(movie: Sequence[Any]) -> Taken:
+    return Taken(MOVIES.noun, MOVIES.unique, movie[0])
 
 
 def _identify(key: str, content: object, context: RequestContext | None) -> tuple[str, str]:

@@ -1,13 +1,15 @@
 """POST /v1/movies/{id}/restore: a deleted movie comes back as it was, from the feed of changes."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
+from service.context import RequestContext
 from service.database.query import Expected
 from service.database.statements import Statements
+from service.database.store import Store
 from service.errors import CatalogueError, Contended, NotFound, Problem, RuleBroken, Taken
 from service.movies.handlers import movie_headers, respond
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
@@ -30,8 +32,6 @@ QUERIES: Mapping[str, Expected] = {
         writes=True,
     ),
 }
-TRIES = 5  # while another session restores the movie, or takes its external id
-RETRY_PAUSE_S = 0.05
 
 
 class NotDeleted(CatalogueError):
@@ -59,36 +59,33 @@ class NoUndo(CatalogueError):
 class Restores:
     """The handler."""
 
+    store: Store[Movie]
     statements: Statements
 
     async def restore(self, request: web.Request) -> web.StreamResponse:
         """Restore the movie: 200 and the movie, with its id and a version more."""
-        movie = await self._restore(request)
+        movie_id = parse_id(request)
+        try:
+            movie = await self.store.repeat(partial(self._restore, movie_id, request[CONTEXT]))
+        except RuleBroken as error:  # what it refers to may be gone
+            raise MOVIES.to_invalid(error) from error
         headers = movie_headers(movie)
         headers["Content-Location"] = f"/v1/movies/{movie.id}"
         return respond(movie, headers)
 
-    async def _restore(self, request: web.Request) -> Movie:
-        movie_id = parse_id(request)
-        for _ in range(TRIES):
-            sent, waiting = {"id": str(movie_id)}, [request[CONTEXT]]
-            try:
-                rows = await self.statements.fetch(
-                    "restore_movie", sent, max_affected=1, waiting=waiting
-                )
-            except RuleBroken as error:  # what it refers to may be gone
-                raise MOVIES.to_invalid(error) from error
-            ((_, is_on, is_there, owner, is_kept, was_used, *row),) = rows
-            if row[0] is not None:
-                return Movie._make(row)
-            request[CONTEXT].transaction = 0  # nothing was written
-            if is_there:
-                raise NotDeleted
-            if owner is not None:
-                raise Taken("movie", "external_id", {"": owner})
-            if not is_on:
-                raise NoUndo
-            if not is_kept:
-                raise NotKept if was_used else NotFound("movie")
-            await asyncio.sleep(RETRY_PAUSE_S)
-        raise Contended(f"another session has the id or the external id of movie {movie_id}")
+    async def _restore(self, movie_id: int, context: RequestContext) -> Movie:
+        sent = {"id": str(movie_id)}
+        ((_, is_on, is_there, owner, is_kept, was_used, *row),) = await self.statements.fetch(
+            "restore_movie", sent, max_affected=1, waiting=[context]
+        )
+        if row[0] is not None:
+            return Movie._make(row)
+        if is_there:
+            raise NotDeleted
+        if owner is not None:
+            raise Taken(MOVIES.noun, MOVIES.unique, owner)
+        if not is_on:
+            raise NoUndo
+        if not is_kept:
+            raise NotKept if was_used else NotFound(MOVIES.noun)
+        raise Contended(f"another session has just restored movie {movie_id}, or its external id")

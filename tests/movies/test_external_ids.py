@@ -77,8 +77,10 @@ async def test_a_taken_one_is_a_409_that_names_the_movie(client: Client) -> None
         ("PATCH", BATCH, {"movies": [{"id": 2, "external_id": "a:1"}]}, "movies/0/", {}),
     ]
     for method, path, body, place, headers in requests:
-        status, problem = await send(client, method, path, body, **headers)
-        assert (status, problem["type"]) == (409, "/v1/docs#external-id-taken"), (method, path)
+        response = await client.request(method, path, json=body, headers=headers)
+        problem = await response.json()
+        assert problem["type"] == "/v1/docs#external-id-taken", (method, path)
+        assert (response.status, "Catalogue-Position" in response.headers) == (409, True)
         assert problem["errors"] == [
             {"pointer": f"#/{place}external_id", "detail": "the movie 1 has it"}
         ]
@@ -95,6 +97,22 @@ async def test_an_entry_that_keeps_its_own_is_not_blamed(client: Client) -> None
     entries = [{"id": 1, "external_id": "a:1", "year": 2001}, {"id": 2, "external_id": "a:3"}]
     _, problem = await send(client, "PATCH", BATCH, {"movies": entries})
     assert [each["pointer"] for each in problem["errors"]] == ["#/movies/1/external_id"]
+
+
+async def test_a_batch_does_not_pass_one_on(client: Client) -> None:
+    """In whatever order: take it away first."""
+    await put(client, named("a:1"), named("a:2"))
+    giving, taking = {"id": 1, "external_id": None}, {"id": 2, "external_id": "a:1"}
+    for entries in ([giving, taking], [taking, giving]):
+        status, problem = await send(client, "PATCH", BATCH, {"movies": entries})
+        assert (status, problem["detail"]) == (409, "the movie 1 has this external_id")
+
+
+async def test_a_trigger_that_drops_a_movie_is_an_error(client: Client, execute: Execute) -> None:
+    """Nothing is tried again."""
+    add_trigger(execute, "return null;")
+    assert (await send(client, "POST", MOVIES, named("a:1")))[0] == 500
+    assert (await send(client, "PUT", BATCH, {"movies": [named("a:1")]}))[0] == 500
 
 
 async def test_in_a_lenient_batch_it_fails_its_entry_alone(client: Client) -> None:
@@ -209,6 +227,65 @@ async def test_a_create_waits_for_another_session_without_its_neighbours(
     assert [status for status, _ in others] == [201] * 3
     assert put_others[0][0] == 201
     assert (status, problem["type"]) == (409, "/v1/docs#external-id-taken")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+async def test_batches_with_the_same_ones_do_not_stop_each_other(
+    start: Start, execute: Execute, method: str
+) -> None:
+    """In two processes, and in another order: one has them, and the others are told."""
+    clients = [await start(), await start()]
+    numbers = range(1, 21)
+    for turn in range(5):
+        names = [f"{turn}:{number}" for number in numbers]
+        bodies = []
+        for _ in range(6):
+            add_movies(execute, *names)
+            ids = [i for (i,) in execute("select id from movies order by id desc limit 20")]
+            entries = [
+                {"id": i, "external_id": name} if method == "PATCH" else named(name)
+                for i, name in zip(ids, names, strict=True)
+            ]
+            bodies.append({"movies": entries})
+            names.reverse()
+
+        found = await asyncio.gather(
+            *(send(clients[n % 2], method, BATCH, body) for n, body in enumerate(bodies))
+        )
+
+        statuses = sorted(status for status, _ in found)
+        assert statuses == (
+            [200] * 6 if method == "PUT" else [201 - (method == "PATCH")] + [409] * 5
+        )
+
+
+async def test_what_waits_for_another_session_leaves_connections(
+    start: Start, database: str
+) -> None:
+    """Whatever waits for its external id: requests with others succeed."""
+    client = await start(database__statement_timeout=2)
+    await put(client, *(named(f"c:{number}") for number in range(8)))
+    body = {"movies": [named("a:1"), named("a:2")]}
+    with hold(database, INSERT):
+        waiting = [
+            asyncio.create_task(send(client, *request))
+            for number in range(8)
+            for request in (
+                ("PUT", BATCH, body),
+                ("PATCH", f"{MOVIES}/{number + 1}", {"external_id": "a:1"}),
+                ("POST", MOVIES, named("a:1")),
+            )
+        ]
+        await until(lambda: get_app(client)[POOL].size > get_app(client)[POOL].idle)
+        others = await asyncio.gather(
+            *(send(client, "POST", MOVIES, MOANA) for _ in range(8)),
+            *(send(client, "PUT", BATCH, {"movies": [named(f"b:{n}")]}) for n in range(8)),
+        )
+        assert not any(task.done() for task in waiting)
+    found = await asyncio.gather(*waiting)
+
+    assert {status for status, _ in others} == {200, 201}
+    assert {status for status, _ in found} <= {200, 201, 409}
 
 
 async def test_a_put_waits_for_a_locked_movie(

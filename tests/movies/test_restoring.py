@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import MOANA, Client, Start
-from support import Execute, copy_pages, follow
+from support import Execute, copy_pages, follow, hold, until
 
 from service.movies.movie import FIELDS
 
@@ -166,6 +166,26 @@ async def test_one_of_several_restores_succeeds(start: Start, execute: Execute) 
     assert set(statuses) == {200, 409}
     assert statuses.count(200) + found[40:].count(201) == 10
     assert execute("select count(*), count(distinct external_id) from movies") == [(10, 10)]
+
+
+async def test_a_dbas_open_restore_delays_only_its_movies(
+    client: Client, execute: Execute, database: str
+) -> None:
+    """If the DBA deletes the movie again, the API restores what was deleted then."""
+    for number in (1, 2):
+        await add(client, f"a:{number}")
+    execute("delete from movies")
+    with hold(database, "select restore_movies('{1}')") as other:
+        assert (await restore(client, 2))[0] == 200
+        waiting = asyncio.create_task(restore(client, 1))
+        await until(
+            lambda: execute("select 1 from pg_stat_activity where wait_event = 'transactionid'")
+        )
+        other.cursor().execute("delete from movies where id = 1")
+        other.commit()
+    status, movie = await waiting
+
+    assert (status, movie["version"]) == (200, 4)
 
 
 async def test_a_restore_beside_the_clearing_succeeds_or_is_a_410(

@@ -50,7 +50,7 @@ async def test_a_trigger_that_drops_a_change_is_no_failed_condition(
         statuses = [each.status for each in (plain, starred, held, failed)]
         assert statuses == [500, 500, 500, 412]
         reasons = {(line["query"], line["reason"]) for line in logged if "query" in line}
-        assert reasons == {(f"{query}_movies", "no change: did a trigger prevent it?")}
+        assert reasons == {(f"{query}_movies", "nothing was written: did a trigger prevent it?")}
 
 
 async def test_a_movie_has_one_tag_however_it_is_asked_for(client: Client, tag: str) -> None:

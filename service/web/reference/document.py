@@ -75,8 +75,10 @@ PROBLEM_HEADERS: Mapping[int | str, tuple[str, ...]] = {  # by status or slug
     401: ("WWW-Authenticate",),
     403: ("WWW-Authenticate",),
     "idempotency-key-in-use": ("Retry-After",),
-    "external-id-taken": ("Catalogue-Position",),
-    412: ("Catalogue-Position",),
+    **dict.fromkeys(
+        ("not-found", "external-id-taken", "precondition-failed", "not-deleted", "not-kept"),
+        ("Catalogue-Position",),
+    ),
     426: ("Upgrade",),
     429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
     503: ("Retry-After",),
