@@ -23,12 +23,12 @@ from service.database.cache import ResultCache
 from service.database.clearing import Clearing
 from service.database.listing import Listing
 from service.database.pool import Pool
-from service.database.registry import QueryRegistry
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Statements
 from service.database.store import Store
+from service.database.streaming import Streams
 from service.database.urls import check_tls
-from service.database.verification import verify_queries
+from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
 from service.genres import GenreCounts, Genres
@@ -79,14 +79,14 @@ class Sources:
 
     def make_statements(self, limit: str | None = None) -> Statements:
         """Make statements on the primary; `limit`: of the pool, for reads."""
-        return self._make(Statements, limit)
+        return self._make(Streams, limit)
 
-    def make_reads(self, limit: str | None = None) -> Statements:
+    def make_reads(self, limit: str | None = None) -> Streams:
         """Make statements for reads."""
-        kind = partial(Reads, replicas=self.replicas) if self.replicas else Statements
+        kind = partial(Reads, replicas=self.replicas) if self.replicas else Streams
         return self._make(kind, limit)
 
-    def _make(self, kind: Callable[..., Statements], limit: str | None) -> Statements:
+    def _make(self, kind: Callable[..., Streams], limit: str | None) -> Streams:
         return kind(
             self.pool,
             self.files.queries,

@@ -20,7 +20,7 @@ from psycopg2.errors import QueryCanceled
 
 from service import __version__
 from service.config import Database
-from service.database.driver_errors import describe_error
+from service.database.query import describe_error
 from service.database.urls import Server, is_socket, list_servers, parse_url
 from service.errors import OperatorError
 

@@ -20,7 +20,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from service.config import Database
 from service.database.connections import Connector
-from service.database.driver_errors import describe_error
+from service.database.query import describe_error
 from service.errors import OperatorError, Refusal, Unavailable
 from service.telemetry.metrics import Metrics
 
@@ -157,7 +157,7 @@ class Pool:
         for connection in [*self._opened]:
             if connection.closed:  # given up
                 self._discard(connection)
-        while self.size and loop.time() < end:
+        while self.size and loop.time() < end:  # noqa: ASYNC110 - an event would be one more state
             await asyncio.sleep(CLOSE_POLL_S)
         for connection in [*self._opened]:
             self._discard(connection)

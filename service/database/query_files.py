@@ -10,19 +10,24 @@ read in another way is refused, with file and line.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+import aiopg
 import aiosql
+from aiosql.adapters.pyformat import PyFormatAdapter
+from aiosql.types import SQLOperationType
 from aiosql.utils import SQLLoadException, SQLParseException
 
 from service.database.query import (
     TIMEOUT_SETTING,
-    AiopgAdapter,
+    Execution,
     Expected,
+    Parameters,
     Query,
+    Row,
     make_comment,
     parse_seconds,
 )
@@ -76,6 +81,46 @@ FIXED_SETTINGS = {
     "timezone",
     "transaction_isolation",
 }
+
+
+class AiopgAdapter(PyFormatAdapter):
+    """Runs a query of aiosql with aiopg.
+
+    `comment` names the query; `literals`: what belongs in place of each number in quotes.
+    For aiosql it is a synchronous adapter, whose `select` returns a coroutine: with an asynchronous
+    one, each row would pass through two generators.
+    """
+
+    def __init__(self, comment: str, literals: Sequence[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._comment = comment
+        self._literals = literals
+
+    def process_sql(self, query_name: str, op_type: SQLOperationType, sql: str) -> str:
+        """Return the SQL for the driver: with placeholders, literals, and the comment.
+
+        The comment is behind the first word: PostgreSQL 18 cuts off comments in front of a
+        statement in pg_stat_statements. The last semicolon is for psql.
+        """
+        processed: str = super().process_sql(query_name, op_type, sql.rstrip("; \n"))  # type: ignore[no-untyped-call]
+        first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # behind hints
+        named = first_word.sub(lambda word: f"{word[0]} {self._comment}", processed, count=1)
+        return re.sub(r"'(\d+)'", lambda number: self._literals[int(number[1])], named)
+
+    async def select(  # type: ignore[override] # see above
+        self,
+        conn: tuple[aiopg.Connection, Execution],
+        query_name: str,  # noqa: ARG002 - aiosql's protocol
+        sql: str,
+        parameters: Parameters,
+        record_class: object = None,  # noqa: ARG002 - aiosql's protocol
+    ) -> list[Row]:
+        """Run it and return its rows."""
+        connection, execution = conn
+        async with connection.cursor(timeout=execution.driver_timeout) as cursor:
+            await cursor.execute(execution.preamble + (execution.statement or sql), parameters)
+            rows: list[Row] = await cursor.fetchall()
+            return rows
 
 
 def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:

@@ -9,8 +9,15 @@ from psycopg2 import errors as postgres
 from psycopg2.extensions import POLL_OK, POLL_READ, TRANSACTION_STATUS_IDLE
 
 from service.database.connections import Session, application_name, open_session
-from service.database.driver_errors import describe_error, translate_error
-from service.database.query import NO_PARAMETERS, Parameters, Query, Row, limit_affected
+from service.database.query import (
+    NO_PARAMETERS,
+    Parameters,
+    Query,
+    Row,
+    describe_error,
+    limit_affected,
+    translate_error,
+)
 from service.errors import OperatorError, RuleBroken
 
 # If a role or a database sets these timeouts, they are meant for requests, not for commands.

@@ -22,7 +22,8 @@ from service.database.connections import Connector
 from service.database.migrations import files as migration_files
 from service.database.migrations import runner as migrations
 from service.database.query import Expected
-from service.database.verification import explain_query, verify_database, verify_queries
+from service.database.query_testing import explain_query
+from service.database.verification import verify_database, verify_queries
 from service.errors import Contended, OperatorError, Unavailable
 from service.expected import EXPECTED
 

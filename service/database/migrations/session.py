@@ -12,8 +12,8 @@ from psycopg2 import errors as postgres
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.connections import Session, application_name, open_session
-from service.database.driver_errors import describe_error
 from service.database.migrations.files import Report
+from service.database.query import describe_error
 from service.database.urls import parse_url
 from service.errors import OperatorError
 
