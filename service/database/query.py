@@ -48,16 +48,10 @@ OUTDATED = (
 )
 
 # Tables that no client fills: a broken constraint of these is a fault of the service or of a DBA.
-OWN_TABLES = frozenset(
-    (
-        "clients",
-        "idempotency_keys",
-        "movie_changes",
-        "movie_feed",
-        "schema_migrations",
-        "search_words",
-    )
-)
+OWN_TABLES = {
+    *("clients", "idempotency_keys", "movie_changes", "movie_feed", "schema_migrations"),
+    "search_words",
+}
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, object]  # of a query, by name
@@ -91,6 +85,7 @@ class Query:
     name: str
     path: Path
     line: int  # of its name
+    comment: str  # names it in the views and logs of PostgreSQL
     settings: Mapping[str, str]
     sql_line: int  # of the file, where `sql` begins
     sql: str
@@ -142,11 +137,6 @@ class Query:
         return f"{self.comment}; set local timezone = 'UTC'; {defaults}{self._settings}{limit}"
 
     @cached_property
-    def comment(self) -> str:
-        """The comment that names it in the views and logs of PostgreSQL."""
-        return make_comment(self.name, self.path, self.line)
-
-    @cached_property
     def _settings(self) -> str:
         settings = [item for item in self.settings.items() if item[0] != TIMEOUT_SETTING]
         return "".join(f"set local {name} = '{value}'; " for name, value in settings)
@@ -154,11 +144,6 @@ class Query:
     def make_error(self, what: str, line: int | None = None) -> FileError:
         """Return an error that names the file, and this line or that of the query's name."""
         return FileError(self.path, line or self.line, what)
-
-
-def make_comment(name: str, path: Path, line: int) -> str:
-    """Return the comment that names a query in the views and logs of PostgreSQL."""
-    return f"/* {name} {locate(path, line)} */"
 
 
 def parse_seconds(value: str) -> float | None:
@@ -208,32 +193,23 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
 
     https://www.postgresql.org/docs/current/errcodes-appendix.html
     """
-    if (
-        isinstance(error, CAUSED_BY_CLIENTS)
-        and not query.is_read_only
-        and not _is_own(query, error)
-    ):
+    is_write = not query.is_read_only
+    if is_write and isinstance(error, CAUSED_BY_CLIENTS) and _may_be_a_client(query, error):
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name} ({query.location}): {describe_error(error)}"
     if isinstance(error, CONTENDED):
         return Contended(reason)
-    is_standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only
+    is_standby = is_write and isinstance(error, postgres.ReadOnlySqlTransaction)
     if is_standby or isinstance(error, psycopg2.OperationalError):
         return Unavailable(reason, Refusal.STATEMENT_LOST)
-    return StatementFailed(
-        reason,
-        for_every_row=isinstance(error, psycopg2.ProgrammingError),
-    )
+    return StatementFailed(reason, for_every_row=isinstance(error, psycopg2.ProgrammingError))
 
 
-def _is_own(query: Query, error: psycopg2.Error) -> bool:
-    """Whether no client can break this constraint: it sends neither nulls nor ids."""
+def _may_be_a_client(query: Query, error: psycopg2.Error) -> bool:
+    """Whether a client can break this constraint: none sends nulls or ids."""
     constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
     if constraint == "idempotency_keys_pkey":  # another request has stored this key meanwhile
-        return False
-    return (
-        isinstance(error, postgres.NotNullViolation)
-        or table in OWN_TABLES
-        # The sequence of the resource's table is behind.
-        or (table in query.name and constraint == f"{table}_pkey")
-    )
+        return True
+    # Otherwise the sequence of the resource's table is behind.
+    is_id = table in query.name and constraint == f"{table}_pkey"
+    return not (isinstance(error, postgres.NotNullViolation) or table in OWN_TABLES or is_id)

@@ -1,16 +1,14 @@
 """queries/*.sql, which DBAs edit: checks their text, and loads it with aiosql.
 
-aiosql takes misspelt names and settings for comments, so `load` refuses these. aiosql gets the
-SQL without comments, and a number in quotes in place of each literal; `AiopgAdapter` puts the
-literals back. So aiosql sees a colon only where PostgreSQL and psql see a parameter.
-`verification.py` lets PostgreSQL check the rest.
+aiosql takes misspelt names and settings for comments, so `load` refuses these. `verification.py`
+lets PostgreSQL check the rest.
 
 What must stay true: PostgreSQL gets the SQL as it is written, without its comments; what psql would
 read in another way is refused, with file and line.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,10 +26,9 @@ from service.database.query import (
     Parameters,
     Query,
     Row,
-    make_comment,
     parse_seconds,
 )
-from service.errors import FileError, OperatorError
+from service.errors import FileError, OperatorError, locate
 from service.text_files import decode
 
 # https://www.postgresql.org/docs/current/sql-syntax-lexical.html
@@ -84,17 +81,32 @@ FIXED_SETTINGS = {
 
 
 class AiopgAdapter(PyFormatAdapter):
-    """Runs a query of aiosql with aiopg.
+    """Runs one query of aiosql with aiopg; `comment` names the query.
 
-    `comment` names the query; `literals`: what belongs in place of each number in quotes.
+    aiosql would take comments for documentation, and colons in literals for parameters. So it gets
+    what `hide` returns, and `process_sql` puts the literals back.
+
     For aiosql it is a synchronous adapter, whose `select` returns a coroutine: with an asynchronous
     one, each row would pass through two generators.
     """
 
-    def __init__(self, comment: str, literals: Sequence[str]) -> None:
+    def __init__(self, comment: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._comment = comment
-        self._literals = literals
+        self._literals: list[str] = []
+
+    def hide(self, sql: str) -> str:
+        """Return the SQL without comments, and with a number in quotes for each literal."""
+
+        def replace_token(token: re.Match[str]) -> str:
+            if token["blank"]:
+                return "\n" * token[0].count("\n") or " "
+            if token["literal"]:
+                self._literals.append(token[0])
+                return f"'{len(self._literals) - 1}'"
+            return token[0]
+
+        return TOKEN.sub(replace_token, sql.replace("%", "%%"))
 
     def process_sql(self, query_name: str, op_type: SQLOperationType, sql: str) -> str:
         """Return the SQL for the driver: with placeholders, literals, and the comment.
@@ -200,37 +212,36 @@ def _read_settings(path: Path, text: str, start: int, end: int) -> Iterator[tupl
 
 def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
     """Load the query whose text is between its name and `end`."""
-    text, start = name.string, _skip_blank(name.string, name.end(), end)
+    text = name.string[:end]
+    start = _skip_blank(text, name.end())
     settings = dict(_read_settings(path, text, name.end(), start))
-    for token in TOKEN.finditer(text, start, end):
+    for token in TOKEN.finditer(text, start):
         if ANY_SETTING.match(token[0]):
             raise FileError(path, _get_line(text, token.start()), EXPECTED_SETTING)
-        if token["end"] and (more := _skip_blank(text, token.end(), end)) < end:
+        if token["end"] and (more := _skip_blank(text, token.end())) < end:
             line = _find_missing_name(text, token.end(), more)
             raise FileError(path, line, f"{MISSING_NAME}: a semicolon ends {name[1]}")
-    line, sql_line = _get_line(text, name.start()), _get_line(text, start)
-    comment = make_comment(name[1], path, line)
-    literals: list[str] = []
-
-    def reduce(token: re.Match[str]) -> str:
-        """Return what aiosql gets in place of the token."""
-        if token["blank"]:
-            return "\n" * token[0].count("\n") or " "
-        if token["literal"]:
-            literals.append(token[0])
-            return f"'{len(literals) - 1}'"
-        return token[0]
-
-    sql = TOKEN.sub(reduce, text[start:end].replace("%", "%%"))
+    line = _get_line(text, name.start())
+    comment = f"/* {name[1]} {locate(path, line)} */"
+    adapter = AiopgAdapter(comment)
     try:
         loaded = aiosql.from_str(
-            f"{name[0]}\n{sql}", AiopgAdapter, args=[comment, literals], attribute=None
+            f"{name[0]}\n{adapter.hide(text[start:])}", lambda: adapter, attribute=None
         )
     except (SQLLoadException, SQLParseException) as error:
         raise FileError(path, line, str(error).partition(" at ")[0]) from error
     function = getattr(loaded, name[1])
-    parameters = (*function.parameters,)
-    return Query(name[1], path, line, settings, sql_line, function.sql, parameters, function)
+    return Query(
+        name=name[1],
+        path=path,
+        line=line,
+        comment=comment,
+        settings=settings,
+        sql_line=_get_line(text, start),
+        sql=function.sql,
+        parameters=(*function.parameters,),
+        function=function,
+    )
 
 
 def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, Expected]) -> None:
@@ -247,9 +258,9 @@ def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, 
             raise found.make_error(f"{name} must have a time limit: requests wait for it")
 
 
-def _skip_blank(text: str, start: int = 0, end: int | None = None) -> int:
+def _skip_blank(text: str, start: int = 0) -> int:
     """Return where the next SQL begins, behind blanks and comments."""
-    blank = BLANK.match(text, start, len(text) if end is None else end)
+    blank = BLANK.match(text, start)
     return blank.end() if blank else start
 
 

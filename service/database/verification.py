@@ -53,10 +53,7 @@ LOGIN_MAY_CHANGE_CLIENTS = """
 select current_user from pg_roles where rolname = current_user
  and (not rolsuper or inet_client_addr() is not null)
  and has_table_privilege(to_regclass('clients'), 'insert, update, delete')"""
-FIND_SCHEMA = """
-select current_user, n.nspname, has_schema_privilege(n.oid, 'usage')
-from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-where c.relname = 'schema_migrations'"""
+HIDDEN = "; if it was, this login needs usage of its schema (ops/roles.sql), or another search_path"
 
 
 class LoadedQueries(dict[str, Query]):
@@ -192,28 +189,23 @@ async def verify_database(
     return not is_read_only
 
 
-def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -> None:
+def require_migrations(
+    versions: Iterable[str], applied: Iterable[tuple[str]], hint: str = ""
+) -> None:
     """Raise `Unavailable` unless all migrations of this checkout are among the applied rows.
 
     Others are fine: while a release goes out, the schema is ahead of the code that it replaces.
     """
     if missing := sorted(set(versions) - {version for (version,) in applied}):
         raise Unavailable(
-            f"migration {missing[0]} has not been applied: run python -m service migrate",
+            f"migration {missing[0]} has not been applied: run python -m service migrate{hint}",
             Refusal.NOT_READY,
         )
 
 
 async def _verify_migrations(cursor: aiopg.Cursor, versions: Sequence[str], query: Query) -> None:
     if await _fetch(cursor, "select to_regclass('schema_migrations')") == [(None,)]:
-        # The first migration makes it; or this login does not see it.
-        for role, schema, may_use in await _fetch(cursor, FIND_SCHEMA):
-            remedy = f"set search_path of the role {role} to it"
-            if not may_use:
-                remedy = f"grant usage on schema {schema} to {role}, as ops/roles.sql does"
-            what = f"the tables are in the schema {schema}, which is not seen: {remedy}"
-            raise OperatorError(what)
-        require_migrations(versions, [])
+        require_migrations(versions, [], HIDDEN)
     await _verify_query(cursor, query, is_read_only=True)
     require_migrations(versions, await _fetch(cursor, query.sql))
 
