@@ -162,9 +162,7 @@ def _make_routes(
     creates = IdempotentCreates(store, statements, config.sharing)
     feed = None
     if config.changes.keep_days:
-        feed = Feed(sources.make_statements(LISTS), sources.replicas)
-        if sources.replicas:
-            sources.replicas.read_attachment = feed.read_end
+        feed = Feed(sources.make_statements(LISTS), has_replicas=bool(sources.replicas))
     bodies = BodyReader(server.body_timeout)
     # On replicas, a list may be older; without sharing, each request has statements of its own.
     can_cache = bool(feed and not sources.replicas and config.sharing.enabled)

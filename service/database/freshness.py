@@ -16,7 +16,6 @@ class Sample(NamedTuple):
 
     taken_at: float  # by the loop's clock, before the primary was asked
     lsn: int
-    attachment: object = None  # what `Replicas.read_attachment` had returned before
 
 
 class Answer(NamedTuple):

@@ -35,7 +35,7 @@ class Filter(Protocol):
 class Counted(NamedTuple):
     """How many items match, and about how many there are in the table."""
 
-    matches: int
+    matches: int  # an estimate if there are more than `EXACT_TOTAL`
     items: int
 
 
@@ -124,7 +124,12 @@ class Listing(Generic[Item]):
             # Otherwise the page contradicts the total: items were deleted or added since.
             if 0 < len(known) <= place.total:
                 return self._make_page(sort, place, size, known, place.total)
-        total, self._items = counted or await self._count(wanted, waiting)
+        if not counted:
+            sent = {**wanted.parameters(), "most": EXACT_TOTAL}
+            name = f"count_{self._resource.table}"
+            (row,) = await self._statements.fetch(name, sent, waiting=waiting)
+            counted = Counted._make(row)
+        total, self._items = counted
         if not size:
             return Page([], previous=None, next=None, total=total)
         if total > EXACT_TOTAL and place.skip + size > NUMBERED_ITEMS:
@@ -141,13 +146,6 @@ class Listing(Generic[Item]):
         """Yield the rows of all items that match, as `Streams.stream` does."""
         parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
         return self._streams.stream(f"walk_{self._resource.table}", context, parameters)
-
-    async def _count(self, wanted: Filter, waiting: Sequence[RequestContext]) -> Counted:
-        """Return the number of matches, or an estimate if there are more than `EXACT_TOTAL`."""
-        parameters = {**wanted.parameters(), "most": EXACT_TOTAL}
-        name = f"count_{self._resource.table}"
-        (row,) = await self._statements.fetch(name, parameters, waiting=waiting)
-        return Counted._make(row)
 
     async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
         self,

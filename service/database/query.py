@@ -49,7 +49,11 @@ OUTDATED = (
 
 # Tables that no client fills: a broken constraint of these is a fault of the service or of a DBA.
 OWN_TABLES = {
-    *("clients", "idempotency_keys", "movie_changes", "movie_feed", "schema_migrations"),
+    "clients",
+    "idempotency_keys",
+    "movie_changes",
+    "movie_feed",
+    "schema_migrations",
     "search_words",
 }
 

@@ -37,14 +37,14 @@ COMMENT = r"--[^\n]* | /\*(?!\+)(?:/\*.*?\*/|(?!/\*|\*/).)*\*/"
 BLANK = re.compile(rf"(?:\s+|{COMMENT})*", re.DOTALL | re.VERBOSE)
 TOKEN = re.compile(
     rf"""(?P<blank>{COMMENT}|[\v\f])
-      | (?P<literal>
-          /\*\+.*?\*/
+      | (?P<literal>  # aiosql must not look into it
+          /\*\+.*?\*/  # a hint
         | (?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$
         | \b[eE]'(?:\\.|''|[^'\\])*' | '(?:''|[^'])*' | "(?:""|[^"])*"
-        | ::+ | :(?![a-zA-Z_])
+        | ::+ | :(?![a-zA-Z_])  # casts and slices: colons without a parameter
         | [\x1c-\x1e\x85\u2028\u2029]  # lines end there for aiosql
         )
-      | (?P<open>/\*|'|"|(?<!\w)\$[a-zA-Z_]*\$)
+      | (?P<open>/\*|'|"|(?<!\w)\$[a-zA-Z_]*\$)  # it has no end
       | (?P<end>;)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -56,8 +56,6 @@ LIKE_A_NAME = re.compile(
     r"(?i)(?:--+|/\*+)[^\w\n-]*"
     r"(?:(name)[^\S\n]*[:;=\uff1a]|(\w[\w ]*?)\b[^\w\n]*\b(?:[a-z0-9]+_\w|[\w.-]+\())"
 )
-# Where a name is missing: a line like `-- get_movies(ids)` or `query: get_movies(ids)`.
-LIKE_A_QUERY = re.compile(r"(?m)^[^\w\n]*(?:\w+[^\w\n]+)?(\w+)[ \t]*\([\w \t,:]*\)[ \t;*/]*$")
 EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
 MISSING_NAME = f"expected a line {EXPECTED_NAME} before this SQL"
 EXPECTED_SETTING = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
@@ -138,13 +136,7 @@ class AiopgAdapter(PyFormatAdapter):
 def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
     """Load every query of the folder; `OperatorError` if one is not as the service expects."""
     queries: dict[str, Query] = {}
-    try:
-        paths = sorted(folder.iterdir())
-    except OSError as error:
-        raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
-    for path in paths:
-        if path.suffix != ".sql" or path.name.startswith("."):  # hidden ones are editors' locks
-            continue
+    for path in list_sql_files(folder):
         text = read_sql_file(path).replace("\r\n", "\n").replace("\r", "\n")
         if not (names := _find_names(path, text)):
             raise FileError(path, 1, f"no query: expected a line {EXPECTED_NAME}, or no file")
@@ -156,6 +148,15 @@ def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
             queries[query.name] = replace(query, expected=expected.get(query.name))
     _compare(folder, queries, expected)
     return queries
+
+
+def list_sql_files(folder: Path) -> list[Path]:
+    """List the files of SQL in the folder, by name; hidden ones are editors' locks."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
+    return [path for path in paths if path.suffix == ".sql" and not path.name.startswith(".")]
 
 
 def read_sql_file(path: Path) -> str:
@@ -189,7 +190,7 @@ def _find_names(path: Path, text: str) -> list[re.Match[str]]:
         elif token["blank"] and _is_like_a_name(token[0]):
             raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
     if (first := _skip_blank(text)) < (names[0].start() if names else len(text)):
-        raise FileError(path, _find_missing_name(text, 0, first), MISSING_NAME)
+        raise FileError(path, _get_line(text, first), MISSING_NAME)
     return names
 
 
@@ -219,8 +220,8 @@ def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
         if ANY_SETTING.match(token[0]):
             raise FileError(path, _get_line(text, token.start()), EXPECTED_SETTING)
         if token["end"] and (more := _skip_blank(text, token.end())) < end:
-            line = _find_missing_name(text, token.end(), more)
-            raise FileError(path, line, f"{MISSING_NAME}: a semicolon ends {name[1]}")
+            what = f"{MISSING_NAME}: a semicolon ends {name[1]}"
+            raise FileError(path, _get_line(text, more), what)
     line = _get_line(text, name.start())
     comment = f"/* {name[1]} {locate(path, line)} */"
     adapter = AiopgAdapter(comment)
@@ -268,13 +269,6 @@ def _is_like_a_name(comment: str) -> bool:
     match = LIKE_A_NAME.match(comment)
     word = (match[1] or match[2]).replace(" ", "").lower() if match else ""
     return bool(get_close_matches(word, ["name"], cutoff=0.75))
-
-
-def _find_missing_name(text: str, start: int, sql: int) -> int:
-    """Return the line of SQL without a name; or the first above it that was meant as its name."""
-    end = text.find("\n", sql)
-    found = LIKE_A_QUERY.search(text, start, end if end >= 0 else len(text))
-    return _get_line(text, found.start(1) if found else sql)
 
 
 def _get_line(text: str, position: int) -> int:

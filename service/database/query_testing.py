@@ -9,8 +9,7 @@ the value that is found.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +20,6 @@ from psycopg2 import errors as postgres
 
 from service.config import Config, Database
 from service.database import query_files
-from service.database.connections import application_name, open_session
 from service.database.query import (
     TIMEOUT_SETTING,
     Parameters,
@@ -145,22 +143,22 @@ def _dump(value: object) -> str:
 
 def explain_query(
     settings: Database, query: Query, parameters: Mapping[str, str], *, analyze: bool
-) -> Iterator[str]:
-    """Yield the lines of the plan; `analyze`: run the query, too.
+) -> list[str]:
+    """Return the lines of the plan; `analyze`: run the query, too.
 
-    `parameters`: text as in SQL literals; those that are missing are null. The transaction is
-    rolled back. `OperatorError` if PostgreSQL refuses it.
+    `parameters`: text as in SQL literals; those that are missing are null. `OperatorError` if
+    PostgreSQL refuses it.
     """
     timeout = settings.statement_timeout if query.timeout is None else query.timeout
     options = "analyze, buffers" if analyze else "costs"
-    message = f"{query.build_preamble(timeout)}explain ({options}) {query.sql}"
-    with closing(open_session(settings.url, application_name=application_name())) as session:
-        cursor = session.cursor()
+    explained = replace(
+        query,
+        sql=f"explain ({options}) {query.sql}",
+        settings={**query.settings, TIMEOUT_SETTING: f"{round(timeout * 1000)}"},
+    )
+    with begin(settings.url, {query.name: explained}) as transaction:
         try:
-            cursor.execute(message, dict.fromkeys(query.parameters) | dict(parameters))
+            lines = transaction.run(query.name, dict.fromkeys(query.parameters) | dict(parameters))
         except psycopg2.Error as error:
             raise query.make_error(f"{query.name}: {describe_error(error)}") from error
-        lines = cursor.fetchall()
-        session.rollback()  # PostgreSQL sees a close later than the next session begins
-    for (line,) in lines:
-        yield line
+    return [line for (line,) in lines]

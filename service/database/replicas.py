@@ -6,7 +6,7 @@ replica without a question of its own; `freshness.py` decides which may serve it
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -51,7 +51,6 @@ QUERIES: Mapping[str, Expected] = {
 }
 POLL_S = 0.25
 POLL_TIMEOUT_S = 2.0
-ATTACHMENT_S = 1.0  # between two reads of it
 CLOSE_TIMEOUT_S = 2.0
 # Why it is unknown where a server is.
 IS_PRIMARY, NO_STANDBY = "it is the primary", "it is not a standby"
@@ -116,7 +115,7 @@ class Primary(Server):
         """Whether nobody here reaches it; a poll may also fail because the server is full."""
         return not self.answers and not self._pool.is_connected
 
-    async def update(self, attachment: object) -> None:
+    async def update(self) -> None:
         """Ask, and keep a sample; drop those of a former primary."""
         now = asyncio.get_running_loop().time()
         if row := await self.ask("get_primary_state"):
@@ -124,7 +123,7 @@ class Primary(Server):
             if (identity := (database, timeline)) != self.identity:
                 self.samples.clear()
             self.identity = identity
-            self.samples.append(Sample(now, lsn, attachment))
+            self.samples.append(Sample(now, lsn))
 
 
 class Replica(Server):
@@ -209,12 +208,6 @@ class Replicas:
         pool: Pool,
         limits: Mapping[str, int],
     ) -> None:
-        # Reads on the primary what is kept with each sample: the end of the feed.
-        self.read_attachment: Callable[[], Awaitable[object]] | None = None
-        self._attachment: object = None
-        # Whether the database was verified, and the attachment read: without samples of the
-        # primary, no replica serves.
-        self._is_ready = False
         self._pool = pool
         self._primary = Primary(settings, queries, pool)
         self.all = [
@@ -239,17 +232,10 @@ class Replicas:
         self._pool.metrics.reads.labels(chosen.name if chosen else "primary").inc()
         return chosen
 
-    def get_oldest_attachment(self) -> object:
-        """Return an attachment that is older than what every replica shows; None: there is none.
-
-        The samples reach back further than `max_replica_lag`.
-        """
-        return self._primary.samples[0].attachment if self._primary.samples else None
-
     async def run(self, _: object) -> AsyncIterator[None]:
         """Ask the servers until the service stops (a `cleanup_ctx`)."""
         watches = map(self._watch, self.all)
-        running = asyncio.gather(self._keep_attachment(), self._watch_primary(), *watches)
+        running = asyncio.gather(self._watch_primary(), *watches)
         yield
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -258,18 +244,10 @@ class Replicas:
             server.close()
         await asyncio.gather(*[replica.pool.close(CLOSE_TIMEOUT_S) for replica in self.all])
 
-    async def _keep_attachment(self) -> None:
-        while True:
-            with suppress(CatalogueError):
-                if self.read_attachment:
-                    self._attachment = await self.read_attachment()
-                self._is_ready = self._pool.is_verified
-            await asyncio.sleep(ATTACHMENT_S)
-
     async def _watch_primary(self) -> None:
         while True:
-            if self._is_ready:
-                await self._primary.update(self._attachment)
+            if self._pool.is_verified:  # without a sample, no replica serves either
+                await self._primary.update()
             await asyncio.sleep(POLL_S)
 
     async def _watch(self, replica: Replica) -> None:

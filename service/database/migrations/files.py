@@ -20,7 +20,7 @@ from psycopg2 import errors as postgres
 
 from service.database.connections import Session
 from service.database.query import Row
-from service.database.query_files import read_sql_file
+from service.database.query_files import list_sql_files, read_sql_file
 from service.errors import FileError, OperatorError, locate
 
 Report = Callable[[str], None]  # takes one line for the operator
@@ -122,15 +122,8 @@ def create(folder: Path, name: str) -> Path:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    try:
-        paths = sorted(
-            path
-            for path in folder.iterdir()
-            # Editors make hidden files: .#<name>.sql is a lock of Emacs.
-            if path.name.endswith(".sql") and not path.name.startswith(".")
-        )
-    except OSError as error:
-        raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
+    """List the migrations in their order; raise `OperatorError` for a wrong name."""
+    paths = list_sql_files(folder)
     for path in paths:
         if not FILE_NAME.fullmatch(path.name):
             form = "<14 digits: UTC timestamp>_<lower-case words joined by _>.sql"
