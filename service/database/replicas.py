@@ -5,7 +5,6 @@ replica without a question of its own; `freshness.py` decides which may serve it
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -13,185 +12,19 @@ from math import nan
 from random import sample
 from typing import Any
 
-import psycopg2
 import structlog
-from psycopg2.extensions import TransactionRollbackError
 
 from service.config import Database
 from service.context import RequestContext
-from service.database import freshness
-from service.database.connections import Connection, Connector
-from service.database.freshness import Answer, Identity, Progress, Sample, State
+from service.database.freshness import IS_PRIMARY, POLL_S, Primary, Replica
 from service.database.pool import Pool
-from service.database.query import (
-    NO_PARAMETERS,
-    Execution,
-    Expected,
-    Parameters,
-    Query,
-    Row,
-    describe_error,
-)
-from service.database.statements import DEFAULTS
+from service.database.query import NO_PARAMETERS, Parameters, Query, Row
 from service.database.streaming import RowLists, Streams
-from service.database.urls import name_server
-from service.errors import (
-    CatalogueError,
-    Contended,
-    OperatorError,
-    StatementFailed,
-    Unavailable,
-)
+from service.errors import StatementFailed, Unavailable
 
-PRIMARY = {"database": str, "timeline": str, "lsn": int}
-REPLICA = {"database": str, "timeline": str, "lsn": int, "received": int, "horizon": int}
-QUERIES: Mapping[str, Expected] = {
-    "get_primary_state": Expected(PRIMARY, [{}], "choosing a replica"),
-    "get_replica_state": Expected(REPLICA, [{}], "choosing a replica"),
-}
-POLL_S = 0.25
-POLL_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 2.0
-# Why it is unknown where a server is.
-IS_PRIMARY, NO_STANDBY = "it is the primary", "it is not a standby"
-SILENT = "it does not respond"
 
 log = structlog.get_logger()
-
-
-class Server:
-    """A server that is asked where it is, on a connection of its own; `name`: its host and port."""
-
-    def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
-        self.name = name_server(settings.url)
-        self.failure: str | None = "it was not asked yet"  # why it is unknown where it is
-        self._connector = Connector(settings)
-        self._connection: Connection | None = None
-        self._queries = queries
-
-    @property
-    def answers(self) -> bool:
-        """Whether it answered, and has not ended the connection since, as at a stop or a crash."""
-        is_open = self._connection is not None and not self._connection.closed
-        return self.failure is None and is_open
-
-    async def ask(self, name: str) -> Row | None:
-        """Return the row that says where it is; None, and `failure`, if there is none."""
-        try:
-            if not self._connection or self._connection.closed:
-                self.failure = self.failure or "the connection broke"
-                self._connection = await self._connector.connect()
-            query = self._queries[name]
-            execution = Execution(query.build_preamble(POLL_TIMEOUT_S, DEFAULTS), POLL_TIMEOUT_S)
-            rows = await query.run(self._connection, execution, {})
-        except TimeoutError:
-            self.failure = SILENT
-        except (psycopg2.Error, CatalogueError, OperatorError) as error:
-            self.failure = describe_error(error)
-        else:
-            self.failure = None if rows else NO_STANDBY
-            return rows[0] if rows else None
-        self.close()  # the address may lead to another server by now
-        return None
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._connection and not self._connection.closed:
-            self._connection.close()
-
-
-class Primary(Server):
-    """The primary, and its last samples."""
-
-    def __init__(self, settings: Database, queries: Mapping[str, Query], pool: Pool) -> None:
-        super().__init__(settings, queries)
-        self._pool = pool
-        self.identity: Identity | None = None
-        kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
-        self.samples: deque[Sample] = deque(maxlen=round(kept))
-
-    @property
-    def is_away(self) -> bool:
-        """Whether nobody here reaches it; a poll may also fail because the server is full."""
-        return not self.answers and not self._pool.is_connected
-
-    async def update(self) -> None:
-        """Ask, and keep a sample; drop those of a former primary."""
-        now = asyncio.get_running_loop().time()
-        if row := await self.ask("get_primary_state"):
-            database, timeline, lsn = row
-            if (identity := (database, timeline)) != self.identity:
-                self.samples.clear()
-            self.identity = identity
-            self.samples.append(Sample(now, lsn))
-
-
-class Replica(Server):
-    """A standby of the primary, where it is, and the pool of its connections."""
-
-    def __init__(
-        self, settings: Database, queries: Mapping[str, Query], primary: Primary, pool: Pool
-    ) -> None:
-        super().__init__(settings, queries)
-        self.pool = pool
-        self._max_lag = settings.max_replica_lag
-        self._primary = primary
-        self._progress = Progress()
-
-    async def update(self) -> None:
-        """Ask, and compare it with the samples of the primary."""
-        primary = self._primary
-        if row := await self.ask("get_replica_state"):
-            answer = Answer(*row)
-            if primary.identity is None or answer.database != primary.identity[0]:
-                self.failure = "it is not a standby of this primary, or has another database"
-            self._progress = freshness.advance(
-                self._progress, answer, primary.identity, primary.samples
-            )
-        elif self.failure == NO_STANDBY:  # `replica_urls` may list all servers of a cluster
-            state = await self.ask("get_primary_state") or ()
-            self.failure = IS_PRIMARY if state[:2] == primary.identity else NO_STANDBY
-
-    def measure_age(self) -> float:
-        """Return how old its data may be, in seconds; infinite if that is unknown."""
-        return freshness.measure_age(self._get_state(), asyncio.get_running_loop().time())
-
-    def may_serve(self, transaction: int = 0) -> bool:
-        """Whether it shows the transaction (0: any), and its data is young enough."""
-        now = asyncio.get_running_loop().time()
-        return freshness.may_serve(self._get_state(), transaction, now, self._max_lag)
-
-    def leave_out(self, error: StatementFailed | Unavailable) -> None:
-        """Serve no reads until its next answer, as one has failed.
-
-        Raises the error if the statement took too long, as it would on the primary.
-        """
-        # A read that replay cancels, because it removes the rows, fails only here.
-        is_cancelled = isinstance(error.__cause__, TransactionRollbackError)
-        if isinstance(error, Contended) and not is_cancelled and self.may_serve():
-            raise error
-        self._progress = self._progress._replace(horizon=0)
-
-    def explain(self) -> str:
-        """Say why it serves no reads."""
-        if self.failure:
-            return self.failure
-        newest, now = self._primary.samples[-1], asyncio.get_running_loop().time()
-        is_silent = now - newest.taken_at > self._max_lag
-        if failure := self._primary.failure or (is_silent and SILENT):
-            return f"the primary cannot be asked: {failure}"
-        return "it lags, or was not seen to follow the primary"
-
-    def _get_state(self) -> State:
-        primary = self._primary
-        return State(
-            progress=self._progress,
-            answers=self.answers,
-            primary=primary.identity,
-            newest=primary.samples[-1] if primary.samples else None,
-            primary_answers=primary.answers,
-            primary_is_away=primary.is_away,
-        )
 
 
 class Replicas:

@@ -612,7 +612,7 @@ def other(cluster: Cluster) -> Iterator[str]:
         yield urls[1]
 
 
-@pytest.mark.parametrize("kind", ["primary", "foreign", "other", "nothing"])
+@pytest.mark.parametrize("kind", ["primary", "foreign", "other", "nothing", "wrong"])
 async def test_a_url_without_a_replica_is_left_out(
     serve: Serve, servers: Servers, request: pytest.FixtureRequest, logs: Logs, kind: str
 ) -> None:
@@ -620,7 +620,9 @@ async def test_a_url_without_a_replica_is_left_out(
     if kind in ("foreign", "other"):
         url = request.getfixturevalue(kind)
     else:
-        url = servers.primary if kind == "primary" else "postgresql://nobody@127.0.0.1:9/nothing"
+        nothing = "postgresql://nobody@127.0.0.1:9/nothing"
+        wrong = f"{servers.first}&options=nonsense"
+        url = {"primary": servers.primary, "nothing": nothing, "wrong": wrong}[kind]
     if kind == "foreign":
         run(url.replace("%2Fstandby", "%2Fprimary"), "select pg_switch_wal()")
     client = await serve(url, servers.second, lag=LIMIT_S)
