@@ -25,7 +25,7 @@ from bench.database import run_service, start_postgresql
 from bench.machine import describe_machine
 from bench.targets import SINGLE_PROCESS, start_target
 from drills.service import ROOT
-from service.database.paging import SortKey
+from service.database.listing import SortKey
 from service.movies.filters import SORTS, Filter
 from service.movies.movie import COLUMNS, Movie
 from service.movies.parameters import PARAMETERS

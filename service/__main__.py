@@ -26,10 +26,10 @@ from service.clients.commands import clients, report
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
 from service.database.migrations import files as migration_files
-from service.database.query_testing import run_tests
+from service.database.query_testing import explain_query, run_tests
 from service.database.transactions import wait_interruptibly
 from service.database.urls import hide_password
-from service.database.verification import explain_query, verify_queries
+from service.database.verification import verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
 from service.movies import formats

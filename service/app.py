@@ -23,12 +23,12 @@ from service.database.cache import ResultCache
 from service.database.clearing import Clearing
 from service.database.listing import Listing
 from service.database.pool import Pool
-from service.database.registry import QueryRegistry
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Statements
 from service.database.store import Store
+from service.database.streaming import Streams
 from service.database.urls import check_tls
-from service.database.verification import verify_queries
+from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.expected import load_queries
 from service.genres import GenreCounts, Genres
@@ -79,14 +79,14 @@ class Sources:
 
     def make_statements(self, limit: str | None = None) -> Statements:
         """Make statements on the primary; `limit`: of the pool, for reads."""
-        return self._make(Statements, limit)
+        return self._make(Streams, limit)
 
-    def make_reads(self, limit: str | None = None) -> Statements:
+    def make_reads(self, limit: str | None = None) -> Streams:
         """Make statements for reads."""
-        kind = partial(Reads, replicas=self.replicas) if self.replicas else Statements
+        kind = partial(Reads, replicas=self.replicas) if self.replicas else Streams
         return self._make(kind, limit)
 
-    def _make(self, kind: Callable[..., Statements], limit: str | None) -> Statements:
+    def _make(self, kind: Callable[..., Streams], limit: str | None) -> Streams:
         return kind(
             self.pool,
             self.files.queries,
@@ -162,9 +162,7 @@ def _make_routes(
     creates = IdempotentCreates(store, statements, config.sharing)
     feed = None
     if config.changes.keep_days:
-        feed = Feed(sources.make_statements(LISTS), sources.replicas)
-        if sources.replicas:
-            sources.replicas.read_attachment = feed.read_end
+        feed = Feed(sources.make_statements(LISTS), has_replicas=bool(sources.replicas))
     bodies = BodyReader(server.body_timeout)
     # On replicas, a list may be older; without sharing, each request has statements of its own.
     can_cache = bool(feed and not sources.replicas and config.sharing.enabled)

@@ -35,7 +35,7 @@ class RequestContext:
     written: int = 0  # bytes that passed aiohttp's writer by
     # `Connection.handle_error`:
     parser_error: str | None = None  # the request is not valid HTTP: method and path are unknown
-    # `Statements.fetch` and `Statements.stream`:
+    # `Statements.fetch` and `Streams.stream`:
     transaction: int = 0  # that the response shows: of a write, its own
     total_rows: int | None = None  # of a stream
 

@@ -6,8 +6,7 @@ from service import genres
 from service.changes import feed as changes
 from service.clients import clients, commands
 from service.config import Config
-from service.database import cache, clearing, query_files, verification
-from service.database import replicas as replication
+from service.database import cache, clearing, freshness, query_files, verification
 from service.database.query import Expected, Query
 from service.movies import exporting, filters, importing, restoring, search_help
 from service.movies import keys as idempotency
@@ -20,12 +19,12 @@ EXPECTED: Mapping[str, Expected] = {
     **clients.QUERIES,
     **commands.QUERIES,
     **exporting.QUERIES,
+    **freshness.QUERIES,
     **genres.QUERIES,
     **idempotency.QUERIES,
     **importing.QUERIES,
     **filters.QUERIES,
     **MOVIES.expect_queries(),
-    **replication.QUERIES,
     **restoring.QUERIES,
     **search_help.QUERIES,
     **verification.QUERIES,

@@ -23,7 +23,7 @@ from service.changes.feed import PAGE_CHANGES
 from service.changes.handlers import MAX_CHANGES, MAX_WAIT_S
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
-from service.database.paging import EXACT_TOTAL
+from service.database.listing import EXACT_TOTAL
 from service.database.statements import DEFAULTS
 from service.expected import EXPECTED
 from service.movies import parameters, rules

@@ -21,10 +21,10 @@ from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, until, wait_until
 
 from service.config import Config
-from service.database import query_files, registry
+from service.database import query_files, verification
 from service.database.query import Query
-from service.database.registry import QueryRegistry
 from service.database.statements import Statements
+from service.database.verification import QueryRegistry
 from service.errors import Unavailable
 from service.expected import load_queries
 
@@ -228,7 +228,7 @@ async def test_of_two_reloads_the_later_one_wins(
         verified.append(found["get_a"].sql[-1])
         return True
 
-    monkeypatch.setattr(registry, "verify_queries", verify)
+    monkeypatch.setattr(verification, "verify_queries", verify)
     files = make_registry(settings, checkout)
     for number in "12":
         (checkout / "queries" / "a.sql").write_text(f"-- name: get_a()\nselect {number};")

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 from operator import attrgetter, itemgetter
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from service.context import RequestContext
 from service.database.query import Expected
-from service.database.replicas import Replicas
 from service.database.statements import Statements
 from service.errors import CatalogueError, Problem, Refusal, Unavailable
 from service.movies.movie import COLUMN_TYPES, Movie, parse_movie
@@ -43,7 +42,7 @@ QUERIES: Mapping[str, Expected] = {
 
 PAGE_CHANGES = 100
 POLL_S = 0.2  # while requests wait for changes
-END_S = 1.0  # for which the end of the feed is remembered, if it is on
+END_S = 5.0  # for which the end of the feed is remembered, if it is on; replicas then show it
 MAX_WAITING = 1000  # requests; further ones are refused
 
 
@@ -68,7 +67,7 @@ END = FeedCursor("", 2**64 - 1, 0)  # after every change
 class FeedEnd(NamedTuple):
     """The end of the feed, and a transaction that a list must show to begin there."""
 
-    cursor: FeedCursor | None  # None if the feed is off
+    cursor: FeedCursor | None  # None if the feed is off, or cannot be read
     min_transaction: int
 
 
@@ -104,9 +103,9 @@ class Feed:
     `CursorExpired`.
     """
 
-    def __init__(self, statements: Statements, replicas: Replicas | None = None) -> None:
+    def __init__(self, statements: Statements, *, has_replicas: bool = False) -> None:
         self._statements = statements
-        self._replicas = replicas
+        self._has_replicas = has_replicas
         self._end: FeedCursor | None = None  # as of `_end_read_at`, by the loop's clock
         self._end_read_at = -inf
         self._waiting: dict[asyncio.Future[ChangePage], FeedCursor] = {}
@@ -128,26 +127,20 @@ class Feed:
     async def find_end(self, context: RequestContext) -> FeedEnd:
         """Return a cursor before every change that a list now lacks.
 
-        It is up to `END_S` old: an older cursor only makes the client read some changes again. The
-        list may be read on a replica: then all of them show more than it.
+        It is up to `END_S` old: an older cursor only makes the client read some changes again.
         """
-        if self._replicas and (end := self._replicas.get_oldest_attachment()):
-            return FeedEnd(cast("FeedCursor", end), min_transaction=0)
         now = asyncio.get_running_loop().time()
         if not self._end or now >= self._end_read_at + END_S:
-            self._end, self._end_read_at = await self.read_end([context]), now
+            try:
+                page, _ = await self._read(END, [context])
+            except Unavailable as error:
+                # While the primary is away, replicas serve lists without a cursor.
+                if error.refusal is not Refusal.FEED_OFF and not self._has_replicas:
+                    raise
+                return FeedEnd(None, min_transaction=0)
+            self._end, self._end_read_at = page.next, now
         # The cursor is before its transaction: the list must show those before.
-        return FeedEnd(self._end, self._end.transaction - 1 if self._end else 0)
-
-    async def read_end(self, waiting: Sequence[RequestContext] = ()) -> FeedCursor | None:
-        """Return the cursor after all changes that can be read now; None if the feed is off."""
-        try:
-            page, _ = await self._read(END, waiting)
-        except Unavailable as error:
-            if error.refusal is Refusal.FEED_OFF:
-                return None
-            raise
-        return page.next
+        return FeedEnd(self._end, self._end.transaction - 1)
 
     async def wait(self, after: FeedCursor, seconds: float) -> ChangePage | None:
         """Wait until there are changes after the cursor; None if there are none in so many seconds.

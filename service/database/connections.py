@@ -1,4 +1,4 @@
-"""Opens connections: of aiopg for the pool, and of psycopg2 for commands.
+"""Opens connections to the servers of a URL: of aiopg for the pool, of psycopg2 for commands.
 
 A URL may list several hosts, and a host may have several addresses. An asynchronous connect of
 libpq has no timeout for the first address, and aiopg watches only the socket of the first address.
@@ -9,7 +9,8 @@ import asyncio
 import ctypes
 import os
 import re
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiopg
@@ -19,8 +20,8 @@ from psycopg2.errors import QueryCanceled
 
 from service import __version__
 from service.config import Database
-from service.database.driver_errors import describe_error
-from service.database.urls import Address, list_addresses, parse_url
+from service.database.query import describe_error
+from service.database.urls import Server, is_socket, list_servers, parse_url
 from service.errors import OperatorError
 
 Session = psycopg2.extensions.connection
@@ -30,8 +31,11 @@ PQERRORS_VERBOSE = 2
 
 COMMAND_CONNECT_TIMEOUT_S = 10  # for each host
 POOL_CONNECT_TIMEOUT_S = 2.0  # for each address; as long as a request waits for the pool
-# What PostgreSQL or PgBouncer says of `options` and `replication`, and libpq of `hostaddr`.
-WRONG_VALUE = re.compile("parameter|command-line argument|requires a value|parse network address")
+# What libpq, PostgreSQL or PgBouncer say of a value in the URL: it would be refused for ever.
+WRONG_VALUE = re.compile(
+    r"invalid \w+ value|definition of service|parse network address"
+    "|parameter|command-line argument|requires a value"
+)
 # With these, a connection to a machine that has disappeared breaks within about 10 s, not after
 # hours. The URL may set other values.
 # https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-KEEPALIVES-IDLE
@@ -59,18 +63,6 @@ def open_session(url: str, **options: Any) -> Session:
     return session
 
 
-class OpenFiles:
-    """Replaces the module `select` in aiopg, which uses it to check whether a descriptor is open.
-
-    The real `select()` refuses descriptors from 1,024 on, and a process may have more clients.
-    """
-
-    @staticmethod
-    def select(descriptors: Sequence[int], *_: object) -> None:
-        """Raise OSError (EBADF) if the descriptor is closed."""
-        os.fstat(descriptors[0])
-
-
 def require_utf8(session: Session) -> None:
     """Raise `OperatorError` unless the database is in UTF8.
 
@@ -82,6 +74,18 @@ def require_utf8(session: Session) -> None:
             f"the database's encoding is {encoding}, but the service needs UTF8: create another one"
             " with: create database NAME encoding 'UTF8' locale 'C' template template0"
         )
+
+
+class OpenFiles:
+    """Replaces the module `select` in aiopg, which uses it to check whether a descriptor is open.
+
+    The real `select()` refuses descriptors from 1,024 on, and a process may have more clients.
+    """
+
+    @staticmethod
+    def select(descriptors: Sequence[int], *_: object) -> None:
+        """Raise OSError (EBADF) if the descriptor is closed."""
+        os.fstat(descriptors[0])
 
 
 class Connection(aiopg.Connection):
@@ -116,8 +120,8 @@ class Connector:
     """
 
     def __init__(self, settings: Database) -> None:
-        self._settings = settings
-        self._last: Address = {}
+        self._url = settings.url
+        self._last: Server = {}
         aiopg.connection.select = OpenFiles  # type: ignore[attr-defined, assignment]
 
     async def connect(self) -> Connection:
@@ -125,40 +129,66 @@ class Connector:
 
         Raises `OperatorError` for a wrong URL, otherwise psycopg2.Error.
         """
-        timeout = POOL_CONNECT_TIMEOUT_S
-        given: dict[str, Any] = (
-            KEEPALIVES | {"application_name": application_name()} | parse_url(self._settings.url)
-        )
+        given = KEEPALIVES | {"application_name": application_name()} | parse_url(self._url)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(POOL_CONNECT_TIMEOUT_S):
                 addresses = await asyncio.to_thread(list_addresses, given)
         except TimeoutError as error:
             raise psycopg2.OperationalError("looking up the hosts: timeout expired") from error
         failures: list[str] = []
         for address in sorted(addresses, key=lambda address: address != self._last):
             try:
-                # aiopg would send queries to support these types.
-                connection = Connection(
-                    None,
-                    timeout,
-                    enable_json=False,
-                    enable_hstore=False,
-                    enable_uuid=False,
-                    **{**given, **address, "client_encoding": "UTF8"},
-                )
-                await connection
+                connection = await _open({**given, **address})
             except TimeoutError:
                 server = address.get("hostaddr") or address.get("host") or "the default socket"
                 failures.append(f'connection to server at "{server}" failed: timeout expired')
             except psycopg2.Error as error:
                 failures.append(describe_error(error))
             else:
-                # A notice then names its place in PostgreSQL's source, in every language.
-                pointer = ctypes.c_void_p(connection.raw.pgconn_ptr)
-                LIBPQ.PQsetErrorVerbosity(pointer, PQERRORS_VERBOSE)
                 self._last = address
                 return connection
         reason = "; ".join(failures)
-        if WRONG_VALUE.search(reason):  # no outage: it would never end
+        if WRONG_VALUE.search(reason):
             raise OperatorError(f"the database's URL is wrong: {reason}")
         raise psycopg2.OperationalError(reason)
+
+
+def list_addresses(given: Mapping[str, object]) -> list[Server]:
+    """List the servers of a parsed URL, each once for each of its addresses; may block.
+
+    With `host` and `hostaddr`, libpq looks nothing up, and TLS still checks the name. A name that
+    is not found is left out; if none is found, raises psycopg2.OperationalError.
+    """
+    addresses: list[Server] = []
+    failure = None
+    for server in list_servers(given):
+        if server.get("hostaddr") or is_socket(server):
+            addresses.append(server)
+            continue
+        try:
+            found = socket.getaddrinfo(server["host"], None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            what = f"the name {server['host']} has no address: {error}"
+            failure = psycopg2.OperationalError(what)
+        else:
+            addresses += [{**server, "hostaddr": str(address[0])} for *_, address in found]
+    if failure and not addresses:
+        raise failure
+    return addresses
+
+
+async def _open(parameters: Mapping[str, Any]) -> Connection:
+    """Open a connection to one address."""
+    connection = Connection(
+        None,
+        POOL_CONNECT_TIMEOUT_S,
+        # aiopg would send queries to support these types.
+        enable_json=False,
+        enable_hstore=False,
+        enable_uuid=False,
+        **{**parameters, "client_encoding": "UTF8"},
+    )
+    await connection
+    # A notice then names its place in PostgreSQL's source, in every language.
+    LIBPQ.PQsetErrorVerbosity(ctypes.c_void_p(connection.raw.pgconn_ptr), PQERRORS_VERBOSE)
+    return connection

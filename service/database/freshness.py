@@ -1,12 +1,37 @@
-"""Decides whether a replica may serve a read, from its answers and from samples of the primary.
+"""How fresh a replica is: asks it and the primary where they are, and decides what it may serve.
 
-Nothing here asks or changes anything. docs/decisions/0019-read-from-replicas.md says what each
-condition prevents.
+`advance`, `measure_age` and `may_serve` decide; they ask and change nothing.
+docs/decisions/0019-read-from-replicas.md says what each condition prevents.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
+
+import psycopg2
+from psycopg2.extensions import TransactionRollbackError
+
+from service.config import Database
+from service.database.connections import Connection, Connector
+from service.database.pool import Pool
+from service.database.query import Execution, Expected, Query, Row, describe_error
+from service.database.statements import DEFAULTS
+from service.database.urls import name_server
+from service.errors import CatalogueError, Contended, OperatorError, StatementFailed, Unavailable
+
+PRIMARY = {"database": str, "timeline": str, "lsn": int}
+REPLICA = {"database": str, "timeline": str, "lsn": int, "received": int, "horizon": int}
+QUERIES: Mapping[str, Expected] = {
+    "get_primary_state": Expected(PRIMARY, [{}], "choosing a replica"),
+    "get_replica_state": Expected(REPLICA, [{}], "choosing a replica"),
+}
+POLL_S = 0.25
+POLL_TIMEOUT_S = 2.0
+# Why it is unknown where a server is.
+IS_PRIMARY, NO_STANDBY = "it is the primary", "it is not a standby"
+SILENT = "it does not respond"
 
 Identity = tuple[str, str]  # the database of a primary, with its cluster, and its timeline
 
@@ -16,7 +41,6 @@ class Sample(NamedTuple):
 
     taken_at: float  # by the loop's clock, before the primary was asked
     lsn: int
-    attachment: object = None  # what `Replicas.read_attachment` had returned before
 
 
 class Answer(NamedTuple):
@@ -85,3 +109,136 @@ def may_serve(state: State, transaction: int, now: float, max_lag: float) -> boo
     if age == inf or transaction >= progress.horizon or (transaction and not state.primary_answers):
         return False
     return age <= max_lag or (state.primary_is_away and progress.caught is state.newest)
+
+
+class PolledServer:
+    """A server that is asked where it is, on a connection of its own; `name`: its host and port."""
+
+    def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
+        self.name = name_server(settings.url)
+        self.failure: str | None = "it was not asked yet"  # why it is unknown where it is
+        self._connector = Connector(settings)
+        self._connection: Connection | None = None
+        self._queries = queries
+
+    @property
+    def answers(self) -> bool:
+        """Whether it answered, and has not ended the connection since, as at a stop or a crash."""
+        is_open = self._connection is not None and not self._connection.closed
+        return self.failure is None and is_open
+
+    async def ask(self, name: str) -> Row | None:
+        """Return the row that says where it is; None, and `failure`, if there is none."""
+        try:
+            if not self._connection or self._connection.closed:
+                self.failure = self.failure or "the connection broke"
+                self._connection = await self._connector.connect()
+            query = self._queries[name]
+            execution = Execution(query.build_preamble(POLL_TIMEOUT_S, DEFAULTS), POLL_TIMEOUT_S)
+            rows = await query.run(self._connection, execution, {})
+        except TimeoutError:
+            self.failure = SILENT
+        except (psycopg2.Error, CatalogueError, OperatorError) as error:
+            self.failure = describe_error(error)
+        else:
+            self.failure = None if rows else NO_STANDBY
+            return rows[0] if rows else None
+        self.close()  # the address may lead to another server by now
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection and not self._connection.closed:
+            self._connection.close()
+
+
+class Primary(PolledServer):
+    """The primary, and its last samples."""
+
+    def __init__(self, settings: Database, queries: Mapping[str, Query], pool: Pool) -> None:
+        super().__init__(settings, queries)
+        self._pool = pool
+        self.identity: Identity | None = None
+        kept = (settings.max_replica_lag + POLL_TIMEOUT_S) / POLL_S
+        self.samples: deque[Sample] = deque(maxlen=round(kept))
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody here reaches it; a poll may also fail because the server is full."""
+        return not self.answers and not self._pool.is_connected
+
+    async def update(self) -> None:
+        """Ask, and keep a sample; drop those of a former primary."""
+        now = asyncio.get_running_loop().time()
+        if row := await self.ask("get_primary_state"):
+            database, timeline, lsn = row
+            if (identity := (database, timeline)) != self.identity:
+                self.samples.clear()
+            self.identity = identity
+            self.samples.append(Sample(now, lsn))
+
+
+class Replica(PolledServer):
+    """A standby of the primary, where it is, and the pool of its connections."""
+
+    def __init__(
+        self, settings: Database, queries: Mapping[str, Query], primary: Primary, pool: Pool
+    ) -> None:
+        super().__init__(settings, queries)
+        self.pool = pool
+        self._max_lag = settings.max_replica_lag
+        self._primary = primary
+        self._progress = Progress()
+
+    async def update(self) -> None:
+        """Ask, and compare it with the samples of the primary."""
+        primary = self._primary
+        if row := await self.ask("get_replica_state"):
+            answer = Answer(*row)
+            if primary.identity is None or answer.database != primary.identity[0]:
+                self.failure = "it is not a standby of this primary, or has another database"
+            self._progress = advance(self._progress, answer, primary.identity, primary.samples)
+        elif self.failure == NO_STANDBY:  # `replica_urls` may list all servers of a cluster
+            state = await self.ask("get_primary_state") or ()
+            self.failure = IS_PRIMARY if state[:2] == primary.identity else NO_STANDBY
+
+    def measure_age(self) -> float:
+        """Return how old its data may be, in seconds; infinite if that is unknown."""
+        return measure_age(self._get_state(), asyncio.get_running_loop().time())
+
+    def may_serve(self, transaction: int = 0) -> bool:
+        """Whether it shows the transaction (0: any), and its data is young enough."""
+        now = asyncio.get_running_loop().time()
+        return may_serve(self._get_state(), transaction, now, self._max_lag)
+
+    def leave_out(self, error: StatementFailed | Unavailable) -> None:
+        """Serve no reads until its next answer, as one has failed.
+
+        Raises the error if the statement took too long, as it would on the primary.
+        """
+        # A read that replay cancels, because it removes the rows, fails only here.
+        is_cancelled = isinstance(error.__cause__, TransactionRollbackError)
+        if isinstance(error, Contended) and not is_cancelled and self.may_serve():
+            raise error
+        self._progress = self._progress._replace(horizon=0)
+
+    def explain(self) -> str:
+        """Say why it serves no reads."""
+        if self.failure:
+            return self.failure
+        newest, now = self._primary.samples[-1], asyncio.get_running_loop().time()
+        is_silent = now - newest.taken_at > self._max_lag
+        if failure := self._primary.failure or (is_silent and SILENT):
+            return f"the primary cannot be asked: {failure}"
+        return "it lags, or was not seen to follow the primary"
+
+    def _get_state(self) -> State:
+        primary = self._primary
+        return State(
+            progress=self._progress,
+            answers=self.answers,
+            primary=primary.identity,
+            newest=primary.samples[-1] if primary.samples else None,
+            primary_answers=primary.answers,
+            primary_is_away=primary.is_away,
+        )

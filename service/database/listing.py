@@ -1,31 +1,200 @@
 """Lists the items of a resource: counts the matches, and fetches a page in the cheaper of two ways.
 
-A page begins at a key: the sort value and id of an item.
-Only a first page counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
+A page begins after so many items, or at a key: the sort value and id of an item. Only a first page
+counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
 from collections.abc import Sequence
-from typing import Any, Generic
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from service.context import RequestContext
-from service.database.paging import (
-    EXACT_TOTAL,
-    NUMBERED_ITEMS,
-    Counted,
-    Filter,
-    Item,
-    Page,
-    Place,
-    SortKey,
-)
 from service.database.query import Row
-from service.database.statements import RowLists, Statements
+from service.database.statements import Statements
 from service.database.store import Resource
+from service.database.streaming import RowLists, Streams
 from service.errors import Contended, Failure, WrongParameters
 
+Item = TypeVar("Item")
+
+EXACT_TOTAL = 10_000  # more matches are not counted: the total is an estimate
+NUMBERED_ITEMS = 1_000  # page numbers reach so many items if more than EXACT_TOTAL match
 MAX_SORTED_MATCHES = 100_000  # sorting so many takes about 0.2 s
 # To find and sort a match costs as much as to walk past so many rows: 1 to 30, as measured.
 SORT_COST = 4
+
+
+class Filter(Protocol):
+    """The conditions of a list."""
+
+    def parameters(self) -> dict[str, object]:
+        """Return the parameters of the queries."""
+
+
+class Counted(NamedTuple):
+    """How many items match, and about how many there are in the table."""
+
+    matches: int  # an estimate if there are more than `EXACT_TOTAL`
+    items: int
+
+
+class SortKey(NamedTuple):
+    """An item's position in a sort order: the value of the sorted field, and the id for ties."""
+
+    value: str | int | datetime
+    id: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a page begins: after `skip` items, or after `key` (`backwards`: before it).
+
+    `total`: the number of matches, if an earlier page counted them.
+    """
+
+    skip: int = 0
+    key: SortKey | None = None
+    backwards: bool = False
+    total: int | None = None
+
+    def get_order(self, sort: str) -> str:
+        """Return the order in which the page is read: a page before a key is read backwards."""
+        if not self.backwards:
+            return sort
+        return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
+
+
+@dataclass(frozen=True)
+class Page(Generic[Item]):
+    """Items in order, the keys of the neighbouring pages (None: no such page), and the total."""
+
+    items: list[Item]
+    previous: SortKey | None
+    next: SortKey | None
+    total: int
+
+    @property
+    def total_is_estimate(self) -> bool:
+        """Return whether the total is an estimate."""
+        return self.total > EXACT_TOTAL
+
+    def last_page(self, size: int) -> int:
+        """Return the last page number, for pages of `size` items."""
+        if not size:
+            return 1
+        if self.total_is_estimate:
+            return NUMBERED_ITEMS // size
+        return max(1, -(-self.total // size))
+
+
+class Listing(Generic[Item]):
+    """Lists items; may raise `Unavailable`. `streams`: the statements of whole lists.
+
+    The queries are `count_<table>`, `walk_<table>` and `sort_<table>`.
+
+    What must stay true: whoever follows the cursors, forwards or backwards, gets each item that
+    stays in the list once; both ways to fetch a page give the same rows; the total of a response
+    does not contradict its rows.
+    """
+
+    def __init__(self, resource: Resource[Item], statements: Statements, streams: Streams) -> None:
+        self._resource = resource
+        self._statements = statements
+        self._streams = streams
+        self._items = 0  # in the table, as the last count saw it
+
+    async def fetch_page(  # noqa: PLR0913, PLR0917 - the terms of a page
+        self,
+        wanted: Filter,
+        sort: str,
+        place: Place,
+        size: int,
+        waiting: Sequence[RequestContext] = (),
+        counted: Counted | None = None,
+    ) -> Page[Item]:
+        """Return the page of `size` items at `place`; of none, only the total.
+
+        `waiting`: the requests that it is for, for logs; `counted`: if that is known. Raises
+        `WrongParameters` if the page number is too high for so many matches.
+        """
+        terms = wanted, sort, place, size + 1
+        if place.total is not None and not counted and size:
+            known = await self._fetch_rows(*terms, place.total, waiting)
+            # Otherwise the page contradicts the total: items were deleted or added since.
+            if 0 < len(known) <= place.total:
+                return self._make_page(sort, place, size, known, place.total)
+        if not counted:
+            sent = {**wanted.parameters(), "most": EXACT_TOTAL}
+            name = f"count_{self._resource.table}"
+            (row,) = await self._statements.fetch(name, sent, waiting=waiting)
+            counted = Counted._make(row)
+        total, self._items = counted
+        if not size:
+            return Page([], previous=None, next=None, total=total)
+        if total > EXACT_TOTAL and place.skip + size > NUMBERED_ITEMS:
+            last = NUMBERED_ITEMS // size
+            what = f"over {EXACT_TOTAL} {self._resource.table} match"
+            detail = f"must be at most {last}, as {what}; use a cursor"
+            raise WrongParameters([Failure("page", detail)])
+        is_behind = place.key is None and place.skip >= total
+        rows = [] if is_behind else await self._fetch_rows(*terms, total, waiting)
+        total = correct_total(total, place, size, len(rows))
+        return self._make_page(sort, place, size, rows, total)
+
+    def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
+        """Yield the rows of all items that match, as `Streams.stream` does."""
+        parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
+        return self._streams.stream(f"walk_{self._resource.table}", context, parameters)
+
+    async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
+        self,
+        wanted: Filter,
+        sort: str,
+        place: Place,
+        size: int,
+        total: int,
+        waiting: Sequence[RequestContext],
+    ) -> list[Row]:
+        """Return `size` rows at `place`: sort the matches, or walk the index of the sort order.
+
+        If the index walk times out, sort the matches: matches that are clustered make the walk
+        long. More than `MAX_SORTED_MATCHES` would take longer to sort.
+        """
+        filters, order, fetch = wanted.parameters(), place.get_order(sort), self._statements.fetch
+        if not is_sort_cheaper(total, self._items, place.skip + size):
+            may_sort = total <= MAX_SORTED_MATCHES
+            started, key = choose_start(filters, order, place.key)
+            try:
+                return await fetch(
+                    f"walk_{self._resource.table}",
+                    {**started, **place_parameters(order, Place(place.skip, key), size)},
+                    timeout=None if may_sort else self._statements.timeout,
+                    expects_timeout=may_sort,
+                    waiting=waiting,
+                )
+            except Contended:
+                if not may_sort:
+                    raise
+        # With all filters: it finds every match before it looks at the place.
+        at = place_parameters(order, place, size)
+        return await fetch(f"sort_{self._resource.table}", {**filters, **at}, waiting=waiting)
+
+    def _make_page(
+        self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int
+    ) -> Page[Item]:
+        """Make the page of the first `size` rows; there is one more if the list goes on."""
+        items = [self._resource.make(row) for row in rows[:size]]
+        has_previous, has_next = bool(total and (place.skip or place.key)), len(rows) > size
+        if place.backwards:
+            items.reverse()
+            has_previous, has_next = has_next, has_previous
+        return Page(
+            items=items,
+            previous=_make_edge_key(sort, place, items[:1]) if has_previous else None,
+            next=_make_edge_key(sort, place, items[-1:]) if has_next else None,
+            total=total,
+        )
 
 
 def place_parameters(order: str, place: Place, size: int | None) -> dict[str, object]:
@@ -43,133 +212,12 @@ def place_parameters(order: str, place: Place, size: int | None) -> dict[str, ob
     }
 
 
-class Listing(Generic[Item]):
-    """Lists items; may raise `Unavailable`. `streams`: the statements of whole lists.
-
-    The queries are `count_<table>`, `walk_<table>` and, if there are filters, `sort_<table>`.
-
-    What must stay true: whoever follows the cursors, forwards or backwards, gets each item that
-    stays in the list once; both ways to fetch a page give the same rows; the total of a response
-    does not contradict its rows.
-    """
-
-    def __init__(
-        self,
-        resource: Resource[Item],
-        statements: Statements,
-        streams: Statements | None = None,
-    ) -> None:
-        self._resource = resource
-        self._count_query, self._sort_query, self._walk_query = (
-            f"{verb}_{resource.table}" for verb in ("count", "sort", "walk")
-        )
-        self._statements = statements
-        self._fetch = statements.fetch
-        self._streams = streams or statements
-        self._items = 0  # in the table, as the last count saw it
-
-    async def fetch_page(  # noqa: PLR0913, PLR0917 - the terms of a page
-        self,
-        wanted: Filter,
-        sort: str,
-        place: Place,
-        size: int,
-        waiting: Sequence[RequestContext] = (),
-        counted: Counted | None = None,
-    ) -> Page[Item]:
-        """Return the page of `size` items at `place`; of none, only the total.
-
-        `waiting`: the requests that it is for, for logs; `counted`: if that is known. Raises
-        `WrongParameters` if the page number is too high for so many matches.
-        """
-        terms = wanted, get_order(sort, place), place, size + 1
-        if place.total is not None and not counted and size:
-            known = await self._fetch_rows(*terms, place.total, waiting)
-            # Otherwise the page contradicts the total: items were deleted or added since.
-            if 0 < len(known) <= place.total:
-                return self._make_page(sort, place, size, known, place.total)
-        total, self._items = counted or await self._count(wanted, waiting)
-        if not size:
-            return Page([], previous=None, next=None, total=total)
-        if total > EXACT_TOTAL and place.skip + size > NUMBERED_ITEMS:
-            last = NUMBERED_ITEMS // size
-            what = f"over {EXACT_TOTAL} {self._resource.table} match"
-            detail = f"must be at most {last}, as {what}; use a cursor"
-            raise WrongParameters([Failure("page", detail)])
-        is_behind = place.key is None and place.skip >= total
-        rows = [] if is_behind else await self._fetch_rows(*terms, total, waiting)
-        total = correct_total(total, place, size, len(rows))
-        return self._make_page(sort, place, size, rows, total)
-
-    def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
-        """Yield the rows of all items that match, as `Statements.stream` does."""
-        parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
-        return self._streams.stream(self._walk_query, context, parameters)
-
-    async def _count(self, wanted: Filter, waiting: Sequence[RequestContext]) -> Counted:
-        """Return the number of matches, or an estimate if there are more than `EXACT_TOTAL`."""
-        parameters = {**wanted.parameters(), "most": EXACT_TOTAL}
-        (row,) = await self._fetch(self._count_query, parameters, waiting=waiting)
-        return Counted._make(row)
-
-    async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
-        self,
-        wanted: Filter,
-        order: str,
-        place: Place,
-        size: int,
-        total: int,
-        waiting: Sequence[RequestContext],
-    ) -> list[Row]:
-        """Return `size` rows at `place`: sort the matches, or walk the index of the sort order.
-
-        If the index walk times out, sort the matches: matches that are clustered make the walk
-        long. More than `MAX_SORTED_MATCHES` would take longer to sort.
-        """
-        filters, has_sort = wanted.parameters(), self._sort_query in self._statements.queries
-        if not (has_sort and is_sort_cheaper(total, self._items, place.skip + size)):
-            may_sort = has_sort and total <= MAX_SORTED_MATCHES
-            started, key = choose_start(filters, order, place.key)
-            try:
-                return await self._fetch(
-                    self._walk_query,
-                    {**started, **place_parameters(order, Place(place.skip, key), size)},
-                    timeout=None if may_sort else self._statements.timeout,
-                    expects_timeout=may_sort,
-                    waiting=waiting,
-                )
-            except Contended:
-                if not may_sort:
-                    raise
-        # With all filters: it finds every match before it looks at the place.
-        at = place_parameters(order, place, size)
-        return await self._fetch(self._sort_query, {**filters, **at}, waiting=waiting)
-
-    def _make_page(
-        self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int
-    ) -> Page[Item]:
-        """Make the page of the first `size` rows; there is one more if the list goes on."""
-        items = [self._resource.make(row) for row in rows[:size]]
-        starts_inside, goes_on = bool(total and (place.skip or place.key)), len(rows) > size
-        if place.backwards:
-            items.reverse()
-            has_previous, has_next = goes_on, starts_inside
-        else:
-            has_previous, has_next = starts_inside, goes_on
-        return Page(
-            items=items,
-            previous=_make_edge_key(sort, place, items[:1]) if has_previous else None,
-            next=_make_edge_key(sort, place, items[-1:]) if has_next else None,
-            total=total,
-        )
-
-
-def is_sort_cheaper(matches: int, movies: int, rows: int) -> bool:
+def is_sort_cheaper(matches: int, items: int, rows: int) -> bool:
     """Whether to sort the matches costs less than to walk an index until `rows` of them are found.
 
-    Of the `movies` in the table, the walk reads about `rows * movies / matches`.
+    Of the `items` in the table, the walk reads about `rows * items / matches`.
     """
-    return SORT_COST * matches * matches <= rows * movies
+    return SORT_COST * matches * matches <= rows * items
 
 
 def choose_start(
@@ -190,15 +238,8 @@ def choose_start(
     return filters, None
 
 
-def get_order(sort: str, place: Place) -> str:
-    """Return the sort order in which the page is read: a page before a key is read backwards."""
-    if not place.backwards:
-        return sort
-    return sort.removeprefix("-") if sort.startswith("-") else f"-{sort}"
-
-
 def correct_total(counted: int, place: Place, size: int, rows: int) -> int:
-    """Return a total that agrees with the rows: movies may have come or gone since the count.
+    """Return a total that agrees with the rows: items may have come or gone since the count.
 
     `rows`: their number; it is `size` + 1 if the list goes on behind the page.
     """
@@ -219,5 +260,5 @@ def _make_edge_key(sort: str, place: Place, items: Sequence[Any]) -> SortKey | N
         return SortKey(getattr(item, sort.removeprefix("-")), item.id)
     if not place.key:
         return None
-    is_read_downwards = get_order(sort, place).startswith("-")
+    is_read_downwards = place.get_order(sort).startswith("-")
     return place.key._replace(id=place.key.id + (-1 if is_read_downwards else 1))

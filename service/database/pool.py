@@ -1,9 +1,11 @@
 """aiopg connections under `max_open`, `max_idle` and `max_idle_time`, with a queue of waiters.
 
 The settings mean what they mean in Go's database/sql
-(https://pkg.go.dev/database/sql#DB.SetMaxOpenConns). Whatever becomes free first, a new connection
-or a returned one, goes to the waiter that has waited longest.
+(https://pkg.go.dev/database/sql#DB.SetMaxOpenConns).
 docs/decisions/0002-own-connection-pool.md: why not aiopg's own pool.
+
+`_open_connections` opens a connection; then it is lent or idle, until `_discard` forgets it.
+`_return` is the only way to a waiter, for new connections and for those that come back.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from service.config import Database
 from service.database.connections import Connector
-from service.database.driver_errors import describe_error
+from service.database.query import describe_error
 from service.errors import OperatorError, Refusal, Unavailable
 from service.telemetry.metrics import Metrics
 
@@ -32,13 +34,8 @@ RETRY_S = 0.25
 # runs until the statement times out, or PostgreSQL notices that the connection is closed. It may
 # run longer, and is then not counted: a stream that sorts, a commit that waits for a standby.
 GIVEN_UP_S = 4.0
+CLOSE_POLL_S = 0.01
 CLOSED_HERE = 1  # psycopg2's connection.closed; 2: broken, and closed by libpq
-
-
-class Limit(asyncio.Semaphore):
-    """Limits the connections of one kind of statement; `wanted_at`: when all were last in use."""
-
-    wanted_at = -inf  # by the loop's clock
 
 
 class Pool:
@@ -65,32 +62,36 @@ class Pool:
         limits: Mapping[str, int] | None = None,
     ) -> None:
         self.metrics = metrics or Metrics(is_enabled=False)
-        self.limits = {name: Limit(number) for name, number in (limits or {}).items()}
+        self.limits = {name: asyncio.Semaphore(most) for name, most in (limits or {}).items()}
         self.writes = asyncio.Semaphore(max(1, settings.max_open * 4 // 10))
+        self.waiting = 0  # tasks that wait for a limit or a connection
         self._settings = settings
         self._connector = Connector(settings)
         self._verify = verify
-        self._is_closing = False
-        self._failure = ""  # as it was logged: of a "connect", or an "outage"; until one succeeds
-        self._outage: Unavailable | None = None  # for each request for a connection, while set
         self._opened: dict[aiopg.Connection, float] = {}  # when its connect began
         self._trusted_since = -inf  # older connections are not lent again
         self._idle: deque[tuple[aiopg.Connection, float]] = deque()  # the longest idle one first
         self._reaper: asyncio.TimerHandle | None = None  # closes connections that are idle too long
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
-        self.waiting = 0  # tasks that wait for a limit or a connection
         self._opener: asyncio.Task[None] | None = None  # opens connections for the waiters
-        self._emptied = asyncio.Event()  # while closing: no connection is left
+        self._refusal: Unavailable | None = None  # in an outage's pause, and after `close`: for all
+        self._logged = ""  # "connect failed" or an outage, until no connect fails
+        self._is_closing = False
 
     @property
     def size(self) -> int:
         """Connections that are open, being opened, or given up in the last `GIVEN_UP_S`."""
-        return len(self._opened) + (self._opener is not None)
+        return len(self._opened) + (self._opener is not None and not self._opener.done())
 
     @property
     def idle(self) -> int:
         """Open connections that are not in use."""
         return len(self._idle)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the schema was verified."""
+        return self._verify is None
 
     @property
     def is_connected(self) -> bool:
@@ -145,25 +146,21 @@ class Pool:
 
     async def close(self, timeout: float) -> None:  # noqa: ASYNC109 - a bound, not a cancellation
         """Close; waiters fail, connections in use have `timeout` seconds to be returned."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
         self._is_closing = True
-        if self._reaper:
-            self._reaper.cancel()
-        self._fail_waiters(Unavailable("the service is stopping", Refusal.STOPPING))
+        for ended in (self._reaper, self._opener):
+            if ended:
+                ended.cancel()
+        self._refuse(Unavailable("the service is stopping", Refusal.STOPPING))
         self.close_idle()
         for connection in [*self._opened]:
             if connection.closed:  # given up
                 self._discard(connection)
-        try:
-            async with asyncio.timeout(timeout):
-                if self._opener:
-                    self._opener.cancel()
-                    await asyncio.wait([self._opener])
-                    self._opener = None
-                if self._opened:
-                    await self._emptied.wait()
-        except TimeoutError:
-            for connection in [*self._opened]:
-                self._discard(connection)
+        while self.size and loop.time() < end:  # noqa: ASYNC110 - an event would be one more state
+            await asyncio.sleep(CLOSE_POLL_S)
+        for connection in [*self._opened]:
+            self._discard(connection)
 
     async def _acquire(self, limit: asyncio.Semaphore | None) -> aiopg.Connection:
         """Wait for the limit, then for a connection; measure that."""
@@ -175,7 +172,7 @@ class Pool:
                 if limit:
                     await limit.acquire()
                 try:
-                    return self._take_idle() or await self._wait_for_connection()
+                    return await self._take_connection()
                 except BaseException:
                     if limit:
                         limit.release()
@@ -187,17 +184,15 @@ class Pool:
             self.waiting -= 1
             self.metrics.pool_wait.observe(loop.time() - asked_at)
 
-    def _take_idle(self) -> aiopg.Connection | None:
+    async def _take_connection(self) -> aiopg.Connection:
+        """Return the connection that was used last, or wait for one."""
         while self._idle:
             connection, _ = self._idle.pop()
             if not connection.closed:
                 return connection
             self._discard(connection)
-        return None
-
-    async def _wait_for_connection(self) -> aiopg.Connection:
-        if self._outage:
-            raise self._outage.with_traceback(None)
+        if self._refusal:
+            raise self._refusal.with_traceback(None)
         waiter: asyncio.Future[aiopg.Connection] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._open_more()
@@ -229,10 +224,9 @@ class Pool:
         if len(self._idle) >= self._settings.max_idle:
             self._discard(connection)
             return
-        loop = asyncio.get_running_loop()
-        self._idle.append((connection, loop.time()))
+        self._idle.append((connection, asyncio.get_running_loop().time()))
         if not self._reaper:
-            self._reaper = loop.call_later(self._settings.max_idle_time, self._close_expired)
+            self._close_expired()
 
     def _close_expired(self) -> None:
         """Close connections that were idle for `max_idle_time`; schedule the next check."""
@@ -245,44 +239,40 @@ class Pool:
             self._reaper = loop.call_at(self._idle[0][1] + max_idle_time, self._close_expired)
 
     def _discard(self, connection: aiopg.Connection) -> None:
-        """Forget the connection, and close it if it is open."""
+        """Forget the connection, close it if it is open, and let a new one take its place."""
         self._opened.pop(connection, None)
         # Never close it twice: aiopg would stop watching a file descriptor that another connection
         # may have by now.
         if connection.raw.closed != CLOSED_HERE:
             connection.close()
-        if self._is_closing and not self._opened:
-            self._emptied.set()
         self._open_more()
-
-    def _open_more(self) -> None:
-        if not self._opener and self._needs_more():
-            self._opener = asyncio.create_task(self._open_connections())
 
     def _needs_more(self) -> bool:
         return bool(self._waiters) and len(self._opened) < self._settings.max_open
 
+    def _open_more(self) -> None:
+        """Open connections, unless the task that does so is running."""
+        if self._needs_more() and (not self._opener or self._opener.done()):
+            self._opener = asyncio.create_task(self._open_connections())
+
     async def _open_connections(self) -> None:
         """Open connections, one after the other, while tasks wait and `max_open` allows it."""
         loop = asyncio.get_running_loop()
-        try:
-            while self._needs_more():
-                began = loop.time()
-                try:
-                    connection = await self._open_connection()
-                except Exception as error:  # noqa: BLE001 - raised for the waiters
-                    self._handle_failure(error)
-                    await asyncio.sleep(RETRY_S)
-                    self._outage = None
-                else:
-                    self._opened[connection] = began
-                    self._return(connection)
-                    # While others wait, the next connect may fail again, on a full server.
-                    if self._failure and not self._needs_more():
-                        self._failure = ""
-                        log.info("database reached again")
-        finally:
-            self._opener = None
+        while self._needs_more():
+            began = loop.time()
+            try:
+                connection = await self._open_connection()
+            except Exception as error:  # noqa: BLE001 - raised for the waiters
+                self._handle_failure(error)
+                await asyncio.sleep(RETRY_S)
+                self._refusal = None
+            else:
+                self._opened[connection] = began
+                self._return(connection)
+                # While others wait, the next connect may fail again, on a full server.
+                if self._logged and not self._needs_more():
+                    self._logged = ""
+                    log.info("database reached again")
 
     async def _open_connection(self) -> aiopg.Connection:
         connection = await self._connector.connect()
@@ -300,26 +290,23 @@ class Pool:
         self.metrics.connect_failures.inc()
         reason = describe_error(error)
         if self.is_connected:  # it may become free: the server may just be full
-            if not self._failure:
-                self._failure = "connect"
-                log.warning("connect failed", reason=reason)
+            if not self._logged:
+                self._logged = "connect failed"
+                log.warning(self._logged, reason=reason)
             return
         # Behind: a migration is missing, or a query file is wrong.
         is_behind = isinstance(error, Unavailable | OperatorError)
-        if self._failure != "outage":
-            self._failure = "outage"
-            if is_behind:
-                log.warning("not ready", reason=reason)
-            else:
-                log.error("no database", reason=reason)
+        if self._logged in ("", "connect failed"):
+            self._logged = "not ready" if is_behind else "no database"
+            (log.warning if is_behind else log.error)(self._logged, reason=reason)
         refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
         unavailable.__cause__ = error
-        self._fail_waiters(unavailable)
+        self._refuse(unavailable)
 
-    def _fail_waiters(self, refusal: Unavailable) -> None:
-        """Raise this for all waiters, and for later ones while `_outage` is set."""
-        self._outage = refusal
+    def _refuse(self, refusal: Unavailable) -> None:
+        """Raise this for all waiters, and for later ones while `_refusal` is set."""
+        self._refusal = refusal
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

@@ -1,4 +1,4 @@
-"""A named query: its SQL and settings, what the service expects of it, and how aiopg runs it."""
+"""A named query: its SQL and settings, what the service expects of it, and what its errors mean."""
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
@@ -10,12 +10,52 @@ from typing import Any, NamedTuple
 
 import aiopg
 import psycopg2
-from aiosql.adapters.pyformat import PyFormatAdapter
-from aiosql.types import QueryFn, SQLOperationType
+from aiosql.types import QueryFn
+from psycopg2 import errors as postgres
 
-from service.errors import FileError, locate
+from service.errors import (
+    CatalogueError,
+    Contended,
+    FileError,
+    Refusal,
+    RuleBroken,
+    StatementFailed,
+    Unavailable,
+    locate,
+)
 
 TIMEOUT_SETTING = "statement_timeout"
+CONTENDED = (
+    postgres.QueryCanceled,  # a timeout, or by hand
+    postgres.LockNotAvailable,
+    psycopg2.extensions.TransactionRollbackError,
+)
+# Rules of the database; data that a column cannot hold, or that a DBA's trigger refuses.
+CAUSED_BY_CLIENTS = (
+    psycopg2.IntegrityError,
+    postgres.StringDataRightTruncation,
+    postgres.NumericValueOutOfRange,
+    postgres.UntranslatableCharacter,
+    postgres.RaiseException,
+)
+
+# Errors that a new session may not have: a session keeps the defaults of its role and the plans of
+# its triggers, and since it was opened, these may have changed, or the server became a standby.
+OUTDATED = (
+    postgres.ReadOnlySqlTransaction,
+    postgres.DatatypeMismatch,
+    postgres.FeatureNotSupported,  # "cached plan must not change result type"
+)
+
+# Tables that no client fills: a broken constraint of these is a fault of the service or of a DBA.
+OWN_TABLES = {
+    "clients",
+    "idempotency_keys",
+    "movie_changes",
+    "movie_feed",
+    "schema_migrations",
+    "search_words",
+}
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, object]  # of a query, by name
@@ -49,6 +89,7 @@ class Query:
     name: str
     path: Path
     line: int  # of its name
+    comment: str  # names it in the views and logs of PostgreSQL
     settings: Mapping[str, str]
     sql_line: int  # of the file, where `sql` begins
     sql: str
@@ -100,11 +141,6 @@ class Query:
         return f"{self.comment}; set local timezone = 'UTC'; {defaults}{self._settings}{limit}"
 
     @cached_property
-    def comment(self) -> str:
-        """The comment that names it in the views and logs of PostgreSQL."""
-        return make_comment(self.name, self.path, self.line)
-
-    @cached_property
     def _settings(self) -> str:
         settings = [item for item in self.settings.items() if item[0] != TIMEOUT_SETTING]
         return "".join(f"set local {name} = '{value}'; " for name, value in settings)
@@ -112,11 +148,6 @@ class Query:
     def make_error(self, what: str, line: int | None = None) -> FileError:
         """Return an error that names the file, and this line or that of the query's name."""
         return FileError(self.path, line or self.line, what)
-
-
-def make_comment(name: str, path: Path, line: int) -> str:
-    """Return the comment that names a query in the views and logs of PostgreSQL."""
-    return f"/* {name} {locate(path, line)} */"
 
 
 def parse_seconds(value: str) -> float | None:
@@ -144,48 +175,45 @@ class Execution(NamedTuple):
     expects_timeout: bool = False  # a timeout is no failure
 
 
-class AiopgAdapter(PyFormatAdapter):
-    """Runs a query of aiosql with aiopg.
-
-    `comment` names the query; `literals`: what belongs in place of each number in quotes.
-    For aiosql it is a synchronous adapter, whose `select` returns a coroutine: with an asynchronous
-    one, each row would pass through two generators.
-    """
-
-    def __init__(self, comment: str, literals: Sequence[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._comment = comment
-        self._literals = literals
-
-    def process_sql(self, query_name: str, op_type: SQLOperationType, sql: str) -> str:
-        """Return the SQL for the driver: with placeholders, literals, and the comment.
-
-        The comment is behind the first word: PostgreSQL 18 cuts off comments in front of a
-        statement in pg_stat_statements. The last semicolon is for psql.
-        """
-        processed: str = super().process_sql(query_name, op_type, sql.rstrip("; \n"))  # type: ignore[no-untyped-call]
-        first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # behind hints
-        named = first_word.sub(lambda word: f"{word[0]} {self._comment}", processed, count=1)
-        return re.sub(r"'(\d+)'", lambda number: self._literals[int(number[1])], named)
-
-    async def select(  # type: ignore[override] # see above
-        self,
-        conn: tuple[aiopg.Connection, Execution],
-        query_name: str,  # noqa: ARG002 - aiosql's protocol
-        sql: str,
-        parameters: Parameters,
-        record_class: object = None,  # noqa: ARG002 - aiosql's protocol
-    ) -> list[Row]:
-        """Run it and return its rows."""
-        connection, execution = conn
-        async with connection.cursor(timeout=execution.driver_timeout) as cursor:
-            await cursor.execute(execution.preamble + (execution.statement or sql), parameters)
-            rows: list[Row] = await cursor.fetchall()
-            return rows
-
-
 async def ping(connection: aiopg.Connection) -> None:
     """Send an empty statement; `connection.closed` if the server does not respond in 2 s."""
     with suppress(TimeoutError, psycopg2.Error):
         async with connection.cursor() as cursor:
             await cursor.execute("select")
+
+
+def describe_error(error: BaseException, *, details: bool = False) -> str:
+    """Describe an error in one line; `details`: with PostgreSQL's detail and hint (row values)."""
+    diagnosis = error.diag if isinstance(error, psycopg2.Error) else None
+    parts = [diagnosis.message_primary if diagnosis else None]
+    if diagnosis and details:
+        parts += [diagnosis.message_detail, diagnosis.message_hint]
+    text = "; ".join(part.rstrip(".\n") for part in parts if part)
+    return " ".join((text or str(error) or type(error).__name__).split()).rstrip(".")
+
+
+def translate_error(query: Query, error: BaseException) -> CatalogueError:
+    """Return why a statement failed on a connection that works, in the catalogue's words.
+
+    https://www.postgresql.org/docs/current/errcodes-appendix.html
+    """
+    is_write = not query.is_read_only
+    if is_write and isinstance(error, CAUSED_BY_CLIENTS) and _may_be_a_client(query, error):
+        return RuleBroken(error.diag.constraint_name or "")
+    reason = f"{query.name} ({query.location}): {describe_error(error)}"
+    if isinstance(error, CONTENDED):
+        return Contended(reason)
+    is_standby = is_write and isinstance(error, postgres.ReadOnlySqlTransaction)
+    if is_standby or isinstance(error, psycopg2.OperationalError):
+        return Unavailable(reason, Refusal.STATEMENT_LOST)
+    return StatementFailed(reason, for_every_row=isinstance(error, psycopg2.ProgrammingError))
+
+
+def _may_be_a_client(query: Query, error: psycopg2.Error) -> bool:
+    """Whether a client can break this constraint: none sends nulls or ids."""
+    constraint, table = error.diag.constraint_name or "", error.diag.table_name or "?"
+    if constraint == "idempotency_keys_pkey":  # another request has stored this key meanwhile
+        return True
+    # Otherwise the sequence of the resource's table is behind.
+    is_id = table in query.name and constraint == f"{table}_pkey"
+    return not (isinstance(error, postgres.NotNullViolation) or table in OWN_TABLES or is_id)

@@ -1,9 +1,7 @@
 """queries/*.sql, which DBAs edit: checks their text, and loads it with aiosql.
 
-aiosql takes misspelt names and settings for comments, so `load` refuses these. aiosql gets the
-SQL without comments, and a number in quotes in place of each literal; `AiopgAdapter` puts the
-literals back. So aiosql sees a colon only where PostgreSQL and psql see a parameter.
-`verification.py` lets PostgreSQL check the rest.
+aiosql takes misspelt names and settings for comments, so `load` refuses these. `verification.py`
+lets PostgreSQL check the rest.
 
 What must stay true: PostgreSQL gets the SQL as it is written, without its comments; what psql would
 read in another way is refused, with file and line.
@@ -15,18 +13,22 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+import aiopg
 import aiosql
+from aiosql.adapters.pyformat import PyFormatAdapter
+from aiosql.types import SQLOperationType
 from aiosql.utils import SQLLoadException, SQLParseException
 
 from service.database.query import (
     TIMEOUT_SETTING,
-    AiopgAdapter,
+    Execution,
     Expected,
+    Parameters,
     Query,
-    make_comment,
+    Row,
     parse_seconds,
 )
-from service.errors import FileError, OperatorError
+from service.errors import FileError, OperatorError, locate
 from service.text_files import decode
 
 # https://www.postgresql.org/docs/current/sql-syntax-lexical.html
@@ -35,14 +37,14 @@ COMMENT = r"--[^\n]* | /\*(?!\+)(?:/\*.*?\*/|(?!/\*|\*/).)*\*/"
 BLANK = re.compile(rf"(?:\s+|{COMMENT})*", re.DOTALL | re.VERBOSE)
 TOKEN = re.compile(
     rf"""(?P<blank>{COMMENT}|[\v\f])
-      | (?P<literal>
-          /\*\+.*?\*/
+      | (?P<literal>  # aiosql must not look into it
+          /\*\+.*?\*/  # a hint
         | (?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$
         | \b[eE]'(?:\\.|''|[^'\\])*' | '(?:''|[^'])*' | "(?:""|[^"])*"
-        | ::+ | :(?![a-zA-Z_])
+        | ::+ | :(?![a-zA-Z_])  # casts and slices: colons without a parameter
         | [\x1c-\x1e\x85\u2028\u2029]  # lines end there for aiosql
         )
-      | (?P<open>/\*|'|"|(?<!\w)\$[a-zA-Z_]*\$)
+      | (?P<open>/\*|'|"|(?<!\w)\$[a-zA-Z_]*\$)  # it has no end
       | (?P<end>;)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -54,8 +56,6 @@ LIKE_A_NAME = re.compile(
     r"(?i)(?:--+|/\*+)[^\w\n-]*"
     r"(?:(name)[^\S\n]*[:;=\uff1a]|(\w[\w ]*?)\b[^\w\n]*\b(?:[a-z0-9]+_\w|[\w.-]+\())"
 )
-# Where a name is missing: a line like `-- get_movies(ids)` or `query: get_movies(ids)`.
-LIKE_A_QUERY = re.compile(r"(?m)^[^\w\n]*(?:\w+[^\w\n]+)?(\w+)[ \t]*\([\w \t,:]*\)[ \t;*/]*$")
 EXPECTED_NAME = "`-- name: verb_noun(parameter, ...)`"
 MISSING_NAME = f"expected a line {EXPECTED_NAME} before this SQL"
 EXPECTED_SETTING = "expected a line like `-- set: work_mem = 8MB` between the name and the SQL"
@@ -78,16 +78,65 @@ FIXED_SETTINGS = {
 }
 
 
+class AiopgAdapter(PyFormatAdapter):
+    """Runs one query of aiosql with aiopg; `comment` names the query.
+
+    aiosql would take comments for documentation, and colons in literals for parameters. So it gets
+    what `hide` returns, and `process_sql` puts the literals back.
+
+    For aiosql it is a synchronous adapter, whose `select` returns a coroutine: with an asynchronous
+    one, each row would pass through two generators.
+    """
+
+    def __init__(self, comment: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._comment = comment
+        self._literals: list[str] = []
+
+    def hide(self, sql: str) -> str:
+        """Return the SQL without comments, and with a number in quotes for each literal."""
+
+        def replace_token(token: re.Match[str]) -> str:
+            if token["blank"]:
+                return "\n" * token[0].count("\n") or " "
+            if token["literal"]:
+                self._literals.append(token[0])
+                return f"'{len(self._literals) - 1}'"
+            return token[0]
+
+        return TOKEN.sub(replace_token, sql.replace("%", "%%"))
+
+    def process_sql(self, query_name: str, op_type: SQLOperationType, sql: str) -> str:
+        """Return the SQL for the driver: with placeholders, literals, and the comment.
+
+        The comment is behind the first word: PostgreSQL 18 cuts off comments in front of a
+        statement in pg_stat_statements. The last semicolon is for psql.
+        """
+        processed: str = super().process_sql(query_name, op_type, sql.rstrip("; \n"))  # type: ignore[no-untyped-call]
+        first_word = re.compile(r"(?:'\d+'\s*)*\w*")  # behind hints
+        named = first_word.sub(lambda word: f"{word[0]} {self._comment}", processed, count=1)
+        return re.sub(r"'(\d+)'", lambda number: self._literals[int(number[1])], named)
+
+    async def select(  # type: ignore[override] # see above
+        self,
+        conn: tuple[aiopg.Connection, Execution],
+        query_name: str,  # noqa: ARG002 - aiosql's protocol
+        sql: str,
+        parameters: Parameters,
+        record_class: object = None,  # noqa: ARG002 - aiosql's protocol
+    ) -> list[Row]:
+        """Run it and return its rows."""
+        connection, execution = conn
+        async with connection.cursor(timeout=execution.driver_timeout) as cursor:
+            await cursor.execute(execution.preamble + (execution.statement or sql), parameters)
+            rows: list[Row] = await cursor.fetchall()
+            return rows
+
+
 def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
     """Load every query of the folder; `OperatorError` if one is not as the service expects."""
     queries: dict[str, Query] = {}
-    try:
-        paths = sorted(folder.iterdir())
-    except OSError as error:
-        raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
-    for path in paths:
-        if path.suffix != ".sql" or path.name.startswith("."):  # hidden ones are editors' locks
-            continue
+    for path in list_sql_files(folder):
         text = read_sql_file(path).replace("\r\n", "\n").replace("\r", "\n")
         if not (names := _find_names(path, text)):
             raise FileError(path, 1, f"no query: expected a line {EXPECTED_NAME}, or no file")
@@ -99,6 +148,15 @@ def load(folder: Path, expected: Mapping[str, Expected]) -> dict[str, Query]:
             queries[query.name] = replace(query, expected=expected.get(query.name))
     _compare(folder, queries, expected)
     return queries
+
+
+def list_sql_files(folder: Path) -> list[Path]:
+    """List the files of SQL in the folder, by name; hidden ones are editors' locks."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise OperatorError(f"{folder}: cannot be read: {error.strerror}") from error
+    return [path for path in paths if path.suffix == ".sql" and not path.name.startswith(".")]
 
 
 def read_sql_file(path: Path) -> str:
@@ -132,7 +190,7 @@ def _find_names(path: Path, text: str) -> list[re.Match[str]]:
         elif token["blank"] and _is_like_a_name(token[0]):
             raise FileError(path, line, f"expected a line {EXPECTED_NAME}")
     if (first := _skip_blank(text)) < (names[0].start() if names else len(text)):
-        raise FileError(path, _find_missing_name(text, 0, first), MISSING_NAME)
+        raise FileError(path, _get_line(text, first), MISSING_NAME)
     return names
 
 
@@ -155,37 +213,36 @@ def _read_settings(path: Path, text: str, start: int, end: int) -> Iterator[tupl
 
 def _load_query(path: Path, name: re.Match[str], end: int) -> Query:
     """Load the query whose text is between its name and `end`."""
-    text, start = name.string, _skip_blank(name.string, name.end(), end)
+    text = name.string[:end]
+    start = _skip_blank(text, name.end())
     settings = dict(_read_settings(path, text, name.end(), start))
-    for token in TOKEN.finditer(text, start, end):
+    for token in TOKEN.finditer(text, start):
         if ANY_SETTING.match(token[0]):
             raise FileError(path, _get_line(text, token.start()), EXPECTED_SETTING)
-        if token["end"] and (more := _skip_blank(text, token.end(), end)) < end:
-            line = _find_missing_name(text, token.end(), more)
-            raise FileError(path, line, f"{MISSING_NAME}: a semicolon ends {name[1]}")
-    line, sql_line = _get_line(text, name.start()), _get_line(text, start)
-    comment = make_comment(name[1], path, line)
-    literals: list[str] = []
-
-    def reduce(token: re.Match[str]) -> str:
-        """Return what aiosql gets in place of the token."""
-        if token["blank"]:
-            return "\n" * token[0].count("\n") or " "
-        if token["literal"]:
-            literals.append(token[0])
-            return f"'{len(literals) - 1}'"
-        return token[0]
-
-    sql = TOKEN.sub(reduce, text[start:end].replace("%", "%%"))
+        if token["end"] and (more := _skip_blank(text, token.end())) < end:
+            what = f"{MISSING_NAME}: a semicolon ends {name[1]}"
+            raise FileError(path, _get_line(text, more), what)
+    line = _get_line(text, name.start())
+    comment = f"/* {name[1]} {locate(path, line)} */"
+    adapter = AiopgAdapter(comment)
     try:
         loaded = aiosql.from_str(
-            f"{name[0]}\n{sql}", AiopgAdapter, args=[comment, literals], attribute=None
+            f"{name[0]}\n{adapter.hide(text[start:])}", lambda: adapter, attribute=None
         )
     except (SQLLoadException, SQLParseException) as error:
         raise FileError(path, line, str(error).partition(" at ")[0]) from error
     function = getattr(loaded, name[1])
-    parameters = (*function.parameters,)
-    return Query(name[1], path, line, settings, sql_line, function.sql, parameters, function)
+    return Query(
+        name=name[1],
+        path=path,
+        line=line,
+        comment=comment,
+        settings=settings,
+        sql_line=_get_line(text, start),
+        sql=function.sql,
+        parameters=(*function.parameters,),
+        function=function,
+    )
 
 
 def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, Expected]) -> None:
@@ -202,9 +259,9 @@ def _compare(folder: Path, queries: Mapping[str, Query], expected: Mapping[str, 
             raise found.make_error(f"{name} must have a time limit: requests wait for it")
 
 
-def _skip_blank(text: str, start: int = 0, end: int | None = None) -> int:
+def _skip_blank(text: str, start: int = 0) -> int:
     """Return where the next SQL begins, behind blanks and comments."""
-    blank = BLANK.match(text, start, len(text) if end is None else end)
+    blank = BLANK.match(text, start)
     return blank.end() if blank else start
 
 
@@ -212,13 +269,6 @@ def _is_like_a_name(comment: str) -> bool:
     match = LIKE_A_NAME.match(comment)
     word = (match[1] or match[2]).replace(" ", "").lower() if match else ""
     return bool(get_close_matches(word, ["name"], cutoff=0.75))
-
-
-def _find_missing_name(text: str, start: int, sql: int) -> int:
-    """Return the line of SQL without a name; or the first above it that was meant as its name."""
-    end = text.find("\n", sql)
-    found = LIKE_A_QUERY.search(text, start, end if end >= 0 else len(text))
-    return _get_line(text, found.start(1) if found else sql)
 
 
 def _get_line(text: str, position: int) -> int:

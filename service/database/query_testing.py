@@ -1,10 +1,11 @@
-"""Runs the tests of query_tests/calls.json through the queries; all that they do is rolled back.
+"""Runs queries for DBAs, to test or explain them; all that they do is rolled back.
 
-A test is a list of calls: the names of one or more queries, their parameters, and the rows that
-each of them must return. `before` has the calls that each test begins with. A parameter that a call
-lacks is the one of `defaults`, or null. A row may lack its last columns, and `*` is any value but
-null. Ids, transactions and times differ in each run, so rows and parameters have names for them:
-where a name is used for the first time, it gets the value that is found.
+The tests are in query_tests/calls.json. A test is a list of calls: the names of one or more
+queries, their parameters, and the rows that each of them must return. `before` has the calls that
+each test begins with. A parameter that a call lacks is the one of `defaults`, or null. A row may
+lack its last columns, and `*` is any value but null. Ids, transactions and times differ in each
+run, so rows and parameters have names for them: where a name is used for the first time, it gets
+the value that is found.
 """
 
 import re
@@ -17,10 +18,15 @@ import orjson
 import psycopg2
 from psycopg2 import errors as postgres
 
-from service.config import Config
+from service.config import Config, Database
 from service.database import query_files
-from service.database.driver_errors import describe_error, translate_error
-from service.database.query import TIMEOUT_SETTING, Parameters, Query
+from service.database.query import (
+    TIMEOUT_SETTING,
+    Parameters,
+    Query,
+    describe_error,
+    translate_error,
+)
 from service.database.transactions import BEGIN_TESTING, Transaction, begin
 from service.errors import FileError, Unavailable
 
@@ -133,3 +139,26 @@ def _fill(parameter: object, values: Values) -> object:
 
 def _dump(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+def explain_query(
+    settings: Database, query: Query, parameters: Mapping[str, str], *, analyze: bool
+) -> list[str]:
+    """Return the lines of the plan; `analyze`: run the query, too.
+
+    `parameters`: text as in SQL literals; those that are missing are null. `OperatorError` if
+    PostgreSQL refuses it.
+    """
+    timeout = settings.statement_timeout if query.timeout is None else query.timeout
+    options = "analyze, buffers" if analyze else "costs"
+    explained = replace(
+        query,
+        sql=f"explain ({options}) {query.sql}",
+        settings={**query.settings, TIMEOUT_SETTING: f"{round(timeout * 1000)}"},
+    )
+    with begin(settings.url, {query.name: explained}) as transaction:
+        try:
+            lines = transaction.run(query.name, dict.fromkeys(query.parameters) | dict(parameters))
+        except psycopg2.Error as error:
+            raise query.make_error(f"{query.name}: {describe_error(error)}") from error
+    return [line for (line,) in lines]

@@ -5,9 +5,8 @@ by a client's data) or `StatementFailed` (anything else), and is logged once per
 except a broken rule that has a name.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -18,20 +17,21 @@ import structlog
 from psycopg2.errors import LockNotAvailable
 
 from service.context import RequestContext
-from service.database.driver_errors import CONTENDED, OUTDATED, describe_error, translate_error
 from service.database.pool import Pool
 from service.database.query import (
+    CONTENDED,
     NO_PARAMETERS,
+    OUTDATED,
     Execution,
     Parameters,
     Query,
     Row,
+    describe_error,
     limit_affected,
     ping,
+    translate_error,
 )
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
-
-RowLists = AsyncGenerator[list[Row]]
 
 LOCK_TIMEOUT_MS = 250  # of a write, which is then sent again: it does not keep its connection
 # How long PostgreSQL may take to report a timeout; while a commit waits for a standby, it does not.
@@ -47,10 +47,6 @@ WRITE_DEFAULTS = f"{DEFAULTS}set local client_min_messages = warning; "
 NOT_REPLICATED = "SyncRepWaitForLSN"
 MAX_NOTICE_LENGTH = 500  # characters in the log; auto_explain quotes whole statements
 NOTICE_LOG_S = 60.0  # between two lines in the log about other notices
-STREAM_ROWS = 250  # of a stream at once; the event loop then waits for a few ms
-STREAM_MIN_ROWS_PER_S = 500.0  # for a client to read while others wait for its place
-STREAM_LAG_MAX_S = 5.0  # how far it may fall behind that
-STREAM_TIMEOUT_S = 20.0  # for the first rows, which may need a sort; platforms wait for 30 s
 
 log = structlog.get_logger()
 
@@ -131,47 +127,6 @@ class Statements:
             for context in waiting:
                 context.transaction = max(context.transaction, rows[0][0])
         return rows
-
-    async def stream(self, name: str, context: RequestContext, parameters: Parameters) -> RowLists:
-        """Yield all rows of a read from one snapshot; raises as `fetch` does.
-
-        Their number is counted first, and becomes a header of the response: 1 to 9 % of the time.
-        It holds a connection until it is closed (`contextlib.aclosing`). Raises
-        `ConnectionResetError` if its client has gone before the statement is sent, or reads too
-        slowly while others wait for its place.
-        """
-        query = self.queries[name]
-        fetch = f"fetch {query.comment} {STREAM_ROWS} from catalogue_stream"
-        declare = f"declare catalogue_stream no scroll cursor for {query.sql}"
-        count = f"select {query.comment} count(*) from ({query.sql}) as stream"
-        begin = "begin isolation level repeatable read, read only; "
-        preamble = query.build_preamble(STREAM_TIMEOUT_S, begin)
-        opening = Execution(preamble, STREAM_TIMEOUT_S + SILENCE_MAX_S, f"{declare}; {count}")
-        next_rows = opening._replace(preamble="", statement=fetch)
-        loop, lag = asyncio.get_running_loop(), 0.0  # of the client, in seconds
-        if self._reads and self._reads.locked():
-            self._reads.wanted_at = loop.time()
-        async with self.pool.connection(self._reads) as connection:
-            if context.has_left and context.has_left():  # while it waited for its place
-                raise ConnectionResetError("the client has gone")
-            try:
-                given = parameters, [context], connection
-                ((total,),) = await self._run(query, opening, *given)
-                context.total_rows = total
-                while rows := await self._run(query, next_rows, *given):
-                    sent_at = loop.time()
-                    yield rows
-                    reading = loop.time() - sent_at
-                    lag = max(0, lag + reading - len(rows) / STREAM_MIN_ROWS_PER_S)
-                    if lag > STREAM_LAG_MAX_S and self._reads and self._reads.wanted_at >= sent_at:
-                        self._reads.wanted_at = -inf  # one place is enough
-                        raise ConnectionResetError("the client reads too slowly")
-            except psycopg2.Error as error:  # the connection broke
-                raise self._to_unavailable(query, describe_error(error)) from error
-            finally:
-                with suppress(psycopg2.Error, TimeoutError):  # the pool then discards it
-                    async with connection.cursor(timeout=SILENCE_MAX_S) as cursor:
-                        await cursor.execute("rollback")
 
     def require_sent(self, name: str, returned: Sequence[int], sent: Collection[int]) -> None:
         """Raise `StatementFailed` unless each key that a query returned was sent, and no key twice.

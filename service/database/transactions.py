@@ -9,8 +9,15 @@ from psycopg2 import errors as postgres
 from psycopg2.extensions import POLL_OK, POLL_READ, TRANSACTION_STATUS_IDLE
 
 from service.database.connections import Session, application_name, open_session
-from service.database.driver_errors import describe_error, translate_error
-from service.database.query import NO_PARAMETERS, Parameters, Query, Row, limit_affected
+from service.database.query import (
+    NO_PARAMETERS,
+    Parameters,
+    Query,
+    Row,
+    describe_error,
+    limit_affected,
+    translate_error,
+)
 from service.errors import OperatorError, RuleBroken
 
 # If a role or a database sets these timeouts, they are meant for requests, not for commands.
@@ -24,7 +31,6 @@ BEGIN_WRITING = f"begin; set constraints all immediate; {DISABLE_TIMEOUTS}"
 BEGIN_TESTING = BEGIN_WRITING.replace("begin", "begin isolation level repeatable read", 1)
 BEGIN_READING = f"begin isolation level repeatable read, read only; {DISABLE_TIMEOUTS}"
 
-STEP_ROWS = 100  # of 10,000 rows, one wrong one takes 200 statements to find
 HINTS = (
     (
         (postgres.UndefinedTable, postgres.UndefinedColumn),
@@ -81,18 +87,20 @@ class Transaction:
         """Insert rows, each a JSON object.
 
         Return what the query returned, and index and reason of each row that is refused. PostgreSQL
-        does not say which one it refuses: then they are inserted `STEP_ROWS` at a time, and where
-        that fails, too, one by one.
+        does not say which one it refuses: so a part with one is halved, until it is one row.
         """
         returned: list[Row] = []
         refused: list[tuple[int, str]] = []
-        if not self._try_insert(name, rows, returned):
-            return returned, refused
-        for start in range(0, len(rows), STEP_ROWS):
-            some = rows[start : start + STEP_ROWS]
-            if self._try_insert(name, some, returned):
-                reasons = [self._try_insert(name, [row], returned) for row in some]
-                refused += [(start + n, reason) for n, reason in enumerate(reasons) if reason]
+        parts = [(0, rows)]  # the next one last
+        while parts:
+            start, part = parts.pop()
+            if not (reason := self._try_insert(name, part, returned)):
+                continue
+            if len(part) == 1:
+                refused.append((start, reason))
+            else:
+                middle = len(part) // 2
+                parts += [(start + middle, part[middle:]), (start, part[:middle])]
         return returned, refused
 
     def _try_insert(self, name: str, rows: Sequence[str], returned: list[Row]) -> str:

@@ -1,4 +1,4 @@
-"""Parses a database's URL: its servers and their addresses, and whether it requires TLS.
+"""Parses a database's URL: its servers, and whether its password may cross a network without TLS.
 
 No message repeats the URL, or a part of it that cannot be read: it may hold a password.
 https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS
@@ -7,9 +7,7 @@ https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS
 import ipaddress
 import os
 import re
-import socket
 from collections.abc import Mapping
-from functools import lru_cache
 
 import psycopg2
 import structlog
@@ -18,20 +16,15 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from service.config import Database
 from service.errors import OperatorError
 
-Address = Mapping[str, str]  # libpq's parameters that name one server, or one address of it
+Server = Mapping[str, str]  # libpq's parameters of one server: host, hostaddr, port
 
-NO_ADDRESS = "255.255.255.255"  # the system refuses it at once: nothing is sent
+MAX_PORT = 65_535
 REFERENCE = "https://www.postgresql.org/docs/current/libpq-connect.html"
 WRONG_PARAMETER = re.compile(r'(invalid|separator "=" in) URI query parameter: "(.+)"')
-# libpq looks at these while it connects.
-NUMBERS = {
-    "connect_timeout",
-    "keepalives",
-    "keepalives_count",
-    "keepalives_idle",
-    "keepalives_interval",
-    "tcp_user_timeout",
-}
+UNREADABLE = (
+    "the database's URL cannot be read: expected postgresql://user:password@host:port/name,"
+    " with @ : / ? # % in the password or a parameter written as %40 %3A %2F %3F %23 %25"
+)
 
 log = structlog.get_logger()
 
@@ -42,45 +35,20 @@ def parse_url(url: str) -> dict[str, str]:
         given: dict[str, str] = parse_dsn(url)
     except psycopg2.ProgrammingError as error:
         wrong = WRONG_PARAMETER.search(str(error))
-        if wrong and "@" not in url.partition("?")[2]:  # otherwise it is part of a password
-            remedy = "expected name=value, with = in the value written as %3D"
-            if wrong[1] == "invalid":
-                remedy = "which libpq does not know: remove it"
-            raise OperatorError(
-                f'the database\'s URL has the parameter "{wrong[2]}", {remedy} ({REFERENCE})'
-            ) from None
-        given = {"host": "@"}  # refused below
-    # Part of a password that is not escaped ends up as the host, the port or the database's name,
-    # which libpq's messages repeat.
+        if not wrong or "@" in url.partition("?")[2]:  # it is part of a password
+            raise OperatorError(UNREADABLE) from None
+        remedy = "expected name=value, with = in the value written as %3D"
+        if wrong[1] == "invalid":
+            remedy = "which libpq does not know: remove it"
+        what = f'the database\'s URL has the parameter "{wrong[2]}", {remedy} ({REFERENCE})'
+        raise OperatorError(what) from None
+    # Part of a password that is not escaped ends up in these, and libpq's messages repeat them.
     if any("@" in given.get(key, "") for key in ("host", "hostaddr", "port", "dbname")):
-        raise OperatorError(
-            "the database's URL cannot be read: expected postgresql://user:password@host:port/name,"
-            " with @ : / ? # % in the password or a parameter written as %40 %3A %2F %3F %23 %25"
-        )
-    _check_values(url)
-    return given
-
-
-@lru_cache
-def _check_values(url: str) -> None:
-    """Raise `OperatorError` for a value that libpq refuses, such as `sslmode=no-verify`.
-
-    libpq checks all but numbers before it connects, here to an address that nobody has.
-    """
-    given = parse_dsn(url)
+        raise OperatorError(UNREADABLE)
     ports = [port for port in given.get("port", "").split(",") if port]
-    if not all(port.isdecimal() and 0 < int(port) < 65536 for port in ports):  # noqa: PLR2004
-        raise OperatorError("the port of the database's URL must be a number from 1 to 65535")
-    for name in NUMBERS & given.keys():
-        if not re.fullmatch("-?[0-9]{1,9}", given[name]):
-            what = f"{name}={given[name]}: expected a whole number"
-            raise OperatorError(f"the database's URL has {what}")
-    try:
-        psycopg2.connect(**{**given, "host": "", "hostaddr": NO_ADDRESS, "port": "1"})
-    except psycopg2.OperationalError as error:
-        if not str(error).startswith("connection to server"):
-            what = f"the database's URL is wrong: {str(error).strip()}"
-            raise OperatorError(f"{what}; expected a value of {REFERENCE}") from None
+    if not all(port.isdecimal() and 0 < int(port) <= MAX_PORT for port in ports):
+        raise OperatorError(f"the port of the database's URL must be a number from 1 to {MAX_PORT}")
+    return given
 
 
 def hide_password(url: str) -> str:
@@ -96,7 +64,7 @@ def name_server(url: str) -> str:
     return f"{given['host']}:{given['port']}"
 
 
-def list_servers(given: Mapping[str, object]) -> list[Address]:
+def list_servers(given: Mapping[str, object]) -> list[Server]:
     """List the servers of a parsed URL, or of libpq's environment, in the order to be tried.
 
     https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-MULTIPLE-HOSTS
@@ -115,28 +83,10 @@ def list_servers(given: Mapping[str, object]) -> list[Address]:
     return [{name: values[index] for name, values in lists.items()} for index in range(number)]
 
 
-def list_addresses(given: Mapping[str, object]) -> list[Address]:
-    """List the servers of a parsed URL, each once for each of its addresses; may block.
-
-    With `host` and `hostaddr`, libpq looks nothing up, and TLS still checks the name. A name that
-    is not found is left out; if none is found, raises psycopg2.OperationalError.
-    """
-    addresses: list[Address] = []
-    failure = None
-    for server in list_servers(given):
-        host = server.get("host", "")
-        if server.get("hostaddr") or not host or host.startswith(("/", "@")):
-            addresses.append(server)
-            continue
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            failure = psycopg2.OperationalError(f"the name {host} has no address: {error}")
-        else:
-            addresses += [{**server, "hostaddr": str(address[0])} for *_, address in found]
-    if failure and not addresses:
-        raise failure
-    return addresses
+def is_socket(server: Server) -> bool:
+    """Whether the server listens on a Unix socket, so that there is no name to look up."""
+    host = server.get("hostaddr") or server.get("host", "")
+    return not host or host.startswith(("/", "@"))
 
 
 def check_tls(settings: Database) -> None:
@@ -148,7 +98,7 @@ def check_tls(settings: Database) -> None:
     given = parse_url(settings.url)
     mode = _find_parameter(given, "sslmode") or "prefer"
     is_required = mode not in ("disable", "allow", "prefer")
-    if is_required or all(is_local(server) for server in list_servers(given)):
+    if is_required or all(_is_local(server) for server in list_servers(given)):
         return
     reason = f"the password of the database may cross a network without TLS (sslmode={mode})"
     remedy = "add ?sslmode=verify-full to the database's URL"
@@ -157,10 +107,10 @@ def check_tls(settings: Database) -> None:
     log.warning("database without TLS", reason=reason, remedy=remedy)
 
 
-def is_local(server: Address) -> bool:
+def _is_local(server: Server) -> bool:
     """Whether the server is on this machine: a Unix socket or a loopback address."""
     host = server.get("hostaddr") or server.get("host", "")
-    if not host or host.startswith(("/", "@")) or host == "localhost":
+    if is_socket(server) or host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -169,5 +119,6 @@ def is_local(server: Address) -> bool:
 
 
 def _find_parameter(given: Mapping[str, object], name: str) -> str:
+    """Return a parameter of the URL, or of libpq's environment."""
     variable = f"PG{name.replace('_', '').upper()}"
     return str(given.get(name, os.environ.get(variable, "")))

@@ -1,20 +1,32 @@
-"""Compares the queries and migrations of this checkout with the database, and explains queries."""
+"""Compares the queries and migrations of this checkout with the database, and reloads the queries.
 
+`verify_database` sends each query as requests do, in a transaction that is rolled back.
+"""
+
+import asyncio
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
+from typing import NoReturn
 
 import aiopg
 import psycopg2
 import structlog
 from psycopg2 import errors as postgres
 
-from service.config import Config, Database
-from service.database.connections import Connector, application_name, open_session, require_utf8
-from service.database.driver_errors import describe_error, translate_error
+from service.config import Config
+from service.database.connections import Connector, require_utf8
 from service.database.migrations.files import list_versions
-from service.database.query import Expected, Query, limit_affected
+from service.database.query import (
+    Expected,
+    Query,
+    Row,
+    describe_error,
+    limit_affected,
+    translate_error,
+)
+from service.database.statements import Statements
 from service.errors import OperatorError, Refusal, Unavailable
 
 log = structlog.get_logger()
@@ -36,6 +48,107 @@ POSTGRES_TYPES: Mapping[Hashable, Sequence[str]] = {
     datetime: ("timestamp with time zone",),
     list[str]: ("text[]", "character varying[]"),
 }
+# Roles that may add clients with any scope; a superuser on a Unix socket is a developer's.
+LOGIN_MAY_CHANGE_CLIENTS = """
+select current_user from pg_roles where rolname = current_user
+ and (not rolsuper or inet_client_addr() is not null)
+ and has_table_privilege(to_regclass('clients'), 'insert, update, delete')"""
+HIDDEN = "; if it was, this login needs usage of its schema (ops/roles.sql), or another search_path"
+
+
+class LoadedQueries(dict[str, Query]):
+    """The queries by name; `Unavailable` if mistakes have kept them from being loaded so far."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        """Refuse the request."""
+        raise Unavailable(f"{name} is not loaded yet: an earlier line says why", Refusal.NOT_READY)
+
+
+class QueryRegistry:
+    """What a process uses of queries/*.sql and migrations/*.sql.
+
+    `read_files` reads and checks the query files. What must stay true: no request sends a query
+    that was not verified; a reload replaces all queries or none.
+    """
+
+    def __init__(self, config: Config, read_files: Callable[[], Mapping[str, Query]]) -> None:
+        self.queries = LoadedQueries()
+        self.on_reload: Callable[[], None] = lambda: None  # called when queries were replaced
+        self._read_files = read_files
+        self._versions: Sequence[str] = []  # of the migrations
+        self._missing = ""  # which migration is, as it was logged
+        self._config = config
+        self._reloading: asyncio.Task[None] | None = None
+
+    def load(self) -> None:
+        """Read the files; `OperatorError` where one is wrong."""
+        self._versions = list_versions(self._config.migrations)
+        self.queries.update(self._read_files())
+
+    async def verify(self, connection: aiopg.Connection) -> None:
+        """Read the files and verify them against the database.
+
+        After a failure, the next call reads the files again: somebody may have corrected them.
+        """
+        self.load()
+        await verify_database(connection, self._versions, self.queries)
+
+    async def require_migrations(self, statements: Statements) -> None:
+        """Raise `Unavailable` unless all migrations have been applied; log when that changes."""
+        applied = await statements.fetch("get_applied_migrations")
+        before, self._missing = self._missing, ""
+        try:
+            require_migrations(self._versions, applied)
+        except Unavailable as error:
+            self._missing = str(error)
+            if self._missing != before:
+                log.warning("not ready", reason=self._missing)
+            raise
+        if before:
+            log.info("ready")
+
+    def reload(self) -> None:
+        """Start to replace the queries by those that the files hold now.
+
+        If one of them is wrong, or the database cannot verify them now, the old queries stay.
+        Statements under way end as they began. A reload that is running is given up: it may have
+        read other files.
+        """
+        if self._reloading:
+            self._reloading.cancel()
+        self._reloading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        try:
+            found = self._read_files()
+            await verify_queries(self._config, found)
+            versions = list_versions(self._config.migrations)  # one may have been taken back
+        except Exception as error:  # noqa: BLE001 - nobody waits for this task
+            log.warning("queries not reloaded", reason=str(error) or repr(error))
+            return
+        changed = [name for name in found if found[name] != self.queries.get(name)]
+        self.queries.clear()
+        self.queries.update(found)
+        self._versions = versions
+        self.on_reload()
+        log.info("queries reloaded", changed=changed)
+
+
+async def verify_queries(
+    config: Config, queries: Mapping[str, Query], *, refuse_faults: bool = False
+) -> bool:
+    """Verify the database as `verify_database` does, on a connection of its own.
+
+    Raises `Unavailable` also if there is no database.
+    """
+    versions = list_versions(config.migrations)
+    try:
+        with closing(await Connector(config.database).connect()) as connection:
+            return await verify_database(connection, versions, queries, refuse_faults=refuse_faults)
+    except (TimeoutError, psycopg2.Error) as error:
+        is_silent = isinstance(error, TimeoutError)
+        reason = "the database does not respond" if is_silent else describe_error(error)
+        raise Unavailable(reason, Refusal.NO_DATABASE) from error
 
 
 async def verify_database(
@@ -47,100 +160,68 @@ async def verify_database(
 ) -> bool:
     """Raise `Unavailable` while a migration is missing, `OperatorError` for a wrong query.
 
-    If the schema lacks a trigger, an index or a constraint, log that, or refuse it.
-
-    A query is verified as it is sent, in a transaction that is rolled back. If it waits for a lock
-    or takes longer than a second, it is `Contended`.
+    If the schema lacks a trigger, an index or a constraint, log that, or refuse it. If a query
+    waits for a lock or takes longer than a second, it is `Contended`.
     Returns False if the database is read-only: then the columns of writes cannot be verified.
     """
     require_utf8(connection.raw)
-    writable = await is_writable(connection)
     async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
+        is_read_only = await _fetch(cursor, "show transaction_read_only") == [("on",)]
         # First: a query may need a migration that is missing.
         await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
         for query in [*queries.values()]:  # a reload may change them meanwhile
-            await _verify_query(cursor, query, is_writable=writable)
-        if not refuse_faults:  # commands are for the owner of the tables
-            await _warn_if_login_may_change_clients(cursor)
-        await _find_schema_faults(cursor, queries["get_schema_faults"], refuse=refuse_faults)
-    return writable
-
-
-async def _verify_migrations(cursor: aiopg.Cursor, versions: Sequence[str], query: Query) -> None:
-    await cursor.execute("select to_regclass('schema_migrations') is null")
-    if await cursor.fetchone() == (True,):  # it comes with the first migration
-        await _require_schema(cursor)
-        require_migrations(versions, [])
-    await _verify_query(cursor, query, is_writable=False)
-    await cursor.execute(query.sql, {})
-    require_migrations(versions, await cursor.fetchall())
-
-
-async def _find_schema_faults(cursor: aiopg.Cursor, query: Query, *, refuse: bool) -> None:
-    await cursor.execute(query.sql, {})
-    if faults := "; ".join([fault for (fault,) in await cursor.fetchall()]):
-        if refuse:
-            raise OperatorError(f"the schema lacks what the service needs: {faults}")
+            await _verify_query(cursor, query, is_read_only=is_read_only)
+        # Commands, which refuse faults, are for the owner of the tables.
+        roles = [] if refuse_faults else await _fetch(cursor, LOGIN_MAY_CHANGE_CLIENTS)
+        for (role,) in roles:
+            log.warning(
+                "login may change clients",
+                reason=f"the role {role} may add clients with any scope, which no request needs",
+                remedy="use the application role of ops/roles.sql; if it is that, run the file"
+                " again",
+            )
+        faults = await _fetch(cursor, queries["get_schema_faults"].sql)
+    if reason := "; ".join([fault for (fault,) in faults]):
+        if refuse_faults:
+            raise OperatorError(f"the schema lacks what the service needs: {reason}")
         remedy = "restore it, or delete its name from get_schema_faults in queries/schema.sql"
-        log.warning("schema incomplete", reason=faults, remedy=remedy)
+        log.warning("schema incomplete", reason=reason, remedy=remedy)
+    return not is_read_only
 
 
-async def _require_schema(cursor: aiopg.Cursor) -> None:
-    """Raise `OperatorError` if the tables are in a schema that this login cannot see."""
-    await cursor.execute(
-        "select current_user, n.nspname, has_schema_privilege(n.oid, 'usage')"
-        " from pg_class as c join pg_namespace as n on n.oid = c.relnamespace"
-        " where c.relname = 'schema_migrations'"
-    )
-    for role, schema, may_use in await cursor.fetchall():
-        remedy = f"set search_path of the role {role} to it"
-        if not may_use:
-            remedy = f"grant usage on schema {schema} to {role}, as ops/roles.sql does"
-        raise OperatorError(f"the tables are in the schema {schema}, which is not seen: {remedy}")
-
-
-async def is_writable(connection: aiopg.Connection) -> bool:
-    """Whether the database is no standby, and not read-only."""
-    async with connection.cursor(timeout=DRIVER_TIMEOUT_S) as cursor:
-        await cursor.execute("show transaction_read_only")
-        return bool(await cursor.fetchone() == ("off",))
-
-
-def require_migrations(versions: Iterable[str], applied: Iterable[tuple[str]]) -> None:
+def require_migrations(
+    versions: Iterable[str], applied: Iterable[tuple[str]], hint: str = ""
+) -> None:
     """Raise `Unavailable` unless all migrations of this checkout are among the applied rows.
 
     Others are fine: while a release goes out, the schema is ahead of the code that it replaces.
     """
     if missing := sorted(set(versions) - {version for (version,) in applied}):
         raise Unavailable(
-            f"migration {missing[0]} has not been applied: run python -m service migrate",
+            f"migration {missing[0]} has not been applied: run python -m service migrate{hint}",
             Refusal.NOT_READY,
         )
 
 
-async def _warn_if_login_may_change_clients(cursor: aiopg.Cursor) -> None:
-    await cursor.execute(
-        # A superuser on a Unix socket is a developer's.
-        "select current_user from pg_roles where rolname = current_user"
-        " and (not rolsuper or inet_client_addr() is not null)"
-        " and has_table_privilege(to_regclass('clients'), 'insert, update, delete')"
-    )
-    for (role,) in await cursor.fetchall():
-        log.warning(
-            "login may change clients",
-            reason=f"the role {role} may add clients with any scope, which no request needs",
-            remedy="use the application role of ops/roles.sql; if it is that, run the file again",
-        )
+async def _verify_migrations(cursor: aiopg.Cursor, versions: Sequence[str], query: Query) -> None:
+    if await _fetch(cursor, "select to_regclass('schema_migrations')") == [(None,)]:
+        require_migrations(versions, [], HIDDEN)
+    await _verify_query(cursor, query, is_read_only=True)
+    require_migrations(versions, await _fetch(cursor, query.sql))
 
 
-async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_writable: bool) -> None:
+async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_read_only: bool) -> None:
+    """Explain the query with each sample, and compare its columns, as it would be sent."""
     expected = query.expected
     try:
         await cursor.execute(f"begin; {query.build_preamble(STATEMENT_TIMEOUT_S)}")
         if re.match("(?i)analyze ", query.sql):
             return  # PostgreSQL cannot explain it, and running it takes a while
-        await _verify_plans(cursor, query)
-        if expected and (is_writable or not expected.writes):
+        for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
+            await cursor.execute(f"explain {query.sql}", sample)
+        if expected and not expected.by_command:
+            await _verify_sequences(cursor, query)
+        if expected and not (is_read_only and expected.writes):
             await _verify_columns(cursor, query, expected)
     except psycopg2.Error as error:
         if isinstance(unavailable := translate_error(query, error), Unavailable):
@@ -154,16 +235,13 @@ async def _verify_query(cursor: aiopg.Cursor, query: Query, *, is_writable: bool
             await cursor.execute("rollback")
 
 
-async def _verify_plans(cursor: aiopg.Cursor, query: Query) -> None:
-    expected = query.expected
-    for sample in expected.samples if expected else [dict.fromkeys(query.parameters)]:
-        await cursor.execute(f"explain {query.sql}", sample)
-    if expected and not expected.by_command:
-        for sequence in re.findall(r"nextval\('(\w+)'", query.sql):
-            await cursor.execute("select has_sequence_privilege(%s, 'usage, update')", (sequence,))
-            if await cursor.fetchone() != (True,):
-                what = f"{query.name} needs the privilege USAGE on the sequence {sequence}"
-                raise query.make_error(what)
+async def _verify_sequences(cursor: aiopg.Cursor, query: Query) -> None:
+    """Require the privilege on the sequences that the query names; explaining it does not."""
+    for sequence in re.findall(r"nextval\('(\w+)'", query.sql):
+        question = "select has_sequence_privilege(%s, 'usage, update')"
+        if await _fetch(cursor, question, (sequence,)) != [(True,)]:
+            what = f"{query.name} needs the privilege USAGE on the sequence {sequence}"
+            raise query.make_error(what)
 
 
 async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected) -> None:
@@ -184,10 +262,10 @@ async def _verify_columns(cursor: aiopg.Cursor, query: Query, expected: Expected
         )
     oids = [column.type_code for column in found]
     unquoted = "translate(format_type(unnest(%s::oid[]), null), '\"', '')"  # quote_all_identifiers
-    await cursor.execute(f"select {unquoted}", (oids,))
-    for name, (kind,) in zip(names, await cursor.fetchall(), strict=True):
-        if kind not in (kinds := POSTGRES_TYPES[expected.columns[name]]):
-            what = f"{query.name} must return {name} as {' or '.join(kinds)}, not {kind}"
+    kinds = await _fetch(cursor, f"select {unquoted}", (oids,))
+    for name, (kind,) in zip(names, kinds, strict=True):
+        if kind not in (right := POSTGRES_TYPES[expected.columns[name]]):
+            what = f"{query.name} must return {name} as {' or '.join(right)}, not {kind}"
             raise query.make_error(what)
 
 
@@ -199,41 +277,7 @@ def _find_line(error: psycopg2.Error, query: Query, cursor: aiopg.Cursor) -> int
     return query.sql_line + sent.count("\n", 0, position)
 
 
-def explain_query(
-    settings: Database, query: Query, parameters: Mapping[str, str], *, analyze: bool
-) -> Iterator[str]:
-    """Yield the lines of the plan; `analyze`: run the query, too.
-
-    `parameters`: text as in SQL literals; those that are missing are null. The transaction is
-    rolled back. `OperatorError` if PostgreSQL refuses it.
-    """
-    timeout = settings.statement_timeout if query.timeout is None else query.timeout
-    options = "analyze, buffers" if analyze else "costs"
-    message = f"{query.build_preamble(timeout)}explain ({options}) {query.sql}"
-    with closing(open_session(settings.url, application_name=application_name())) as session:
-        cursor = session.cursor()
-        try:
-            cursor.execute(message, dict.fromkeys(query.parameters) | dict(parameters))
-        except psycopg2.Error as error:
-            raise query.make_error(f"{query.name}: {describe_error(error)}") from error
-        lines = cursor.fetchall()
-        session.rollback()  # PostgreSQL sees a close later than the next session begins
-    for (line,) in lines:
-        yield line
-
-
-async def verify_queries(
-    config: Config, queries: Mapping[str, Query], *, refuse_faults: bool = False
-) -> bool:
-    """Verify the database as `verify_database` does, on a connection of its own.
-
-    Raises `Unavailable` also if there is no database.
-    """
-    versions = list_versions(config.migrations)
-    try:
-        with closing(await Connector(config.database).connect()) as connection:
-            return await verify_database(connection, versions, queries, refuse_faults=refuse_faults)
-    except (TimeoutError, psycopg2.Error) as error:
-        is_silent = isinstance(error, TimeoutError)
-        reason = "the database does not respond" if is_silent else describe_error(error)
-        raise Unavailable(reason, Refusal.NO_DATABASE) from error
+async def _fetch(cursor: aiopg.Cursor, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+    await cursor.execute(sql, parameters)
+    rows: list[Row] = await cursor.fetchall()
+    return rows

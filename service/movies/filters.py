@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from service.database.listing import place_parameters
-from service.database.paging import Place, SortKey
+from service.database.listing import Place, SortKey, place_parameters
 from service.database.query import Expected
 from service.movies.movie import COLUMN_TYPES
 

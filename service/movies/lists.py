@@ -12,8 +12,7 @@ from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.cache import ResultCache
-from service.database.listing import Listing
-from service.database.paging import Page
+from service.database.listing import Listing, Page
 from service.database.store import Store
 from service.movies.filters import Filter
 from service.movies.movie import Form, Movie, movie_json

@@ -9,7 +9,7 @@ from aiohttp import web
 from marshmallow import Schema, ValidationError
 
 from service.database import MAX_BIGINT, MAX_INTEGER
-from service.database.paging import Place
+from service.database.listing import Place
 from service.errors import Failure, WrongParameters
 from service.movies.filters import SORT_TYPES, SORTS, Filter, Range
 from service.movies.rules import (

@@ -6,7 +6,7 @@ from marshmallow import Schema
 from marshmallow.fields import Integer, List, Nested, String
 from marshmallow.validate import Length
 
-from service.database.paging import EXACT_TOTAL, NUMBERED_ITEMS
+from service.database.listing import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
 from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, Kind
 from service.movies.movie import ENTITY_TAG

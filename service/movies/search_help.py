@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.context import RequestContext
-from service.database.paging import EXACT_TOTAL, Counted
+from service.database.listing import EXACT_TOTAL, Counted
 from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Unavailable

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import orjson
 
 from service.database import MAX_BIGINT
-from service.database.paging import Place, SortKey
+from service.database.listing import Place, SortKey
 
 CHECKSUM_BYTES = 4
 DIGEST_BYTES = 8

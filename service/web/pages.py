@@ -8,7 +8,7 @@ from aiohttp import web
 from yarl import URL
 
 from service.database import MAX_INTEGER
-from service.database.paging import EXACT_TOTAL, Page, Place, SortKey
+from service.database.listing import EXACT_TOTAL, Page, Place, SortKey
 from service.errors import Failure, WrongParameters
 from service.web import cursors
 from service.web.compression import Content

@@ -67,9 +67,14 @@ async def test_the_url_may_have_options_of_libpq(
         ("options=--nonsense", "--nonsense requires a value"),
         ("replication=maybe", 'invalid value for parameter "replication"'),
         ("hostaddr=nonsense", 'could not parse network address "nonsense"'),
+        ("sslmode=no-verify", 'invalid sslmode value: "no-verify"'),
+        ("target_session_attrs=master", 'invalid target_session_attrs value: "master"'),
+        ("channel_binding=yes", 'invalid channel_binding value: "yes"'),
+        ("host=127.0.0.1&keepalives_idle=5s", 'invalid integer value "5s"'),
+        ("service=none", 'definition of service "none" not found'),
     ],
 )
-async def test_a_value_that_the_server_refuses_is_no_outage(
+async def test_a_value_that_is_refused_is_no_outage(
     make_connector: MakeConnector, database: str, parameter: str, reason: str
 ) -> None:
     """It would be refused for ever, so it stops the start."""

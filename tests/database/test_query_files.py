@@ -258,9 +258,8 @@ MISSPELT = [
     *("--\xa0nmae: get_b(x)", "/* name: get_b(x) */", "/* name get_b */", "/*nmae:get_b(x)*/"),
     *("/** name: get_b(x) **/", "\u200b-- name: get_b(x)"),
 ]
-# No such comment, so that PostgreSQL would refuse it, or nothing tells it from other comments.
+# No comment, so that PostgreSQL would refuse it.
 MISSING = [
-    *("-- get_b()", "--get_b(x, y)", "-- query: get_b(:x)", "-- sql get_b(x)"),
     *("- name: get_b(x)", "- - name: get_b(x)", "name: get_b(x)", "name:get_b(x)", "name: get_b x"),
     *("name; get_b(x)", "# name: get_b(x)", "// name: get_b(x)", "\u2014 name: get_b(x)"),
 ]

@@ -46,6 +46,7 @@ from support import (
     with_user,
 )
 
+from service.changes import feed
 from service.database import embedded
 from service.database.migrations import runner as migrations
 from service.database.urls import name_server
@@ -290,7 +291,7 @@ async def test_a_repeat_or_a_412_has_a_position_that_shows_what_it_says(
     assert await read_year(client, path, failed.headers[POSITION]) == 2000
 
 
-@pytest.mark.parametrize("path", ["/v1/movies/1", "/v1/movies?id=1", "/v1/movies"])
+@pytest.mark.parametrize("path", ["/v1/movies/1", "/v1/movies?id=1", "/v1/movies?year=1888.."])
 async def test_a_position_is_shown_however_it_is_sent(
     serve: Serve, servers: Servers, execute: Execute, path: str
 ) -> None:
@@ -430,25 +431,45 @@ async def test_a_paused_replica_is_left_out_until_it_goes_on(
 
 
 async def test_a_copy_from_a_paused_replica_misses_no_change(
-    serve: Serve, servers: Servers, execute: Execute
+    serve: Serve, servers: Servers, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cursor is in front of all changes that the replica lacks, also if it is asked later."""
+    """Its cursor, which the service remembers, is in front of what the replica lacks."""
+    monkeypatch.setattr(feed, "END_S", 60)
     add_movies(execute, "Up", "Cars", "Brave")
     servers.catch_up()
     client = await serve()
+    await copy_pages(client)
     servers.pause()
     await client.patch("/v1/movies/3", json={"year": 2001})
     await client.delete("/v1/movies/2")
     path, _ = await create(client)
-    asked = servers.count_runs("get_changes")[0]
-    await until(lambda: servers.count_runs("get_changes")[0] > asked + 2)
+    before = servers.count_runs("walk_movies")[0]
+
+    for copy in (copy_stream, copy_pages):
+        movies, cursor = await copy(client)
+        assert set(movies) == {1, 2, 3}
+        await follow(client, movies, cursor)
+
+        assert movies == dict(execute("select id, version from movies"))
+    assert path == "/v1/movies/4"
+    assert servers.count_runs("walk_movies")[0] == before
+
+
+async def test_a_copy_from_the_end_of_the_feed_shows_what_is_before_it(
+    serve: Serve, servers: Servers, execute: Execute
+) -> None:
+    """A replica that lacks it does not serve the list."""
+    add_movies(execute, "Up", "Cars")
+    servers.catch_up()
+    client = await serve()
+    servers.pause()
+    await client.delete("/v1/movies/2")
 
     for copy in (copy_stream, copy_pages):
         movies, cursor = await copy(client)
         await follow(client, movies, cursor)
 
         assert movies == dict(execute("select id, version from movies"))
-    assert path == "/v1/movies/4"
 
 
 # Replicas that fail.
@@ -591,7 +612,7 @@ def other(cluster: Cluster) -> Iterator[str]:
         yield urls[1]
 
 
-@pytest.mark.parametrize("kind", ["primary", "foreign", "other", "nothing"])
+@pytest.mark.parametrize("kind", ["primary", "foreign", "other", "nothing", "wrong"])
 async def test_a_url_without_a_replica_is_left_out(
     serve: Serve, servers: Servers, request: pytest.FixtureRequest, logs: Logs, kind: str
 ) -> None:
@@ -599,7 +620,9 @@ async def test_a_url_without_a_replica_is_left_out(
     if kind in ("foreign", "other"):
         url = request.getfixturevalue(kind)
     else:
-        url = servers.primary if kind == "primary" else "postgresql://nobody@127.0.0.1:9/nothing"
+        nothing = "postgresql://nobody@127.0.0.1:9/nothing"
+        wrong = f"{servers.first}&options=nonsense"
+        url = {"primary": servers.primary, "nothing": nothing, "wrong": wrong}[kind]
     if kind == "foreign":
         run(url.replace("%2Fstandby", "%2Fprimary"), "select pg_switch_wal()")
     client = await serve(url, servers.second, lag=LIMIT_S)
@@ -756,6 +779,8 @@ async def test_reads_go_on_without_the_primary(
             if response.status == 200:
                 assert (await response.json())["movie"]["year"] == 2000
         statuses.add((await client.get("/v1/movies", headers={POSITION: FUTURE})).status)
+        listed = await client.get("/v1/movies")
+        assert (listed.status, "Changes-Cursor" in listed.headers) == (200, False)
         return servers.count_runs(STATE)[1] > asked + 3 * LIMIT_S / 0.25
 
     await until(is_asked)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.database import MAX_BIGINT, MAX_INTEGER
-from service.database.paging import Place, SortKey
+from service.database.listing import Place, SortKey
 from service.movies.filters import SORT_TYPES, Filter
 from service.web import cursors
 

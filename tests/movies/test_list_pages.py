@@ -7,12 +7,11 @@ import pytest
 from support import Execute, Patch, approve, hold
 
 from service.config import Config
-from service.database import listing, paging, query_files
-from service.database.listing import Listing
-from service.database.paging import Page, Place, SortKey
+from service.database import listing, query_files
+from service.database.listing import Listing, Page, Place, SortKey
 from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
-from service.database.statements import Statements
+from service.database.streaming import Streams
 from service.errors import Contended, Unavailable
 from service.expected import EXPECTED
 from service.movies.filters import SORTS, Filter, Range
@@ -25,7 +24,7 @@ FIRST = Place()
 SIZE = 3
 
 
-class Recorded(Statements):
+class Recorded(Streams):
     """Statements that record their names; some of them time out."""
 
     sent: list[str]
@@ -69,9 +68,8 @@ def catalogue(execute: Execute, monkeypatch: Patch) -> None:
         " select 'x', 2000 + n % 2, n, '{a}' from generate_series(1, 20) as n"
     )
     execute("vacuum analyze movies")
-    for module in (listing, paging):
-        monkeypatch.setattr(module, "EXACT_TOTAL", 12)
-        monkeypatch.setattr(module, "NUMBERED_ITEMS", 15)
+    monkeypatch.setattr(listing, "EXACT_TOTAL", 12)
+    monkeypatch.setattr(listing, "NUMBERED_ITEMS", 15)
 
 
 Ask = Callable[..., Any]
@@ -80,7 +78,7 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def ask(statements: Recorded, catalogue: None) -> Ask:  # noqa: ARG001 - the movies that are asked for
     """Return a page, and the names of its statements."""
-    movies = Listing(MOVIES, statements)
+    movies = Listing(MOVIES, statements, statements)
 
     async def page(
         wanted: Filter, place: Place = FIRST, sort: str = "id"

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from service.database import listing, query_files
-from service.database.paging import Place, SortKey
+from service.database.listing import Place, SortKey
 from service.movies.filters import QUERIES, SORTS, Filter, Range
 
 # 20,000 movies; of the filters below, each finds at most a few hundred. Four movies of each time.

@@ -20,7 +20,7 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 from support import Execute
 
-from service.database import listing, paging
+from service.database import listing
 from service.movies.filters import SORTS
 
 EXACT_TOTAL, NUMBERED_ITEMS = 12, 25  # in place of 10,000 and more
@@ -304,9 +304,8 @@ async def compare(client: Client, wanted: List, movies: Iterable[Movie]) -> None
 @pytest.fixture
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimate totals, and end page numbers, as of many movies."""
-    for module in (listing, paging):
-        monkeypatch.setattr(module, "EXACT_TOTAL", EXACT_TOTAL)
-        monkeypatch.setattr(module, "NUMBERED_ITEMS", NUMBERED_ITEMS)
+    monkeypatch.setattr(listing, "EXACT_TOTAL", EXACT_TOTAL)
+    monkeypatch.setattr(listing, "NUMBERED_ITEMS", NUMBERED_ITEMS)
 
 
 @pytest.fixture(params=[True, False], ids=["from memory", "always fetched"])

@@ -31,10 +31,11 @@ from support import (
 from wire import exchange
 
 from service.app import POOL
-from service.database import statements
+from service.database import streaming
 from service.database.listing import Listing
 from service.database.pool import Pool
-from service.database.statements import RowLists, Statements
+from service.database.statements import Statements
+from service.database.streaming import RowLists
 from service.movies import streams
 from service.movies.movie import COLUMNS
 from service.movies.streams import STREAMS, choose_form
@@ -71,7 +72,7 @@ def steps(monkeypatch: Patch) -> Steps:
                 await steps.places.acquire()
 
     monkeypatch.setattr(Listing, "stream", step)
-    monkeypatch.setattr(statements, "STREAM_ROWS", 2)
+    monkeypatch.setattr(streaming, "ROWS", 2)
     return steps
 
 
@@ -419,7 +420,7 @@ async def test_a_failure_before_the_head_is_a_problem(
     client: Client, execute: Execute, monkeypatch: Patch
 ) -> None:
     """As for lists: 503 with Retry-After."""
-    monkeypatch.setattr(statements, "STREAM_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(streaming, "TIMEOUT_S", 0.1)
     add_movies(execute, "a")
 
     with hold(server(client).settings.database.url, "lock movies"):
@@ -522,7 +523,7 @@ async def test_a_client_that_reads_too_slowly_loses_its_place_to_one_that_waits(
 
     A client that is not far enough behind goes on; so does one for whose place nobody waits.
     """
-    monkeypatch.setattr(statements, "STREAM_LAG_MAX_S", behind_s)
+    monkeypatch.setattr(streaming, "LAG_MAX_S", behind_s)
     add_movies(execute, *"abcdef")
     client = await start(
         operations__token=TOKEN, server__max_streams=1, database__acquire_timeout=WAIT_S

@@ -12,8 +12,8 @@ from psycopg2 import errors as postgres
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.connections import Session, application_name, open_session
-from service.database.driver_errors import describe_error
 from service.database.migrations.files import Report
+from service.database.query import describe_error
 from service.database.urls import parse_url
 from service.errors import OperatorError
 
@@ -47,13 +47,16 @@ Result = TypeVar("Result")
 
 
 class Busy(OperatorError):
-    """An attempt that changed nothing, and may succeed later."""
+    """Another migration is running."""
 
 
 @contextmanager
 def connect(url: str, report: Report) -> Iterator[Session]:
     """Connect; wait while the database has no connection left or starts."""
-    session = retry(partial(_open, url), report)
+    options = f"{parse_url(url).get('options', '')} {OPTIONS}"
+    name = f"{application_name()} migrate"
+    attempt = partial(open_session, url, options=options, fallback_application_name=name)
+    session = retry(attempt, report)
     try:
         session.autocommit = True  # no other session waits for a transaction of this one
         yield session
@@ -62,19 +65,6 @@ def connect(url: str, report: Report) -> Iterator[Session]:
         raise OperatorError(f"the database refused: {refusal}") from error
     finally:
         session.close()
-
-
-def _open(url: str) -> Session:
-    try:
-        return open_session(
-            url,
-            options=f"{parse_url(url).get('options', '')} {OPTIONS}",
-            fallback_application_name=f"{application_name()} migrate",
-        )
-    except OperatorError as error:
-        if PASSING_REFUSAL.search(str(error)):
-            raise Busy(str(error)) from error
-        raise
 
 
 def lock(session: Session) -> None:
@@ -87,7 +77,7 @@ def lock(session: Session) -> None:
 
 
 def retry(attempt: Callable[[], Result], report: Report) -> Result:
-    """Repeat what changes all or nothing, while a lock prevents it or it is `Busy`.
+    """Repeat what changes all or nothing, while another session prevents it.
 
     For up to `GIVE_UP_S`; report the reason once.
     """
@@ -98,11 +88,10 @@ def retry(attempt: Callable[[], Result], report: Report) -> Result:
             return attempt()
         except (OperatorError, psycopg2.Error) as error:
             driver_error = find_driver_error(error)
-            if not isinstance(error, Busy) and not isinstance(
-                driver_error, postgres.LockNotAvailable
-            ):
-                raise
             reason = describe_error(error) if error is driver_error else str(error)
+            is_locked = isinstance(driver_error, postgres.LockNotAvailable)
+            if not (is_locked or isinstance(error, Busy) or PASSING_REFUSAL.search(reason)):
+                raise
             if time.monotonic() >= give_up:
                 raise OperatorError(f"{reason}; tried for {GIVE_UP_S:g} s") from error
             if failed == 1:  # the first failure may be due to a session that is just ending

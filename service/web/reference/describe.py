@@ -11,7 +11,7 @@ from marshmallow import EXCLUDE, Schema
 from marshmallow.fields import Field, List, Nested, String
 
 from service.database import MAX_BIGINT
-from service.database.paging import EXACT_TOTAL
+from service.database.listing import EXACT_TOTAL
 from service.web.conditions import ENTITY_TAGS
 from service.web.headers import HEADER_NAME, KEY_PATTERN
 from service.web.problems import REFERENCE
