@@ -51,7 +51,7 @@ from service.web.reference import handlers as reference
 from service.web.reference.document import build_document
 from service.web.reference.handlers import Reference
 from service.web.route import Route, Scope
-from service.web.runner import OPERATIONS_APP, choose_max_connections
+from service.web.server import OPERATIONS_APP, choose_max_connections
 
 log = structlog.get_logger()
 
@@ -128,7 +128,7 @@ def create_app(
     statements = sources.make_statements()
     rate_limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), rate_limits)
-    cycle = RequestCycle(server, access, metrics, AccessLog(config.log))
+    cycle = RequestCycle(server, access, metrics, AccessLog(metrics, config.log))
     health = Health(config.service, sources.require_migrations, cycle)
     routes = _make_routes(config, sources, access, health, cycle)
     if token := config.operations.token:
@@ -200,7 +200,8 @@ def _make_routes(
 def _make_operations(config: Config, access: AccessControl, routes: list[Route]) -> web.Application:
     """Build the application of the operations port, which is neither logged nor measured."""
     server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS)
-    cycle = RequestCycle(server, access, Metrics(is_enabled=False))
+    metrics = Metrics(is_enabled=False)
+    cycle = RequestCycle(server, access, metrics, AccessLog(metrics))
     cycle.is_draining = True  # each response ends its connection, so a stop waits for none
     return cycle.make_application(routes)
 

@@ -137,14 +137,63 @@ class PreconditionRequired(CatalogueError):
     detail = "updates and deletes require If-Match with the ETag of the movie"
 
 
+class PathNotFound(CatalogueError):
+    """Nothing exists at the path of the request; `hint` may say what its client meant."""
+
+    problem = Problem("not-found", "Not found", 404)
+    detail = "nothing exists at this path"
+
+    def __init__(self, hint: str | None) -> None:
+        super().__init__(f"{self.detail}: {hint}" if hint else "")
+
+
 class NotFound(CatalogueError):
     """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
 
-    problem = Problem("not-found", "Not found", 404)
+    problem = PathNotFound.problem
     detail = "there is no movie with this id"
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"there is no {kind} with this id")
+
+
+class BadRequest(CatalogueError):
+    """The request is not valid HTTP; `mistake` says why, if that is known."""
+
+    problem = Problem("bad-request", "Bad request", 400)
+    detail = "the request is not valid HTTP"
+
+    def __init__(self, mistake: str | None) -> None:
+        super().__init__(f"{self.detail}: {mistake}" if mistake else "")
+
+
+class MethodNotAllowed(CatalogueError):
+    """The path exists, and has only the `allowed` methods."""
+
+    problem = Problem("method-not-allowed", "Method not allowed", 405)
+    detail = "this path does not support the method; see the Allow header"
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(f"{self.detail}: {allowed}")
+        self.headers = {"Allow": allowed}
+
+
+class ExpectationFailed(CatalogueError):
+    """The header Expect has an unknown value."""
+
+    problem = Problem("expectation-failed", "Expectation failed", 417)
+    detail = 'only the expectation "100-continue" is supported'
+
+
+class UpgradeRequired(CatalogueError):
+    """The request needs a later version of HTTP."""
+
+    problem = Problem("upgrade-required", "Upgrade required", 426)
+    detail = "a stream needs HTTP/1.1; behind nginx, set `proxy_http_version 1.1`"
+    headers: Mapping[str, str] = {  # RFC 9110, 7.8
+        "Upgrade": "HTTP/1.1",
+        "Connection": "Upgrade, close",
+    }
 
 
 class Taken(CatalogueError):

@@ -14,14 +14,12 @@ from marshmallow.fields import Nested
 
 from service import __version__
 from service.config import Service
-from service.errors import Refusal, Unavailable
+from service.errors import Refusal, Unauthorized, Unavailable
 from service.telemetry.metrics import Metrics
-from service.web import problems
-from service.web.compression import Content, LargeResponse
 from service.web.middleware import RequestCycle
 from service.web.reference.describe import field, make_schema
 from service.web.reference.describe import json_response as describe_json
-from service.web.responses import json_response
+from service.web.responses import Content, LargeResponse, json_response
 from service.web.route import Operation, Route, Scope
 
 PATH = "/v1/healthcheck"
@@ -115,12 +113,8 @@ class MetricsPage:
         given = f"{scheme.lower()} {token.strip()}".encode("utf-8", "surrogateescape")
         if hmac.compare_digest(given, self._credentials):
             return await self.show(request)
-        return problems.respond_http(
-            request,
-            401,
-            {"WWW-Authenticate": "Bearer"},
-            reason="expected Authorization: Bearer <token>, with the token of [operations]",
-        )
+        expected = "expected Authorization: Bearer <token>, with the token of [operations]"
+        raise Unauthorized(expected, is_token_sent=bool(sent))
 
 
 def make_routes(health: Health) -> list[Route]:

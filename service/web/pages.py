@@ -11,10 +11,9 @@ from service.database import MAX_INTEGER
 from service.database.paging import EXACT_TOTAL, Page, Place, SortKey
 from service.errors import Failure, WrongParameters
 from service.web import cursors
-from service.web.compression import Content
 from service.web.fields import Values
 from service.web.query_strings import MAX_PARAMETER_BYTES, QueryParameter, number_parameter
-from service.web.responses import encode_json, make_content
+from service.web.responses import Content, encode_json, make_content
 
 MAX_PAGE_SIZE = 100
 PLACE = ("page", "cursor")  # the parameters that say where a page begins

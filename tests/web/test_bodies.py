@@ -26,7 +26,7 @@ from service.database import MAX_INTEGER
 from service.movies import rules
 from service.movies.movie import FIELDS
 from service.movies.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
-from service.web import bodies, runner
+from service.web import bodies, server
 from service.web.bodies import FREE_BYTES, BodyReader, ClientGone
 from service.web.fields import BLANKS
 
@@ -345,7 +345,7 @@ async def test_a_large_content_length_is_refused_before_reading(
 
     Otherwise, aiohttp would wait 10 s for the rest of the body, and delay a stop.
     """
-    monkeypatch.setattr(runner, "LINGERING_S", 0.1)
+    monkeypatch.setattr(server, "LINGERING_S", 0.1)
     client = await start()
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(head.encode())

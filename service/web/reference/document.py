@@ -19,7 +19,7 @@ from marshmallow import Schema
 from service import __version__
 from service.web.contexts import WELL_FORMED_ID
 from service.web.headers import POSITIONS
-from service.web.problems import CONTENT_TYPE, example_json, find_problems
+from service.web.problems import CONTENT_TYPE, find_problems, make_document
 from service.web.reference.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
 from service.web.route import Json, Operation, Route, Scope
 
@@ -240,7 +240,7 @@ def _problem_response(group: str) -> Json:
     found = [known[slug] for slug in group.split(".")]
     keys: list[int | str] = [found[0][0].status, *group.split(".")]
     examples = {
-        each.slug: {"summary": each.title, "value": example_json(each, detail)}
+        each.slug: {"summary": each.title, "value": make_document(each, detail)}
         for each, detail in found
     }
     return response(

@@ -13,7 +13,6 @@ import orjson
 from aiohttp import web
 
 from service.errors import OperatorError
-from service.web.compression import Content
 from service.web.reference.describe import (
     IF_NONE_MATCH,
     STRING,
@@ -25,7 +24,7 @@ from service.web.reference.describe import (
 )
 from service.web.reference.document import shorten
 from service.web.reference.documents import DOCS, DOCUMENTS, render_document
-from service.web.responses import cacheable_response, encode_json, make_content
+from service.web.responses import Content, cacheable_response, encode_json, make_content
 from service.web.responses import json_response as respond_json
 from service.web.route import Json, Operation, Route, Scope
 
