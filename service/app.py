@@ -42,14 +42,14 @@ from service.movies.restoring import Restores
 from service.movies.search_help import SearchHelp
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
+from service.web import reference
 from service.web.access_log import AccessLog
 from service.web.bodies import BodyReader
 from service.web.health import Health, MetricsPage, make_operations_routes
 from service.web.middleware import RequestCycle
+from service.web.openapi import build_document
 from service.web.pages import EncodedPage
-from service.web.reference import handlers as reference
-from service.web.reference.document import build_document
-from service.web.reference.handlers import Reference
+from service.web.reference import Reference
 from service.web.route import Route, Scope
 from service.web.server import OPERATIONS_APP, choose_max_connections
 

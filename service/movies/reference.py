@@ -14,8 +14,7 @@ from service.movies.parameters import PARAMETERS
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
 from service.movies.search_help import FACETS
 from service.movies.streams import STREAMS
-from service.web.problems import make_document
-from service.web.reference.describe import (
+from service.web.describe import (
     BIGINT,
     ID,
     IDEMPOTENCY_KEY,
@@ -33,6 +32,7 @@ from service.web.reference.describe import (
     make_schema,
     parameter,
 )
+from service.web.problems import make_document
 from service.web.route import Json, Operation
 
 MOVIE_PATCH = MovieInput(partial=True)  # the body of PATCH

@@ -18,9 +18,9 @@ from marshmallow import Schema
 
 from service import __version__
 from service.web.contexts import WELL_FORMED_ID
+from service.web.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
 from service.web.headers import POSITIONS
 from service.web.problems import CONTENT_TYPE, find_problems, make_document
-from service.web.reference.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
 from service.web.route import Json, Operation, Route, Scope
 
 DESCRIPTION = """\
