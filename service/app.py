@@ -45,8 +45,8 @@ from service.web import health as health_routes
 from service.web import reference
 from service.web.access_log import AccessLog
 from service.web.bodies import BodyReader
-from service.web.health import Health, MetricsPage, make_operations_routes
-from service.web.middleware import RequestCycle
+from service.web.health import Health, MetricsPage
+from service.web.middleware import RequestCycle, run_beside
 from service.web.openapi import build_document
 from service.web.pages import EncodedPage
 from service.web.reference import Reference
@@ -77,16 +77,11 @@ class Sources:
         timeout = self.config.database.statement_timeout
         await self.files.require_migrations(Statements(self.pool, self.files.queries, timeout))
 
-    def make_statements(self, limit: str | None = None) -> Statements:
-        """Make statements on the primary; `limit`: of the pool, for reads."""
-        return self._make(Statements, limit)
-
-    def make_reads(self, limit: str | None = None) -> Statements:
-        """Make statements for reads."""
-        kind = partial(Reads, replicas=self.replicas) if self.replicas else Statements
-        return self._make(kind, limit)
-
-    def _make(self, kind: Callable[..., Statements], limit: str | None) -> Statements:
+    def make_statements(self, limit: str | None = None, *, are_reads: bool = False) -> Statements:
+        """Make statements, which use at most `limit` of the pool; `are_reads`: on replicas, too."""
+        kind: Callable[..., Statements] = Statements
+        if are_reads and self.replicas:
+            kind = partial(Reads, replicas=self.replicas)
         return kind(
             self.pool,
             self.files.queries,
@@ -133,19 +128,20 @@ def create_app(
     routes = _make_routes(config, sources, access, health, cycle)
     if token := config.operations.token:
         page = MetricsPage(metrics, token)
-        routes.append(Route("GET", "/metrics", page.show_with_token, Scope.NONE))
+        routes.append(Route("GET", "/metrics", page.show, Scope.NONE))
     app = cycle.make_application(routes)
     app.cleanup_ctx.append(partial(_run_pool, pool, refuse_mistakes=refuse_mistakes))
     if metrics.is_enabled:
-        app.cleanup_ctx.append(health.run)
+        app.cleanup_ctx.append(partial(run_beside, health.measure_regularly))
+        app.cleanup_ctx.append(partial(run_beside, metrics.sample_regularly))
     if replicas:
         app.cleanup_ctx.append(replicas.run)
     clearing = Clearing(statements, config.changes.keep_days)
-    app.cleanup_ctx.extend([clearing.run, rate_limits.run, metrics.sample_regularly])
+    app.cleanup_ctx.extend([clearing.run, rate_limits.run])
     metrics.describe_process(__version__, config.service)
-    metrics.add_sampler(pool.sample)
-    metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
-    app[OPERATIONS_APP] = _make_operations(config, access, make_operations_routes(health, metrics))
+    metrics.samplers.append(pool.sample)
+    metrics.samplers.append(lambda: metrics.requests_in_flight.set(cycle.in_flight))
+    app[OPERATIONS_APP] = _make_operations(config, access, health, metrics)
     app[POOL] = pool
     app[RELOAD_QUERIES] = files.reload
     return app
@@ -156,9 +152,9 @@ def _make_routes(
 ) -> list[Route]:
     """Make the catalogue, and the handlers on top of it."""
     statements, server = sources.make_statements(), config.server
-    slow = sources.make_reads(LISTS)
-    listing = Listing(MOVIES, slow, sources.make_reads(STREAMS))
-    store = Store(MOVIES, statements, config.sharing, sources.make_reads())
+    slow = sources.make_statements(LISTS, are_reads=True)
+    listing = Listing(MOVIES, slow, sources.make_statements(STREAMS, are_reads=True))
+    store = Store(MOVIES, statements, config.sharing, sources.make_statements(are_reads=True))
     creates = IdempotentCreates(store, statements, config.sharing)
     feed = None
     if config.changes.keep_days:
@@ -197,13 +193,21 @@ def _make_routes(
     return routes
 
 
-def _make_operations(config: Config, access: AccessControl, routes: list[Route]) -> web.Application:
+def _make_operations(
+    config: Config, access: AccessControl, health: Health, metrics: Metrics
+) -> web.Application:
     """Build the application of the operations port, which is neither logged nor measured."""
     server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS)
-    metrics = Metrics(is_enabled=False)
-    cycle = RequestCycle(server, access, metrics, AccessLog(metrics))
+    no_metrics = Metrics(is_enabled=False)
+    cycle = RequestCycle(server, access, no_metrics, AccessLog(no_metrics))
     cycle.is_draining = True  # each response ends its connection, so a stop waits for none
-    return cycle.make_application(routes)
+    return cycle.make_application(
+        [
+            Route("GET", "/live", health.show, Scope.NONE),
+            Route("GET", "/ready", health.ready, Scope.NONE),
+            Route("GET", "/metrics", MetricsPage(metrics).show, Scope.NONE),
+        ]
+    )
 
 
 async def check_start(config: Config) -> None:

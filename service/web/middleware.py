@@ -1,8 +1,9 @@
 """The middleware of all requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
+from typing import Any
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
@@ -34,11 +35,7 @@ class RequestCycle:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        access: Access,
-        metrics: Metrics,
-        access_log: AccessLog,
+        self, settings: Settings, access: Access, metrics: Metrics, access_log: AccessLog
     ) -> None:
         self.settings = settings
         self.contexts = Contexts(settings)
@@ -49,7 +46,6 @@ class RequestCycle:
         self.access_log = access_log
         self._next_check = 0.0  # by the loop's clock; deadlines are no more exact
         self._running = dict[asyncio.Task[object], RequestContext]()
-        self._overdue: set[asyncio.Task[object]] = set()
 
     def make_application(self, routes: Iterable[Route]) -> web.Application:
         """Make the application of these routes; HEAD works wherever GET does.
@@ -58,7 +54,7 @@ class RequestCycle:
         """
         app = web.Application(middlewares=[self.respond])
         app.on_response_prepare.append(add_common_headers)
-        app.cleanup_ctx.append(self.run)
+        app.cleanup_ctx.append(partial(run_beside, self._check_regularly))
         app[CYCLE] = self
         for route in sorted(routes, key=lambda route: "{" not in route.path):
             add = partial(app.router.add_route, expect_handler=check_expectation)
@@ -94,26 +90,18 @@ class RequestCycle:
                     context.min_transaction = parse_position(request)
             response = await handler(request)
         except asyncio.CancelledError:
-            if task not in self._overdue:
+            if not context.is_overdue:
                 raise
             task.uncancel()
-            response = _respond_to_error(
-                request, Unavailable("the request took too long", Refusal.REQUEST_TIMEOUT)
-            )
+            error = Unavailable("the request took too long", Refusal.REQUEST_TIMEOUT)
+            response = problems.respond(request, error)
         except Exception as error:  # noqa: BLE001 - any other error is a 500
             response = _respond_to_error(request, error)
         finally:
             del self._running[task]
-            self._overdue.discard(task)
         if self.is_draining or not request.content.is_eof():  # the rest of a body is not read
             response.force_close()
         return response
-
-    async def run(self, _: object) -> AsyncIterator[None]:
-        """End overdue requests while the application runs (a `cleanup_ctx`)."""
-        check = asyncio.create_task(self._check_regularly())
-        yield
-        check.cancel()
 
     async def _check_regularly(self) -> None:
         interval = min(CHECK_INTERVAL_S, self.settings.request_timeout / 2)
@@ -129,9 +117,18 @@ class RequestCycle:
         """
         self._next_check = next_check
         for task, context in list(self._running.items()):
-            if context.deadline <= now and task not in self._overdue:
-                self._overdue.add(task)
+            if context.deadline <= now and not context.is_overdue:
+                context.is_overdue = True
                 task.cancel()
+
+
+async def run_beside(
+    work: Callable[[], Coroutine[Any, Any, None]], _: object
+) -> AsyncIterator[None]:
+    """Do this work while the application runs (a `cleanup_ctx`)."""
+    task = asyncio.create_task(work())
+    yield
+    task.cancel()
 
 
 def _respond_to_error(request: web.Request, error: Exception) -> web.StreamResponse:
@@ -149,7 +146,10 @@ def _respond_to_error(request: web.Request, error: Exception) -> web.StreamRespo
 
 
 async def add_common_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Add the headers that the response does not have, before aiohttp sends it."""
+    """Add the headers that the response does not have, before aiohttp writes it.
+
+    `DirectResponse` does it itself; this is for streams and for responses without a body.
+    """
     headers = response.headers
     headers.popall("Server", None)  # aiohttp's
     if CONTEXT not in request and isinstance(request, web.Request):

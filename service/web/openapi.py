@@ -196,7 +196,9 @@ def _describe(route: Route, operation: Operation, anonymous: Scope) -> Json:
         responses[207] = operation.multi_status
     problems = operation.problems + (BODY_PROBLEMS if operation.body else ())
     if scope > Scope.READ:
-        responses = {status: _add_position(each) for status, each in responses.items()}
+        position = {"Catalogue-Position": "Catalogue-Position"}
+        for status, each in responses.items():
+            responses[status] = each | {"headers": each["headers"] | position}
         problems += ("forbidden", "origin-not-allowed")  # every client may read
     parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
     for each in operation.parameters:
@@ -219,11 +221,6 @@ def _describe(route: Route, operation: Operation, anonymous: Scope) -> Json:
         "responses": {**responses, **_group_problems(problems + COMMON_PROBLEMS)},
         **({"requestBody": operation.body} if operation.body else {}),
     }
-
-
-def _add_position(described: Json) -> Json:
-    name = "Catalogue-Position"
-    return described | {"headers": described["headers"] | {name: name}}
 
 
 def _group_problems(slugs: Iterable[str]) -> dict[int, str]:

@@ -151,13 +151,11 @@ def encode_page(
     `more`: metadata that only some lists have. `headers`: those that all responses with this page
     have.
     """
-
-    def encode(key: SortKey | None, *, backwards: bool) -> str | None:
-        return encode_cursor(key, page.total, terms, backwards=backwards) if key else None
-
     terms = f"{query.sort} {query.filter}"
-    previous_cursor = encode(page.previous, backwards=True)
-    next_cursor = encode(page.next, backwards=False)
+    previous_cursor, next_cursor = (
+        encode_cursor(key, page.total, terms, backwards=backwards) if key else None
+        for key, backwards in ((page.previous, True), (page.next, False))
+    )
     last_page = page.last_page(query.page_size)
     metadata: dict[str, object] = {
         "page_size": query.page_size,
