@@ -1,6 +1,7 @@
 """The composition root: production and tests put the parts together here, and nowhere else."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -138,7 +139,9 @@ def create_app(
         app.cleanup_ctx.append(replicas.run)
     clearing = Clearing(statements, config.changes.keep_days)
     app.cleanup_ctx.extend([clearing.run, rate_limits.run])
-    metrics.describe_process(__version__, config.service)
+    metrics.info.labels(__version__, config.service.commit, config.service.environment).set(1)
+    metrics.processes.set(1)
+    metrics.start_time.set(time.time())
     metrics.samplers.append(pool.sample)
     metrics.samplers.append(lambda: metrics.requests_in_flight.set(cycle.in_flight))
     app[OPERATIONS_APP] = _make_operations(config, access, health, metrics)

@@ -8,7 +8,6 @@ sums, and what a killed worker has counted remains.
 import asyncio
 import os
 import resource
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -22,7 +21,6 @@ from prometheus_client import disable_created_metrics as hide_creation_times
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.config import Service
 from service.context import METHODS, RequestContext
 from service.errors import Refusal
 from service.telemetry.logs import get_lines
@@ -182,12 +180,6 @@ class Metrics:
             self._statement_rows.labels(query),
             self._statement_failures.labels(query),
         )
-
-    def describe_process(self, version: str, service: Service) -> None:
-        """Set the gauges that do not change."""
-        self.info.labels(version, service.commit, service.environment).set(1)
-        self.processes.set(1)
-        self.start_time.set(time.time())
 
     def _sample_process(self) -> None:
         max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
