@@ -98,7 +98,12 @@ def _describe_mistake(exc: BaseException | None, message: str | None) -> str | N
 
 
 class Runner(web.AppRunner):
-    """Runs an application and, if there is an operations port, the application of that port."""
+    """Runs an application and, if there is an operations port, the application of that port.
+
+    What must stay true: no more connections are open than the process may open files; at a stop,
+    readiness is 503 first, then no connection is accepted, and requests that have begun get their
+    responses.
+    """
 
     def __init__(self, app: web.Application) -> None:
         # aiohttp's own wait is short, because `cleanup` has waited for the requests before.
