@@ -83,18 +83,17 @@ def when_ready(server: Arbiter) -> None:
 
     from service import serving  # noqa: PLC0415 - after the folder was made
     from service.app import check_start  # noqa: PLC0415 - as above
-    from service.web import runner  # noqa: PLC0415 - as above
 
     operations_sockets = []
     try:
         asyncio.run(check_start(_config))
         if _config.operations.port:
-            operations_sockets = runner.bind(_config.operations, "[operations] host and port")
+            operations_sockets = serving.bind(_config.operations, "[operations] host and port")
     except OperatorError as error:
         logs.log_start_failure(error)
         raise SystemExit(1) from error
     addresses = [each.sock.getsockname() for each in server.LISTENERS]
-    runner.warn_if_anyone_can_write(_config.access, addresses)
+    serving.warn_if_anyone_can_write(_config.access, addresses)
     serving.Worker.master = serving.Master(_config, operations_sockets, folder)
 
 

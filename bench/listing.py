@@ -29,7 +29,7 @@ from service.database.listing import SortKey
 from service.movies.filters import SORTS, Filter
 from service.movies.movie import COLUMNS, Movie
 from service.movies.parameters import PARAMETERS
-from service.web import cursors
+from service.web import pages
 
 SERVER_OPTIONS = "-c shared_buffers=1GB"  # a quarter of a small server's memory
 FILTERS = ("title", "genres", "year", "runtime")
@@ -91,7 +91,7 @@ class RandomRequests:
             first = self._get_page(parameters)["metadata"]
             if first["next_cursor"]:  # otherwise there is only one page
                 # As in the service, the cursor has the total of the first page.
-                parameters["cursor"] = cursors.encode(
+                parameters["cursor"] = pages.encode_cursor(
                     key, first["total_records"], f"{sort} {filter_}", backwards=backwards
                 )
         return parameters

@@ -1,6 +1,7 @@
 """The composition root: production and tests put the parts together here, and nowhere else."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -42,16 +43,16 @@ from service.movies.restoring import Restores
 from service.movies.search_help import SearchHelp
 from service.telemetry.metrics import Metrics
 from service.web import health as health_routes
+from service.web import reference
 from service.web.access_log import AccessLog
 from service.web.bodies import BodyReader
-from service.web.health import Health, MetricsPage, make_operations_routes
-from service.web.middleware import RequestCycle
+from service.web.health import Health, MetricsPage
+from service.web.middleware import RequestCycle, run_beside
+from service.web.openapi import build_document
 from service.web.pages import EncodedPage
-from service.web.reference import handlers as reference
-from service.web.reference.document import build_document
-from service.web.reference.handlers import Reference
+from service.web.reference import Reference
 from service.web.route import Route, Scope
-from service.web.runner import OPERATIONS_APP, choose_max_connections
+from service.web.server import OPERATIONS_APP, choose_max_connections
 
 log = structlog.get_logger()
 
@@ -128,24 +129,27 @@ def create_app(
     statements = sources.make_statements()
     rate_limits = Limits(config.limits, metrics)
     access = AccessControl(config.access, Clients(statements, config.sharing), rate_limits)
-    cycle = RequestCycle(server, access, metrics, AccessLog(config.log))
+    cycle = RequestCycle(server, access, metrics, AccessLog(metrics, config.log))
     health = Health(config.service, sources.require_migrations, cycle)
     routes = _make_routes(config, sources, access, health, cycle)
     if token := config.operations.token:
         page = MetricsPage(metrics, token)
-        routes.append(Route("GET", "/metrics", page.show_with_token, Scope.NONE))
+        routes.append(Route("GET", "/metrics", page.show, Scope.NONE))
     app = cycle.make_application(routes)
     app.cleanup_ctx.append(partial(_run_pool, pool, refuse_mistakes=refuse_mistakes))
     if metrics.is_enabled:
-        app.cleanup_ctx.append(health.run)
+        app.cleanup_ctx.append(partial(run_beside, health.measure_regularly))
+        app.cleanup_ctx.append(partial(run_beside, metrics.sample_regularly))
     if replicas:
         app.cleanup_ctx.append(replicas.run)
     clearing = Clearing(statements, config.changes.keep_days)
-    app.cleanup_ctx.extend([clearing.run, rate_limits.run, metrics.sample_regularly])
-    metrics.describe_process(__version__, config.service)
-    metrics.add_sampler(pool.sample)
-    metrics.add_sampler(lambda: metrics.requests_in_flight.set(cycle.in_flight))
-    app[OPERATIONS_APP] = _make_operations(config, access, make_operations_routes(health, metrics))
+    app.cleanup_ctx.extend([clearing.run, rate_limits.run])
+    metrics.info.labels(__version__, config.service.commit, config.service.environment).set(1)
+    metrics.processes.set(1)
+    metrics.start_time.set(time.time())
+    metrics.samplers.append(pool.sample)
+    metrics.samplers.append(lambda: metrics.requests_in_flight.set(cycle.in_flight))
+    app[OPERATIONS_APP] = _make_operations(config, access, health, metrics)
     app[POOL] = pool
     app[RELOAD_QUERIES] = files.reload
     return app
@@ -195,12 +199,21 @@ def _make_routes(
     return routes
 
 
-def _make_operations(config: Config, access: AccessControl, routes: list[Route]) -> web.Application:
+def _make_operations(
+    config: Config, access: AccessControl, health: Health, metrics: Metrics
+) -> web.Application:
     """Build the application of the operations port, which is neither logged nor measured."""
     server = replace(config.server, max_connections=MAX_OPERATORS_CONNECTIONS)
-    cycle = RequestCycle(server, access, Metrics(is_enabled=False))
+    no_metrics = Metrics(is_enabled=False)
+    cycle = RequestCycle(server, access, no_metrics, AccessLog(no_metrics))
     cycle.is_draining = True  # each response ends its connection, so a stop waits for none
-    return cycle.make_application(routes)
+    return cycle.make_application(
+        [
+            Route("GET", "/live", health.show, Scope.NONE),
+            Route("GET", "/ready", health.ready, Scope.NONE),
+            Route("GET", "/metrics", MetricsPage(metrics).show, Scope.NONE),
+        ]
+    )
 
 
 async def check_start(config: Config) -> None:

@@ -24,6 +24,8 @@ class RequestContext:
     deadline: float = 0.0  # by the loop's clock; streams and waits for changes add to it
     route: str | None = None  # its path in the table of routes; `stream_movies` sets its own
     min_transaction: int = 0  # that its reads must show; `require` sets a later one
+    # `RequestCycle.cancel_overdue`:
+    is_overdue: bool = False
     # `AccessControl.require`:
     client_id: int | None = None  # if it has a valid token
     # `stream_movies`:

@@ -48,14 +48,10 @@ class Malformed(CatalogueError):
     detail = 'unknown field "titel"; a movie has title, year, runtime, genres, external_id'
 
     def __init__(self, mistake: str, failures: Sequence[Failure] = ()) -> None:
-        super().__init__(mistake)
+        more = " (see errors for more mistakes)" if len(failures) > 1 else ""
+        super().__init__(f"{mistake}{more}")
         self.mistake = mistake
         self.failures = failures
-
-    def __str__(self) -> str:
-        """Return the first mistake, and say if there are more."""
-        more = " (see errors for more mistakes)" if len(self.failures) > 1 else ""
-        return f"{self.mistake}{more}"
 
 
 class Invalid(CatalogueError):
@@ -137,10 +133,57 @@ class PreconditionRequired(CatalogueError):
     detail = "updates and deletes require If-Match with the ETag of the movie"
 
 
+class HTTPError(CatalogueError):
+    """An error of HTTP itself; `reason` says more than its detail."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(f"{self.detail}: {reason}" if reason else "")
+
+
+class BadRequest(HTTPError):
+    """The request is not valid HTTP."""
+
+    problem = Problem("bad-request", "Bad request", 400)
+    detail = "the request is not valid HTTP"
+
+
+class PathNotFound(HTTPError):
+    """Nothing exists at the path of the request."""
+
+    problem = Problem("not-found", "Not found", 404)
+    detail = "nothing exists at this path"
+
+
+class MethodNotAllowed(HTTPError):
+    """The path exists, and has only the `allowed` methods."""
+
+    problem = Problem("method-not-allowed", "Method not allowed", 405)
+    detail = "this path does not support the method; see the Allow header"
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(allowed)
+        self.headers = {"Allow": allowed}
+
+
+class ExpectationFailed(HTTPError):
+    """The header Expect has an unknown value."""
+
+    problem = Problem("expectation-failed", "Expectation failed", 417)
+    detail = 'only the expectation "100-continue" is supported'
+
+
+class UpgradeRequired(HTTPError):
+    """The request needs a later version of HTTP (RFC 9110, 7.8)."""
+
+    problem = Problem("upgrade-required", "Upgrade required", 426)
+    detail = "a stream needs HTTP/1.1; behind nginx, set `proxy_http_version 1.1`"
+    headers: Mapping[str, str] = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}
+
+
 class NotFound(CatalogueError):
     """Nothing of this kind has this id; `kind` is a noun, such as `movie`."""
 
-    problem = Problem("not-found", "Not found", 404)
+    problem = PathNotFound.problem
     detail = "there is no movie with this id"
 
     def __init__(self, kind: str) -> None:

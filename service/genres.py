@@ -17,14 +17,14 @@ from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Contended, Refusal, Unavailable
 from service.web.contexts import CONTEXT
-from service.web.query_strings import reject_query_string
-from service.web.reference.describe import (
+from service.web.describe import (
     IF_NONE_MATCH,
     field,
     json_response,
     make_schema,
     time_field,
 )
+from service.web.query_strings import reject_query_string
 from service.web.responses import cacheable_response, encode_json, make_content
 from service.web.route import Operation, Route, Scope
 

@@ -4,16 +4,23 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar
 
+import click
+import structlog
+
 from service.app import RELOAD_QUERIES, create_app
-from service.config import Config
+from service.config import Access, Config, Operations, Server
 from service.database.urls import hide_password
-from service.telemetry.logs import get_lines
-from service.web.runner import Runner, bind, warn_if_anyone_can_write
+from service.errors import OperatorError
+from service.web.server import Runner
+
+log = structlog.get_logger()
 
 
 def run(config: Config) -> None:
@@ -58,15 +65,17 @@ def _print_banner(config: Config, address: Sequence[Any]) -> None:
     host, port = address[:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     movie = '{"title": "Moana", "year": 2016, "runtime": "107 mins", "genres": ["animation"]}'
-    _print(f"listening on {base}")
-    _print(f"database: {hide_password(config.database.url)}")
-    _print(f"reference: {base}/v1/docs")
-    _print(f"try: curl -i -d '{movie}' {base}/v1/movies")
+    _print(
+        f"listening on {base}\n"
+        f"database: {hide_password(config.database.url)}\n"
+        f"reference: {base}/v1/docs\n"
+        f"try: curl -i -d '{movie}' {base}/v1/movies"
+    )
 
 
-def _print(line: str) -> None:
-    """Print a line to stderr, which may be a pipe that nobody reads."""
-    get_lines("stderr").enqueue(f"{line}\n".encode())
+def _print(text: str) -> None:
+    with suppress(OSError):  # nobody reads stderr
+        click.echo(text, err=True)
 
 
 @dataclass
@@ -102,3 +111,37 @@ async def make_worker() -> Worker:
     master = Worker.master
     app = create_app(master.config, refuse_mistakes=False, metrics_folder=master.metrics_folder)
     return Worker(app)
+
+
+def bind(address: Server | Operations, setting: str) -> list[socket.socket]:
+    """Return a socket for each address of the host.
+
+    Raises `OperatorError`, which names the setting that changes the address.
+    """
+    host, port = address.host, address.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = dict.fromkeys((family, address) for family, *_, address in found)
+        return [socket.create_server(each[:2], family=family) for family, each in addresses]
+    except OSError as error:
+        raise OperatorError(
+            f"cannot listen on {host}:{port}: {error.strerror}; {setting} set the address"
+        ) from error
+
+
+def warn_if_anyone_can_write(settings: Access, addresses: Iterable[Any]) -> None:
+    """Warn once if clients without a token may write, on an address other than loopback.
+
+    `addresses`: of the listening sockets, as `getsockname` returns them; a unix socket has a text.
+    """
+    if settings.anonymous != "write":
+        return
+    hosts = [address[0] for address in addresses if isinstance(address, tuple)]
+    exposed = [host for host in hosts if not ip_address(host.partition("%")[0]).is_loopback]
+    if exposed:
+        log.warning(
+            "anyone can write",
+            reason="[access] anonymous is write, so anyone who reaches"
+            f" {' or '.join(dict.fromkeys(exposed))} can create, change and delete movies",
+            remedy="set [access] anonymous to read or none, and give clients tokens",
+        )

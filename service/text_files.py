@@ -2,23 +2,16 @@
 
 import codecs
 
-MARKS = {  # that of UTF-32 begins with that of UTF-16
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 START_BYTES = 4  # enough for `require_utf8`
 
 
 def require_utf8(start: bytes) -> None:
-    """Raise `ValueError` if these first bytes of a text are of UTF-16 or UTF-32."""
-    found = next((name for mark, name in MARKS.items() if start.startswith(mark)), "")
-    nuls = start[:START_BYTES].count(0)
-    if not found and 0 < nuls < START_BYTES:  # ASCII without a mark
-        found = "UTF-32" if nuls == START_BYTES - 1 else "UTF-16"
-    if found:
-        raise ValueError(f"it is in {found}: save it as UTF-8")
+    """Raise `ValueError` if these first bytes of a text are of UTF-16 or UTF-32.
+
+    ASCII without a mark has a NUL in each character; the mark of UTF-32 begins with that of UTF-16.
+    """
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 0 in start[:START_BYTES]:
+        raise ValueError("it is in UTF-16 or UTF-32: save it as UTF-8")
 
 
 def decode(raw: bytes) -> str:

@@ -48,7 +48,7 @@ from service.database.pool import Pool
 from service.database.query import Expected, Query
 from service.database.statements import Statements
 from service.expected import EXPECTED
-from service.web.runner import Runner
+from service.web.server import Runner
 
 ROOT = Path(__file__).parent.parent
 AWAY = "postgresql://nobody@127.0.0.1:9/nothing"  # nobody listens there

@@ -5,7 +5,7 @@ import orjson
 from service.changes.feed import Feed, FeedCursor
 from service.context import RequestContext
 from service.database import MAX_BIGINT
-from service.web.cursors import seal, unseal
+from service.web.pages import seal, unseal
 
 CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
 

@@ -14,11 +14,8 @@ from service.errors import CatalogueError, NotFound
 from service.movies.movie import movie_json
 from service.movies.rules import MovieOutput
 from service.web.bodies import ClientGone
-from service.web.compression import Content, LargeResponse
 from service.web.contexts import CONTEXT
-from service.web.middleware import RequestCycle
-from service.web.query_strings import QueryParameter, list_parameters, number_parameter, parse_query
-from service.web.reference.describe import (
+from service.web.describe import (
     BIGINT,
     describe_query,
     field,
@@ -27,7 +24,9 @@ from service.web.reference.describe import (
     make_schema,
     time_field,
 )
-from service.web.responses import JSON_HEADERS, encode_json
+from service.web.middleware import RequestCycle
+from service.web.query_strings import QueryParameter, list_parameters, number_parameter, parse_query
+from service.web.responses import JSON_HEADERS, Content, LargeResponse, encode_json
 from service.web.route import Operation, Route, Scope
 
 PATH = "/v1/changes"

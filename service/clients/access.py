@@ -10,9 +10,9 @@ from service.clients.limits import Limits
 from service.config import Access
 from service.context import RequestContext
 from service.errors import Forbidden, MalformedHeader, Unauthorized
+from service.web.bodies import MAX_BYTES
 from service.web.contexts import CONTEXT
 from service.web.route import Route, Scope
-from service.web.strict_json import MAX_BYTES
 
 UNIT_BYTES = 65_536  # a body takes a unit of the rate limit for as many bytes, or fewer
 MAX_BODY_UNITS = MAX_BYTES // UNIT_BYTES

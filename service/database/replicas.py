@@ -47,7 +47,7 @@ class Replicas:
             Replica(each, queries, self._primary, Pool(each, None, pool.metrics, limits))
             for each in (replace(settings, url=url) for url in settings.replica_urls)
         ]
-        pool.metrics.add_sampler(self._sample)
+        pool.metrics.samplers.append(self._sample)
         pool.metrics.reads.labels("primary")  # creates the series
 
     def _sample(self) -> None:

@@ -27,10 +27,9 @@ from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
 from service.web import problems
 from service.web.bodies import BodyReader
-from service.web.conditions import TAG, Tag, Tags
 from service.web.contexts import CONTEXT
 from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
-from service.web.headers import parse_key
+from service.web.headers import TAG, Tag, Tags, parse_key
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
 from service.web.route import Access

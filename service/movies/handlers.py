@@ -17,19 +17,22 @@ from service.movies.keys import IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FORM, Movie, movie_json
 from service.movies.rules import MOVIE, OPTIONAL
 from service.web.bodies import BodyReader
-from service.web.conditions import (
+from service.web.contexts import CONTEXT
+from service.web.fields import load_fields
+from service.web.headers import (
+    HEADER_NAME,
     Tags,
-    is_not_modified,
-    not_modified_headers,
+    parse_key,
     parse_required_date,
     parse_tags,
 )
-from service.web.contexts import CONTEXT
-from service.web.direct_response import DirectResponse
-from service.web.fields import load_fields
-from service.web.headers import HEADER_NAME, parse_key
 from service.web.query_strings import parse_id, reject_query_string
-from service.web.responses import JSON_HEADERS, json_response
+from service.web.responses import (
+    JSON_HEADERS,
+    DirectResponse,
+    json_response,
+    make_not_modified,
+)
 
 MOVIE_TAG = re.compile(rf"([1-9][0-9]{{0,18}})-([1-9][0-9]{{0,9}}){FORM}")
 
@@ -113,9 +116,7 @@ class Movies:
         """Return the movie: 200, or 304 if the client has it."""
         movie = await self.store.get(parse_id(request), request[CONTEXT])
         headers = movie_headers(movie)
-        if is_not_modified(request, headers):
-            return DirectResponse(b"", not_modified_headers(headers), 304)
-        return respond(movie, headers)
+        return make_not_modified(request, headers) or respond(movie, headers)
 
     async def update(self, request: web.Request) -> web.StreamResponse:
         """Change only the fields that are sent (RFC 7396): 200 and the movie."""

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from service.errors import Malformed
 from service.movies.rows import TOO_LONG, BrokenFile, FileRow, read_lines
-from service.web.strict_json import MAX_BYTES, parse_object
+from service.web.bodies import MAX_BYTES, parse_object
 
 READ_BYTES = 1 << 18
 BLANKS = re.compile(r"[ \t\r\n]+")

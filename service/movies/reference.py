@@ -14,8 +14,7 @@ from service.movies.parameters import PARAMETERS
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
 from service.movies.search_help import FACETS
 from service.movies.streams import STREAMS
-from service.web.problems import example_json
-from service.web.reference.describe import (
+from service.web.describe import (
     BIGINT,
     ID,
     IDEMPOTENCY_KEY,
@@ -33,6 +32,7 @@ from service.web.reference.describe import (
     make_schema,
     parameter,
 )
+from service.web.problems import make_document
 from service.web.route import Json, Operation
 
 MOVIE_PATCH = MovieInput(partial=True)  # the body of PATCH
@@ -132,7 +132,7 @@ _CHANGED = {"id": 7, "etag": ENTITY_TAG % (7, 1)}
 _CHANGE_PROBLEMS = ("not-found", "precondition-failed", "precondition-required")
 _RESULTS = [
     {"status": 200, "movie": _EXAMPLE},
-    {"status": 422, "problem": example_json(Invalid.problem, Invalid.detail)},
+    {"status": 422, "problem": make_document(Invalid.problem, Invalid.detail)},
 ]
 EACH = _batch_response("The results.", "Preference-Applied", "Retry-After", results=_RESULTS)
 CREATE_MOVIES = Operation(

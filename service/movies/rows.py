@@ -12,8 +12,8 @@ from service.database import MAX_INTEGER
 from service.errors import CatalogueError
 from service.movies.movie import READ_ONLY
 from service.movies.rules import MOVIE, MovieInput
+from service.web.bodies import MAX_BYTES
 from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
-from service.web.strict_json import MAX_BYTES
 
 TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
 

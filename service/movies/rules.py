@@ -10,6 +10,7 @@ from marshmallow import ValidationError
 
 from service.database import MAX_INTEGER
 from service.movies.movie import ENTITY_TAG, READ_ONLY
+from service.web.describe import BIGINT, field, make_schema, time_field
 from service.web.fields import (
     BLANK,
     BLANKS,
@@ -23,7 +24,6 @@ from service.web.fields import (
     text_field,
     type_name,
 )
-from service.web.reference.describe import BIGINT, field, make_schema, time_field
 
 MIN_YEAR = 1888  # Roundhay Garden Scene
 MAX_TITLE_BYTES = 500

@@ -8,11 +8,12 @@ from aiohttp import HttpVersion11, hdrs, web
 
 from service.context import RequestContext
 from service.database.listing import Listing
+from service.errors import UpgradeRequired
 from service.movies.movie import OUTPUT_FORMS, Form, Movie, movie_json
 from service.movies.parameters import parse_list_query
 from service.web.bodies import ClientGone
-from service.web.compression import parse_qualities, prefers_gzip
 from service.web.contexts import CONTEXT
+from service.web.headers import parse_qualities, prefers_gzip
 
 READ_TIMEOUT_S = 10.0  # for a client to read what was sent
 MAX_STREAM_S = 3600.0  # VACUUM keeps dead rows as long as a snapshot may see them
@@ -42,7 +43,7 @@ async def stream_movies(
     context = request[CONTEXT]
     context.route = "/v1/movies (stream)"  # in logs and metrics: it takes longer than others
     if request.version < HttpVersion11:
-        raise web.HTTPUpgradeRequired
+        raise UpgradeRequired
     query = parse_list_query(request, is_stream=True)
     headers = {"Content-Type": form.media_type, "Vary": "Accept, Accept-Encoding"}
     response = web.StreamResponse(headers=headers)

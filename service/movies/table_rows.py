@@ -12,7 +12,7 @@ from service.errors import Malformed, quote
 from service.movies.movie import COLUMN_TYPES, COLUMNS, FIELDS, split_genres
 from service.movies.rows import TOO_LONG, BrokenFile, FileRow, read_lines
 from service.movies.rules import OPTIONAL
-from service.web.strict_json import MAX_BYTES
+from service.web.bodies import MAX_BYTES
 
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 LONE_CR = "CR without LF: end lines with LF or CR LF, and quote cells with CR"

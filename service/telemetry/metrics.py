@@ -8,8 +8,7 @@ sums, and what a killed worker has counted remains.
 import asyncio
 import os
 import resource
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from math import inf
@@ -22,7 +21,6 @@ from prometheus_client import disable_created_metrics as hide_creation_times
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.config import Service
 from service.context import METHODS, RequestContext
 from service.errors import Refusal
 from service.telemetry.logs import get_lines
@@ -78,8 +76,9 @@ class Metrics:
         self.is_enabled = is_enabled and (folder is None or _reserve_files(folder))
         self._folder = folder
         self._registry = CollectorRegistry()
-        self._log_lines_dropped = 0
-        self._samplers: list[Callable[[], None]] = []
+        self._reported_dropped = 0  # log lines
+        # These set gauges, once a second and before they are read.
+        self.samplers = list[Callable[[], None]]([self._sample_process])
 
         histogram = partial(self.add, Histogram, buckets=DURATIONS)
         counter = partial(self.add, Counter)
@@ -90,33 +89,29 @@ class Metrics:
         latest = partial(self.add, Gauge, multiprocess_mode="livemostrecent")
 
         # The request. Its `_count` is the number of responses.
-        self._requests = histogram(
-            "request_duration_seconds", "How long responses took.", ("method", "route", "status")
-        )
+        labels = ("method", "route", "status")
+        self._requests = histogram("request_duration_seconds", "Time until a response.", labels)
         self.requests_in_flight = gauge("requests_in_flight", "Requests that have no response yet.")
         refusals = counter("refusals_total", "Responses 503, by reason.", ("reason",))
         limited = counter("limited_total", "Responses 429, by limit.", ("limit",))
-        self.unlimited = counter(
-            "unlimited_total", "Requests without a limit, as Redis did not respond."
-        )
+        self.unlimited = counter("unlimited_total", "Requests that Redis did not limit.")
 
         # The database.
+        query = ("query",)
         self.ready = lowest("ready", "0 while a process cannot use its database.")
         self._statements = histogram(
             "statement_duration_seconds",
             "How long statements took, without the wait for a connection.",
-            ("query",),
+            query,
         )
-        self._statement_rows = counter(
-            "statement_rows_total", "Rows that statements returned.", ("query",)
-        )
+        self._statement_rows = counter("statement_rows_total", "Rows of statements.", query)
         self._statement_failures = counter(
-            "statement_failures_total", "Statements that failed, other than by a rule.", ("query",)
+            "statement_failures_total", "Statements that failed, other than by a rule.", query
         )
         self.shared_statement_rows = histogram(
             "shared_statement_rows",
             "Requests that shared a statement.",
-            ("query",),
+            query,
             buckets=(1, 2, 4, 8, 16, 32, 64, 128),
         )
         self.pool_connections = gauge(
@@ -124,16 +119,10 @@ class Metrics:
             "Connections by state; open: all that count toward max_open.",
             ("state",),
         )
-        self.pool_max_open = gauge(
-            "pool_max_open_connections", "[database] max_open, of all processes."
-        )
+        self.pool_max_open = gauge("pool_max_open_connections", "max_open of all processes.")
         self.pool_waiting = gauge("pool_waiting", "Statements that wait for a connection.")
-        self.connect_failures = counter(
-            "connect_failures_total", "Connections that could not be opened."
-        )
-        self.pool_wait = histogram(
-            "pool_wait_seconds", "How long statements waited for a connection."
-        )
+        self.connect_failures = counter("connect_failures_total", "Connects that failed.")
+        self.pool_wait = histogram("pool_wait_seconds", "The wait for a connection.")
         self.replica_lag = highest(
             "replica_lag_seconds",
             "How old the data of a replica may be; infinite if unknown.",
@@ -148,38 +137,25 @@ class Metrics:
         self.list_pages = counter(
             "list_pages_total", "Pages of lists, from memory or fetched together.", ("source",)
         )
-        self.pages_ended = counter(
-            "list_pages_ended_total", "Pages in memory that a change has ended."
-        )
-        self.idempotency_keys = latest(
-            "idempotency_keys", "Stored idempotency keys, by PostgreSQL's estimate."
-        )
+        self.pages_ended = counter("list_pages_ended_total", "Pages that a change has ended.")
+        self.idempotency_keys = latest("idempotency_keys", "Stored keys (an estimate).")
         self.changes_delay = latest(
             "changes_delay_seconds", "How long a transaction has held back changes from the feed."
         )
         self.schema_faults = latest("schema_faults", "What the schema lacks; `queries` names it.")
 
         # The processes.
-        labels = ("version", "commit", "environment")
-        self.info = highest("info", "Always 1.", labels)
-        self.log_lines_dropped = counter(
-            "log_lines_dropped_total", "Log lines that could not be written."
-        )
+        self.info = highest("info", "Always 1.", ("version", "commit", "environment"))
+        self._lines_dropped = counter("log_lines_dropped_total", "Log lines that were not written.")
         self.processes = gauge("processes", "Processes that serve requests.")
-        self.resident_memory = gauge(
-            "resident_memory_bytes", "Resident memory of all processes together."
-        )
-        self.event_loop_lag = histogram(
-            "event_loop_lag_seconds", "How late a timer of the event loop ran."
-        )
+        self.resident_memory = gauge("resident_memory_bytes", "Memory of all processes together.")
+        self.event_loop_lag = histogram("event_loop_lag_seconds", "How late a timer ran.")
         self.open_files = highest("open_files", "Open files of the process that has the most.")
         self.max_files = lowest("max_files", "Files that a process may open.")
         self.start_time = highest("start_time_seconds", "When the youngest process started.")
 
         self._get_response = cache(self._make_response)
         self.get_statement = cache(self._make_statement)
-        if self.is_enabled:
-            self.add_sampler(self._sample_process)
         # Create these series before their first event: only then Prometheus sees it as an increase.
         self.limited = limited.labels("rate")
         self._by_refusal = {reason: refusals.labels(reason) for reason in Refusal}
@@ -205,40 +181,24 @@ class Metrics:
             self._statement_failures.labels(query),
         )
 
-    def describe_process(self, version: str, service: Service) -> None:
-        """Set the gauges that do not change."""
-        self.info.labels(version, service.commit, service.environment).set(1)
-        self.processes.set(1)
-        self.start_time.set(time.time())
-
     def _sample_process(self) -> None:
         max_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.max_files.set(inf if max_files == resource.RLIM_INFINITY else max_files)
         dropped = get_lines().dropped
-        self.log_lines_dropped.inc(dropped - self._log_lines_dropped)
-        self._log_lines_dropped = dropped
+        self._lines_dropped.inc(dropped - self._reported_dropped)
+        self._reported_dropped = dropped
         with suppress(OSError):  # only Linux has them
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             self.resident_memory.set(pages * resource.getpagesize())
             self.open_files.set(len(list(Path("/proc/self/fd").iterdir())))
 
-    def add_sampler(self, sample: Callable[[], None]) -> None:
-        """Let `sample` set gauges once a second and before they are read."""
-        self._samplers.append(sample)
-
     def sample(self) -> None:
         """Set the gauges."""
-        for sample in self._samplers:
+        for sample in self.samplers:
             sample()
 
-    async def sample_regularly(self, _: object) -> AsyncIterator[None]:
-        """Set the gauges once a second, for the other processes (a `cleanup_ctx`)."""
-        task = asyncio.create_task(self._keep_sampling()) if self.is_enabled else None
-        yield
-        if task:
-            task.cancel()
-
-    async def _keep_sampling(self) -> None:
+    async def sample_regularly(self) -> None:
+        """Set the gauges once a second, for the other processes."""
         loop = asyncio.get_running_loop()
         while True:
             self.sample()

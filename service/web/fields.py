@@ -143,11 +143,17 @@ def load_fields(
 
 
 def _explain(schema: JSONObject, row: Values, messages: dict[str, Any]) -> Malformed | Invalid:
-    unknown = [name for name in row if name not in schema.fields][:MAX_LISTED]
+    names = ", ".join(schema.fields)
+    refused = []
+    for name in [name for name in row if name not in schema.fields][:MAX_LISTED]:
+        text = f"unknown field {quote(name)}; {schema.called} has {names}"
+        if name in schema.read_only:
+            text = f'the field "{name}" is read-only; clients send {names}'
+        pointer = quote(name)[1:-1].replace("~", "~0").replace("/", "~1")
+        refused.append(Failure(pointer, text))
     failures = [each for name in schema.fields for each in _flatten(name, messages.get(name, ()))]
     failures.sort(key=lambda failure: not isinstance(failure.detail, Unreadable))
-    if unknown:
-        refused = [_refuse_field(name, schema) for name in unknown]
+    if refused:
         return Malformed(refused[0].detail, refused + failures)
     field, detail = failures[0]
     if isinstance(detail, Unreadable):
@@ -163,16 +169,6 @@ def _flatten(name: str, messages: Collection[Any]) -> Iterator[Failure]:
                 yield from (Failure(f"{name}/{index}", text) for text in texts)
         else:
             yield Failure(name, message)
-
-
-def _refuse_field(name: str, schema: JSONObject) -> Failure:
-    """Return the mistake of a field that clients do not send: read-only or unknown."""
-    names = ", ".join(schema.fields)
-    if name in schema.read_only:
-        text = f'the field "{name}" is read-only; clients send {names}'
-    else:
-        text = f"unknown field {quote(name)}; {schema.called} has {names}"
-    return Failure(quote(name)[1:-1].replace("~", "~0").replace("/", "~1"), text)
 
 
 def type_name(value: object) -> str:

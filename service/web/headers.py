@@ -1,96 +1,102 @@
-"""The headers of every response; with CORS, so that pages of other origins can use the API.
-
-https://fetch.spec.whatwg.org/#http-cors-protocol. There are no cookies, so
-`Access-Control-Allow-Credentials` is never sent, and `*` is no risk.
-"""
+"""Parses headers of requests: conditions, Accept-Encoding, Idempotency-Key, Catalogue-Position."""
 
 import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 from aiohttp import web
-from multidict import CIMultiDictProxy, istr
+from multidict import istr
 
-from service.config import Server as Settings
 from service.database import MAX_BIGINT
-from service.errors import MalformedHeader, OriginNotAllowed, WrongKey, quote
+from service.errors import MalformedHeader, WrongKey, quote
 
+# RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). What follows a tag matches in one way
+# only: with two, a few blanks and commas would take days. The reference shows these patterns, so
+# they have only what every language knows.
+TAG = re.compile(r'(W/)?"([^\x00-\x20"\x7f]*)"')
+ENTITY_TAGS = re.compile(rf"[ \t,]*{TAG.pattern}([ \t]*,[ \t,]*{TAG.pattern})*[ \t,]*")
+# One of the three forms of RFC 9110, 5.6.7, or with a number as zone: these are never ambiguous.
+HTTP_DATE = re.compile(
+    r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d (?:GMT|[+-]\d{4})"
+    r"|[A-Z][a-z]+day, \d\d-[A-Z][a-z]{2}-\d\d \d\d:\d\d:\d\d GMT"
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}",
+    re.ASCII,
+)
 POSITION = istr("Catalogue-Position")  # a transaction that its sender has seen
-ANY_ORIGIN = "*"
 POSITIONS = re.compile("[0-9]{1,19}(?:[ \t]*,[ \t]*[0-9]{1,19})*")
-SEC_FETCH_SITE = istr("Sec-Fetch-Site")
-# Request headers that a page may set; browsers allow some others without asking.
-ALLOWED_HEADERS = (
-    "Authorization, Catalogue-Position, Content-Type, Idempotency-Key, If-Match, If-Modified-Since,"
-    " If-None-Match, If-Unmodified-Since, Prefer, X-Request-Id, traceparent, tracestate"
-)
-# Response headers that a page may read, beside Cache-Control, Content-Type, Last-Modified and such.
-EXPOSED_HEADERS = (
-    "Allow, Catalogue-Position, Changes-Cursor, Content-Location, Deprecation, ETag,"
-    " Idempotency-Replayed, Link, Location, Preference-Applied, RateLimit, RateLimit-Policy,"
-    " Retry-After, Sunset, Total-Records, Upgrade, WWW-Authenticate, X-Request-Id"
-)
-PREFLIGHT_MAX_AGE_S = 7200  # Chromium keeps a preflight no longer
-CONSTANT_HEADERS = {
-    "Server": "movie-catalogue",  # aiohttp's own default names versions
-    # If a browser opens a response as a page: run nothing, load nothing, and allow no frame.
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    # Unless the handler says otherwise. A cache may keep a 404 (RFC 9111, 4.2.2), although the
-    # movie may exist a moment later.
-    "Cache-Control": "no-store",
-}
-
-
-class CommonHeaders:
-    """The headers of all responses (`constant`), and CORS headers for pages of `origins`."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.constant = dict(CONSTANT_HEADERS)
-        if settings.hsts:  # RFC 6797
-            self.constant["Strict-Transport-Security"] = f"max-age={settings.hsts}"
-        self.origins = frozenset(settings.cors_origins)
-
-    def choose_cors(self, method: str, sent: CIMultiDictProxy[str]) -> dict[str, str]:
-        """Return the headers of CORS; without them, a browser hides the response from the page."""
-        headers = {"Vary": "Origin"}  # also without Origin: a cache may keep that response, too
-        origin = sent.get("Origin")
-        allowed = ANY_ORIGIN if ANY_ORIGIN in self.origins else origin
-        if not origin or allowed not in self.origins:
-            return headers
-        headers["Access-Control-Allow-Origin"] = allowed
-        if method == "OPTIONS" and "Access-Control-Request-Method" in sent:
-            headers["Access-Control-Allow-Headers"] = ALLOWED_HEADERS
-            headers["Access-Control-Max-Age"] = str(PREFLIGHT_MAX_AGE_S)
-        else:
-            headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS
-        return headers
-
-
-def require_allowed_origin(sent: CIMultiDictProxy[str], origins: tuple[str, ...]) -> None:
-    """Raise `OriginNotAllowed` if a browser sends this for a page of an origin not in `origins`.
-
-    `text/plain` has no preflight. https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header
-    """
-    is_own = sent[SEC_FETCH_SITE] in ("same-origin", "none")
-    if not is_own and ANY_ORIGIN not in origins and sent.get("Origin") not in origins:
-        raise OriginNotAllowed
-
-
-def parse_position(sent: CIMultiDictProxy[str]) -> int:
-    """Return the highest transaction that the client has seen; raises `MalformedHeader`."""
-    text = ",".join(sent.getall(POSITION))
-    if POSITIONS.fullmatch(text) and (highest := max(map(int, text.split(",")))) <= MAX_BIGINT:
-        return highest
-    what = f"{POSITION} must be a number from an earlier response, or several, separated by commas"
-    raise MalformedHeader(f"{what}; found {quote(text)}")
-
-
 # The draft defines a string in double quotes (RFC 9651, 3.3.3); most clients send it without: `"a"`
 # and `a` are the same key.
 # https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
 HEADER_NAME = "Idempotency-Key"
 # In quotes, where `\` precedes a quote or another `\`; or bare, without a quote at its start.
 KEY_PATTERN = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,255})"|([!#-~](?:[ -~]{0,253}[!-~])?)')
+_TOKEN = "[!#$%&'*+.^_`|~0-9a-z-]+"  # noqa: S105 - of RFC 9110, 5.6.2
+_PARAMETER = rf'[ \t]*;[ \t]*(?!q=){_TOKEN}=(?:{_TOKEN}|"[^"]*")'  # only media types have some
+_ACCEPTED = re.compile(
+    rf"[ \t]*({_TOKEN}(/{_TOKEN})?)(?(2)(?:{_PARAMETER})*)[ \t]*"
+    r"(?:;[ \t]*q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)[ \t]*)?"
+)
+
+
+class Tag(NamedTuple):
+    """An entity tag: what is between its quotes."""
+
+    weak: bool
+    opaque: str
+
+
+class Tags(NamedTuple):
+    """The value of If-Match or If-None-Match: `*`, or tags."""
+
+    any: bool  # `*`: whatever the tag is
+    tags: Sequence[Tag] = ()
+
+
+def parse_tags(request: web.Request, name: str) -> Tags | None:
+    """Return the entity tags of a header; None if it was not sent. Raises `MalformedHeader`."""
+    if name not in request.headers:
+        return None
+    value = ", ".join(request.headers.getall(name))
+    if value.strip(" \t") == "*":
+        return Tags(any=True)
+    if not ENTITY_TAGS.fullmatch(value):
+        raise MalformedHeader(f'{name} must be * or tags like "7-1", found {quote(value)}')
+    return Tags(any=False, tags=[Tag(bool(weak), opaque) for weak, opaque in TAG.findall(value)])
+
+
+def parse_required_date(request: web.Request, name: str) -> datetime:
+    """Return the date of a header that a change depends on (RFC 9110, 5.6.7).
+
+    Raises `MalformedHeader` where RFC 9110, 13.1.4, would ignore the header, and change the movie.
+    """
+    lines = request.headers.getall(name)
+    date = parse_date(lines[0]) if len(lines) == 1 and HTTP_DATE.fullmatch(lines[0]) else None
+    if not date:
+        found = quote(", ".join(lines))
+        raise MalformedHeader(f"{name} must be the Last-Modified of the movie, found {found}")
+    return date
+
+
+def parse_date(value: str | None) -> datetime | None:
+    """Return the date of a header; None if it is not a date (RFC 9110, 13.1.3: ignore it)."""
+    if not value:
+        return None
+    try:
+        date = parsedate_to_datetime(value)
+        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
+    except (ValueError, IndexError, OverflowError):
+        return None
+
+
+def parse_position(request: web.Request) -> int:
+    """Return the highest transaction that the client has seen; raises `MalformedHeader`."""
+    text = ",".join(request.headers.getall(POSITION))
+    if POSITIONS.fullmatch(text) and (highest := max(map(int, text.split(",")))) <= MAX_BIGINT:
+        return highest
+    what = f"{POSITION} must be a number from an earlier response, or several, separated by commas"
+    raise MalformedHeader(f"{what}; found {quote(text)}")
 
 
 def parse_key(request: web.Request) -> str | None:
@@ -103,3 +109,17 @@ def parse_key(request: web.Request) -> str | None:
         raise WrongKey
     quoted, bare = match.groups()
     return re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
+
+
+def prefers_gzip(accepted: str) -> bool:
+    """Return whether `Accept-Encoding` prefers gzip, or has it at the quality of no compression."""
+    qualities = parse_qualities(accepted)
+    others = qualities.get("*", 0)
+    quality = max(qualities.get("gzip", others), qualities.get("x-gzip", 0))  # RFC 9110, 8.4.1.3
+    return quality > 0 and quality >= qualities.get("identity", others)
+
+
+def parse_qualities(accepted: str) -> dict[str, float]:
+    """Return the quality of each name (RFC 9110, 12.4.2); malformed elements are ignored."""
+    matches = [_ACCEPTED.fullmatch(element) for element in accepted.lower().split(",")]
+    return {match[1]: float(match[3] or 1) for match in matches if match}

@@ -6,7 +6,7 @@ Without an operations port, the service's own port may serve /metrics to those w
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -14,14 +14,12 @@ from marshmallow.fields import Nested
 
 from service import __version__
 from service.config import Service
-from service.errors import Refusal, Unavailable
+from service.errors import Refusal, Unauthorized, Unavailable
 from service.telemetry.metrics import Metrics
-from service.web import problems
-from service.web.compression import Content, LargeResponse
+from service.web.describe import field, make_schema
+from service.web.describe import json_response as describe_json
 from service.web.middleware import RequestCycle
-from service.web.reference.describe import field, make_schema
-from service.web.reference.describe import json_response as describe_json
-from service.web.responses import json_response
+from service.web.responses import Content, LargeResponse, json_response
 from service.web.route import Operation, Route, Scope
 
 PATH = "/v1/healthcheck"
@@ -77,13 +75,8 @@ class Health:
         await self.require_database()
         return json_response({"status": "ready"})
 
-    async def run(self, _: object) -> AsyncIterator[None]:
-        """Keep the metric of readiness right, also while no client asks (a `cleanup_ctx`)."""
-        task = asyncio.create_task(self._measure())
-        yield
-        task.cancel()
-
-    async def _measure(self) -> None:
+    async def measure_regularly(self) -> None:
+        """Keep the metric of readiness right, also while no client asks."""
         while True:
             (failure,) = await asyncio.gather(self.require_database(), return_exceptions=True)
             self.cycle.metrics.ready.set(failure is None)
@@ -91,15 +84,22 @@ class Health:
 
 
 class MetricsPage:
-    """The handlers of /metrics."""
+    """The handler of /metrics; with a `token`, for those who send it (RFC 6750, 3)."""
 
     def __init__(self, metrics: Metrics, token: str = "") -> None:
         self._metrics = metrics
-        self._credentials = f"bearer {token}".encode()
+        self._credentials = f"bearer {token}".encode() if token else None
         self._rendering = asyncio.Lock()
 
-    async def show(self, _: web.Request) -> web.StreamResponse:
-        """200, in Prometheus' text format."""
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """200, in Prometheus' text format; 401 without the token."""
+        if self._credentials:
+            sent = ", ".join(request.headers.getall("Authorization", ()))  # two never match
+            scheme, _, token = sent.partition(" ")
+            given = f"{scheme.lower()} {token.strip()}".encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given, self._credentials):
+                expected = "Authorization: Bearer <token>, with the token of [operations]"
+                raise Unauthorized(f"expected {expected}", is_token_sent=bool(sent))
         # In a thread, because the files of four busy workers take up to 100 ms. One at a time,
         # because several threads would slow down the event loop.
         async with self._rendering:
@@ -108,33 +108,10 @@ class MetricsPage:
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return LargeResponse(Content(body, {"Content-Type": content_type}), {})
 
-    async def show_with_token(self, request: web.Request) -> web.StreamResponse:
-        """200, or 401 without the token (RFC 6750, 3)."""
-        sent = ", ".join(request.headers.getall("Authorization", ()))  # two headers never match
-        scheme, _, token = sent.partition(" ")
-        given = f"{scheme.lower()} {token.strip()}".encode("utf-8", "surrogateescape")
-        if hmac.compare_digest(given, self._credentials):
-            return await self.show(request)
-        return problems.respond_http(
-            request,
-            401,
-            {"WWW-Authenticate": "Bearer"},
-            reason="expected Authorization: Bearer <token>, with the token of [operations]",
-        )
-
 
 def make_routes(health: Health) -> list[Route]:
     """Return the routes."""
     return [
         Route("GET", PATH, health.show, Scope.NONE, SHOW_HEALTH),
         Route("GET", f"{PATH}/ready", health.ready, Scope.NONE, SHOW_READINESS),
-    ]
-
-
-def make_operations_routes(health: Health, metrics: Metrics) -> list[Route]:
-    """Return the routes of the operations port."""
-    return [
-        Route("GET", "/live", health.show, Scope.NONE),
-        Route("GET", "/ready", health.ready, Scope.NONE),
-        Route("GET", "/metrics", MetricsPage(metrics).show, Scope.NONE),
     ]

@@ -1,29 +1,24 @@
-"""The middleware of all requests; it also reports each response to log and metrics."""
+"""The middleware of all requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
+from typing import Any
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from service.config import Server as Settings
 from service.context import RequestContext
-from service.errors import Refusal, Unavailable
+from service.errors import ExpectationFailed, MethodNotAllowed, PathNotFound, Refusal, Unavailable
 from service.telemetry.metrics import Metrics
 from service.web import problems
 from service.web.access_log import AccessLog
 from service.web.bodies import ClientGone
-from service.web.contexts import CONTEXT, Contexts
-from service.web.headers import (
-    POSITION,
-    SEC_FETCH_SITE,
-    parse_position,
-    require_allowed_origin,
-)
+from service.web.contexts import CONTEXT, SEC_FETCH_SITE, Contexts, require_allowed_origin
+from service.web.headers import POSITION, parse_position
 from service.web.route import Access, Route, Scope
 
-UPGRADE = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade, close"}  # of a 426: RFC 9110, 7.8
 CHECK_INTERVAL_S = 0.5
 NGINX_CLIENT_CLOSED = 499  # for the log and the metrics; it is never sent
 
@@ -37,15 +32,10 @@ class RequestCycle:
 
     A handler that needs more time adds it to `RequestContext.deadline`.
     One timer checks all requests: `asyncio.timeout` for each costs a read 30 calls more.
-    Without an `access_log`, requests are not logged.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        access: Access,
-        metrics: Metrics,
-        access_log: AccessLog | None = None,
+        self, settings: Settings, access: Access, metrics: Metrics, access_log: AccessLog
     ) -> None:
         self.settings = settings
         self.contexts = Contexts(settings)
@@ -53,10 +43,9 @@ class RequestCycle:
         self._routes: dict[Handler, Route] = {}
         self._access = access
         self.metrics = metrics
-        self._access_log = access_log
+        self.access_log = access_log
         self._next_check = 0.0  # by the loop's clock; deadlines are no more exact
-        self._running: dict[asyncio.Task[object], RequestContext] = {}
-        self._overdue: set[asyncio.Task[object]] = set()
+        self._running = dict[asyncio.Task[object], RequestContext]()
 
     def make_application(self, routes: Iterable[Route]) -> web.Application:
         """Make the application of these routes; HEAD works wherever GET does.
@@ -65,7 +54,7 @@ class RequestCycle:
         """
         app = web.Application(middlewares=[self.respond])
         app.on_response_prepare.append(add_common_headers)
-        app.cleanup_ctx.append(self.run)
+        app.cleanup_ctx.append(partial(run_beside, self._check_regularly))
         app[CYCLE] = self
         for route in sorted(routes, key=lambda route: "{" not in route.path):
             add = partial(app.router.add_route, expect_handler=check_expectation)
@@ -98,29 +87,21 @@ class RequestCycle:
                 if not route.is_open or hdrs.AUTHORIZATION in request.headers:
                     await self._access.require(request, context, route)
                 if route.scope is Scope.READ and POSITION in request.headers:
-                    context.min_transaction = parse_position(request.headers)
+                    context.min_transaction = parse_position(request)
             response = await handler(request)
         except asyncio.CancelledError:
-            if task not in self._overdue:
+            if not context.is_overdue:
                 raise
             task.uncancel()
-            response = _respond_to_error(
-                request, Unavailable("the request took too long", Refusal.REQUEST_TIMEOUT)
-            )
+            error = Unavailable("the request took too long", Refusal.REQUEST_TIMEOUT)
+            response = problems.respond(request, error)
         except Exception as error:  # noqa: BLE001 - any other error is a 500
             response = _respond_to_error(request, error)
         finally:
             del self._running[task]
-            self._overdue.discard(task)
         if self.is_draining or not request.content.is_eof():  # the rest of a body is not read
             response.force_close()
         return response
-
-    async def run(self, _: object) -> AsyncIterator[None]:
-        """End overdue requests while the application runs (a `cleanup_ctx`)."""
-        check = asyncio.create_task(self._check_regularly())
-        yield
-        check.cancel()
 
     async def _check_regularly(self) -> None:
         interval = min(CHECK_INTERVAL_S, self.settings.request_timeout / 2)
@@ -136,48 +117,45 @@ class RequestCycle:
         """
         self._next_check = next_check
         for task, context in list(self._running.items()):
-            if context.deadline <= now and task not in self._overdue:
-                self._overdue.add(task)
+            if context.deadline <= now and not context.is_overdue:
+                context.is_overdue = True
                 task.cancel()
 
-    def report(
-        self,
-        request: web.BaseRequest,
-        context: RequestContext,
-        response: web.StreamResponse,
-        seconds: float,
-    ) -> None:
-        """Write the access line, and count a response that was sent."""
-        if self._access_log:
-            self._access_log.write(request, context, response, seconds)
-        if self.metrics.is_enabled:
-            self.metrics.count_response(context, response.status, seconds)
+
+async def run_beside(
+    work: Callable[[], Coroutine[Any, Any, None]], _: object
+) -> AsyncIterator[None]:
+    """Do this work while the application runs (a `cleanup_ctx`)."""
+    task = asyncio.create_task(work())
+    yield
+    task.cancel()
 
 
 def _respond_to_error(request: web.Request, error: Exception) -> web.StreamResponse:
+    """Respond to any error; those of aiohttp's router become ours."""
     if isinstance(error, ClientGone):
         return web.Response(status=NGINX_CLIENT_CLOSED)
-    if not isinstance(error, web.HTTPException):
-        return problems.respond(request, error)
     if isinstance(error, web.HTTPNotFound):
-        return problems.respond_http(request, error.status, reason=problems.describe_path(request))
-    if not isinstance(error, web.HTTPMethodNotAllowed):
-        headers = UPGRADE if isinstance(error, web.HTTPUpgradeRequired) else None
-        return problems.respond_http(request, error.status, headers)
-    allowed = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
-    if request.method == "OPTIONS":
-        return web.Response(status=204, headers={"Allow": allowed})
-    return problems.respond_http(request, error.status, {"Allow": allowed}, allowed)
+        error = PathNotFound(problems.describe_path(request))
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted({*error.allowed_methods, "OPTIONS"}))
+        if request.method == "OPTIONS":
+            return web.Response(status=204, headers={"Allow": allowed})
+        error = MethodNotAllowed(allowed)
+    return problems.respond(request, error)
 
 
 async def add_common_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Add the headers that the response does not have, before aiohttp sends it."""
+    """Add the headers that the response does not have, before aiohttp writes it.
+
+    `DirectResponse` does it itself; this is for streams and for responses without a body.
+    """
     headers = response.headers
     headers.popall("Server", None)  # aiohttp's
     if CONTEXT not in request and isinstance(request, web.Request):
         # An unknown `Expect`, which aiohttp answers with a text before the middleware.
         request[CONTEXT] = request.app[CYCLE].contexts.make(request)
-        problem = problems.respond_http(request, response.status)
+        problem = problems.respond(request, ExpectationFailed())
         response.body = problem.body  # type: ignore[attr-defined] # it is an HTTPException
         headers.update(problem.own_headers, **{"Content-Length": f"{len(problem.body)}"})
     context = request[CONTEXT]

@@ -1,26 +1,33 @@
-"""A page of a list: its parameters, its JSON with metadata, and links to the pages around it."""
+"""A page of a list: its parameters, its JSON with metadata, and links to the pages around it.
 
+Cursors are opaque words with a checksum against truncation and typing errors. They are no secret:
+a client that forges one gets the place that it asks for.
+"""
+
+import base64
+import hashlib
+import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import orjson
 from aiohttp import web
 from yarl import URL
 
-from service.database import MAX_INTEGER
+from service.database import MAX_BIGINT, MAX_INTEGER
 from service.database.listing import EXACT_TOTAL, Page, Place, SortKey
 from service.errors import Failure, WrongParameters
-from service.web import cursors
-from service.web.compression import Content
 from service.web.fields import Values
 from service.web.query_strings import MAX_PARAMETER_BYTES, QueryParameter, number_parameter
-from service.web.responses import encode_json, make_content
+from service.web.responses import Content, encode_json, make_content
 
 MAX_PAGE_SIZE = 100
 PLACE = ("page", "cursor")  # the parameters that say where a page begins
 DEFAULT_PAGE_SIZE = 20
-
-
+CHECKSUM_BYTES = 4  # of a cursor
+DIGEST_BYTES = 8  # of the terms of a list
 # The parameters that choose a page, for the schemas of lists.
 PAGE_SIZE = number_parameter(MAX_PAGE_SIZE, 0, default=DEFAULT_PAGE_SIZE)
 PAGE = number_parameter(MAX_INTEGER)
@@ -52,6 +59,61 @@ class EncodedPage(NamedTuple):
     last_page: int
 
 
+def seal(content: bytes) -> str:
+    """Make the word of a cursor."""
+    checksum = zlib.crc32(content).to_bytes(CHECKSUM_BYTES)
+    return base64.urlsafe_b64encode(checksum + content).rstrip(b"=").decode()
+
+
+def unseal(cursor: str) -> bytes:
+    """Return the content of a word; `ValueError` if it is damaged."""
+    padded = cursor.encode() + b"=" * (-len(cursor) % 4)
+    content = base64.b64decode(padded, b"-_", validate=True)[CHECKSUM_BYTES:]
+    if cursor != seal(content):
+        raise ValueError("damaged")
+    return content
+
+
+class OtherListError(ValueError):
+    """The cursor was made for other filters or another sort."""
+
+
+def encode_cursor(key: SortKey, total: int, terms: str, *, backwards: bool) -> str:
+    """Make the cursor of the page after the key, or before it if `backwards`.
+
+    `terms`: filters and sort order; the cursor is only valid with these.
+    """
+    digest = hashlib.blake2b(terms.encode(), digest_size=DIGEST_BYTES).digest()
+    return seal(digest + orjson.dumps([backwards, total, *key]))
+
+
+def decode_cursor(cursor: str, terms: str, kind: type, maximum: int) -> Place:
+    """Return the place; `kind`: of the sort value, up to `maximum`.
+
+    Checks every value, so that no forged cursor causes an error in the database. Raises
+    `OtherListError`, or another `ValueError` if the cursor is damaged.
+    """
+    content = unseal(cursor)
+    digest = hashlib.blake2b(terms.encode(), digest_size=DIGEST_BYTES).digest()
+    if content[:DIGEST_BYTES] != digest:
+        raise OtherListError
+    place = orjson.loads(content[DIGEST_BYTES:])
+    types = [bool, int, str if kind is datetime else kind, int]
+    if not isinstance(place, list) or [type(part) for part in place] != types:
+        raise ValueError("not a place")
+    backwards, total, value, item_id = place
+    # All JSON parsers read a total below 2^53 exactly (RFC 8259, 6).
+    if not 0 <= item_id <= MAX_BIGINT or not 0 < total < 2**53 or "\0" in str(value):
+        raise ValueError("out of range")
+    if kind is int and abs(value) > maximum:
+        raise ValueError("out of range")
+    if kind is datetime:
+        value = datetime.fromisoformat(value)
+        if value.tzinfo != UTC:
+            raise ValueError("not in UTC")
+    return Place(key=SortKey(value, item_id), backwards=backwards, total=total)
+
+
 def parse_place(values: Values, terms: str, kind: type, maximum: int) -> Place:
     """Return the place of the parameters; `WrongParameters`.
 
@@ -69,9 +131,9 @@ def parse_place(values: Values, terms: str, kind: type, maximum: int) -> Place:
     if "cursor" not in values:
         return Place()
     try:
-        return cursors.decode(values["cursor"], terms, kind, maximum)
+        return decode_cursor(values["cursor"], terms, kind, maximum)
     except ValueError as error:
-        is_other = isinstance(error, cursors.OtherListError)
+        is_other = isinstance(error, OtherListError)
         what = "was made for other filters or another sort" if is_other else "is damaged"
         detail = f"{what}; must be {CURSOR.expected}"
         raise WrongParameters([Failure("cursor", detail)]) from error
@@ -89,13 +151,11 @@ def encode_page(
     `more`: metadata that only some lists have. `headers`: those that all responses with this page
     have.
     """
-
-    def encode(key: SortKey | None, *, backwards: bool) -> str | None:
-        return cursors.encode(key, page.total, terms, backwards=backwards) if key else None
-
     terms = f"{query.sort} {query.filter}"
-    previous_cursor = encode(page.previous, backwards=True)
-    next_cursor = encode(page.next, backwards=False)
+    previous_cursor, next_cursor = (
+        encode_cursor(key, page.total, terms, backwards=backwards) if key else None
+        for key, backwards in ((page.previous, True), (page.next, False))
+    )
     last_page = page.last_page(query.page_size)
     metadata: dict[str, object] = {
         "page_size": query.page_size,

@@ -1,11 +1,9 @@
-"""The table of errors and statuses, and the one error format (RFC 9457).
+"""The responses to errors, in one format (RFC 9457).
 
-Every error response is built here. A 5xx reveals nothing internal; the log has everything under
-the same request id.
+A 5xx reveals nothing internal; the log has everything under the same request id.
 """
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -15,8 +13,6 @@ from aiohttp import web
 from service.context import MAX_LOGGED_LENGTH
 from service.errors import (
     CatalogueError,
-    Failure,
-    NotFound,
     Problem,
     RuleBroken,
     StatementFailed,
@@ -24,42 +20,21 @@ from service.errors import (
     WrongParameters,
 )
 from service.web.contexts import CONTEXT
-from service.web.direct_response import DirectResponse
-from service.web.responses import json_response
+from service.web.responses import DirectResponse, json_response
 
 log = structlog.get_logger()
 
 REFERENCE = "/v1/docs"  # the page has a section for every slug
 CONTENT_TYPE = "application/problem+json"
 AN_ID = "{} takes an id of 1 to 2^63-1 in digits, without leading zeros"
-INTERNAL = (CatalogueError.problem, CatalogueError.detail)
-# Errors of HTTP itself, raised by aiohttp, by status.
-HTTP_PROBLEMS: Mapping[int, tuple[Problem, str]] = {
-    400: (Problem("bad-request", "Bad request", 400), "the request is not valid HTTP"),
-    404: (NotFound.problem, "nothing exists at this path"),
-    405: (
-        Problem("method-not-allowed", "Method not allowed", 405),
-        "this path does not support the method; see the Allow header",
-    ),
-    417: (
-        Problem("expectation-failed", "Expectation failed", 417),
-        'only the expectation "100-continue" is supported',
-    ),
-    426: (
-        Problem("upgrade-required", "Upgrade required", 426),
-        "a stream needs HTTP/1.1; behind nginx, set `proxy_http_version 1.1`",
-    ),
-    500: INTERNAL,
-}
 
 
 def find_problems(kind: type[CatalogueError] = CatalogueError) -> dict[str, tuple[Problem, str]]:
-    """Return the problems of HTTP and of all errors that are defined, with a detail, by slug."""
-    found = {each[0].slug: each for each in HTTP_PROBLEMS.values()}
-    found[kind.problem.slug] = (kind.problem, kind.detail)
+    """Return the problems of all errors that are defined, with a detail, by slug."""
+    found: dict[str, tuple[Problem, str]] = {}
     for each in kind.__subclasses__():
         found |= find_problems(each)
-    return found
+    return found | {kind.problem.slug: (kind.problem, kind.detail)}
 
 
 def respond(request: web.BaseRequest, error: Exception) -> DirectResponse:
@@ -79,7 +54,7 @@ def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
     path = request.rel_url.raw_path
     if not isinstance(error, CatalogueError) or isinstance(error, RuleBroken):
         log.error("request failed", **context.ids, path=path[:MAX_LOGGED_LENGTH], exc_info=error)
-        return _problem_json(*INTERNAL, path, context.id)
+        error = CatalogueError()
     detail = error.detail
     if isinstance(error, Unavailable):
         context.refusal = error.refusal
@@ -87,8 +62,33 @@ def describe(request: web.BaseRequest, error: Exception) -> dict[str, Any]:
         context.reason = str(error)
     elif text := str(error):
         detail = text
-    failures = _failures_json(error.failures, is_query=isinstance(error, WrongParameters))
-    return _problem_json(error.problem, detail, path, context.id, failures)
+    failures = [
+        {"parameter": field, "detail": text}
+        if isinstance(error, WrongParameters)
+        # JSON Pointers as URI fragments: RFC 6901, 6
+        else {"pointer": f"#/{quote(field)}" if field else "#", "detail": text}
+        for field, text in error.failures
+    ]
+    return make_document(error.problem, detail, path, context.id, failures)
+
+
+def make_document(
+    problem: Problem,
+    detail: str,
+    instance: str = "/v1/movies/7",
+    request_id: str = "5a1d8b0a7c9e4f21-5",
+    failures: Sequence[Mapping[str, str]] = (),
+) -> dict[str, Any]:
+    """Return the body of an error response; by default, an example of one."""
+    return {
+        "type": f"{REFERENCE}#{problem.slug}",
+        "title": problem.title,
+        "status": problem.status,
+        "detail": detail,
+        "instance": instance,
+        **({"errors": failures} if failures else {}),
+        "request_id": request_id,
+    }
 
 
 def describe_path(request: web.Request) -> str | None:
@@ -106,51 +106,3 @@ def describe_path(request: web.Request) -> str | None:
         if has_id and before.removeprefix("/v1") in path:
             description = description or AN_ID.format(resource.canonical)
     return description
-
-
-def respond_http(
-    request: web.BaseRequest,
-    status: int,
-    headers: Mapping[str, str] | None = None,
-    reason: str | None = None,
-) -> DirectResponse:
-    """Build the response to an error of HTTP itself; `reason` ends its detail."""
-    phrase = HTTPStatus(status).phrase
-    problem, detail = HTTP_PROBLEMS.get(status, (Problem("", phrase, status), phrase))
-    if reason:
-        detail = f"{detail}: {reason}"
-    body = _problem_json(problem, detail, request.rel_url.raw_path, request[CONTEXT].id)
-    return json_response(body, {"Content-Type": CONTENT_TYPE, **(headers or {})}, status)
-
-
-def example_json(problem: Problem, detail: str) -> dict[str, Any]:
-    """Return an example of the body of an error response."""
-    return _problem_json(problem, detail, "/v1/movies/7", "5a1d8b0a7c9e4f21-5")
-
-
-def _problem_json(
-    problem: Problem,
-    detail: str,
-    instance: str,
-    request_id: str,
-    failures: Sequence[Mapping[str, str]] = (),
-) -> dict[str, Any]:
-    return {
-        # RFC 9457, 4.2.1: about:blank means "no more than its status says".
-        "type": f"{REFERENCE}#{problem.slug}" if problem.slug else "about:blank",
-        "title": problem.title,
-        "status": problem.status,
-        "detail": detail,
-        "instance": instance,
-        **({"errors": failures} if failures else {}),
-        "request_id": request_id,
-    }
-
-
-def _failures_json(failures: Sequence[Failure], *, is_query: bool) -> list[dict[str, str]]:
-    if is_query:
-        return [{"parameter": name, "detail": detail} for name, detail in failures]
-    return [  # JSON Pointers as URI fragments: RFC 6901, 6
-        {"pointer": f"#/{quote(field)}" if field else "#", "detail": detail}
-        for field, detail in failures
-    ]

@@ -37,7 +37,7 @@ class QueryParameter(Field[Any]):
         self._parse = parse
         self._max_bytes = schema.get("maxLength", MAX_PARAMETER_BYTES)
 
-    def _deserialize(self, value: str, attr: str | None, data: object, **kwargs: object) -> object:  # noqa: ARG002 - marshmallow's signature
+    def _deserialize(self, value: str, *_: Any, **__: Any) -> object:
         # PostgreSQL does not store NUL.
         if "\0" in value or not 0 < len(value.encode()) <= self._max_bytes:
             raise self.make_error("invalid")

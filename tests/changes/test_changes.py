@@ -21,8 +21,8 @@ from service.database import clearing
 from service.database.clearing import Clearing
 from service.database.migrations import session as migration_session
 from service.database.statements import Statements
-from service.web.cursors import seal
 from service.web.middleware import CYCLE
+from service.web.pages import seal
 
 PATH = "/v1/changes"
 ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}') returning id"

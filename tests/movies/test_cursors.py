@@ -9,7 +9,7 @@ import pytest
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.database.listing import Place, SortKey
 from service.movies.filters import SORT_TYPES, Filter
-from service.web import cursors
+from service.web import pages
 
 FILTERS = Filter(title="moana")
 KEYS = {"title": SortKey("Moana", 7), "-year": SortKey(2016, 7), "runtime": SortKey(107, 2**63 - 1)}
@@ -20,14 +20,14 @@ KEYS["relevance"] = SortKey(5 * 10**10 - 2016, 7)
 
 def encode(sort: str, key: Any, total: int = 8) -> str:
     """Make a cursor; `key` may be invalid."""
-    return cursors.encode(key, total, f"{sort} {FILTERS}", backwards=True)
+    return pages.encode_cursor(key, total, f"{sort} {FILTERS}", backwards=True)
 
 
 def decode(cursor: str, sort: str) -> Place:
     """Return the place of a cursor."""
     field = sort.removeprefix("-")
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
-    return cursors.decode(cursor, f"{sort} {FILTERS}", SORT_TYPES[field], maximum)
+    return pages.decode_cursor(cursor, f"{sort} {FILTERS}", SORT_TYPES[field], maximum)
 
 
 def is_valid(cursor: str, sort: str) -> bool:

@@ -16,7 +16,7 @@ from service.movies.formats import open_source
 from service.movies.json_rows import READ_BYTES, read_array
 from service.movies.movie import OUTPUT_FORMS, split_genres
 from service.movies.rows import TOO_LONG, FileRow
-from service.web.strict_json import MAX_BYTES
+from service.web.bodies import MAX_BYTES
 
 Read = Callable[..., list[FileRow]]
 TEXT = json.dumps(MOANA)

@@ -11,7 +11,7 @@ from support import Environment, get_app
 
 from service import config
 from service.config import Config
-from service.web.runner import OPERATIONS_APP
+from service.web.server import OPERATIONS_APP
 
 CONTAINERFILE = (ROOT / "Containerfile").read_text()
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]

@@ -26,8 +26,8 @@ from service.database import MAX_INTEGER
 from service.movies import rules
 from service.movies.movie import FIELDS
 from service.movies.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
-from service.web import bodies, runner
-from service.web.bodies import FREE_BYTES, BodyReader, ClientGone
+from service.web import server
+from service.web.bodies import BodyReader, ClientGone
 from service.web.fields import BLANKS
 
 OWN = ("id", "version", "created_at", "updated_at")
@@ -75,7 +75,6 @@ UNREADABLE = [
     (b'{"title": "\xff"}', "the body is not UTF-8 at byte 11"),
     (b"\xef\xbb\xbf{}", "the body starts with a byte order mark; expected UTF-8 without one"),
     (b'{"a": 1, "a": 2}', 'the field "a" is repeated'),
-    (raw("year", "9" * 501), "the body has a number that is too big"),
     (raw("year", "9" * 5000), "the body has a number that is too big"),
     (b" " * (LIMIT + 1), "the body must be at most 1048576 bytes"),
 ]
@@ -345,7 +344,7 @@ async def test_a_large_content_length_is_refused_before_reading(
 
     Otherwise, aiohttp would wait 10 s for the rest of the body, and delay a stop.
     """
-    monkeypatch.setattr(runner, "LINGERING_S", 0.1)
+    monkeypatch.setattr(server, "LINGERING_S", 0.1)
     client = await start()
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(head.encode())
@@ -447,11 +446,8 @@ async def test_a_broken_or_huge_compressed_body_is_400(client: Client) -> None:
         (GZIPPED + b"x", "not what its Content-Encoding"),
         (gzip.compress(b" " * (LIMIT + 1), 0), "at most 1048576 bytes"),
         (gzip.compress(b" " * 50_000_000), "at most 1048576 bytes"),
-        (gzip.compress(b" " * 5_000_000), "compressed to less than a 100th"),
-        (gzip.compress(b" " * 65_537), "compressed to less than a 100th"),
-        (gzip.compress(b" " * LIMIT), "compressed to less than a 100th"),
-        (gzip.compress(b" " * 65_536), "JSON"),
-        (gzip.compress(b" " * (LIMIT - 200), 0), "JSON"),
+        (gzip.compress(b" " * (LIMIT + 1)), "at most 1048576 bytes"),
+        (gzip.compress(b" " * LIMIT), "JSON"),
     ):
         refusal = await problem(client, packed, **{"Content-Encoding": "gzip"})
         assert refusal["status"] == 400
@@ -573,34 +569,3 @@ async def test_content_codings(client: Client) -> None:
         refusal = await problem(client, plain, **{"Content-Encoding": coding})
         assert refusal["status"] == 400, coding
         assert "gzip" in refusal["detail"]
-
-
-async def test_large_bodies_are_limited_together(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While one client sends a large body slowly, others get a 503; small bodies are read."""
-    monkeypatch.setattr(bodies, "MAX_LARGE_BYTES", 2 * FREE_BYTES)
-    head = b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
-    large = head % 100_000 + b" " * 100_000
-    small = head % len(TEXT) + TEXT.encode()
-    _, writer = await asyncio.open_connection(client.host, client.port)
-
-    headers: dict[str, str] = {}
-
-    async def is_refused() -> bool:
-        nonlocal headers
-        status, headers, _ = await exchange(client, large)
-        return status == 503
-
-    async def is_read() -> bool:
-        return (await exchange(client, large))[0] == 400
-
-    assert await is_read()
-    writer.write(large.replace(b"100000", b"200000"))
-    await until(is_refused)
-    created, _, _ = await exchange(client, small)
-    writer.close()
-    await until(is_read)
-
-    assert headers["Retry-After"] == "1"
-    assert created == 201

@@ -14,7 +14,7 @@ from wire import exchange
 
 from service.app import create_app
 from service.config import Config
-from service.web.runner import Runner
+from service.web.server import Runner
 
 PEER = "127.0.0.1"
 TRUSTED = ("127.0.0.0/8", "10.0.0.0/8", "fd00::/8")

@@ -8,7 +8,7 @@ from conftest import Client
 from support import Execute
 from wire import exchange
 
-from service.web.compression import prefers_gzip
+from service.web.headers import prefers_gzip
 
 DOCUMENT = "/v1/openapi.json"
 GZIP = {"Accept-Encoding": "gzip"}

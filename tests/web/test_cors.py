@@ -56,7 +56,7 @@ async def test_a_preflight_lists_the_methods_of_the_path(open_client: Client) ->
             "/v1/movies/{id}/restore": {"OPTIONS", "POST"},
             "/v1/movies/{id}": READ | {"PATCH", "PUT", "DELETE"},
         }.get(path, READ)
-        # tests/web/reference/test_reference.py has the headers of the document.
+        # tests/web/test_reference.py has the headers of the document.
         told_headers = listed(told.pop("access-control-allow-headers"))
         assert told_headers >= {"Authorization", "Content-Type"}
         assert told.pop("access-control-max-age") == "7200"

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.config import Access
-from service.web.runner import warn_if_anyone_can_write
+from service.serving import warn_if_anyone_can_write
 
 LOOPBACK = [("127.8.8.8", 80), ("::1", 80, 0, 0), "/run/api.sock", b"\0api"]
 NETWORKS = [("0.0.0.0", 80), ("10.0.0.7", 80), ("::", 80, 0, 0), ("fe80::1%lo", 80, 0, 1)]  # noqa: S104

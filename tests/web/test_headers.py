@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from conftest import MOANA, Client, Start
 from wire import exchange
 
-from service.web.headers import CONSTANT_HEADERS
+from service.web.contexts import CONSTANT_HEADERS
 
 POLICY = "default-src 'none'; frame-ancestors 'none'"
 

@@ -15,11 +15,10 @@ from pytest_aiohttp import AiohttpClient
 from support import Capture, Patch, get_app, until
 
 from service.errors import OperatorError
-from service.web import runner as http_runner
-from service.web.compression import LargeResponse
-from service.web.direct_response import DirectResponse
+from service.web import server as http_server
 from service.web.middleware import CYCLE
-from service.web.runner import choose_max_connections
+from service.web.responses import DirectResponse, LargeResponse
+from service.web.server import choose_max_connections
 
 GET = b"GET /v1/movies/1 HTTP/1.1\r\nHost: a\r\n\r\n"
 HEAD_END = b"\r\n\r\n"
@@ -111,7 +110,7 @@ async def with_pages(aiohttp_client: AiohttpClient, settings: Any) -> Any:
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="of Linux")
 async def test_a_response_that_is_not_read_ends(with_pages: Any, monkeypatch: Patch) -> None:
     """The kernel ends the connection after a while; others are not affected."""
-    monkeypatch.setattr(http_runner, "UNREAD_MAX_MS", 500)
+    monkeypatch.setattr(http_server, "UNREAD_MAX_MS", 500)
     client = await with_pages()
     loop = asyncio.get_running_loop()
     with socket.socket() as unread:

@@ -12,7 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from support import Execute, add_client, bearer, get_app
 
 from service.web.problems import REFERENCE, find_problems
-from service.web.reference.documents import DOCS, DOCUMENTS
+from service.web.reference import DOCS, DOCUMENTS
 
 # Headers of HTTP itself, and headers for browsers, which the document leaves out.
 PLAIN = {"content-encoding", "content-length", "content-type", "date", "server", "vary"}

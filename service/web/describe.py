@@ -12,8 +12,7 @@ from marshmallow.fields import Field, List, Nested, String
 
 from service.database import MAX_BIGINT
 from service.database.listing import EXACT_TOTAL
-from service.web.conditions import ENTITY_TAGS
-from service.web.headers import HEADER_NAME, KEY_PATTERN
+from service.web.headers import ENTITY_TAGS, HEADER_NAME, KEY_PATTERN
 from service.web.problems import REFERENCE
 from service.web.query_strings import QueryParameter
 from service.web.route import Json

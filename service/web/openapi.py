@@ -6,9 +6,8 @@ names of components into references. HEAD and OPTIONS would be half of a generat
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -18,9 +17,9 @@ from marshmallow import Schema
 
 from service import __version__
 from service.web.contexts import WELL_FORMED_ID
+from service.web.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
 from service.web.headers import POSITIONS
-from service.web.problems import CONTENT_TYPE, example_json, find_problems
-from service.web.reference.describe import IF_NONE_MATCH, STRING, Problem, parameter, response
+from service.web.problems import CONTENT_TYPE, find_problems, make_document
 from service.web.route import Json, Operation, Route, Scope
 
 DESCRIPTION = """\
@@ -71,17 +70,17 @@ HEADERS = {
     "Content-Location": _header("The path of the movie in the response.", format="uri-reference"),
     "Cache-Control": _header("How long caches may keep it; for lists, the operator decides."),
 }
-PROBLEM_HEADERS: Mapping[int | str, tuple[str, ...]] = {  # by status or slug
-    401: ("WWW-Authenticate",),
-    403: ("WWW-Authenticate",),
+PROBLEM_HEADERS = {  # by slug
+    "unauthorized": ("WWW-Authenticate",),
+    "forbidden": ("WWW-Authenticate",),
     "idempotency-key-in-use": ("Retry-After",),
     **dict.fromkeys(
         ("not-found", "external-id-taken", "precondition-failed", "not-deleted", "not-kept"),
         ("Catalogue-Position",),
     ),
-    426: ("Upgrade",),
-    429: ("Retry-After", "RateLimit", "RateLimit-Policy"),
-    503: ("Retry-After",),
+    "upgrade-required": ("Upgrade",),
+    "limit-reached": ("Retry-After", "RateLimit", "RateLimit-Policy"),
+    "unavailable": ("Retry-After",),
 }
 REQUEST_ID = parameter(
     "X-Request-Id",
@@ -94,13 +93,6 @@ POSITION = parameter(
     "That of a write: the response shows at least that write. Several count as the highest.",
     pattern=f"^({POSITIONS.pattern})$",
 )
-# Of the short document.
-KEPT_OF_OPERATIONS = ("operationId", "summary", "description", "requestBody")
-KEPT_HEADERS = ("If-Match", "Idempotency-Key", "Prefer")
-LEFT_OUT = {
-    *("pattern", "example", "examples", "headers", "x-streams", "format", "readOnly"),
-    *("application/merge-patch+json", "x-enum-varnames", "minLength", "maxLength", "contact"),
-}
 BODY_PROBLEMS = ("malformed-body", "body-timeout", "validation-failed")
 PARAMETER_PROBLEMS = {
     "Idempotency-Key": (
@@ -113,14 +105,13 @@ PARAMETER_PROBLEMS = {
 }
 # Of every operation with a scope; `malformed-header`: there are two Authorization headers.
 SCOPE_PROBLEMS = ("malformed-header", "unauthorized", "limit-reached", "wrong-parameters")
-HTTP_PROBLEMS = ("bad-request", "expectation-failed")
-COMMON_PROBLEMS = (*HTTP_PROBLEMS, "internal-error", "unavailable")
+COMMON_PROBLEMS = ("bad-request", "expectation-failed", "internal-error", "unavailable")
 
 
 def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
     """Return the document of these routes; `anonymous`: the scope of requests without a token."""
-    described = [(route, route.operation) for route in routes if route.operation]
-    names = dict.fromkeys(operation.tag for _, operation in described)
+    operations = [(route, route.operation) for route in routes if route.operation]
+    tags = dict.fromkeys(operation.tag for _, operation in operations)
     spec = APISpec(
         title="The movie catalogue",
         version=__version__,
@@ -132,21 +123,95 @@ def build_document(routes: Iterable[Route], anonymous: Scope) -> Json:
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         servers=[{"url": "/", "description": "the service that this document comes from"}],
-        tags=[{"name": name, "description": TAGS.get(name, "")} for name in names],
+        tags=[{"name": name, "description": TAGS.get(name, "")} for name in tags],
         plugins=[MarshmallowPlugin(schema_name_resolver=_name_schema)],
     )
     spec.components.security_scheme(TOKEN, SECURITY_SCHEME)
     spec.components.parameter(REQUEST_ID["name"], REQUEST_ID["in"], REQUEST_ID)
     for name, header in HEADERS.items():
         spec.components.header(name, header)
-    for route, operation in described:
+    for route, operation in operations:
         path = re.sub(r"\{(\w+):[^/]*\}", r"{\1}", route.path)
-        document = _describe(route, operation, anonymous)
-        for each in document["responses"].values():
-            if isinstance(each, str) and each not in spec.components.responses:
-                spec.components.response(each, _problem_response(each))
-        spec.path(path, operations={route.method.lower(): document})
+        described = _describe(spec, route, operation, anonymous)
+        spec.path(path, operations={route.method.lower(): described})
     return dict(spec.to_dict())
+
+
+def _name_schema(schema: Schema | type[Schema]) -> str:
+    """Return the name of a schema; apispec finds the body of a PATCH by its own."""
+    kind = schema if isinstance(schema, type) else type(schema)
+    is_patch = isinstance(schema, Schema) and schema.partial is True
+    return f"{kind.__name__.removesuffix('Input')}Patch" if is_patch else kind.__name__
+
+
+def _describe(spec: APISpec, route: Route, operation: Operation, anonymous: Scope) -> Json:
+    """Return the Operation Object; the components that it names are in the document."""
+    scope = route.scope
+    responses = {operation.status: operation.response}
+    if operation.multi_status:
+        responses[207] = operation.multi_status
+    problems = operation.problems + (BODY_PROBLEMS if operation.body else ())
+    if scope > Scope.READ:
+        position = {"Catalogue-Position": "Catalogue-Position"}
+        for status, each in responses.items():
+            responses[status] = each | {"headers": each["headers"] | position}
+        problems += ("forbidden", "origin-not-allowed")  # every client may read
+    parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
+    for each in operation.parameters:
+        problems += PARAMETER_PROBLEMS.get(each["name"], ())
+        problems += ("not-found",) if each["in"] == "path" else ()
+    if IF_NONE_MATCH in operation.parameters:
+        responses[304] = response("The response that the client has is current.", ("ETag",))
+    security: list[Json] = []
+    if scope:
+        # Alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or none.
+        security = [{TOKEN: [scope.name.lower()]}, *([{}] if scope <= anonymous else [])]
+        problems += SCOPE_PROBLEMS
+    return {
+        "tags": [operation.tag],
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": operation.description,
+        "parameters": [*parameters, REQUEST_ID["name"]],
+        "security": security,
+        "responses": {**responses, **_add_problems(spec, problems + COMMON_PROBLEMS)},
+        **({"requestBody": operation.body} if operation.body else {}),
+    }
+
+
+def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
+    """Return the component of each status, and add it to the document if it is not there yet.
+
+    Its name has the slugs of its problems, separated by dots.
+    """
+    known = find_problems()
+    problems = sorted(known[slug] for slug in set(slugs))
+    names = {}
+    for status in sorted({problem.status for problem, _ in problems}):
+        same = {each.slug: (each, detail) for each, detail in problems if each.status == status}
+        names[status] = ".".join(same)
+        if names[status] not in spec.components.responses:
+            headers = [PROBLEM_HEADERS.get(slug, ()) for slug in same]
+            examples = {
+                slug: {"summary": each.title, "value": make_document(each, detail)}
+                for slug, (each, detail) in same.items()
+            }
+            described = response(
+                ", or ".join(each.title for each, _ in same.values()),
+                tuple(chain.from_iterable(headers)),
+                {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
+            )
+            spec.components.response(names[status], described)
+    return names
+
+
+# Of the short document.
+KEPT_OF_OPERATIONS = ("operationId", "summary", "description", "requestBody")
+KEPT_HEADERS = ("If-Match", "Idempotency-Key", "Prefer")
+LEFT_OUT = {
+    *("pattern", "example", "examples", "headers", "x-streams", "format", "readOnly"),
+    *("application/merge-patch+json", "x-enum-varnames", "minLength", "maxLength", "contact"),
+}
 
 
 def shorten(document: Json) -> Json:
@@ -182,71 +247,3 @@ def _strip(described: Any) -> Any:
     if isinstance(described, dict):
         return {name: _strip(each) for name, each in described.items() if name not in LEFT_OUT}
     return described
-
-
-def _name_schema(schema: Schema | type[Schema]) -> str:
-    """Return the name of a schema; apispec finds the body of a PATCH by its own."""
-    kind = schema if isinstance(schema, type) else type(schema)
-    is_patch = isinstance(schema, Schema) and schema.partial is True
-    return f"{kind.__name__.removesuffix('Input')}Patch" if is_patch else kind.__name__
-
-
-def _describe(route: Route, operation: Operation, anonymous: Scope) -> Json:
-    scope = route.scope
-    responses = {operation.status: operation.response}
-    if operation.multi_status:
-        responses[207] = operation.multi_status
-    problems = operation.problems + (BODY_PROBLEMS if operation.body else ())
-    if scope > Scope.READ:
-        responses = {status: _add_position(each) for status, each in responses.items()}
-        problems += ("forbidden", "origin-not-allowed")  # every client may read
-    parameters = (*operation.parameters, POSITION) if scope is Scope.READ else operation.parameters
-    for each in operation.parameters:
-        problems += PARAMETER_PROBLEMS.get(each["name"], ())
-        problems += ("not-found",) if each["in"] == "path" else ()
-    if IF_NONE_MATCH in operation.parameters:
-        responses[304] = response("The response that the client has is current.", ("ETag",))
-    security: list[Json] = []
-    if scope:
-        # Alternatives (OpenAPI 3.1, 4.8.30): a token with the scope, or none.
-        security = [{TOKEN: [scope.name.lower()]}, *([{}] if scope <= anonymous else [])]
-        problems += SCOPE_PROBLEMS
-    return {
-        "tags": [operation.tag],
-        "operationId": operation.name,
-        "summary": operation.summary,
-        "description": operation.description,
-        "parameters": [*parameters, REQUEST_ID["name"]],
-        "security": security,
-        "responses": {**responses, **_group_problems(problems + COMMON_PROBLEMS)},
-        **({"requestBody": operation.body} if operation.body else {}),
-    }
-
-
-def _add_position(described: Json) -> Json:
-    name = "Catalogue-Position"
-    return described | {"headers": described["headers"] | {name: name}}
-
-
-def _group_problems(slugs: Iterable[str]) -> dict[int, str]:
-    """Return the component for each status: the slugs of its problems, separated by dots."""
-    by_status, known = attrgetter("status", "slug"), find_problems()
-    problems = sorted((known[slug][0] for slug in set(slugs)), key=by_status)
-    groups = groupby(problems, attrgetter("status"))
-    return {status: ".".join(problem.slug for problem in same) for status, same in groups}
-
-
-def _problem_response(group: str) -> Json:
-    """Describe the response for problems of one status, by the name of the component."""
-    known = find_problems()
-    found = [known[slug] for slug in group.split(".")]
-    keys: list[int | str] = [found[0][0].status, *group.split(".")]
-    examples = {
-        each.slug: {"summary": each.title, "value": example_json(each, detail)}
-        for each, detail in found
-    }
-    return response(
-        ", or ".join(each.title for each, _ in found),
-        tuple(name for key in keys for name in PROBLEM_HEADERS.get(key, ())),
-        {CONTENT_TYPE: {"schema": Problem, "examples": examples}},
-    )
