@@ -1,6 +1,6 @@
 # `make` without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock record clean bench bench-listing calls schema drills ops-drill \
+.PHONY: help run test coverage lint lock record clean bench bench-listing calls schema drills \
     cluster cluster-drill
 
 PYTHON ?= python3
@@ -83,9 +83,6 @@ RELEASE_BEFORE ?= f2a8aad
 drills: export RELEASE_BEFORE := $(RELEASE_BEFORE)
 drills: $(VENV)/run-$(PYTHON_ID) ## faults that need real processes (2 minutes; ARGS="--only NAME")
 	$(BIN)/python -m drills.run $(ARGS)
-
-ops-drill: $(VENV)/run-$(PYTHON_ID) ## cause each alert of ops/ (15 minutes; needs prometheus; ARGS="--only NAME")
-	$(BIN)/python -m drills.alerts $(ARGS)
 
 cluster: $(VENV)/run-$(PYTHON_ID) ## a cluster with failover on this machine (docs/operators/cluster.md)
 	@$(BIN)/python -m drills.cluster.run
