@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from conftest import Client, Start
+from conftest import Start
 from support import Execute, Patch, hold, until
 
 from service import genres as genres_module
@@ -227,22 +227,6 @@ async def test_the_old_counts_are_served_if_a_count_fails(
     assert await genres.get() is old
 
 
-async def test_counts_that_are_too_old_are_not_served_if_a_count_fails(
-    genres: GenreCounts, execute: Execute, keep: Keep, monkeypatch: Patch
-) -> None:
-    """A client sees the error instead, and the counts as soon as one succeeds."""
-    keep(0)
-    monkeypatch.setattr(genres_module, "MAX_STALE_S", 0)
-    await genres.get()
-    execute(RENAME.format("movies", "films"))
-    with pytest.raises(StatementFailed):
-        await genres.get()
-    execute(RENAME.format("films", "movies"))
-    execute(ONE)
-
-    await until(partial(has_counted, genres, 1))
-
-
 # GET /v1/genres.
 
 
@@ -271,22 +255,3 @@ async def test_every_genre_with_its_movies(start: Start, execute: Execute) -> No
     assert answer["metadata"]["total_records"] == 3
     assert before < datetime.fromisoformat(answer["metadata"]["as_of"]) < datetime.now(UTC)
     assert (await response.text()).startswith('{\n  "genres": [\n    {\n      "genre": "drama",\n')
-
-
-async def test_a_parameter_is_refused(client: Client) -> None:
-    """There are no parameters, and an ignored one would look supported."""
-    for query in ("sort=genre", "sort", "page=1&sort=1", "%73ort=%20"):
-        response = await client.get(f"/v1/genres?{query}")
-        head = await client.head(f"/v1/genres?{query}")
-
-        problem = await response.json()
-        assert (response.status, head.status) == (422, 422)
-        assert problem["type"] == "/v1/docs#wrong-parameters"
-        detail = 'unknown parameter "sort"; there are none here'
-        assert {"parameter": "sort", "detail": detail} in problem["errors"]
-
-
-async def test_an_empty_query_has_no_parameter(client: Client) -> None:
-    """A question mark alone is accepted."""
-    for query in ("", "&", "&&"):
-        assert (await client.get(f"/v1/genres?{query}")).status == 200
