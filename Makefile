@@ -1,6 +1,6 @@
 # `make` without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock record clean bench bench-listing calls schema drills \
+.PHONY: help run test coverage lint lock record clean bench calls schema drills \
     cluster cluster-drill
 
 PYTHON ?= python3
@@ -65,9 +65,6 @@ $(BENCH)/bench-$(PYTHON_ID): bench/requirements.txt
 
 bench: $(BENCH)/bench-$(PYTHON_ID) ## measure the service and its peers (35 minutes; needs wrk; ARGS=--quick)
 	$(BENCH)/bin/python -m bench.run $(ARGS)
-
-bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in every combination (5 minutes)
-	$(BENCH)/bin/python -m bench.listing $(ARGS)
 
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create, patch and list (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)

@@ -46,8 +46,6 @@ TARGETS = (
     ),
     Target("aiohttp", "bare aiohttp, constant body", ("bench.peer_aiohttp",), workloads=(READS,)),
 )
-# Without gunicorn's master, the process's memory is the service's.
-SINGLE_PROCESS = Target("single-process", "python -m service serve", ("service", "serve"))
 
 
 @dataclass(frozen=True)
