@@ -94,7 +94,7 @@ class Database:
 
 @contextmanager
 def create_database(movies: int) -> Iterator[Database]:
-    """Create a database of so many movies on an embedded PostgreSQL, which is removed at the end."""
+    """Create a database of so many movies on an embedded PostgreSQL, and remove it at the end."""
     # /tmp may be in memory, where nothing is durable; /var/tmp is on disk.
     with (
         tempfile.TemporaryDirectory(prefix="movie-catalogue-bench-", dir="/var/tmp") as folder,
