@@ -168,9 +168,6 @@ def titles(execute: Execute) -> list[str]:
     return [title for (title,) in execute("select title from movies order by title")]
 
 
-# Success.
-
-
 # Statements that take too long.
 
 

@@ -108,6 +108,16 @@ async def test_a_wrong_batch_is_refused(  # noqa: PLR0913, PLR0917 - the parts o
     assert execute("select count(*) from movies where version = 1") == [(2,)]
 
 
+async def test_a_rule_of_the_database_stops_all(client: Client, execute: Execute) -> None:
+    """PostgreSQL does not say which movie it refuses."""
+    add_movies(execute, "a", "b")
+    execute("alter table movies add constraint movies_year_known check (year < 2010)")
+    entries = [{"id": 1, "year": 2005}, {"id": 2, "year": 2015}]
+    status, problem = await send(client, "PATCH", BATCH, entries)
+    assert (status, problem["errors"][0]["pointer"]) == (422, "#/movies")
+    assert execute("select count(*) from movies where version = 1") == [(2,)]
+
+
 @pytest.mark.parametrize(("method", "path"), PATCHES)
 async def test_a_batch_waits_for_locked_movies(
     start: Start, database: str, execute: Execute, method: str, path: str
