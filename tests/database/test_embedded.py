@@ -151,6 +151,16 @@ def test_starts_and_stops_take_turns(folder: Path) -> None:
     assert not is_running(folder)
 
 
+def test_sigterm_stops_the_server(checkout: Path, folder: Path) -> None:
+    """When the command has ended, so has its server."""
+    with using(checkout) as command:
+        read_url(command)
+        command.send_signal(signal.SIGTERM)
+        command.wait()
+
+        assert not is_running(folder)
+
+
 def test_the_server_of_a_killed_command_is_used(checkout: Path, folder: Path) -> None:
     """After kill -9, the next command uses the same server, and stops it."""
     with using(checkout) as killed:
