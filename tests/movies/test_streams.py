@@ -179,6 +179,13 @@ async def test_a_movie_is_one_line_for_every_client(client: Client, execute: Exe
     assert "é" in text
 
 
+async def test_an_empty_csv_has_its_head(client: Client) -> None:
+    """So it can be imported, too."""
+    response = await get(client, accept="text/csv")
+
+    assert (await response.text()).startswith("id,title,year,")
+
+
 JSON = "application/json"
 
 
