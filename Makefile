@@ -1,6 +1,6 @@
 # `make` without a target lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help run test coverage lint lock record clean bench bench-listing calls schema drills ops-drill \
+.PHONY: help run test coverage lint lock record clean bench calls schema drills \
     cluster cluster-drill
 
 PYTHON ?= python3
@@ -56,18 +56,8 @@ lint: $(VENV)/dev-$(PYTHON_ID) ## ruff, mypy and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-BENCH := .venv-bench
-$(BENCH)/bench-$(PYTHON_ID): bench/requirements.txt
-	$(REQUIRE_PYTHON)
-	$(PYTHON) -m venv --clear $(BENCH)
-	$(BENCH)/bin/python $(PIP_INSTALL) $<
-	@touch $@
-
-bench: $(BENCH)/bench-$(PYTHON_ID) ## measure the service and its peers (35 minutes; needs wrk; ARGS=--quick)
-	$(BENCH)/bin/python -m bench.run $(ARGS)
-
-bench-listing: $(BENCH)/bench-$(PYTHON_ID) ## pages of 2 million movies, in every combination (5 minutes)
-	$(BENCH)/bin/python -m bench.listing $(ARGS)
+bench: $(VENV)/run-$(PYTHON_ID) ## measure reads, creates and lists (25 minutes; needs wrk; ARGS=--quick)
+	$(BIN)/python -m bench.run $(ARGS)
 
 calls: $(VENV)/dev-$(PYTHON_ID) ## Python calls, functions and files of a read, create, patch and list (ARGS=--details)
 	$(BIN)/python -m bench.calls $(ARGS)
@@ -84,9 +74,6 @@ drills: export RELEASE_BEFORE := $(RELEASE_BEFORE)
 drills: $(VENV)/run-$(PYTHON_ID) ## faults that need real processes (2 minutes; ARGS="--only NAME")
 	$(BIN)/python -m drills.run $(ARGS)
 
-ops-drill: $(VENV)/run-$(PYTHON_ID) ## cause each alert of ops/ (15 minutes; needs prometheus; ARGS="--only NAME")
-	$(BIN)/python -m drills.alerts $(ARGS)
-
 cluster: $(VENV)/run-$(PYTHON_ID) ## a cluster with failover on this machine (docs/operators/cluster.md)
 	@$(BIN)/python -m drills.cluster.run
 
@@ -101,7 +88,6 @@ lock: $(VENV)/dev-$(PYTHON_ID) ## make the lock files anew from pyproject.toml (
 	$(COMPILE) --constraint requirements.txt --extra embedded --output-file requirements-run.txt pyproject.toml
 	$(COMPILE) --constraint requirements.txt --extra tracing --output-file requirements-tracing.txt pyproject.toml
 	$(COMPILE) --constraint requirements.txt --extra embedded,tracing,dev --output-file requirements-dev.txt pyproject.toml
-	$(COMPILE) --constraint requirements.txt --extra embedded,bench --output-file bench/requirements.txt pyproject.toml
 
 clean: ## remove what make built (the embedded database stays in .postgres)
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* $(BENCH)
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -1,7 +1,5 @@
 """Creates the benchmark's database and restores its content between measurements."""
 
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ import psycopg2
 
 from bench.lists import PATHS
 from bench.machine import find_postmaster
-from drills.service import ROOT
+from drills.lab import migrate
 from service.database import embedded
 
 # Some genres and words are frequent, others rare. The seed gives the same movies each time.
@@ -95,26 +93,13 @@ class Database:
 
 
 @contextmanager
-def start_postgresql(options: str = "") -> Iterator[str]:
-    """Start an embedded PostgreSQL with all migrations; yield its URL, and remove it at the end."""
+def create_database(movies: int) -> Iterator[Database]:
+    """Create a database of so many movies on an embedded PostgreSQL, and remove it at the end."""
     # /tmp may be in memory, where nothing is durable; /var/tmp is on disk.
     with (
         tempfile.TemporaryDirectory(prefix="movie-catalogue-bench-", dir="/var/tmp") as folder,
-        embedded.running(Path(folder), options) as url,
+        embedded.running(Path(folder)) as url,
     ):
-        run_service(url, "migrate")
-        yield url
-
-
-@contextmanager
-def create_database(movies: int) -> Iterator[Database]:
-    """Create a database of so many movies on an embedded PostgreSQL."""
-    with start_postgresql() as url, closing(psycopg2.connect(url)) as session:
-        yield Database(url, session, movies)
-
-
-def run_service(url: str, *command: str, stdin: Any = None) -> None:
-    """Run a command of the service with this database."""
-    environment = {"DATABASE_URL": url, "PATH": ""}
-    arguments = [sys.executable, "-m", "service", *command]
-    subprocess.run(arguments, cwd=ROOT, env=environment, stdin=stdin, check=True)  # noqa: S603 our own
+        migrate(url)
+        with closing(psycopg2.connect(url)) as session:
+            yield Database(url, session, movies)

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.load import get_wrk_version
 
 PROC = Path("/proc")
-PACKAGES = ("aiohttp", "aiopg", "psycopg2-binary", "gunicorn", "fastapi", "uvicorn", "asyncpg")
+PACKAGES = ("aiohttp", "aiopg", "psycopg2-binary", "gunicorn")
 MAX_CORES = 2
 
 # Fields of /proc/<pid>/stat after the name, which may contain spaces (proc_pid_stat(5)).

@@ -86,7 +86,7 @@ def measure_all(  # noqa: PLR0913, PLR0917 - the options
 @click.option("--movies", default=100_000, show_default=True, type=click.IntRange(1))
 @click.option("--quick", is_flag=True, help="Measure one round of one second, as a check.")
 def main(names: tuple[str, ...], movies: int, *, quick: bool, **options: Any) -> None:
-    """Measure the service and its peers."""
+    """Measure the service, and bare aiohttp beside it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: stop the targets
     get_wrk_version()
     if quick:

@@ -1,4 +1,4 @@
-"""Starts the targets on loopback: the service and its peers."""
+"""Starts the targets on loopback: the service, and bare aiohttp."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from bench.load import HOT_LIST, LISTS, READS, WORKLOADS
+from bench.load import READS, WORKLOADS
 from drills.processes import find_free_port
 from drills.service import ROOT, make_environment
 
@@ -32,22 +32,12 @@ class Target:
 
 
 WEB = ("service", "web")
-UVICORN = ("uvicorn", "bench.peer_fastapi:app", "--no-access-log", "--log-level", "warning")
 TARGETS = (
     Target(SERVICE, "this service", WEB),
     Target("service-2", "this service, 2 processes", WEB, {"WEB_CONCURRENCY": "2"}),
     Target("unshared", "this service, sharing off", WEB, {"CATALOGUE_SHARING_ENABLED": "false"}),
-    Target("fastapi", "FastAPI + asyncpg", UVICORN),
-    Target(
-        "fastapi-2",
-        "FastAPI + asyncpg, 2 processes",
-        (*UVICORN, "--workers", "2"),
-        workloads=(LISTS, HOT_LIST),
-    ),
     Target("aiohttp", "bare aiohttp, constant body", ("bench.peer_aiohttp",), workloads=(READS,)),
 )
-# Without gunicorn's master, the process's memory is the service's.
-SINGLE_PROCESS = Target("single-process", "python -m service serve", ("service", "serve"))
 
 
 @dataclass(frozen=True)
@@ -63,13 +53,10 @@ class Running:
 def start_target(target: Target, database_url: str) -> Iterator[Running]:
     """Start a target, wait until it responds, and stop it at the end."""
     port = find_free_port()
-    command = [sys.executable, "-m", *target.command]
-    if target.command[0] == UVICORN[0]:
-        command += ["--port", str(port)]
     own = {"DATABASE_URL": database_url, "HOST": "127.0.0.1", "PORT": str(port)}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(  # noqa: S603 one of the programs above
-            command,
+            [sys.executable, "-m", *target.command],
             cwd=ROOT,
             env={**make_environment(), **own, **target.environment},
             stdout=subprocess.DEVNULL,  # the service's access log

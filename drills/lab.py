@@ -4,12 +4,12 @@ import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -125,21 +125,18 @@ class Lab:
         """Return a path for a folder that does not exist yet."""
         return self.folder / f"{name}-{next(self._numbers)}"
 
-    async def serve(  # noqa: PLR0913 - drills differ in these
+    async def serve(
         self,
         database_url: str,
         *,
         workers: int | None = None,
         settings: Mapping[str, object] | None = None,
-        wrapper: Sequence[str] = (),
-        output: int | IO[bytes] | None = None,
         port: int | None = None,
         folder: Path = ROOT,
     ) -> Service:
         """Start the service of `folder` and wait until it is ready; with `workers`, under gunicorn.
 
-        `settings` are like {"database_max_open": 5}. `wrapper`: a program that runs the command.
-        `output` replaces the log file for stdout.
+        `settings` are like {"database_max_open": 5}.
         """
         port = port or find_free_port()
         environment = {
@@ -154,9 +151,8 @@ class Lab:
         log = self.new_folder("service").with_suffix(".log")
         with log.open("ab") as file:
             process = self.processes.start(
-                [*wrapper, *command],
-                output=file if output is None else output,
-                errors=file,
+                command,
+                output=file,
                 folder=folder,
                 environment=environment,
             )

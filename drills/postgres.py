@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import time
 from contextlib import closing
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any
 
 import psycopg2
 
-from drills.processes import Process, Processes, find_free_port, kill, stop
+from drills.processes import Process, Processes, find_free_port, kill
 from service.database.embedded import INITDB_OPTIONS, find_account, find_programs
 
 START_TIMEOUT_S = 60.0
 USER = "catalogue"
 # Shared memory in files of the server's folder, as POSIX shared memory would outlive a kill -9.
 UNSAFE_INITDB_OPTIONS = "--no-sync -c dynamic_shared_memory_type=mmap"
-# No drill cuts the power, so nothing is synced to disk. Commits wait for the standby all the same.
+# No drill cuts the power, so nothing is synced to disk.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -53,14 +52,6 @@ class Postgres:
         self._run("initdb", "-D", self.folder, *options.split())
         self.start()
 
-    def clone(self, folder: Path) -> "Postgres":
-        """Make and start a streaming standby of this server."""
-        standby = Postgres(self._processes, folder)
-        self.make_private(folder)
-        self._run("pg_basebackup", "-R", "-c", "fast", "-D", folder, "-d", self.url("postgres"))
-        standby.start()
-        return standby
-
     def start(self) -> None:
         """Start, and wait until the server accepts connections."""
         settings = {**SETTINGS, "port": str(self.port)}
@@ -76,11 +67,6 @@ class Postgres:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise
             time.sleep(0.05)
-
-    def stop(self) -> None:
-        """Stop at once: sessions end, without a shutdown of their own ("immediate")."""
-        if self._process:
-            stop(self._process, signal.SIGQUIT)
 
     def kill(self) -> None:
         """Kill all its processes (SIGKILL)."""

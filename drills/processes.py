@@ -27,13 +27,11 @@ class Processes:
     def __init__(self) -> None:
         self._started: list[Process] = []
 
-    def start(  # noqa: PLR0913 - as subprocess.Popen
+    def start(
         self,
         command: Sequence[str | Path],
         *,
-        output: int | IO[bytes],
-        input_: int = subprocess.DEVNULL,
-        errors: int | IO[bytes] = subprocess.STDOUT,
+        output: IO[bytes],
         folder: Path = Path("/"),
         environment: Mapping[str, str] | None = None,
         account: pwd.struct_passwd | None = None,
@@ -43,9 +41,9 @@ class Processes:
             command,
             cwd=folder,
             env=environment,
-            stdin=input_,
+            stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=errors,
+            stderr=subprocess.STDOUT,
             process_group=0,
             user=account and account.pw_uid,
             group=account and account.pw_gid,

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 
 from drills.load import wait_for_status
-from drills.processes import Process, kill, list_children
+from drills.processes import Process, kill
 
 ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 60.0
@@ -23,15 +23,9 @@ class Service:
 
     def __init__(self, process: Process, port: int, log: Path) -> None:
         self.process = process
-        self.pid = process.pid  # under gunicorn, of its master
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         self.log = log
-
-    @property
-    def workers(self) -> list[int]:
-        """The processes that serve."""
-        return list_children(self.pid)
 
     @property
     def is_running(self) -> bool:

@@ -42,6 +42,9 @@ FOR_CLIENTS = [ROOT / "docs/clients" / name for name in ("quick-start.md", "guid
 SETTINGS = {field.name for kind in SECTIONS.values() for field in fields(kind)}
 # Folders at the start of paths in documents.
 FOLDERS = "bench|clients|docs|migrations|ops|queries|samples|service|tests"
+# The calls that log are found in the source, because tests do not reach each of them.
+LOGGERS = {"log", "structlog.get_logger()"}
+SOURCES = [*sorted((ROOT / "service").rglob("*.py")), ROOT / "gunicorn.conf.py"]
 
 
 def name_document(path: Path) -> str:
@@ -171,34 +174,20 @@ def test_settings_that_are_named_exist(path: Path) -> None:
     assert variables - {f"{section}_{key}".upper() for section, key in keys} == set()
 
 
-def list_names(tree: ast.AST, prefix: str = "") -> set[str]:
-    """Return the functions, classes and constants of a module, and `Class.method`."""
-    names = set[str]()
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            names |= {node.name, f"{prefix}{node.name}"}
-        if isinstance(node, ast.ClassDef):
-            names |= list_names(node, f"{node.name}.")
-        elif isinstance(node, ast.Assign):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return names
-
-
 def test_methods_in_the_code_tour_exist() -> None:
     """`Class.method`, in CONTRIBUTING.md and in the decisions."""
-    methods = set[str]()
-    for path in (ROOT / "service").rglob("*.py"):
-        methods |= list_names(ast.parse(path.read_text("utf-8")))
-    classes = {name.partition(".")[0] for name in methods if "." in name}
-    named = {
-        name
-        for path in (ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "decisions").glob("*.md"))
-        for name in re.findall(r"`([A-Z]\w+\.\w+)`", path.read_text())
-        if name.partition(".")[0] in classes
-    }
+    modules = [path.read_text() for path in (ROOT / "service").rglob("*.py")]
+    documents = (ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "decisions").glob("*.md"))
+    text = "".join(path.read_text() for path in documents)
+    found = [
+        re.search(rf"^    (async )?(def )?{name}\b", module, re.MULTILINE)
+        for kind, name in re.findall(r"`([A-Z]\w+)\.(\w+)`", text)
+        for module in modules
+        if re.search(rf"^class {kind}\b", module, re.MULTILINE)
+    ]
 
-    assert named
-    assert named - methods == set()
+    assert found
+    assert all(found)
 
 
 def test_lines_of_query_files_exist() -> None:
@@ -394,3 +383,24 @@ def test_what_overrides_a_library_is_listed() -> None:
         assert f"def {test}(" in tests or (ROOT / test).exists(), test
     listed = {(where, name) for where, what, _ in rows for name in re.findall(r"`(\w+)`", what)}
     assert list_overrides() <= listed
+
+
+def find_events() -> set[str]:
+    """Return the events that the source logs."""
+    return {
+        each.value
+        for path in SOURCES
+        for call in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args
+        if ast.unparse(call.func.value) in LOGGERS
+        for each in ast.walk(call.args[0])
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    }
+
+
+def test_every_event_is_documented() -> None:
+    """Operators find what each line means, and no line that is not there."""
+    table = (ROOT / "docs" / "logs.md").read_text("utf-8").partition("| event | level |")[2]
+    table = table.partition("\n\n")[0]
+
+    assert set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)) == find_events()

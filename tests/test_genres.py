@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from conftest import Client, Start
+from conftest import Start
 from support import Execute, Patch, hold, until
 
 from service import genres as genres_module
@@ -271,22 +271,3 @@ async def test_every_genre_with_its_movies(start: Start, execute: Execute) -> No
     assert answer["metadata"]["total_records"] == 3
     assert before < datetime.fromisoformat(answer["metadata"]["as_of"]) < datetime.now(UTC)
     assert (await response.text()).startswith('{\n  "genres": [\n    {\n      "genre": "drama",\n')
-
-
-async def test_a_parameter_is_refused(client: Client) -> None:
-    """There are no parameters, and an ignored one would look supported."""
-    for query in ("sort=genre", "sort", "page=1&sort=1", "%73ort=%20"):
-        response = await client.get(f"/v1/genres?{query}")
-        head = await client.head(f"/v1/genres?{query}")
-
-        problem = await response.json()
-        assert (response.status, head.status) == (422, 422)
-        assert problem["type"] == "/v1/docs#wrong-parameters"
-        detail = 'unknown parameter "sort"; there are none here'
-        assert {"parameter": "sort", "detail": detail} in problem["errors"]
-
-
-async def test_an_empty_query_has_no_parameter(client: Client) -> None:
-    """A question mark alone is accepted."""
-    for query in ("", "&", "&&"):
-        assert (await client.get(f"/v1/genres?{query}")).status == 200

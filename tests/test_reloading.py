@@ -81,7 +81,7 @@ def logging(
                 with suppress(ValueError):  # gunicorn's own
                     lines.append(json.loads(line))
 
-        def wait_for(event: str, reason: str = "") -> dict[str, Any]:
+        def wait_for(event: str, reason: str = "", times: int = 1) -> dict[str, Any]:
             def find() -> list[dict[str, Any]]:
                 return [
                     line
@@ -89,8 +89,8 @@ def logging(
                     if line.get("event") == event and reason in line.get("reason", "")
                 ]
 
-            wait_until(find)
-            return find()[0]
+            wait_until(lambda: len(find()) >= times)
+            return find()[-1]
 
         one.submit(read)
         workers = int(changes.get("WEB_CONCURRENCY", "1"))
@@ -113,15 +113,17 @@ def test_sighup_reloads_changed_queries(
     """Every process uses the new ones; wrong ones are logged with file and line, and not used."""
     right, wrong, reason = mistake
     old, new = "select m.id, m.title,", "select m.id, m.title || '!' as title,"
+    workers = int(changes.get("WEB_CONCURRENCY", "1"))
     with logging(command, environment, changes) as (base, process, wait_for):
         change(queries, old, new)
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: titles(base) == {"Moana!"})
-        assert wait_for("queries reloaded")["changed"] == ["get_movies"]
+        line = wait_for("queries reloaded", times=workers)
+        assert line["changed"] == ["get_movies"]
+        assert titles(base) == {"Moana!"}
 
         change(queries, right, wrong)
         process.send_signal(signal.SIGHUP)
-        line = wait_for("queries not reloaded", reason)
+        line = wait_for("queries not reloaded", reason, times=workers)
         assert line["level"] == "warning"
         assert "queries/movies.sql:" in line["reason"]
         assert titles(base) == {"Moana!"}
@@ -129,7 +131,8 @@ def test_sighup_reloads_changed_queries(
         change(queries, wrong, right)
         change(queries, new, old)
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: titles(base) == {"Moana"})
+        wait_for("queries reloaded", times=2 * workers)
+        assert titles(base) == {"Moana"}
 
 
 def statuses(base: str) -> set[int]:

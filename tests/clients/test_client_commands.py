@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 from conftest import ROOT, Start
+from processes import run
 from support import (
     SERVICE,
     Environment,
@@ -12,7 +13,6 @@ from support import (
     add_client,
     bearer,
     hold,
-    run_command,
     run_here,
     started,
     wait_until,
@@ -186,7 +186,7 @@ async def test_a_grace_lets_the_former_token_work(
     execute("update clients set previous_expires_at = now()")
     assert [await get_status(start, token) for token in (first, second)] == [401, 200]
     execute("update clients set previous_expires_at = 'infinity'")
-    _, out, _ = run_command(environment, "clients", "rotate", "reports")
+    _, out, _ = run([*SERVICE, "clients", "rotate", "reports"], environment)
     third = out.removesuffix("\n")
     assert [await get_status(start, token) for token in (first, second, third)] == [401, 401, 200]
 

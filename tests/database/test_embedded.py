@@ -9,11 +9,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg2
 import pytest
+from servers import fetch, run
 from support import FAST, make_folder, wait_until
 
 from service.database import embedded
@@ -82,14 +82,6 @@ def read_url(command: subprocess.Popen[str]) -> str:
     return command.stdout.readline().strip()
 
 
-def ask(url: str, statement: str) -> object:
-    """Run a statement and return the first value of its result, if any."""
-    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute(statement)
-        return next(iter(cursor.fetchone() or [None])) if cursor.description else None
-
-
 def is_running(folder: Path) -> bool:
     """Whether a server has its pid file in this folder."""
     return (folder / "data" / "postmaster.pid").exists()
@@ -98,18 +90,18 @@ def is_running(folder: Path) -> bool:
 def assert_starts(folder: Path) -> None:
     """Assert that the database in `folder` can be used."""
     with embedded.running(folder, FAST) as url:
-        assert ask(url, "select 1") == 1
+        assert fetch(url, "select 1") == 1
 
 
 def test_data_survives_a_restart(folder: Path) -> None:
     """A server syncs to disk unless its options say otherwise, and has stopped in the end."""
     with embedded.running(folder) as url:
-        ask(url, "create table kept as select 'yes' as answer")
-        safe = ask(url, "show fsync")
+        run(url, "create table kept as select 'yes' as answer")
+        safe = fetch(url, "show fsync")
     stopped = not is_running(folder)
     with embedded.running(folder, FAST) as url:
-        kept = ask(url, "select answer from kept")
-        unsafe = ask(url, "show fsync")
+        kept = fetch(url, "select answer from kept")
+        unsafe = fetch(url, "show fsync")
 
     assert (kept, safe, stopped, unsafe) == ("yes", "on", True, "off")
 
@@ -124,8 +116,8 @@ def test_neither_environment_nor_special_characters_have_an_effect(
     folder = checkout / "100% é 'ü'"
 
     with embedded.running(folder, FAST) as url:
-        database = ask(url, "select current_database()")
-        words = ask(url, "select to_tsvector('simple', 'Élan\u2014\u201cvital\u201d')::text")
+        database = fetch(url, "select current_database()")
+        words = fetch(url, "select to_tsvector('simple', 'Élan\u2014\u201cvital\u201d')::text")
 
     assert (database, words) == ("catalogue", "'vital':2 'élan':1")
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -134,13 +126,13 @@ def test_neither_environment_nor_special_characters_have_an_effect(
 def test_commands_share_a_server_until_the_last_ends(checkout: Path, folder: Path) -> None:
     """Ctrl-C, which reaches all processes of its terminal, does not stop it for the others."""
     with using(checkout) as first:
-        started = ask(read_url(first), STARTED)
+        started = fetch(read_url(first), STARTED)
         with using(checkout) as second:
             url = read_url(second)
             os.killpg(first.pid, signal.SIGINT)
             first.wait()
 
-            assert ask(url, STARTED) == started
+            assert fetch(url, STARTED) == started
     assert not is_running(folder)
 
 
@@ -172,10 +164,10 @@ def test_sigterm_stops_the_server(checkout: Path, folder: Path) -> None:
 def test_the_server_of_a_killed_command_is_used(checkout: Path, folder: Path) -> None:
     """After kill -9, the next command uses the same server, and stops it."""
     with using(checkout) as killed:
-        started = ask(read_url(killed), STARTED)
+        started = fetch(read_url(killed), STARTED)
         killed.kill()
     with embedded.running(folder, FAST) as url:
-        assert ask(url, STARTED) == started
+        assert fetch(url, STARTED) == started
 
     assert not is_running(folder)
 

@@ -255,13 +255,15 @@ async def test_the_place_of_a_connection_that_was_given_up_is_free_again_later(
     await give_up(pool, share)
     began = loop.time()
     counts = (pool.size, pool.idle)
+    pool.sample()
+    closing = read_series(pool.metrics)["pool_connections{state=closing}"]
 
     users = [asyncio.create_task(hold(pool, end, share)) for _ in range(2)]
     (refused, *_), (waiting, *_) = await asyncio.wait(users, return_when=asyncio.FIRST_COMPLETED)
     end.set()
     await waiting
 
-    assert counts == (1, 0)
+    assert (*counts, closing) == (1, 0, 1)
     assert isinstance(refused.exception(), Unavailable)
     assert loop.time() >= began + brief * 0.9
     assert (pool.size, pool.idle) == (1, 1)

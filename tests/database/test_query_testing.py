@@ -21,7 +21,7 @@ from support import (
 
 from service import config
 from service.config import Config
-from service.database import query_files, query_testing
+from service.database import query_files
 from service.database.migrations import runner as migrations
 from service.database.query import Query
 from service.database.query_testing import Call, Rows, Values, compare, run_tests
@@ -315,17 +315,6 @@ def test_each_query_has_ten_seconds_or_its_own_timeout(settings: Callable[..., C
     )
 
 
-def test_a_byte_order_mark_is_accepted(
-    settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Some editors write one into calls.json."""
-    calls = tmp_path / "calls.json"
-    calls.write_text(query_testing.CALLS.read_text("utf-8"), "utf-8-sig")
-    monkeypatch.setattr(query_testing, "CALLS", calls)
-
-    assert run_tests(settings(), LOADED, print)
-
-
 def test_a_constraint_that_refuses_the_samples_is_named(
     settings: Callable[..., Config], execute: Execute, reports: list[str]
 ) -> None:
@@ -384,17 +373,6 @@ def test_ctrl_c_ends_the_statement(sleeping: subprocess.Popen[bytes], execute: E
 
     assert (sleeping.returncode, out, err) == (130, b"", b"stopped\n")
     wait_until(lambda: not execute(f"select pid {WAITING}"))
-
-
-def test_a_lost_connection_is_reported(sleeping: subprocess.Popen[bytes], execute: Execute) -> None:
-    """It is no mistake of the query."""
-    execute(f"select pg_terminate_backend(pid) {WAITING}")
-    out, err = sleeping.communicate()
-
-    assert (sleeping.returncode, out) == (1, b"")
-    assert err.startswith(
-        b"Error: import_movies (queries/transfer.sql:39): FATAL: terminating connection"
-    )
 
 
 def test_a_lock_is_not_waited_for(

@@ -320,20 +320,6 @@ async def test_a_position_is_shown_however_it_is_sent(
     assert all(new)
 
 
-async def test_a_position_that_replicas_show_is_read_on_a_replica(
-    serve: Serve, servers: Servers
-) -> None:
-    """As soon as they are asked again."""
-    client = await serve()
-    path, position = await create(client)
-
-    async def is_read() -> bool:
-        assert await read_year(client, path, position) == 2016
-        return min(servers.count_runs("get_movies")[1:]) > 0
-
-    await until(is_read)
-
-
 async def test_a_position_in_the_future_is_read_on_the_primary(
     serve: Serve, servers: Servers
 ) -> None:
@@ -725,17 +711,6 @@ async def test_a_primary_that_refuses_the_question_is_not_away(
         assert await read_year(client, path) == 1999
     finally:
         run(servers.primary, "alter role refused login")
-
-
-async def test_a_replica_may_have_other_defaults(
-    serve: Serve, servers: Servers, logs: Logs
-) -> None:
-    """A standby has no serializable transactions."""
-    options = "options=-cdefault_transaction_isolation%3Dserializable"
-
-    await serve(f"{servers.first}&{options}", lag=LIMIT_S)
-
-    await until(lambda: list_events(logs, "replica used"))
 
 
 async def test_the_primary_is_found_again_behind_its_address(

@@ -1,8 +1,6 @@
 """Tests statements with a real PostgreSQL: their rows, and the error of each failure."""
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
@@ -170,9 +168,6 @@ def titles(execute: Execute) -> list[str]:
     return [title for (title,) in execute("select title from movies order by title")]
 
 
-# Success.
-
-
 # Statements that take too long.
 
 
@@ -222,28 +217,6 @@ async def test_the_timeout_of_the_call_or_file_overrides_the_service(
         await asyncio.wait_for(service.fetch("sleep", {"seconds": 60}, timeout=0.1), PROMPTLY_S)
 
     assert timeouts == [[("9s",)], [("7s",)], [("8s",)], [("3s",)]]
-
-
-async def test_a_server_that_went_silent_is_given_up(
-    make_service: MakeService, monkeypatch: Patch
-) -> None:
-    """If not even the timeout is reported: after `GIVEN_UP_S`, another connection is opened."""
-    monkeypatch.setattr(pool, "GIVEN_UP_S", 0.5)
-    service = make_service(statement_timeout=0.01, max_open=1)
-    pid = await service.backend()
-
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(Unavailable, match="PostgreSQL does not respond"):
-            await asyncio.wait_for(service.fetch("sleep", {"seconds": 0}), PROMPTLY_S)
-        counts = service.pool.size, service.pool.idle
-        other = await service.backend()
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-    assert counts == (1, 0)
-    assert other != pid
-    assert await service.is_whole()
 
 
 # Rules of the database.

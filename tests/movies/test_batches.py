@@ -511,31 +511,6 @@ async def test_only_the_same_batch_is_a_repeat(client: Client, execute: Execute)
     assert count(execute) == 3
 
 
-async def test_an_expired_key_of_a_batch_is_unused(client: Client, execute: Execute) -> None:
-    """It creates another batch, and stores that one."""
-    await post_batch(client, name("a"), idempotency_key="k")
-    execute("update idempotency_keys set expires_at = now()")
-
-    second = await post_batch(client, name("b", "c"), idempotency_key="k")
-
-    assert second[0] == 201
-    assert await post_batch(client, name("b", "c"), idempotency_key="k") == second
-    assert execute("select count(*), min(expires_at) > now() from idempotency_keys") == [(1, True)]
-
-
-async def test_one_of_many_equal_batches_creates_the_movies(start: Start, execute: Execute) -> None:
-    """With two pools of connections at once: all get one response, or a 409."""
-    clients = [await start(), await start()]
-    for turn in range(5):
-        sent = name(*(f"{turn} {number}" for number in range(10)))
-        got = await asyncio.gather(
-            *(post_batch(client, sent, idempotency_key=str(turn)) for client in clients * 5)
-        )
-        assert {status for status, _, _ in got} <= {201, 409}
-        assert len({body for status, _, body in got if status == 201}) == 1
-        assert count(execute) == 10 * (turn + 1)
-
-
 async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
     start: Start, execute: Execute, database: str
 ) -> None:
@@ -553,13 +528,6 @@ async def test_a_repeat_while_the_first_batch_is_under_way_is_409(
     assert created[0] == 201
     assert await post_batch(clients[1], [MOANA] * 2, idempotency_key="a") == created
     assert count(execute) == 2
-
-
-async def test_a_wrong_key_is_refused_before_the_body(client: Client) -> None:
-    """As for a single create."""
-    status, problem, _ = await post_batch(client, 7, idempotency_key="é")
-
-    assert (status, problem["type"]) == (400, "/v1/docs#wrong-idempotency-key")
 
 
 async def test_a_repeated_lenient_batch_goes_on_where_it_stopped(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
 from conftest import MOANA, ROOT
@@ -19,7 +19,6 @@ from support import (
     Execute,
     add_movies,
     hold,
-    run_command,
     run_here,
     started,
     wait_until,
@@ -141,21 +140,6 @@ def test_contradictions_are_refused(words: list[str], problem: str) -> None:
 
     assert status in (1, 2)
     assert problem in err
-
-
-def test_a_pipe_from_export_to_import(
-    environment: Environment, new_database: Any, template: str, execute: Execute
-) -> None:
-    """An import from stdin reads an export to stdout."""
-    add_movies(execute, "é")
-
-    status, out, err = run_command(environment, "export", "-")
-    other = environment | {"DATABASE_URL": new_database(template)}
-    imported, _, _ = run_command(other, "import", "-", "--format", "ndjson", given=out.encode())
-
-    assert (status, imported) == (0, 0)
-    assert err.startswith("exported 1 movies in ")
-    assert run_command(other, "export", "-")[1] == out
 
 
 def test_a_reader_that_stops_early(environment: Environment, execute: Execute) -> None:

@@ -308,15 +308,6 @@ async def test_a_put_waits_for_a_locked_movie(
     ]
 
 
-async def test_the_old_form_of_rows_stays(client: Client, execute: Execute) -> None:
-    """Movies without an external id have null, and PATCH with null removes one."""
-    add_movies(execute, "a")
-    await put(client, named("a:1"))
-    await send(client, "PATCH", "/v1/movies/2", {"external_id": None})
-    _, body = await send(client, "GET", f"{MOVIES}?sort=id", None)
-    assert [each["external_id"] for each in body["movies"]] == [None, None]
-
-
 async def test_an_external_id_that_a_trigger_sets_is_a_422(
     client: Client, execute: Execute
 ) -> None:

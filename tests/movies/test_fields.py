@@ -4,8 +4,6 @@ A new field needs an example in `ONE` and one in `OTHER`. If a query or a format
 test here fails.
 """
 
-import csv
-import io
 import json
 import re
 from pathlib import Path
@@ -189,22 +187,6 @@ async def test_reads_have_each_field(client: Client, body: dict[str, Any]) -> No
     found.append((await request_json(client, "DELETE", "/v1/movies/1"))["movie"])
 
     assert [values(movie) for movie in found] == [body] * 10
-
-
-async def test_csv_has_each_field(client: Client) -> None:
-    """An empty cell is null."""
-    await request_json(client, "POST", BATCH, {"movies": [ONE, REQUIRED]})
-    for query in ("?sort=id", "?id=1,2"):
-        response = await client.get(f"{MOVIES}{query}", headers={"Accept": "text/csv"})
-        head, *rows = csv.reader(io.StringIO(await response.text()))
-        assert head == [*COLUMNS]
-        for row, body in zip(rows, (ONE, REQUIRED), strict=True):
-            cells = dict(zip(head, row, strict=True))
-            expected = {name: body.get(name) or "" for name in ONE}
-            expected["genres"] = "|".join(ONE["genres"])
-            assert {name: cells[name] for name in ONE} == {
-                name: str(value) for name, value in expected.items()
-            }
 
 
 @pytest.mark.parametrize("kind", ["ndjson", "json", "csv"])

@@ -187,18 +187,6 @@ async def test_other_methods_have_no_keys(client: Client, execute: Execute) -> N
     assert execute("select key from idempotency_keys") == [("a",)]
 
 
-async def test_an_unused_key_can_be_used(client: Client, execute: Execute) -> None:
-    """After a 400 or a 422, and after a DBA has deleted it with its response."""
-    for wrong, status in (({"titel": "x"}, 400), ({**MOANA, "year": 1800}, 422)):
-        assert (await create_once(client, "a", wrong)).status == status
-    assert (await create_once(client, "a", replayed=False)).status == 201
-
-    execute("delete from idempotency_keys where key = 'a'")
-
-    assert (await create_once(client, "a", replayed=False)).status == 201
-    assert movies(execute) == 2
-
-
 # Many requests at once.
 
 

@@ -4,10 +4,8 @@ Few different values make many ties. If a test fails, hypothesis prints the cata
 and how to run them again. It does not look for smaller ones, which would take minutes.
 """
 
-import itertools
 import json
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -27,10 +25,8 @@ EXACT_TOTAL, NUMBERED_ITEMS = 12, 25  # in place of 10,000 and more
 MAX_PAGES = 200  # no walk has so many
 TIMES = [datetime(2026, 1, 5, 9, 0, 0, microseconds, UTC) for microseconds in (1, 2, 3)]
 YEARS, RUNTIMES = (1990, 1993), (90, 92)
-# Some words are two others together.
-WORDS = ["The", "a", "man", "Spíder", "spiderman", "manner", "Ж", "жар", "thé", "\U0001f600"]
-SEARCHED = ["the", "A", "MAN", "spider", "spiderman", "ma", "spid", "ж", "manna", "an"]
-GENRES = ["drama", "Comedy", "sci-fi", "DRÁMA", "x&y", "war"]
+WORDS, SEARCHED = ["The", "a", "man", "Spider", "Ж"], ["the", "A", "MAN", "spider", "ж", "ma"]
+GENRES = ["drama", "Comedy", "sci-fi", "DRAMA", "x&y", "war"]
 SEARCHED_GENRES = ["Drama", "comedy", "sci-fi", "x&y", "sci", "war"]
 BACK, ON = "previous_cursor", "next_cursor"
 INSERT = """
@@ -122,7 +118,7 @@ def count_pages(matches: int, page_size: int) -> int:
 def format_filter(name: str, value: Any) -> str:
     """Return the value of a parameter."""
     if name == "title":
-        return " ".join(f"{word}*" if is_prefix else word for word, is_prefix in value)
+        return " ".join(value)
     if name.startswith("genres"):
         return ",".join(value)
     return ",".join(
@@ -139,51 +135,23 @@ def format_bound(bound: Any) -> str:
 
 
 def is_match(movie: Movie, name: str, value: Any) -> bool:
-    """Whether a movie matches a filter."""
+    """Whether a movie matches a filter; test_searches.py has more of titles."""
     if name == "title":
-        return matches_title(movie.title, value)
+        return {word.lower() for word in value} <= {*movie.title.lower().split(" ")}
     if name.startswith("genres"):
-        genres = {fold(genre) for genre in movie.genres}
-        return (any if name == "genres_any" else all)(fold(genre) in genres for genre in value)
+        genres = {genre.lower() for genre in movie.genres}
+        return (any if name == "genres_any" else all)(genre.lower() in genres for genre in value)
     found = getattr(movie, name)
     return any(
         (low is None or low <= found) and (high is None or found <= high) for low, high in value
     )
 
 
-def matches_title(title: str, words: Sequence[tuple[str, bool]]) -> bool:
-    """Whether each word is in the title, alone or written together with a word next to it.
-
-    A title has the words between blanks and hyphens, and those between blanks without hyphens.
-    """
-    chunks = [chunk.split("-") for chunk in fold(title).split(" ")]
-    entries = {entry for parts in chunks for entry in (*parts, "".join(parts))}
-
-    def is_found(word: str, *, is_prefix: bool) -> bool:
-        return any(entry.startswith(word) if is_prefix else entry == word for entry in entries)
-
-    folded = [(fold(word), is_prefix) for word, is_prefix in words]
-    together = [
-        (first + second, is_prefix)
-        for (first, _), (second, is_prefix) in itertools.pairwise(folded)
-    ]
-    forms = [[one, *together[max(0, at - 1) : at + 1]] for at, one in enumerate(folded)]
-    return all(any(is_found(word, is_prefix=star) for word, star in some) for some in forms)
-
-
-def fold(text: str) -> str:
-    """Return small letters without accents."""
-    letters = unicodedata.normalize("NFD", text.lower())
-    return "".join(letter for letter in letters if not unicodedata.combining(letter))
-
-
 # What hypothesis draws.
 
 values = st.builds(
     Values,
-    title=st.lists(
-        st.tuples(st.sampled_from(WORDS), st.sampled_from(" -")), min_size=1, max_size=3
-    ).map(lambda pairs: "".join(f"{word}{sign}" for word, sign in pairs)[:-1]),
+    title=st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join),
     year=st.integers(*YEARS),
     runtime=st.integers(*RUNTIMES),
     genres=st.lists(st.sampled_from(GENRES), min_size=1, max_size=3, unique=True).map(tuple),
@@ -200,7 +168,7 @@ def bounds(some: st.SearchStrategy[Any]) -> st.SearchStrategy[Bounds]:
 
 
 FILTERS = {
-    "title": st.lists(st.tuples(st.sampled_from(SEARCHED), st.booleans()), min_size=1, max_size=3),
+    "title": st.lists(st.sampled_from(SEARCHED), min_size=1, max_size=3),
     **{
         name: st.lists(st.sampled_from(SEARCHED_GENRES), min_size=1, max_size=2)
         for name in ("genres", "genres_any")

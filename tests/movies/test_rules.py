@@ -171,19 +171,6 @@ def test_no_column_may_be_null(execute: Execute, column: str) -> None:
     assert caught.value.diag.column_name == column
 
 
-def test_a_new_movie_begins_at_version_one(execute: Execute) -> None:
-    """A new row has version 1, and was updated when it was created."""
-    movie_id = insert(execute)
-
-    rows = execute(
-        "select version, created_at = updated_at, now() - created_at < '1 minute' from movies"
-        " where id = %s",
-        movie_id,
-    )
-
-    assert rows == [(1, True, True)]
-
-
 CHANGES = [
     ("title", "Vaiana"),
     ("title", "Moana "),

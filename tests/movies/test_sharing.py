@@ -185,17 +185,6 @@ async def test_writers_on_two_services_do_not_lock_each_other_out(
     assert count_deadlocks(execute) == 0
 
 
-async def test_requests_share_statements(start: Start) -> None:
-    """200 reads at once cost the database far fewer than 200 statements."""
-    client = await start(log__slow_statement=1e-9)  # each statement is logged
-    path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
-
-    with capture_logs() as logged:
-        await asyncio.gather(*(client.get(path) for _ in range(200)))
-
-    assert 0 < len([line for line in logged if line.get("query") == "get_movies"]) < 100
-
-
 async def test_lists_have_their_own_share_of_the_connections(start: Start) -> None:
     """While they take all of it, movies are read by id and written."""
     client = await start(database__acquire_timeout=0.3)

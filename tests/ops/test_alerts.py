@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 from conftest import ROOT
-from support import list_metrics
+from support import Execute, list_metrics
 
 OPS = ROOT / "ops"
 # The files of rules, each with its tests.
@@ -114,6 +114,30 @@ def test_every_alert_has_a_section_and_every_section_an_alert() -> None:
         assert rule["annotations"]["summary"].endswith(".")
         assert "$value" in rule["annotations"]["description"] or rule["alert"] == "CatalogueDown"
         assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+HANDBOOK = (ROOT / "docs/operators/alerts.md").read_text()
+
+
+def test_the_sql_of_the_sections_runs(execute: Execute) -> None:
+    """As a superuser; nobody has the PID 0."""
+    spans = [" ".join(span.split()) for span in re.findall(r"`((?:select|show) [^`]+)`", HANDBOOK)]
+    (block,) = re.findall(r"```sql\n(.*?)```", HANDBOOK, re.DOTALL)
+    assert len(spans) > 5
+    for sql in (block, *spans):
+        if "(pid)" not in sql or "pg_blocking" in sql:  # of a session that was found before
+            execute(sql.replace("PID", "0"))
+
+
+def test_the_events_that_the_sections_look_for_exist() -> None:
+    """Each alternative of a `grep` is an event of docs/logs.md."""
+    known = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/logs.md").read_text(), re.MULTILINE)
+    patterns = re.findall(r"""grep (?:-E )?'(?:"event":)?"([a-z(][a-z ()|]+)"'""", HANDBOOK)
+
+    assert len(patterns) > 5
+    for pattern in patterns:
+        found = {event for event in known if re.fullmatch(pattern, event)}
+        assert len(found) == pattern.count("|") + 1, pattern
 
 
 def test_a_cause_mutes_its_consequences() -> None:

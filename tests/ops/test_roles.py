@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import psycopg2
 import pytest
 from conftest import MOANA, ROOT, Start
+from processes import run
 from psycopg2.extensions import parse_dsn
 from support import (
+    SERVICE,
     Capture,
     Environment,
     Patch,
     add_client,
     bearer,
-    run_command,
     run_here,
     until,
     with_user,
@@ -153,7 +154,7 @@ async def test_the_start_warns_of_the_owner(
 
     assert (await client.get("/v1/movies/1")).status == 404
     assert capsys.readouterr().out.count("login may change clients") == 1
-    assert "login may change clients" not in run_command(environment, "queries")[1]
+    assert "login may change clients" not in run([*SERVICE, "queries"], environment)[1]
 
 
 def test_a_role_that_may_not_read_the_words_is_found(
@@ -164,7 +165,7 @@ def test_a_role_that_may_not_read_the_words_is_found(
     query(roles.owner, f"revoke select on search_words from {role}")
     environment["DATABASE_URL"] = roles.app
 
-    assert "permission denied for table search_words" in run_command(environment, "queries")[2]
+    assert "permission denied for table search_words" in run([*SERVICE, "queries"], environment)[2]
 
 
 def test_a_statement_ends_with_its_client(roles: Roles) -> None:

@@ -15,7 +15,7 @@ import pytest
 from conftest import AWAY, MOANA, ROOT, Client, Start
 from link import opened
 from metric_values import TOKEN, parse, read_series
-from support import Execute, add_movies, get_app, hold, list_metrics, until
+from support import Execute, add_movies, get_app, hold, list_metrics, set_for_database, until
 from wire import exchange
 
 from service import __version__
@@ -117,6 +117,12 @@ async def take_a_migration_back(client: Client, execute: Execute) -> None:
     await client.get("/v1/healthcheck/ready")
 
 
+async def write_read_only(client: Client, execute: Execute) -> None:
+    """POST a movie to a database that is read-only."""
+    set_for_database(execute, "default_transaction_read_only = on")
+    await client.post("/v1/movies", json=MOANA)
+
+
 async def check_while_draining(client: Client, _: Execute) -> None:
     """GET the readiness of a process that stops."""
     get_app(client)[CYCLE].is_draining = True
@@ -138,6 +144,7 @@ BRIEF = {"database__statement_timeout": 0.3}
             Refusal.POOL_TIMEOUT,
         ),
         ({}, take_a_migration_back, Refusal.NOT_READY),
+        ({}, write_read_only, Refusal.STATEMENT_LOST),
         ({}, check_while_draining, Refusal.STOPPING),
     ],
 )
@@ -231,16 +238,29 @@ async def test_readiness_is_measured_while_nobody_asks(
         await until(lambda: read_series(metrics)["ready"] == 1)
 
 
-async def test_stored_idempotency_keys(start: Start, execute: Execute) -> None:
-    """PostgreSQL's estimate is asked for at the start."""
-    execute(  # in one session: two report their statistics in any order
-        "insert into idempotency_keys (key, fingerprint)"
-        " select n::text, '' from generate_series(1, 7) as n; analyze idempotency_keys"
-    )
+# In one session: two report their statistics in any order.
+ADD_KEYS = (
+    "insert into idempotency_keys (key, fingerprint)"
+    " select n::text, '' from generate_series(1, 7) as n; analyze idempotency_keys"
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "name", "value"),
+    [
+        (ADD_KEYS, "idempotency_keys", 7),
+        ("drop index movies_year", "schema_faults", 1),
+    ],
+)
+async def test_what_the_database_has_is_asked_for_at_the_start(
+    start: Start, execute: Execute, sql: str, name: str, value: int
+) -> None:
+    """PostgreSQL's estimate of the keys, and the number of faults of the schema."""
+    execute(sql)
 
     client = await start(operations__token=TOKEN)
 
-    await until(lambda: read_series(get_app(client)[CYCLE].metrics)["idempotency_keys"] == 7)
+    await until(lambda: read_series(get_app(client)[CYCLE].metrics).get(name) == value)
 
 
 async def test_the_process(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

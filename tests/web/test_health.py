@@ -45,16 +45,6 @@ async def test_liveness_does_not_need_the_database(start: Start) -> None:
         assert response.headers["Content-Type"] == "application/problem+json"
 
 
-async def test_not_ready_while_behind_on_migrations(start: Start, empty_database: str) -> None:
-    """Without a schema, the service is not ready, and movies are 503, not 500."""
-    client = await start(database__url=empty_database)
-
-    ready = await client.get("/v1/healthcheck/ready")
-    movie = await client.get("/v1/movies/1")
-
-    assert (ready.status, movie.status) == (503, 503)
-
-
 async def test_ready_with_migrations_that_dbmate_applied(start: Start, execute: Execute) -> None:
     """It stores their versions alone."""
     execute("alter table schema_migrations drop column applied_at, drop column checksum")
@@ -78,18 +68,6 @@ async def test_a_change_of_readiness_is_one_line(
     lines = [line.split("]")[1] for line in capsys.readouterr().out.splitlines() if "ready" in line]
     changes = [line.split()[0] for line in lines if line.split()[0] != "request"]
     assert changes == ["not", "ready"]
-
-
-async def test_not_ready_when_a_migration_is_taken_back(client: Client, execute: Execute) -> None:
-    """Readiness checks the migrations each time, not only at the start."""
-    before = await client.get("/v1/healthcheck/ready")
-
-    execute(
-        "delete from schema_migrations where version = (select max(version) from schema_migrations)"
-    )
-
-    assert before.status == 200
-    assert (await client.get("/v1/healthcheck/ready")).status == 503
 
 
 @pytest.mark.parametrize("path", ["/v1/movies", "/v1/genres"])

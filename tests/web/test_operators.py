@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import aiohttp
 import pytest
-from conftest import AWAY, Client, Start
+from conftest import Client, Start
 from multidict import CIMultiDict
 from support import get_app
 
@@ -62,16 +62,6 @@ async def test_everything_else_is_a_problem(start: Start) -> None:
         ("/v1/movies/7", "nothing exists at this path"),
     ):
         assert json.loads((await get(f"{base}{path}"))[2])["detail"] == detail
-
-
-async def test_while_the_database_is_away(start: Start) -> None:
-    """The process is alive and not ready."""
-    client = await start(operations__port=1, database__url=AWAY)
-    base = await open_port(client)
-
-    assert (await get(f"{base}/live"))[0] == 200
-    assert (await get(f"{base}/ready"))[0] == 503
-    assert (await get(f"{base}/metrics"))[0] == 200
 
 
 async def test_with_too_many_connections(start: Start) -> None:
