@@ -207,6 +207,21 @@ class Store(Generic[Item]):
             raise self._report_unwritten(self._create_query)
         return item
 
+    async def create_all(
+        self, items: Sequence[Mapping[str, object]], context: RequestContext
+    ) -> list[Item]:
+        """Create all items in one statement, or none; no two have the same unique value.
+
+        Raises `NoneWritten` or `RuleBroken`.
+        """
+        if any(fields.get(self._resource.unique) is not None for fields in items):
+            return [item for _, item in await self._put_all(items, context, replace=False)]
+        payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
+        created = await self.repeat(partial(self._fetch_created, payloads, [context]))
+        if len(created) < len(items):
+            raise self._report_unwritten(self._create_query)
+        return [created[position] for position in payloads]
+
     async def put(
         self,
         fields: Mapping[str, object],
@@ -222,14 +237,13 @@ class Store(Generic[Item]):
         return await self._submit(self._encode_put(key, fields, replace=replace), context)
 
     async def put_all(
-        self, items: Sequence[Mapping[str, object]], context: RequestContext, *, replace: bool
+        self, items: Sequence[Mapping[str, object]], context: RequestContext
     ) -> list[Written[Item]]:
         """Put all items in one statement, or none; no two have the same unique value.
 
-        Those without a unique value are created. Raises `NoneWritten` or `RuleBroken`.
+        Raises `NoneWritten` or `RuleBroken`.
         """
-        writes = [self._encode_put(key, each, replace=replace) for key, each in enumerate(items)]
-        return await self._write_all(writes, context)
+        return await self._put_all(items, context, replace=True)
 
     async def change(self, change: Change, context: RequestContext | None = None) -> Item:
         """Change or delete an item in one atomic statement, and return it.
@@ -269,6 +283,12 @@ class Store(Generic[Item]):
         rows = await self._reads.fetch(self._find_query, sent, waiting=waiting)
         items = [self._resource.make(row) for row in rows]
         return {getattr(item, unique): item for item in items}
+
+    async def _put_all(
+        self, items: Sequence[Mapping[str, object]], context: RequestContext, *, replace: bool
+    ) -> list[Written[Item]]:
+        writes = [self._encode_put(key, each, replace=replace) for key, each in enumerate(items)]
+        return await self._write_all(writes, context)
 
     def _encode_put(self, key: int, fields: Mapping[str, object], *, replace: bool) -> Write:
         payload = orjson.dumps({"number": key, "replace": replace, **fields})
@@ -337,13 +357,16 @@ class Store(Generic[Item]):
         return await self.get_several([row.key for row in rows], list_contexts(rows))
 
     async def _create(self, rows: Rows[Item]) -> dict[int, Item]:
-        query = self._create_query
         payloads = {row.key: row.payload for row in rows}
+        return await self._fetch_created(payloads, list_contexts(rows))
+
+    async def _fetch_created(
+        self, payloads: Mapping[int, bytes], waiting: Sequence[RequestContext]
+    ) -> dict[int, Item]:
+        """Return the items that were created, by position."""
+        query, sent = self._create_query, {self._resource.table: join_payloads(payloads.values())}
         created = await self._statements.fetch(
-            query,
-            {self._resource.table: join_payloads(payloads.values())},
-            max_affected=len(rows),
-            waiting=list_contexts(rows),
+            query, sent, max_affected=len(payloads), waiting=waiting
         )
         self._statements.require_sent(query, [row[1] for row in created], payloads)
         return {position: self._resource.make(row) for _, position, *row in created}

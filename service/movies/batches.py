@@ -243,7 +243,7 @@ class Batches:
         if is_lenient:
             return await _respond_to_each(request, movies, put_one)
         with _naming_entries():
-            puts = await self.store.put_all(movies, request[CONTEXT], replace=True)
+            puts = await self.store.put_all(movies, request[CONTEXT])
         return json_response({"results": [_put_result(*put) for put in puts]})
 
     async def update(self, request: web.Request) -> web.StreamResponse:

@@ -136,8 +136,7 @@ class IdempotentCreates:
         Raises `NoneWritten` or `RuleBroken`.
         """
         if key is None:
-            written = await self._store.put_all(movies, context, replace=False)
-            return [movie for _, movie in written], False
+            return await self._store.create_all(movies, context), False
         own_key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
         payload = orjson.dumps([{"position": n, **fields} for n, fields in enumerate(movies)])
         keyed = {"key": own_key, "fingerprint": fingerprint, "movies": payload.decode()}

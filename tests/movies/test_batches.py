@@ -168,7 +168,7 @@ async def test_a_batch_creates_all_movies_in_one_statement(start: Start, execute
     assert "Location" not in response.headers
     assert list(body) == ["movies"]
     assert titles(body["movies"]) == titles(sent)
-    assert [line["query"] for line in logged if "query" in line] == ["put_movies"]
+    assert [line["query"] for line in logged if "query" in line] == ["create_movies"]
     assert body["movies"][7] == (await (await client.get("/v1/movies/8")).json())["movie"]
     assert count(execute) == 100
 
@@ -357,7 +357,7 @@ async def test_a_trigger_that_drops_a_movie_is_an_error(client: Client, execute:
             status, _, _ = await post_batch(client, [MOANA, {**MOANA, "year": 2000}], **headers)
             assert status == 500
     failed = [line["query"] for line in logged if line["event"] == "statement failed"]
-    assert failed == ["put_movies", "create_batch_once"]
+    assert failed == ["create_movies", "create_batch_once"]
     assert execute("select * from idempotency_keys") == []
 
 
