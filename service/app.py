@@ -98,13 +98,6 @@ class Sources:
         )
 
 
-def choose_limits(config: Config) -> dict[str, int]:
-    """Return how many connections lists (with genres and the feed) and streams may use."""
-    max_open = config.database.max_open
-    streams = max(1, min(config.server.max_streams, max_open // 5))
-    return {LISTS: max(1, max_open * 3 // 10), STREAMS: streams}
-
-
 def create_app(
     config: Config, *, refuse_mistakes: bool = True, metrics_folder: Path | None = None
 ) -> web.Application:
@@ -120,7 +113,11 @@ def create_app(
     for url in (config.database.url, *config.database.replica_urls):
         check_tls(replace(config.database, url=url))
     server = replace(config.server, max_connections=choose_max_connections(config))
-    limits = choose_limits(config)
+    max_open = config.database.max_open
+    limits = {  # how many connections lists (with genres and the feed) and streams may use
+        LISTS: max(1, max_open * 3 // 10),
+        STREAMS: max(1, min(config.server.max_streams, max_open // 5)),
+    }
     pool = Pool(config.database, files.verify, metrics, limits)
     replicas = None
     if config.database.replica_urls:

@@ -79,7 +79,7 @@ class Connection(web.RequestHandler):
         else:
             mistake = _describe_mistake(exc, message)
             context.parser_error = mistake or HTTPStatus(status).phrase
-            error = BadRequest(mistake)
+            error = BadRequest(mistake and mistake[0].lower() + mistake[1:])
         response = problems.respond(request, error)
         response.force_close()
         return response

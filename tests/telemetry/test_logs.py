@@ -251,13 +251,14 @@ def test_dropped_lines_are_counted(environment: dict[str, str]) -> None:
         written: list[dict[str, Any]] = []
         while not written or written[-1]["event"] != "log lines dropped":
             written.append(json.loads(process.stdout.readline()))
-        process.communicate()
+        rest, _ = process.communicate()
 
     *first, report = written
     numbers = [event["number"] for event in first]
     assert numbers == sorted(numbers)
     assert 4096 <= len(first) < 4300  # MAX_LINES, and what a pipe holds
     assert report["lines"] == 5000 - len(first)
+    assert rest == b""
     assert process.returncode == 0
 
 

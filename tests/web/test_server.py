@@ -61,10 +61,13 @@ async def test_the_log_does_not_repeat_a_broken_line(
     """A header may have a password."""
     monkeypatch.setattr(web_protocol, "HttpRequestParser", parser)
 
-    await exchange(client, b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\0\r\n\r\n")
+    sent = b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\0\r\n\r\n"
+    _, _, body = await exchange(client, sent)
 
     out = capsys.readouterr().out
     assert f"error='{error}'" in out
+    detail = f"the request is not valid HTTP: {error[0].lower()}{error[1:]}"
+    assert json.loads(body)["detail"] == detail
     assert "secret" not in out
 
 
