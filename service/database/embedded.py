@@ -1,8 +1,13 @@
 """A private PostgreSQL for development, for when no database is configured.
 
 Commands share the server of a folder: the first one starts it, and the last one stops it
-(docs/decisions/0005-embedded-postgresql.md). PostgreSQL refuses to run as root, so root runs it as
-`postgres` or `nobody`; what that account cannot reach (below /root) is in /var/tmp instead.
+(docs/decisions/0005-embedded-postgresql.md). A command locks `start-stop` while it starts or stops
+the server, and shares the lock of `lock` while it uses it; only the last one gets that alone.
+PostgreSQL refuses to run as root, so root runs it as `postgres` or `nobody`; what that account
+cannot reach (below /root) is in /var/tmp instead.
+
+What must stay true: a server that a command uses is not stopped; no process is signalled because a
+pid file names it; no folder but our own changes its owner or mode.
 """
 
 import fcntl
@@ -57,8 +62,8 @@ def running(folder: Path, options: str = "") -> Iterator[str]:
     with ExitStack() as stack:
         try:
             home = make_folder(folder.resolve())
-            turn = stack.enter_context((home / "start-stop").open("a"))  # locked to start or stop
-            users = stack.enter_context((home / "lock").open("a"))  # each user shares its lock
+            turn = stack.enter_context((home / "start-stop").open("a"))
+            users = stack.enter_context((home / "lock").open("a"))
             fcntl.flock(turn, fcntl.LOCK_EX)
             fcntl.flock(users, fcntl.LOCK_SH)
             is_running = _is_running(home)

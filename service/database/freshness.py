@@ -116,7 +116,7 @@ class PolledServer:
 
     def __init__(self, settings: Database, queries: Mapping[str, Query]) -> None:
         self.name = name_server(settings.url)
-        self.failure: str | None = "it was not asked yet"  # why it is unknown where it is
+        self.failure = "it was not asked yet"  # why it is unknown where it is; "": it is known
         self._connector = Connector(settings)
         self._connection: Connection | None = None
         self._queries = queries
@@ -125,7 +125,7 @@ class PolledServer:
     def answers(self) -> bool:
         """Whether it answered, and has not ended the connection since, as at a stop or a crash."""
         is_open = self._connection is not None and not self._connection.closed
-        return self.failure is None and is_open
+        return is_open and not self.failure
 
     async def ask(self, name: str) -> Row | None:
         """Return the row that says where it is; None, and `failure`, if there is none."""
@@ -141,7 +141,7 @@ class PolledServer:
         except (psycopg2.Error, CatalogueError, OperatorError) as error:
             self.failure = describe_error(error)
         else:
-            self.failure = None if rows else NO_STANDBY
+            self.failure = "" if rows else NO_STANDBY
             return rows[0] if rows else None
         self.close()  # the address may lead to another server by now
         return None
