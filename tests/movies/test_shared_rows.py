@@ -53,6 +53,18 @@ def sharing(settings: Callable[..., Config]) -> Sharing:
     return settings().sharing
 
 
+async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -> None:
+    """PostgreSQL may return the rows of a statement in any order."""
+    joined = "join new as n on n.id = c.id"
+    catalogue = Store(MOVIES, make(f"{joined};", f"{joined} order by n.position desc;"), sharing)
+
+    movies = await asyncio.gather(
+        *(catalogue.create({**FIELDS, "title": title}) for title in ("a", "b", "c"))
+    )
+
+    assert [movie.title for movie in movies] == ["a", "b", "c"]
+
+
 async def test_a_create_is_on_disk_before_its_response(
     make: Make, sharing: Sharing, execute: Execute
 ) -> None:

@@ -159,6 +159,26 @@ def test_schema_sql_is_what_the_migrations_make(project: Project) -> None:
     assert schema_file.dump(project.url) == schema_file.FILE.read_text("utf-8")
 
 
+def test_old_string_syntax_of_a_database_changes_no_migration(project: Project) -> None:
+    """Neither what the files make nor the words that they compute for earlier movies."""
+    ((name,),) = project.query("select current_database()")
+    project.query(f"alter database {name} set standard_conforming_strings = off")
+    later = [file for file in OWN.glob("*.sql") if file.name > "20261125"]
+    for file in {*OWN.glob("*.sql")}.difference(later):
+        shutil.copy(file, project.folder)
+    project.up()
+    project.query(
+        "insert into movies (title, year, runtime, genres)"
+        " values ('Zz ' || repeat('x', 120), 2000, 10, '{drama}')"
+    )
+    for file in later:
+        shutil.copy(file, project.folder)
+    project.up()
+
+    words = "select search = movie_search(title, genres) from movies"
+    assert project.query(words) == [(True,)]
+
+
 def test_the_offline_script_makes_the_same_schema(project: Project) -> None:
     r"""In which psql tells what everything is for: `\d+ movies`, `\df+`, `\di+`."""
     psql(project, migrations.render_offline_sql(OWN))
