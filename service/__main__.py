@@ -21,7 +21,7 @@ from psycopg2.extensions import set_wait_callback
 
 from service import config as settings
 from service import serving
-from service.app import create_app
+from service.app import create_app, load_queries
 from service.clients.commands import clients, report
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
@@ -31,7 +31,6 @@ from service.database.transactions import wait_interruptibly
 from service.database.urls import hide_password
 from service.database.verification import explain_query, verify_queries
 from service.errors import OperatorError, Unavailable
-from service.expected import load_queries
 from service.movies import formats
 from service.movies.exporting import export_movies
 from service.movies.formats import open_source

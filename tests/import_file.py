@@ -4,8 +4,8 @@ from pathlib import Path
 
 from conftest import ROOT
 
+from service.app import EXPECTED
 from service.database import query_files
-from service.expected import EXPECTED
 from service.movies import formats
 from service.movies.formats import open_source
 from service.movies.importing import ImportResult, import_rows

@@ -18,14 +18,13 @@ from psycopg2.extensions import adapt
 from support import Execute, add_client, read_token_function
 
 from service import __version__, config
-from service.app import create_app
+from service.app import EXPECTED, create_app
 from service.changes.feed import PAGE_CHANGES
 from service.changes.handlers import MAX_CHANGES, MAX_WAIT_S
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.paging import EXACT_TOTAL
 from service.database.statements import DEFAULTS
-from service.expected import EXPECTED
 from service.movies import parameters, rules
 from service.movies.movie import COLUMNS, OUTPUT_FORMS
 from service.movies.parameters import PARAMETERS

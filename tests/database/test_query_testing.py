@@ -20,13 +20,13 @@ from support import (
 )
 
 from service import config
+from service.app import EXPECTED
 from service.config import Config
 from service.database import query_files, query_testing
 from service.database.migrations import runner as migrations
 from service.database.query import Query
 from service.database.query_testing import Call, Rows, Values, compare, run_tests
 from service.errors import Contended, FileError
-from service.expected import EXPECTED
 
 FIELDS = "select m.id, m.title, m.year, m.runtime"
 SWAPPED = "select m.id, m.title, m.runtime as year, m.year as runtime"

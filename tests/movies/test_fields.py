@@ -17,8 +17,8 @@ from conftest import ROOT, Client
 from import_file import import_file
 from support import Execute
 
+from service.app import EXPECTED
 from service.database import query_files
-from service.expected import EXPECTED
 from service.movies import exporting
 from service.movies.movie import COLUMN_TYPES, COLUMNS, FIELDS, Movie
 from service.movies.rules import MOVIE, OPTIONAL

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support import Execute, Patch, approve, hold
 
+from service.app import EXPECTED
 from service.config import Config
 from service.database import listing, paging, query_files
 from service.database.listing import Listing
@@ -14,7 +15,6 @@ from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
 from service.database.statements import Statements
 from service.errors import Contended, Unavailable
-from service.expected import EXPECTED
 from service.movies.filters import SORTS, Filter, Range
 from service.movies.movie import MOVIES, Movie
 
