@@ -13,9 +13,9 @@ from aiohttp import web
 from service import __version__, genres
 from service.changes import feed as changes_feed
 from service.changes import handlers as changes
-from service.changes.cursors import begin_copy
 from service.changes.feed import Feed
-from service.changes.handlers import Changes
+from service.changes.handlers import Changes, begin_copy
+from service.changes.waiting import Waiting
 from service.clients import clients, commands
 from service.clients.access import AccessControl
 from service.clients.clients import Clients
@@ -222,7 +222,7 @@ def _make_routes(
             Batches(store, creates, bodies, access, server.require_if_match),
             Restores(statements),
         ),
-        *changes.make_routes(Changes(feed, cycle) if feed else None),
+        *changes.make_routes(Changes(feed, Waiting(feed), cycle) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),
         *reference.make_routes(Reference(lambda: build_document(routes, access.anonymous))),
