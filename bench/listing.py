@@ -26,9 +26,8 @@ from bench.machine import describe_machine
 from bench.targets import SINGLE_PROCESS, start_target
 from drills.service import ROOT
 from service.database.paging import SortKey
-from service.movies.filters import SORTS, Filter
 from service.movies.movie import COLUMNS, Movie
-from service.movies.parameters import PARAMETERS
+from service.movies.parameters import PARAMETERS, SORTS, Filter
 from service.web import cursors
 
 SERVER_OPTIONS = "-c shared_buffers=1GB"  # a quarter of a small server's memory

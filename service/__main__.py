@@ -33,9 +33,9 @@ from service.database.verification import explain_query, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.movies import formats
 from service.movies.exporting import export_movies
-from service.movies.formats import open_source
 from service.movies.importing import import_rows
 from service.movies.movie import OUTPUT_FORMS
+from service.movies.rows import open_source
 from service.telemetry import logs
 
 

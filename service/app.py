@@ -38,7 +38,7 @@ from service.database.urls import check_tls
 from service.database.verification import verify_queries
 from service.errors import OperatorError, Unavailable
 from service.genres import GenreCounts, Genres
-from service.movies import exporting, filters, importing, keys, restoring, search_help
+from service.movies import exporting, importing, keys, parameters, restoring, search_help
 from service.movies import routes as movies
 from service.movies.batches import Batches
 from service.movies.handlers import Movies
@@ -70,10 +70,10 @@ EXPECTED = MOVIES.expect_queries() | {
         clients,
         commands,
         exporting,
-        filters,
         genres,
         importing,
         keys,
+        parameters,
         regular_clearing,
         replication,
         restoring,

@@ -15,8 +15,8 @@ from service.database import transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import CatalogueError, Failure, Invalid, Malformed, OperatorError
-from service.movies.formats import convert_write_errors, write_file
-from service.movies.rows import FileRow, read_record
+from service.movies.exporting import write_file
+from service.movies.rows import FileRow, convert_file_errors, read_record
 from service.web.fields import Values
 
 QUERIES: Mapping[str, Expected] = {
@@ -226,7 +226,7 @@ def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
             stream.write(line)
 
         yield add
-    with convert_write_errors(str(path)):
+    with convert_file_errors(str(path), "cannot be written"):
         if not stream and path.is_file():
             path.unlink()
 

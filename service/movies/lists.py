@@ -15,11 +15,10 @@ from service.database.cache import ResultCache
 from service.database.listing import Listing
 from service.database.paging import Page
 from service.database.store import Store
-from service.movies.filters import Filter
+from service.movies.exporting import BeginCopy, choose_form, stream_movies
 from service.movies.movie import Form, Movie, movie_json
-from service.movies.parameters import ListQuery, parse_list_query
+from service.movies.parameters import Filter, ListQuery, parse_list_query
 from service.movies.search_help import SearchHelp
-from service.movies.streams import BeginCopy, choose_form, stream_movies
 from service.web.contexts import CONTEXT
 from service.web.pages import EncodedPage, encode_page, make_link
 from service.web.responses import cacheable_response, make_content

@@ -9,14 +9,13 @@ from marshmallow.validate import Length
 from service.database.paging import EXACT_TOTAL, NUMBERED_ITEMS
 from service.errors import Invalid
 from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, Batches, Kind
+from service.movies.exporting import STREAMS
 from service.movies.handlers import Movies
 from service.movies.lists import LIST_UNITS, Lists
 from service.movies.movie import ENTITY_TAG
-from service.movies.parameters import PARAMETERS
+from service.movies.parameters import FACETS, PARAMETERS
 from service.movies.restoring import Restores
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
-from service.movies.search_help import FACETS
-from service.movies.streams import STREAMS
 from service.web.problems import example_json
 from service.web.reference.describe import (
     BIGINT,

@@ -1,7 +1,11 @@
 """The rows of a file, numbered by the line where each starts, and the rules for them."""
 
+import codecs
+import gzip
+import io
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
 from typing import BinaryIO, NamedTuple
@@ -9,9 +13,10 @@ from typing import BinaryIO, NamedTuple
 from marshmallow.validate import Range
 
 from service.database import MAX_INTEGER
-from service.errors import CatalogueError
+from service.errors import CatalogueError, OperatorError
 from service.movies.movie import READ_ONLY
 from service.movies.rules import MOVIE, MovieInput
+from service.text_files import START_BYTES, require_utf8
 from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
 from service.web.strict_json import MAX_BYTES
 
@@ -36,6 +41,42 @@ class BrokenFile(Exception):
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)
         self.line = line
+
+
+@contextmanager
+def open_source(path: str) -> Iterator[BinaryIO]:
+    """Yield the unpacked content of a file (`-`: stdin); detects gzip by its first bytes."""
+    with ExitStack() as files:
+        with convert_file_errors(path, "cannot be read"):
+            number = 0 if path == "-" else path
+            opened = files.enter_context(open(number, "rb", closefd=path != "-"))
+            # https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1
+            is_gzip = opened.peek().startswith(b"\x1f\x8b")
+            unpacked = files.enter_context(gzip.GzipFile(fileobj=opened)) if is_gzip else None
+            source = io.BufferedReader(unpacked) if unpacked else opened
+            start = source.peek(START_BYTES)
+            try:
+                require_utf8(start)
+            except ValueError as error:
+                raise OperatorError(f"{path}: {error}") from error
+            if start.startswith(codecs.BOM_UTF8):
+                source.read(len(codecs.BOM_UTF8))
+        yield source
+
+
+@contextmanager
+def convert_file_errors(name: str, problem: str) -> Iterator[None]:
+    """Raise an `OperatorError` if the file has this problem, such as `cannot be read`.
+
+    A pipe that nobody reads stays a `BrokenPipeError`.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:  # the last two are of gzip
+        reason = getattr(error, "strerror", None) or error
+        raise OperatorError(f"{name}: {problem}: {reason}") from error
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -11,10 +11,9 @@ from service.database.paging import EXACT_TOTAL, Counted
 from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Unavailable
-from service.movies.filters import EVERYTHING, NOTHING, Filter
 from service.movies.movie import COLUMN_TYPES, Movie
+from service.movies.parameters import EVERYTHING, FACETS, NOTHING, Filter
 
-FACETS = ("genres", "year", "runtime")
 QUERIES: Mapping[str, Expected] = {
     "suggest_movies": Expected(
         COLUMN_TYPES, [NOTHING], "listing movies: a search that finds nothing"

@@ -10,6 +10,7 @@ from conftest import Client
 from support import Execute
 
 from service.movies import search_help
+from service.movies.parameters import FACETS as NAMES
 
 WORDS, GENRES = ("red", "dark", "love"), ("Drama", "drama", "Comedy", "War", "x,y")
 RUNTIMES, YEARS = (1, 29, 30, 95, 119, 120, 2**31 - 1), (1888, 1989, 1990, 1999, 2000)
@@ -104,7 +105,7 @@ async def test_facets_are_those_of_a_model(client: Client, execute: Execute) -> 
                 name: [(each["value"], each["movies"]) for each in facet["values"]]
                 for name, facet in page["metadata"]["facets"].items()
             }
-            expected = {name: count(movies, wanted, name) for name in search_help.FACETS}
+            expected = {name: count(movies, wanted, name) for name in NAMES}
             assert found == expected, query
             total = sum(all(has(movie, *each) for each in wanted.items()) for movie in movies)
             assert page["metadata"]["total_records"] == total

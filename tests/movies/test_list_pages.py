@@ -15,8 +15,9 @@ from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
 from service.database.statements import Statements
 from service.errors import Contended, Unavailable
-from service.movies.filters import SORTS, Filter, Range
 from service.movies.movie import MOVIES, Movie
+from service.movies.parameters import SORTS, Filter
+from service.web.query_strings import Range
 
 EVERYTHING = Filter()
 HALF = Filter(year=Range(2000, 2000))

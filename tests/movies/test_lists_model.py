@@ -9,6 +9,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from support import Execute
 
 from service.database import listing, paging
-from service.movies.filters import SORTS
+from service.movies.parameters import SORTS, Filter
 
 EXACT_TOTAL, NUMBERED_ITEMS = 12, 25  # in place of 10,000 and more
 MAX_PAGES = 200  # no walk has so many
@@ -226,6 +227,11 @@ changes = st.lists(
     st.tuples(st.sampled_from(["create", "change", "delete"]), st.integers(1, 60), values),
     max_size=4,
 )
+
+
+def test_the_model_has_every_filter() -> None:
+    """A new filter needs values that hypothesis draws, and `is_match`."""
+    assert FILTERS.keys() == {field.name for field in fields(Filter)}
 
 
 def many(examples: int) -> Callable[[Any], Any]:
