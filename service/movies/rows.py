@@ -17,7 +17,7 @@ from service.errors import CatalogueError, OperatorError
 from service.movies.movie import READ_ONLY
 from service.movies.rules import MOVIE, MovieInput
 from service.text_files import START_BYTES, require_utf8
-from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
+from service.web.fields import MAX_DIGITS, JSONField, Values, load_fields
 from service.web.strict_json import MAX_BYTES
 
 TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
@@ -98,10 +98,6 @@ def read_record(row: Mapping[str, object]) -> Values:
     return load_fields(MOVIE if row.keys().isdisjoint(READ_ONLY) else RECORD, row)
 
 
-def _number(maximum: int) -> JSONField:
-    return JSONField(int, "an integer", Range(1, maximum, error="must be {min} to {max}"))
-
-
 def _parse_time(text: str) -> datetime:
     with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text)
@@ -110,24 +106,17 @@ def _parse_time(text: str) -> datetime:
     raise ValueError('must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
 
 
-def _time() -> JSONField:
-    return JSONField(str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_time)
-
-
-class ReadOnlyFields(JSONObject):
-    """What an export writes beside the fields that clients send."""
-
-    id = _number(10**MAX_DIGITS - 1)  # higher ids are left for new movies
-    version = _number(MAX_INTEGER)
-    created_at = _time()
-    updated_at = _time()
-    etag = JSONField(str, "a string", optional=True)  # of a stream; not used
-
-
-class Record(MovieInput, ReadOnlyFields):
-    """A movie as an export writes it."""
+class Record(MovieInput):
+    """A movie as an export writes it: with the fields that clients do not send."""
 
     read_only = ()
+    # Higher ids are left for new movies.
+    id = JSONField(int, "an integer", Range(1, 10**MAX_DIGITS - 1, error="must be {min} to {max}"))
+    version = JSONField(int, "an integer", Range(1, MAX_INTEGER, error="must be {min} to {max}"))
+    created_at = updated_at = JSONField(
+        str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_time
+    )
+    etag = JSONField(str, "a string", optional=True)  # of a stream; not used
 
 
 RECORD = Record()
