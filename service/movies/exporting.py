@@ -124,7 +124,7 @@ async def stream_movies(
     context.route = "/v1/movies (stream)"  # in logs and metrics: it takes longer than others
     if request.version < HttpVersion11:
         raise web.HTTPUpgradeRequired
-    query = parse_list_query(request, is_stream=True)
+    query = parse_list_query(request.rel_url.raw_query_string, is_stream=True)
     headers = {"Content-Type": form.media_type, "Vary": "Accept, Accept-Encoding"}
     response = web.StreamResponse(headers=headers)
     if begin_copy:  # before the list, to miss no change

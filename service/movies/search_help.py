@@ -61,13 +61,8 @@ class SearchHelp:
                 found[facet]["is_estimate"] = is_estimate
                 found[facet]["values"].append({"value": value, "movies": movies})
         for name, facet in found.items():
-            facet["values"].sort(key=_by_movies if name == "genres" else _by_start)
+            if name == "genres":
+                facet["values"].sort(key=lambda each: (-each["movies"], each["value"]))
+            else:  # ranges, by their start
+                facet["values"].sort(key=lambda each: int(each["value"].partition("..")[0]))
         return Counted._make(rows[0][:2]), found
-
-
-def _by_movies(value: Mapping[str, Any]) -> tuple[int, str]:
-    return -value["movies"], value["value"]
-
-
-def _by_start(value: Mapping[str, Any]) -> int:
-    return int(value["value"].partition("..")[0])
