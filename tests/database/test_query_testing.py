@@ -43,7 +43,7 @@ FOUND = {
     "create_movies": [
         ("nextval('movies_id_seq')", "1000000000 + n.position"),
         (CREATED, "select n.id, n.title, n.runtime, n.year, n.genres"),
-        ("n.genres, n.external_id\n  from", "n.genres[1:1], n.external_id\n  from"),
+        ("n.runtime, n.genres", "n.runtime, n.genres[1:1] as genres"),
         ("n.position,\n  c.id", "9 - n.position + 5 as position,\n  c.id"),
         ("pg_current_xact_id()::text::bigint", "txid_current() - 1"),
     ],
@@ -59,7 +59,7 @@ FOUND = {
         *(("<> all (c.other_than)", f"{sign} all (c.other_than)") for sign in ("<", ">")),
         ("f.updated_at) <= c.unm", "f.updated_at) < c.unm"),
         ("case when u.id is not null then true when not k.holds then false end", "true"),
-        ("u.external_id, u.version", "u.external_id, u.version - 1 as version"),
+        ("u.version, u.created_at", "u.version - 1 as version, u.created_at"),
         ("select n.title, n.year", "select n.title, m.year"),
         ("m.id = k.id\n    and k.holds", "m.id = k.id"),
     ],
@@ -101,7 +101,7 @@ FOUND = {
         ("limit coalesce(:at_most, 0)", "limit coalesce(:at_most, 0) + 9"),
     ],
     "count_movies": [
-        (":updated_at_to\n    )\n    limit", "null::timestamptz\n    )\n    limit"),
+        ("where movie_matches(\n      m, :title", "where movie_matches(\n      m, null"),
         ("    limit :most::bigint + 1", "    limit 3"),
     ],
     "sort_movies": [
