@@ -14,19 +14,16 @@ from math import inf
 from typing import Any, Protocol
 
 from drills.client import Connection, NoResponse, Response
+from service.movies.movie import COLUMNS
 
 RETRY_S = 0.1
 OK, CREATED = 200, 201
 NO_RESPONSE = 0  # in place of a status
-FIELDS = ("id", "title", "year", "runtime", "genres", "external_id", "version")
+FIELDS = tuple(name for name in COLUMNS if name not in ("created_at", "updated_at"))
 POSITION = "catalogue-position"
 Movie = dict[str, Any]
 
-SELECT = """
-select m.id, m.title, m.year, m.runtime || ' mins', m.genres, m.external_id, m.version
-from movies as m
-where m.title like %s || '%%'
-"""
+SELECT = f"select {', '.join(FIELDS)} from movies where title like %s"
 
 
 class Server(Protocol):
@@ -181,8 +178,10 @@ class Load:
         """Compare what was acknowledged with the database; return what is wrong."""
         rows = [
             dict(zip(FIELDS, row, strict=True))
-            for row in server.execute(database, SELECT, self.prefix)
+            for row in server.execute(database, SELECT, f"{self.prefix}%")
         ]
+        for row in rows:
+            row["runtime"] = f"{row['runtime']} mins"
         found = {row["id"]: row for row in rows}
         names = Counter(row["title"].partition("/")[0] for row in rows)
         wrong = [f"{name} exists {count} times" for name, count in names.items() if count > 1]

@@ -21,7 +21,7 @@ from psycopg2.extensions import set_wait_callback
 
 from service import config as settings
 from service import serving
-from service.app import create_app
+from service.app import create_app, load_queries
 from service.clients.commands import clients, report
 from service.config import Config, require_database_url
 from service.database.embedded import with_database
@@ -31,12 +31,11 @@ from service.database.transactions import wait_interruptibly
 from service.database.urls import hide_password
 from service.database.verification import verify_queries
 from service.errors import OperatorError, Unavailable
-from service.expected import load_queries
 from service.movies import formats
 from service.movies.exporting import export_movies
-from service.movies.formats import open_source
 from service.movies.importing import import_rows
 from service.movies.movie import OUTPUT_FORMS
+from service.movies.rows import open_source
 from service.telemetry import logs
 
 
@@ -70,7 +69,7 @@ class Commands(click.Group):
 @click.pass_context
 def main(ctx: click.Context, path: Path) -> None:
     """The movie catalogue."""
-    set_wait_callback(wait_interruptibly)
+    set_wait_callback(wait_interruptibly)  # Ctrl-C interrupts a wait for PostgreSQL
     ctx.call_on_close(partial(set_wait_callback, None))
     ctx.obj = settings.load(path, os.environ)
     logs.configure(ctx.obj.log)
@@ -88,7 +87,7 @@ def serve(config: Config, *, migrate: bool) -> None:
     with with_database(config) as ready:
         if migrate:
             _upgrade(ready)
-        set_wait_callback(None)
+        set_wait_callback(None)  # aiopg waits in the event loop
         serving.run(ready)
 
 
@@ -290,15 +289,14 @@ def explain(
 @click.pass_obj
 def import_(  # noqa: PLR0913 - its options
     config: Config,
+    /,
     file: str,
+    *,
     kind: str | None,
     columns: tuple[tuple[str, str], ...],
     where: tuple[tuple[str, str], ...],
-    *,
-    allow_rejects: bool,
     rejects_path: Path | None,
-    update: bool,
-    dry_run: bool,
+    **options: bool,
 ) -> None:
     """Import the movies in FILE (- for stdin): NDJSON, JSON, CSV or IMDb's title.basics.tsv.
 
@@ -312,11 +310,10 @@ def import_(  # noqa: PLR0913 - its options
     loaded = load_queries(config)
     with _stop_on_signals(), open_source(file) as stream, with_database(config) as ready:
         rows = formats.read_rows(name, stream, form, dict(columns), where)
-        options = {"update": update, "allow_rejects": allow_rejects, "dry_run": dry_run}
         result = import_rows(ready.database.url, loaded, rows, rejects, report=report, **options)
         report(result.summary(rejects, **options))
-        if result.rejected and not allow_rejects:
-            verb = "would be" if dry_run else "was"
+        if result.rejected and not options["allow_rejects"]:
+            verb = "would be" if options["dry_run"] else "was"
             raise OperatorError(f"nothing {verb} imported: fix these rows, or pass --allow-rejects")
 
 

@@ -12,18 +12,25 @@ import structlog
 from aiohttp import web
 
 from service import __version__, genres
+from service.changes import feed as changes_feed
 from service.changes import handlers as changes
-from service.changes.cursors import begin_copy
 from service.changes.feed import Feed
-from service.changes.handlers import Changes
+from service.changes.handlers import Changes, begin_copy
+from service.changes.waiting import Waiting
+from service.clients import clients, commands
 from service.clients.access import AccessControl
 from service.clients.clients import Clients
 from service.clients.limits import Limits
 from service.config import Config, Operations
+from service.database import cache as result_cache
+from service.database import clearing as regular_clearing
+from service.database import query_files, verification
+from service.database import replicas as replication
 from service.database.cache import ResultCache
 from service.database.clearing import Clearing
 from service.database.listing import Listing
 from service.database.pool import Pool
+from service.database.query import Query
 from service.database.replicas import Reads, Replicas
 from service.database.statements import Statements
 from service.database.store import Store
@@ -31,8 +38,8 @@ from service.database.streaming import Streams
 from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
-from service.expected import load_queries
 from service.genres import GenreCounts, Genres
+from service.movies import exporting, importing, keys, parameters, restoring, search_help
 from service.movies import routes as movies
 from service.movies.batches import Batches
 from service.movies.handlers import Movies
@@ -56,12 +63,38 @@ from service.web.server import OPERATIONS_APP, choose_max_connections
 
 log = structlog.get_logger()
 
+# Every query that the service expects in queries/*.sql.
+EXPECTED = MOVIES.expect_queries() | {
+    name: query
+    for module in (
+        changes_feed,
+        clients,
+        commands,
+        exporting,
+        genres,
+        importing,
+        keys,
+        parameters,
+        regular_clearing,
+        replication,
+        restoring,
+        result_cache,
+        search_help,
+        verification,
+    )
+    for name, query in module.QUERIES.items()
+}
 VERIFY_RETRY_S = 1.0  # between attempts to verify the database
 CLOSE_TIMEOUT_S = 2.0  # for statements in flight when the process stops
 MAX_OPERATORS_CONNECTIONS = 32
 LISTS, STREAMS = "lists", "streams"  # limits of the pool
 POOL = web.AppKey("pool", Pool)
 RELOAD_QUERIES = web.AppKey[Callable[[], None]]("reload_queries")
+
+
+def load_queries(config: Config) -> dict[str, Query]:
+    """Load queries/*.sql and compare it with what the service expects."""
+    return query_files.load(config.queries, EXPECTED)
 
 
 @dataclass(frozen=True)
@@ -188,7 +221,7 @@ def _make_routes(
             Batches(store, creates, bodies, access, server.require_if_match),
             Restores(store, statements),
         ),
-        *changes.make_routes(Changes(feed, cycle) if feed else None),
+        *changes.make_routes(Changes(feed, Waiting(feed), cycle) if feed else None),
         *genres.make_routes(Genres(GenreCounts(slow, max_lag), server.cache_seconds)),
         *health_routes.make_routes(health),
         *reference.make_routes(Reference(lambda: build_document(routes, access.anonymous))),

@@ -261,16 +261,12 @@ class Config:
 
 NO_SECTIONS = ("root", "sources")
 SECTIONS = {name: kind for name, kind in get_type_hints(Config).items() if name not in NO_SECTIONS}
-SETTINGS: dict[str, kinds.Field[Any]] = {
-    f"{section}.{key.name}": key.metadata["kind"]
-    for section, kind in SECTIONS.items()
-    for key in fields(kind)
-}
-SECRETS = {
-    f"{name}.{key.name}" for name, kind in SECTIONS.items() for key in fields(kind) if not key.repr
-}
+# The name of a setting is like "server.port".
+KEYS = {f"{section}.{key.name}": key for section, kind in SECTIONS.items() for key in fields(kind)}
+SETTINGS: dict[str, kinds.Field[Any]] = {name: key.metadata["kind"] for name, key in KEYS.items()}
+SECRETS = {name for name, key in KEYS.items() if not key.repr}
 OWN_NAMES = {f"CATALOGUE_{name.replace('.', '_').upper()}": name for name in SETTINGS}
-VARIABLES = {  # the last one wins
+VARIABLES = {  # the setting of each; the last one that is set wins
     f"{variable}{suffix}": name
     for variable, name in (PLATFORM_NAMES | OWN_NAMES).items()
     for suffix in (("", "_FILE") if name in SECRETS else ("",))
@@ -281,23 +277,14 @@ show_name = partial(re.sub, r"^(.*?)\.", r"[\1] ")  # [server] port
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
     """Read config.toml at `path`, overridden by `environ`; raises `OperatorError`."""
-    try:
-        given = tomllib.loads(decode(path.read_bytes()))
-    except OSError as error:
-        raise OperatorError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:  # TOMLDecodeError is one
-        raise OperatorError(f"{path}: not TOML: {error}") from error
+    values = _read_file(path)
     # Platforms set empty ones.
     environ = {name: text for name, text in environ.items() if text.strip()}
-    values: dict[str, Any] = {}
-    for section, keys in given.items():
-        if isinstance(keys, dict) and (keys or section in SECTIONS):
-            values |= {f"{section}.{key}": value for key, value in keys.items()}
-        else:
-            values[section] = keys
     texts, mistakes = _read_secrets(environ)
     sources = {name: variable for variable, name in VARIABLES.items() if variable in texts}
+    # A variable that is no setting is refused, like a key of the file that is none.
     sources |= {name: name for name in environ.keys() - VARIABLES.keys() if OWN_NAME.match(name)}
+    given_by = dict.fromkeys(values, str(path)) | sources
     values |= {name: texts[variable] for name, variable in sources.items()}
     try:
         loaded = Schema.from_dict(SETTINGS)().load(values)  # nested: names have dots
@@ -310,28 +297,45 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     if mistakes:
         raise OperatorError("\n".join(sorted(mistakes)))
     sections = {name: kind(**loaded.get(name, {})) for name, kind in SECTIONS.items()}
-    given_by = dict.fromkeys(values, str(path)) | sources
     config = Config(root=path.parent.resolve(), **sections, sources=given_by)
-    hosts = {config.operations.host, config.server.host}
-    is_same_host = len(hosts) == 1 or hosts & EVERY_ADDRESS
-    if config.operations.port and config.operations.port == config.server.port and is_same_host:
-        raise OperatorError("[operations] port: must differ from [server] port on this host")
-    _require_nested(config)
+    _check_together(config)
     return config
 
 
-def _require_nested(config: Config) -> None:
-    """Raise `OperatorError` if a part of a request may take longer than all of it."""
-    database, whole = config.database, config.server.request_timeout
-    for name, seconds in {
-        "[server] body_timeout": config.server.body_timeout,
-        "[database] acquire_timeout + statement_timeout": (
-            database.acquire_timeout + database.statement_timeout
-        ),
-    }.items():
-        if seconds > whole:
-            what = f"{name} is {seconds:g} seconds: expected at most [server] request_timeout"
-            raise OperatorError(f"{what}, {whole:g} seconds")
+def _read_file(path: Path) -> dict[str, Any]:
+    """Return the values of config.toml by the names of their settings."""
+    try:
+        given = tomllib.loads(decode(path.read_bytes()))
+    except OSError as error:
+        raise OperatorError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # TOMLDecodeError is one
+        raise OperatorError(f"{path}: not TOML: {error}") from error
+    values: dict[str, Any] = {}
+    for section, keys in given.items():
+        if isinstance(keys, dict) and (keys or section in SECTIONS):
+            values |= {f"{section}.{key}": value for key, value in keys.items()}
+        else:
+            values[section] = keys
+    return values
+
+
+def _check_together(config: Config) -> None:
+    """Raise `OperatorError` if settings contradict each other."""
+    server, database, operations = config.server, config.database, config.operations
+    hosts = {operations.host, server.host}
+    is_same_host = len(hosts) == 1 or hosts & EVERY_ADDRESS
+    if operations.port and operations.port == server.port and is_same_host:
+        raise OperatorError("[operations] port: must differ from [server] port on this host")
+    statement_s = database.acquire_timeout + database.statement_timeout
+    for name, seconds in (
+        ("[server] body_timeout", server.body_timeout),
+        ("[database] acquire_timeout + statement_timeout", statement_s),
+    ):
+        if seconds > server.request_timeout:
+            raise OperatorError(
+                f"{name} is {seconds:g} seconds: expected at most [server] request_timeout,"
+                f" {server.request_timeout:g} seconds"
+            )
 
 
 def _read_secrets(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

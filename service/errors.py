@@ -45,7 +45,7 @@ class Malformed(CatalogueError):
     """
 
     problem = Problem("malformed-body", "Malformed request body", 400)
-    detail = 'unknown field "titel"; a movie has title, year, runtime, genres, external_id'
+    detail = '"year" must be an integer, found a string'
 
     def __init__(self, mistake: str, failures: Sequence[Failure] = ()) -> None:
         more = " (see errors for more mistakes)" if len(failures) > 1 else ""

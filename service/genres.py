@@ -6,6 +6,7 @@ took, at least 1 s: it spends at most 1 % of its time on counting.
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -130,23 +131,23 @@ LIST_GENRES = Operation(
 )
 
 
+@dataclass(frozen=True)
 class Genres:
     """The handlers of /v1/genres."""
 
-    def __init__(self, genres: GenreCounts, cache_seconds: int) -> None:
-        self._genres = genres
-        self._cache_seconds = cache_seconds
+    genres: GenreCounts
+    cache_seconds: int
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """200, every genre with its number of movies, and the time of the count."""
         reject_query_string(request)
-        counts = await self._genres.get(request[CONTEXT])
+        counts = await self.genres.get(request[CONTEXT])
         payload = {
             "genres": [{"genre": genre, "movies": movies} for genre, movies in counts.genres],
             "metadata": {"total_records": counts.total, "as_of": counts.as_of},
         }
         content = make_content(encode_json(payload))
-        return cacheable_response(request, content, cache_seconds=self._cache_seconds)
+        return cacheable_response(request, content, cache_seconds=self.cache_seconds)
 
 
 def make_routes(genres: Genres) -> list[Route]:

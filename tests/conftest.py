@@ -40,14 +40,13 @@ from support import FAST, RUN_FOLDER, SESSION_OPTIONS, approve, make_folder, sto
 from yarl import URL
 
 from service import config
-from service.app import POOL, create_app
+from service.app import EXPECTED, POOL, create_app
 from service.config import Config
 from service.database import embedded, query_files
 from service.database.migrations import runner as migrations
 from service.database.pool import Pool
 from service.database.query import Expected, Query
 from service.database.statements import Statements
-from service.expected import EXPECTED
 from service.web.server import Runner
 
 ROOT = Path(__file__).parent.parent

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from conftest import ROOT
 
+from service.app import EXPECTED
 from service.database import query_files
-from service.expected import EXPECTED
 from service.movies import formats
-from service.movies.formats import open_source
 from service.movies.importing import ImportResult, import_rows
+from service.movies.rows import open_source
 
 
 def import_file(url: str, path: Path, rejects: Path, **options: bool) -> ImportResult:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from service.movies.rules import MOVIE
+
 GOOD: dict[str, Any] = {
     "title": "Moana",
     "year": 2016,
@@ -94,11 +96,20 @@ TYPES = {
     "title": ("1", "1.5", "true", "false", "[]", "{}", '["Moana"]', '{"a":1}', "-0", "[[]]"),
     "year": ('"2016"', '"MMXVI"', '""', "true", "false", "[]", "{}", "[2016]", '{"a":1}', "2016.0"),
     "runtime": ("107", "107.0", "true", "false", "[]", "{}", '["107 mins"]', '{"mins":107}', "0"),
-    "external_id": ("1", "1.5", "true", "[]", "{}", '["a:1"]'),
     "genres": (
         *('"drama"', '"[]"', '""', "1", "true", "{}", '{"0":"a"}', "[1]", "[null]", "[true]"),
         *('["a", 1]', '["a", null]', '["a", []]', '["a", {}]', "[[]]", '[["a"]]', "[1.5]"),
     ),
+}
+OF_OTHER_TYPES = {
+    "string": ("1", "1.5", "true", "[]", "{}", '["a:1"]'),
+    "integer": ('"1"', "1.5", "true", "[]", "{}", "[1]", "1.0"),
+    "array": ('"a"', "1", "true", "{}"),
+}
+TYPES |= {
+    name: OF_OTHER_TYPES[field.metadata["type"]]
+    for name, field in MOVIE.fields.items()
+    if name not in TYPES
 }
 RUNTIMES = [
     *("", " ", "107", "107mins", "107  mins", " 107 mins", "107 mins ", "107 min", "107 minutes"),

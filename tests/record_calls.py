@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 
 from service import config as settings
+from service.app import load_queries
 from service.clients.commands import report
 from service.database.embedded import running
 from service.database.migrations import runner as migrations
 from service.database.query import Query
 from service.database.query_files import read_sql_file
 from service.database.query_testing import CALLS, Call, Rows, Values, run_tests
-from service.expected import load_queries
 from service.telemetry import logs
 
 KINDS = {"id": "id", "owner": "id", "movie_id": "id", "change": "change", "last_id": "change"}

@@ -182,6 +182,7 @@ async def begin(between: Between) -> AsyncIterator[Callable[..., Any]]:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
+            limit=2**20,  # bytes of a line, which may have all movies
         )
         processes.append(process)
         return process

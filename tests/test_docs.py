@@ -18,18 +18,17 @@ from psycopg2.extensions import adapt
 from support import Execute, add_client, read_token_function
 
 from service import __version__, config
-from service.app import create_app
+from service.app import EXPECTED, create_app
 from service.changes.feed import PAGE_CHANGES
 from service.changes.handlers import MAX_CHANGES, MAX_WAIT_S
 from service.config import PLATFORM_NAMES, SECTIONS, Config
 from service.database import query_files
 from service.database.listing import EXACT_TOTAL
 from service.database.statements import DEFAULTS
-from service.expected import EXPECTED
-from service.movies import parameters, rules
+from service.movies import rules
 from service.movies.movie import COLUMNS, OUTPUT_FORMS
 from service.movies.parameters import PARAMETERS
-from service.web import pages
+from service.web import pages, query_strings
 from service.web.problems import find_problems
 
 DOCUMENTS = sorted(
@@ -225,17 +224,16 @@ def test_operators_read_of_every_variable_of_platforms() -> None:
     assert [name for name in PLATFORM_NAMES if f"`{name}`" not in text] == []
 
 
-def test_the_readme_lists_every_route(settings: Callable[..., Config]) -> None:
-    """The table has every method and path, except HEAD and the files of the reference page."""
-    app = create_app(settings())
-    routes = {
-        (route.method, route.resource.canonical)
-        for route in app.router.routes()
-        if route.resource and route.method != "HEAD"
-    }
-    listed = re.findall(r"^\| `([A-Z]+) (/\S*)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_clients_read_of_every_path(settings: Callable[..., Config]) -> None:
+    """docs/clients/contract.md names each one, except health checks and the reference itself."""
+    others = re.compile("/v1/(docs|healthcheck|openapi)|/v1$|/$")
+    resources = create_app(settings()).router.resources()
+    paths = {path for each in resources if not others.match(path := each.canonical)}
+    text = CONTRACT.read_text()
 
-    assert sorted(listed) == sorted(routes - {("GET", "/v1/docs/{file}")})
+    assert paths
+    named = r"`([A-Z]+ )?%s[?`]"
+    assert [path for path in paths if not re.search(named % re.escape(path), text)] == []
 
 
 def test_clients_read_of_every_problem() -> None:
@@ -266,7 +264,7 @@ def test_clients_read_the_limits_and_defaults_of_parameters() -> None:
     assert f"up to {pages.MAX_PAGE_SIZE} ids" in row["id"]
     assert f"up to {rules.MAX_GENRES}," in row["genres"]
     assert f"up to {rules.MAX_GENRES}," in row["genres_any"]
-    assert f"or up to {parameters.MAX_RANGES} of these" in text
+    assert f"or up to {query_strings.MAX_RANGES} of these" in text
     page_size = f"0 to {pages.MAX_PAGE_SIZE}; {pages.DEFAULT_PAGE_SIZE} by default"
     assert row["page_size"].startswith(page_size)
     assert f"at most {EXACT_TOTAL:,} movies match" in row["page"]

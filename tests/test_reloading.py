@@ -20,13 +20,13 @@ from processes import GUNICORN, SERVE, find_processes, find_workers, get, servin
 from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, until, wait_until
 
+from service.app import load_queries
 from service.config import Config
 from service.database import query_files, verification
 from service.database.query import Query
 from service.database.statements import Statements
 from service.database.verification import QueryRegistry
 from service.errors import Unavailable
-from service.expected import load_queries
 
 # One that the reader of the files finds, and one that PostgreSQL finds.
 MISTAKES = [

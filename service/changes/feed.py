@@ -4,13 +4,11 @@ docs/decisions/0018-feed-of-changes.md.
 """
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
-from operator import attrgetter, itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from service.context import RequestContext
 from service.database.query import Expected
@@ -18,32 +16,37 @@ from service.database.statements import Statements
 from service.errors import CatalogueError, Problem, Refusal, Unavailable
 from service.movies.movie import COLUMN_TYPES, Movie, parse_movie
 
+
+class ChangeRow(NamedTuple):
+    """The first columns of `get_changes`, which queries/changes.sql explains; a movie follows.
+
+    From `transaction` on, they are null in the one row that tells of no changes.
+    """
+
+    feed: str
+    as_of: datetime
+    next_transaction: str
+    is_expired: bool
+    is_last: bool
+    transaction: str
+    change: int  # its id
+    kind: str  # created, updated or deleted
+    movie_id: int
+    change_version: int  # after the change, or the last one
+    changed_at: datetime
+    deleted_movie: str
+
+
 QUERIES: Mapping[str, Expected] = {
     "get_changes": Expected(
-        {
-            "feed": str,
-            "as_of": datetime,
-            "next_transaction": str,
-            "is_expired": bool,
-            "is_last": bool,
-            "transaction": str,
-            "change": int,
-            "kind": str,
-            "movie_id": int,
-            "change_version": int,
-            "changed_at": datetime,
-            "deleted_movie": str,
-            **COLUMN_TYPES,
-        },
+        {**get_type_hints(ChangeRow), **COLUMN_TYPES},
         [{"after": None, "after_id": None, "size": 1}],
         "GET the changes, and lists of all movies",
     ),
 }
-
+FIRST_OF_MOVIE = len(ChangeRow._fields)  # of its columns
 PAGE_CHANGES = 100
-POLL_S = 0.2  # while requests wait for changes
 END_S = 5.0  # for which the end of the feed is remembered, if it is on; replicas then show it
-MAX_WAITING = 1000  # requests; further ones are refused
 
 
 class CursorExpired(CatalogueError):
@@ -60,15 +63,13 @@ class FeedCursor(NamedTuple):
     transaction: int
     change: int
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The place within its feed."""
+        return self.transaction, self.change
+
 
 END = FeedCursor("", 2**64 - 1, 0)  # after every change
-
-
-class FeedEnd(NamedTuple):
-    """The end of the feed, and a transaction that a list must show to begin there."""
-
-    cursor: FeedCursor | None  # None if the feed is off, or cannot be read
-    min_transaction: int
 
 
 class Change(NamedTuple):
@@ -78,10 +79,7 @@ class Change(NamedTuple):
     """
 
     cursor: FeedCursor  # after it
-    kind: str  # created, updated or deleted
-    movie_id: int
-    version: int  # after the change, or the last one
-    changed_at: datetime
+    row: ChangeRow
     deleted_movie: Movie | None
     movie: Movie | None
 
@@ -93,6 +91,7 @@ class ChangePage:
     changes: Sequence[Change]
     next: FeedCursor
     as_of: datetime  # every change that was committed before is in the feed
+    is_expired: bool = False  # changes between the cursor that was sent and these may be missing
 
 
 class Feed:
@@ -108,8 +107,6 @@ class Feed:
         self._has_replicas = has_replicas
         self._end: FeedCursor | None = None  # as of `_end_read_at`, by the loop's clock
         self._end_read_at = -inf
-        self._waiting: dict[asyncio.Future[ChangePage], FeedCursor] = {}
-        self._asking: asyncio.Task[None] | None = None
 
     async def fetch(
         self, after: FeedCursor | None, context: RequestContext, limit: int = PAGE_CHANGES
@@ -119,111 +116,72 @@ class Feed:
         `context`: of the request, for logs. Raises `CursorExpired` if the cursor is of another
         feed, or if changes after it may be missing.
         """
-        page, is_expired = await self._read(after, [context], limit)
-        if after and (is_expired or after.feed != page.next.feed):
+        page = await self.read(after, [context], limit)
+        if after and (page.is_expired or after.feed != page.next.feed):
             raise CursorExpired
         return page
 
-    async def find_end(self, context: RequestContext) -> FeedEnd:
-        """Return a cursor before every change that a list now lacks.
+    async def find_end(self, context: RequestContext) -> FeedCursor | None:
+        """Return a cursor before every change that a list now lacks; None if the feed is off.
 
-        It is up to `END_S` old: an older cursor only makes the client read some changes again.
+        It is up to `END_S` old: an older cursor only makes the client read some changes again. From
+        now on, the reads of the request show every transaction that is before the cursor.
         """
         now = asyncio.get_running_loop().time()
         if not self._end or now >= self._end_read_at + END_S:
             try:
-                page, _ = await self._read(END, [context])
-            except Unavailable as error:
-                # While the primary is away, replicas serve lists without a cursor.
-                if error.refusal is not Refusal.FEED_OFF and not self._has_replicas:
+                self._end, self._end_read_at = await self.read_end([context]), now
+            except Unavailable:
+                # While the primary is away, replicas serve lists: with an older cursor.
+                if not (self._end and self._has_replicas):
                     raise
-                return FeedEnd(None, min_transaction=0)
-            self._end, self._end_read_at = page.next, now
-        # The cursor is before its transaction: the list must show those before.
-        return FeedEnd(self._end, self._end.transaction - 1)
+        if self._end:
+            context.require(self._end.transaction - 1)
+        return self._end
 
-    async def wait(self, after: FeedCursor, seconds: float) -> ChangePage | None:
-        """Wait until there are changes after the cursor; None if there are none in so many seconds.
-
-        One statement, `POLL_S` after the last one, asks for all requests that wait.
-        """
-        if len(self._waiting) >= MAX_WAITING:
-            raise Unavailable("too many requests wait for changes", Refusal.QUEUE_FULL)
-        news = asyncio.get_running_loop().create_future()
-        self._waiting[news] = after
-        self._asking = self._asking or asyncio.create_task(self._ask_for_all())
+    async def read_end(self, waiting: Sequence[RequestContext] = ()) -> FeedCursor | None:
+        """Return the cursor after all changes that can be read now; None if the feed is off."""
         try:
-            await asyncio.wait([news], timeout=seconds)
-        finally:
-            del self._waiting[news]
-        return news.result() if news.done() else None
+            return (await self.read(END, waiting)).next
+        except Unavailable as error:
+            if error.refusal is Refusal.FEED_OFF:
+                return None
+            raise
 
-    async def _ask_for_all(self) -> None:
-        try:
-            while self._waiting:
-                lowest = min(self._waiting.values(), key=itemgetter(1, 2))
-                try:
-                    page, _ = await self._read(lowest)
-                except Exception as error:  # noqa: BLE001 - each request gets it
-                    self._return(error, lowest)
-                else:
-                    self._return(page, lowest)
-                await asyncio.sleep(POLL_S)
-        finally:
-            self._asking = None
-
-    def _return(self, found: ChangePage | Exception, lowest: FeedCursor) -> None:
-        """Return to each request that waits the changes after its cursor, if there are any.
-
-        The changes after `lowest` were read: a request that came meanwhile with a cursor
-        before it waits for the next ones. Requests with the same changes get the same page, which
-        is then encoded once: 1,000 copies could have 600 MB.
-        """
-        pages: dict[int, ChangePage] = {}  # by the first of their changes
-        for news, after in self._waiting.items():
-            if news.done() or after[1:] < lowest[1:]:
-                continue
-            if isinstance(found, Exception):
-                news.set_exception(found)
-            elif after.feed != found.next.feed:
-                news.set_exception(CursorExpired())
-            else:
-                start = bisect_right(found.changes, after, key=attrgetter("cursor"))
-                if changes := found.changes[start:]:
-                    page = ChangePage(changes, found.next, found.as_of)
-                    news.set_result(pages.setdefault(start, page))
-
-    async def _read(
+    async def read(
         self,
         after: FeedCursor | None,
         waiting: Sequence[RequestContext] = (),
         limit: int = PAGE_CHANGES,
-    ) -> tuple[ChangePage, bool]:
-        """Return changes, and whether some after the cursor may be missing."""
-        rows = await self._statements.fetch(
-            "get_changes",
-            {
-                "after": str(after.transaction) if after else None,
-                "after_id": after.change if after else None,
-                "size": limit,
-            },
-            waiting=waiting,
-        )
+    ) -> ChangePage:
+        """Return changes after the place of the cursor, whatever its feed is.
+
+        `waiting`: the requests that wait for it, for logs.
+        """
+        sent = {
+            "after": str(after.transaction) if after else None,
+            "after_id": after.change if after else None,
+            "size": limit,
+        }
+        rows = await self._statements.fetch("get_changes", sent, waiting=waiting)
         if not rows:
             raise Unavailable("the feed is off in the database: run migrate", Refusal.FEED_OFF)
-        feed, as_of, end, is_expired, is_last, *_ = rows[-1]
-        changes = list[Change]()
-        for _, _, _, _, _, transaction, number, *fields in rows:
-            if number is None:  # the only row: there are no changes
-                break
-            cursor = FeedCursor(feed, int(transaction), number)
-            deleted = parse_movie(fields[4]) if fields[4] else None
-            movie = Movie._make(fields[5:]) if fields[5] is not None else None
-            changes.append(Change._make([cursor, *fields[:4], deleted, movie]))
-        if is_last:
-            cursor = FeedCursor(feed, int(end), 0)
+        last = ChangeRow._make(rows[-1][:FIRST_OF_MOVIE])
+        changes = [_make_change(row) for row in rows] if last.kind else []
+        if last.is_last:
+            end = FeedCursor(last.feed, int(last.next_transaction), 0)
         elif changes:  # not its end: the query may have returned fewer than it was asked for
-            cursor = changes[-1].cursor
+            end = changes[-1].cursor
         else:
             raise self._statements.report("get_changes", "it returned none of the next changes")
-        return ChangePage(changes, cursor, as_of), is_expired
+        return ChangePage(changes, end, last.as_of, last.is_expired)
+
+
+def _make_change(row: Sequence[Any]) -> Change:
+    change, movie = ChangeRow._make(row[:FIRST_OF_MOVIE]), row[FIRST_OF_MOVIE:]
+    return Change(
+        FeedCursor(change.feed, int(change.transaction), change.change),
+        change,
+        parse_movie(change.deleted_movie) if change.deleted_movie else None,
+        Movie._make(movie) if movie[0] is not None else None,
+    )

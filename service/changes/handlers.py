@@ -4,12 +4,15 @@ import asyncio
 from dataclasses import dataclass
 from functools import lru_cache
 
+import orjson
 from aiohttp import web
 from marshmallow import Schema
 from marshmallow.fields import List, Nested
 
-from service.changes.cursors import decode_change, encode_change
-from service.changes.feed import PAGE_CHANGES, Change, ChangePage, Feed
+from service.changes.feed import PAGE_CHANGES, Change, ChangePage, Feed, FeedCursor
+from service.changes.waiting import Waiting
+from service.context import RequestContext
+from service.database import MAX_BIGINT
 from service.errors import CatalogueError, NotFound
 from service.movies.movie import movie_json
 from service.movies.rules import MovieOutput
@@ -25,14 +28,32 @@ from service.web.describe import (
     time_field,
 )
 from service.web.middleware import RequestCycle
+from service.web.pages import seal, unseal
 from service.web.query_strings import QueryParameter, list_parameters, number_parameter, parse_query
 from service.web.responses import JSON_HEADERS, Content, LargeResponse, encode_json
 from service.web.route import Operation, Route, Scope
 
 PATH = "/v1/changes"
+CHANGES_CURSOR = "Changes-Cursor"  # the header with which a list says where the feed goes on
 MAX_WAIT_S = 20  # less than the 30 s after which platforms give up
 MAX_CHANGES = 1000  # in a response
 STOP_CHECK_S = 1.0  # a stop, or a client that is gone, is noticed after this time
+
+
+def encode_change(cursor: FeedCursor) -> str:
+    """Return the cursor as clients get it."""
+    return seal(orjson.dumps([*cursor]))
+
+
+def decode_change(text: str) -> FeedCursor:
+    """Return the cursor of a client; `ValueError` if it is damaged, or of a list."""
+    content = orjson.loads(unseal(text))
+    if not isinstance(content, list) or [type(part) for part in content] != [str, int, int]:
+        raise ValueError("not a cursor of the feed")
+    cursor = FeedCursor._make(content)
+    if cursor.transaction < 0 or not 0 <= cursor.change <= MAX_BIGINT:
+        raise ValueError("out of range")
+    return cursor
 
 
 class ChangesQuery(Schema):
@@ -94,6 +115,7 @@ class Changes:
     """The handler of /v1/changes."""
 
     feed: Feed
+    waiting: Waiting
     cycle: RequestCycle
 
     async def list(self, request: web.Request) -> web.StreamResponse:
@@ -108,11 +130,20 @@ class Changes:
         while not page.changes and (left := end - loop.time()) > 0 and not self.cycle.is_draining:
             if request.transport is None:  # nobody waits: make room for others
                 raise ClientGone
-            news = await self.feed.wait(page.next, min(left, STOP_CHECK_S))
+            news = await self.waiting.wait(page.next, min(left, STOP_CHECK_S))
             if news and len(news.changes) > limit:  # the page of all who wait
                 news = await self.feed.fetch(page.next, context, limit)
             page = news or page
         return LargeResponse(_encode(page), {"Cache-Control": "no-store"})
+
+
+async def begin_copy(feed: Feed, context: RequestContext) -> dict[str, str]:
+    """Return the header with which a copy of all movies begins; {} if the feed is off.
+
+    Call it before the list is read: then the feed has every change that the list lacks.
+    """
+    cursor = await feed.find_end(context)
+    return {CHANGES_CURSOR: encode_change(cursor)} if cursor else {}
 
 
 async def _refuse(_: web.Request) -> web.StreamResponse:
@@ -136,10 +167,10 @@ def _encode(page: ChangePage) -> Content:
 def _change_json(change: Change) -> dict[str, object]:
     """Return the change with the movie as it is now, and a deleted one as it was."""
     return {
-        "kind": change.kind,
-        "id": change.movie_id,
-        "version": change.version,
-        "changed_at": change.changed_at,
+        "kind": change.row.kind,
+        "id": change.row.movie_id,
+        "version": change.row.change_version,
+        "changed_at": change.row.changed_at,
         **({"movie": movie_json(change.movie)} if change.movie else {}),
         **({"deleted_movie": movie_json(change.deleted_movie)} if change.deleted_movie else {}),
     }

@@ -40,6 +40,7 @@ LISTED: Mapping[str, object] = {
     "created_on": str,
 }
 USED_BY = "python -m service clients"
+UNKNOWN = 'no client is called "{}": see python -m service clients list'
 _expect = partial(Expected, used_by=USED_BY, writes=True, by_command=True)
 QUERIES: Mapping[str, Expected] = {
     "list_clients": _expect(LISTED, [{}], writes=False),
@@ -204,7 +205,7 @@ def _lock_client(transaction: Transaction, name: str, *, has_grace: bool) -> int
     """
     rows = transaction.run("lock_client", {"client_name": name})
     if not rows:
-        raise _make_unknown_error(name)
+        raise OperatorError(UNKNOWN.format(name))
     ((client_id, refused_since, works_until),) = rows
     if refused_since:
         raise OperatorError(
@@ -229,13 +230,9 @@ def revoke(config: Config, name: str) -> None:
     """
     with _begin(config) as transaction:
         if not transaction.run("revoke_client", {"client_name": name}):
-            raise _make_unknown_error(name)
+            raise OperatorError(UNKNOWN.format(name))
         transaction.commit()
     report(f'revoked "{name}": {TAKES_EFFECT}')
-
-
-def _make_unknown_error(name: str) -> OperatorError:
-    return OperatorError(f'no client is called "{name}": see {USED_BY} list')
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv6Address
 from math import inf
+from typing import NamedTuple
 
 import structlog
 
@@ -27,10 +28,19 @@ REDIS_TIMEOUT_S = 0.25  # for Redis to respond, with the wait for a connection
 REDIS_RETRY_S = 1.0  # after a failure, Redis is not asked for so long
 MAX_REDIS_CONNECTIONS = 10
 
-# The units of the previous window, and for how long it is kept; those of this window, and likewise.
-Window = tuple[int, float, int, float]
-
 log = structlog.get_logger()
+
+
+class Window(NamedTuple):
+    """The units of the previous window and of this one, and for how many seconds each is kept.
+
+    A window is kept until the next one has ended.
+    """
+
+    previous: int
+    previous_kept_s: float
+    current: int
+    current_kept_s: float
 
 
 class Limits:
@@ -79,12 +89,18 @@ class Limits:
         units = min(cost, self._policy.quota)
         if units <= charged:
             return
-        key = choose_key(context.client_id, context.address)
-        window = await self._take(key, units - charged)
+        window = await self._take(choose_key(context.client_id, context.address), units - charged)
         if window:
             self._metrics.limited.inc()
             # The client will send all of it again: say when there is room for all.
-            raise self._refuse(units, *window)
+            remaining, retry_after_s = find_room(window, units, self._policy)
+            raise LimitReached(
+                f"the limit is {self._rate} units per second, and {self._policy.quota} at once;"
+                f" this request takes {units}: try again in {retry_after_s} s",
+                self._policy,
+                remaining,
+                retry_after_s,
+            )
 
     async def _take(self, key: str, cost: int) -> Window | None:
         """Count the cost; if that is over the limit, count nothing and return the window."""
@@ -96,9 +112,10 @@ class Limits:
         try:
             async with asyncio.timeout(REDIS_TIMEOUT_S):
                 if not await self._limiter.hit(self._item, key, cost=cost):
-                    window = await self._storage.get_sliding_window(
+                    found = await self._storage.get_sliding_window(
                         self._item.key_for(key), self._policy.window_s
                     )
+                    window = Window._make(found)
         except Exception as error:  # noqa: BLE001 - no error of Redis may fail the request
             self._metrics.unlimited.inc()
             if self._redis_failed_at == -inf:
@@ -110,32 +127,6 @@ class Limits:
             log.info("limits with redis")
         return window
 
-    def _refuse(
-        self, units: int, previous: int, _: float, current: int, kept_s: float
-    ) -> LimitReached:
-        """Make the refusal: how many units are left, and after how many seconds there are enough.
-
-        `previous` and `current`: the units used in the previous window and in this one, which is
-        kept for `kept_s` seconds, until the next window has ended, too.
-        """
-        quota, window_s = self._policy.quota, self._policy.window_s
-        left_s = max(0.0, kept_s - window_s)
-        weighted = int(previous * left_s / window_s)
-        room = quota - current - units  # for the weighted units of the previous window
-        if room >= 0:
-            wait_s = left_s - (room + 1) * window_s / max(1, previous)
-        else:  # wait until this window is the previous one
-            room = quota - units
-            wait_s = left_s + max(0.0, window_s - (room + 1) * window_s / current)
-        retry_after_s = max(1, int(wait_s) + 1)
-        return LimitReached(
-            f"the limit is {self._rate} units per second, and {quota} at once;"
-            f" this request takes {units}: try again in {retry_after_s} s",
-            self._policy,
-            max(0, quota - current - weighted),
-            retry_after_s,
-        )
-
     async def run(self, _: object) -> AsyncIterator[None]:
         """Close the connections to Redis at the end (a `cleanup_ctx`)."""
         yield
@@ -143,6 +134,24 @@ class Limits:
             with suppress(Exception):
                 async with asyncio.timeout(REDIS_TIMEOUT_S):
                     await self._pool.disconnect()
+
+
+def find_room(window: Window, units: int, policy: Policy) -> tuple[int, int]:
+    """Return how many units are left, and in how many seconds there are as many as wanted.
+
+    The units of the previous window count less and less, and not at all when this window ends.
+    """
+    quota, window_s = policy.quota, policy.window_s
+    left_s = max(0.0, window.current_kept_s - window_s)
+    counted = int(window.previous * left_s / window_s)
+    if window.current + units <= quota:  # in this window, when the previous one counts less
+        start_s, end_s = 0.0, left_s
+        former, may_count = window.previous, quota - window.current - units
+    else:  # in the next window, when this one counts less
+        start_s, end_s = left_s, left_s + window_s
+        former, may_count = window.current, quota - units
+    wait_s = max(start_s, end_s - (may_count + 1) * window_s / max(1, former))
+    return max(0, quota - window.current - counted), int(wait_s) + 1
 
 
 @lru_cache(KNOWN_REQUESTERS)

@@ -1,26 +1,27 @@
-"""The files of import and export: their formats, gzip or not, and whole or not there."""
+"""The formats of import and export; reads movies in JSON: one per line (NDJSON), or one array.
 
-import codecs
-import gzip
-import io
-import os
-import secrets
-import zlib
+Each movie in JSON is parsed like a request body.
+"""
+
+import json
+import re
+from codecs import getincrementaldecoder
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import BinaryIO
 
-from service.errors import OperatorError
-from service.movies.json_rows import read_array, read_ndjson
+from service.errors import Malformed, OperatorError
 from service.movies.movie import COLUMNS
-from service.movies.rows import BrokenFile, FileRow
+from service.movies.rows import TOO_LONG, BrokenFile, FileRow, convert_file_errors, read_lines
 from service.movies.table_rows import read_csv, read_imdb
-from service.text_files import START_BYTES, require_utf8
+from service.web.bodies import MAX_BYTES, parse_object
 
-READERS = {"ndjson": read_ndjson, "json": read_array, "imdb": read_imdb}
 IMPORTED = ("ndjson", "json", "csv", "imdb")
 ENDINGS = {".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "json", ".csv": "csv", ".tsv": "imdb"}
+READ_BYTES = 1 << 18
+BLANKS = re.compile(r"[ \t\r\n]+")
+# Finds only the end of a movie; `parse_object` then parses it. So this also accepts what
+# `parse_object` refuses: control characters, and integers of any length.
+FIND_END = json.JSONDecoder(parse_int=float, strict=False).raw_decode
 
 
 def detect_format(path: str, given: str | None, known: Collection[str]) -> str:
@@ -54,75 +55,104 @@ def read_rows(
 
 def _convert_errors(path: str, rows: Iterator[FileRow]) -> Iterator[FileRow]:
     try:
-        with convert_read_errors(path):
+        with convert_file_errors(path, "cannot be read"):
             yield from rows
     except BrokenFile as error:
         raise OperatorError(f"{path}:{error.line}: {error}") from error
 
 
-@contextmanager
-def open_source(path: str) -> Iterator[BinaryIO]:
-    """Yield the unpacked content of a file (`-`: stdin); detects gzip by its first bytes."""
-    with ExitStack() as files:
-        with convert_read_errors(path):
-            number = 0 if path == "-" else path
-            opened = files.enter_context(open(number, "rb", closefd=path != "-"))
-            # https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1
-            is_gzip = opened.peek().startswith(b"\x1f\x8b")
-            unpacked = files.enter_context(gzip.GzipFile(fileobj=opened)) if is_gzip else None
-            source = io.BufferedReader(unpacked) if unpacked else opened
-            start = source.peek(START_BYTES)
+def read_ndjson(stream: BinaryIO) -> Iterator[FileRow]:
+    """Yield one row per line; blank lines are skipped."""
+    for number, line in read_lines(stream):
+        if not line.isspace():
+            yield _parse_row(number, line.rstrip(b"\r\n"))
+
+
+def read_array(stream: BinaryIO) -> Iterator[FileRow]:
+    """Yield the rows of one array; raises `BrokenFile` at a syntax error."""
+    array = _Array(stream)
+    array.take("[")
+    if array.peek() != "]":
+        yield _parse_row(*array.take_object())
+    while array.take(",]") == ",":
+        yield _parse_row(*array.take_object())
+    if array.peek():
+        raise array.make_error("expected nothing after its end")
+
+
+class _Array:
+    """Reads a JSON array in blocks; forgets the text of the rows that were returned."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        # Bytes that are not UTF-8 stay as they are, for `parse_object`.
+        self._decoder = getincrementaldecoder("utf-8")("surrogateescape")
+        self._text = ""
+        self._at = 0
+        self._line = 1
+
+    def peek(self) -> str:
+        """Skip blanks; return the next character, or "" at the end."""
+        while True:
+            if blanks := BLANKS.match(self._text, self._at):
+                self._move(blanks.end() - self._at)
+            if self._at < len(self._text) or not self._read():
+                return self._text[self._at : self._at + 1]
+
+    def take(self, signs: str) -> str:
+        """Return the next character, which must be one of `signs`, and move past it."""
+        sign = self.peek()
+        if not sign or sign not in signs:
+            raise self.make_error(f"expected {' or '.join(signs)}")
+        self._move(1)
+        return sign
+
+    def take_object(self) -> tuple[int, bytes]:
+        """Return line and text of the next object, and move past it."""
+        if self.peek() != "{":
+            raise self.make_error("it must contain objects only")
+        end = 0
+        while not end:
             try:
-                require_utf8(start)
-            except ValueError as error:
-                raise OperatorError(f"{path}: {error}") from error
-            if start.startswith(codecs.BOM_UTF8):
-                source.read(len(codecs.BOM_UTF8))
-        yield source
+                _, end = FIND_END(self._text, self._at)
+            except (json.JSONDecodeError, RecursionError) as error:
+                # The end may not have been read yet.
+                is_too_long = len(self._text) - self._at > MAX_BYTES
+                if is_too_long or not self._read():
+                    reason = getattr(error, "msg", "nested too deep")
+                    reason = reason.lower().removesuffix(" starting at")
+                    hint = f", or {TOO_LONG}" if is_too_long else ""
+                    raise self.make_error(reason + hint) from error
+        line = self._line
+        text = self._move(end - self._at).encode("utf-8", "surrogateescape")
+        if len(text) > MAX_BYTES:
+            raise BrokenFile(line, TOO_LONG)
+        return line, text
+
+    def make_error(self, problem: str) -> BrokenFile:
+        """Return an error about the array at the current line."""
+        return BrokenFile(self._line, f"expected a JSON array of movies: {problem}")
+
+    def _move(self, characters: int) -> str:
+        text = self._text[self._at : self._at + characters]
+        self._line += text.count("\n")
+        self._at += characters
+        return text
+
+    def _read(self) -> bool:
+        """Read more; return whether there was more."""
+        block = self._stream.read(READ_BYTES)
+        self._text = self._text[self._at :] + self._decoder.decode(block, final=not block)
+        self._at = 0
+        return bool(block)
 
 
-@contextmanager
-def convert_read_errors(path: str) -> Iterator[None]:
-    """Raise an `OperatorError` if the file cannot be read, or is not gzip from some byte on."""
+def _parse_row(number: int, data: bytes) -> FileRow:
     try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OperatorError(f"{path}: cannot be read: {reason}") from error
+        movie = parse_object(data, "the row")
+    except Malformed as error:
+        return FileRow(number, data.decode("utf-8", "backslashreplace").strip(), error, len(data))
+    return FileRow(number, movie, movie, len(data))
 
 
-@contextmanager
-def write_file(path: str) -> Iterator[BinaryIO]:
-    """Write a file that gets its name when it is complete; `-` is stdout.
-
-    Until then it has a temporary name, so that a full disk or a kill leaves no half file. Only a
-    device or a pipe is written directly. A link to a file is replaced, never followed.
-
-    Raises `BrokenPipeError` if the reader of a pipe has gone, `OperatorError` for other errors.
-    """
-    with convert_write_errors("stdout" if path == "-" else path):
-        final = Path(path)
-        if path == "-" or (final.exists() and not final.is_file()):
-            with open(1 if path == "-" else path, "wb", closefd=path != "-") as stream:
-                yield stream
-        else:
-            part = final.with_name(f".{final.name}.{secrets.token_hex(4)}.part")
-            try:
-                with part.open("xb") as stream:
-                    yield stream
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                part.replace(final)
-            finally:
-                part.unlink(missing_ok=True)
-
-
-@contextmanager
-def convert_write_errors(name: str) -> Iterator[None]:
-    """Raise an `OperatorError` if a file cannot be written."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OperatorError(f"{name}: cannot be written: {error.strerror}") from error
+READERS = {"ndjson": read_ndjson, "json": read_array, "imdb": read_imdb}

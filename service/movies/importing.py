@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -15,27 +16,19 @@ from service.database import transactions
 from service.database.query import Expected, Query
 from service.database.transactions import Transaction
 from service.errors import CatalogueError, Failure, Invalid, Malformed, OperatorError
-from service.movies.formats import convert_write_errors, write_file
-from service.movies.rows import FileRow, read_record
-from service.web.fields import Values
+from service.movies.exporting import write_file
+from service.movies.rows import FileRow, convert_file_errors, read_record
 
+_expect = partial(Expected, used_by="import", writes=True, by_command=True)
 QUERIES: Mapping[str, Expected] = {
-    "reserve_movie_ids": Expected(
-        {"drawn": int}, [{"highest": 0}], "import", writes=True, by_command=True
+    "reserve_movie_ids": _expect({"drawn": int}, [{"highest": 0}]),
+    "import_movies": _expect({}, [{"movies": "[]"}]),
+    "put_imported_movies": _expect(
+        {"created": int, "changed": int}, [{"movies": "[]"}], used_by="import --update"
     ),
-    "import_movies": Expected({}, [{"movies": "[]"}], "import", writes=True, by_command=True),
-    "put_imported_movies": Expected(
-        {"created": int, "changed": int},
-        [{"movies": "[]"}],
-        "import --update",
-        writes=True,
-        by_command=True,
-    ),
-    "postpone_words": Expected({"postponed": str}, [{}], "import", writes=True, by_command=True),
-    "add_postponed_words": Expected(
-        {"words": int}, [{"run": False}], "import", writes=True, by_command=True
-    ),
-    "analyze_movies": Expected({}, [{}], "import", writes=True, by_command=True),
+    "postpone_words": _expect({"postponed": str}, [{}]),
+    "add_postponed_words": _expect({"words": int}, [{"run": False}]),
+    "analyze_movies": _expect({}, [{}]),
 }
 # One statement inserts a chunk while the next chunk is read.
 MAX_CHUNK_ROWS = 10_000
@@ -74,24 +67,23 @@ class ImportResult(NamedTuple):
 
 
 class Chunk:
-    """Some rows of the file, in its order.
+    """Some rows of the file, in its order: valid ones are inserted, all others are rejects."""
 
-    `updated`: the external ids of an update so far, as hashes; None: it is no update.
-    """
-
-    def __init__(self, updated: set[int] | None) -> None:
-        self._updated = updated
+    def __init__(self) -> None:
         self.read = 0  # rows
         self.bytes = 0
-        self.created = self.changed = self.equal = 0
         self.rows: list[FileRow] = []  # to be imported
         self.movies: list[str] = []  # of these rows, as JSON
         self.highest_id = 0
-        # Line and text, not the parsed row: that may take a hundred times as much memory.
-        self.rejects: list[tuple[int, bytes]] = []
+        self.rejects: list[tuple[int, bytes]] = []  # number of the line, and what is written of it
+        self.created = self.changed = self.equal = 0
 
-    def add(self, row: FileRow) -> None:
-        """Validate a row."""
+    def add(self, row: FileRow, updated: set[int] | None) -> None:
+        """Validate a row.
+
+        `updated`: the external ids of an update so far, as hashes, which take less memory than the
+        texts; None: it is no update.
+        """
         self.read += 1
         self.bytes += row.size
         if row.movie is None:
@@ -100,40 +92,45 @@ class Chunk:
             if isinstance(row.movie, CatalogueError):
                 raise row.movie
             movie = read_record(row.movie)
-            if self._updated is not None:
-                self._require_external_id(movie, self._updated)
+            if updated is not None:
+                if "external_id" not in movie:
+                    raise Invalid([Failure("external_id", "is required for an update")])
+                key = hash(movie["external_id"])
+                if key in updated:
+                    raise Invalid([Failure("external_id", "must not be repeated")])
+                updated.add(key)
         except CatalogueError as error:
-            self.reject(row, explain(error))
+            is_one_mistake = isinstance(error, Malformed) and len(error.failures) == 1
+            failures = () if is_one_mistake else error.failures
+            reasons = [f"{field}: {detail}" for field, detail in failures]
+            self._reject(row, reasons or [str(error)])
         else:
             self.rows.append(row)
             self.movies.append(orjson.dumps(movie).decode())  # orjson's bytes take 4 KB each
             self.highest_id = max(self.highest_id, movie.get("id", 0))
 
-    def _require_external_id(self, movie: Values, updated: set[int]) -> None:
-        """Raise `Invalid` unless the movie has an external id that no earlier row has."""
-        key = hash(movie.get("external_id"))  # takes less memory than the text
-        problem = "must not be repeated" if key in updated else ""
-        problem = problem if "external_id" in movie else "is required for an update"
-        if problem:
-            raise Invalid([Failure("external_id", problem)])
-        updated.add(key)
+    def _reject(self, row: FileRow, reasons: list[str]) -> None:
+        """Add the text of a rejected row; parsed, it may take a hundred times as much memory."""
+        reject = {"line": row.line, "reasons": reasons, "row": row.given}
+        encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+        try:
+            text = encode(reject)
+        except RecursionError:  # nested too deep to be written
+            text = encode(reject | {"row": None})
+        line = text.encode("utf-8", "backslashreplace")  # a lone surrogate becomes its escape
+        self.rejects.append((row.line, line + b"\n"))
 
-    def reject(self, row: FileRow, reasons: list[str]) -> None:
-        """Add a row to the rejects."""
-        self.rejects.append((row.line, to_reject(row, reasons)))
-
-    def insert(self, transaction: Transaction) -> None:
+    def insert(self, transaction: Transaction, *, update: bool) -> None:
         """Insert the movies; reject the rows that the database refuses."""
-        is_update = self._updated is not None
-        if self.highest_id and not is_update:
+        if self.highest_id and not update:
             transaction.run("reserve_movie_ids", {"highest": self.highest_id})
-        query = "put_imported_movies" if is_update else "import_movies"
+        query = "put_imported_movies" if update else "import_movies"
         counts, refusals = transaction.insert(query, self.movies)
         for index, reason in refusals:
-            self.reject(self.rows[index], [f"is refused by the database: {reason}"])
+            self._reject(self.rows[index], [f"is refused by the database: {reason}"])
         accepted = len(self.movies) - len(refusals)
-        self.created = sum(created for created, _ in counts) if is_update else accepted
-        self.changed = sum(changed for _, changed in counts) if is_update else 0
+        self.created = sum(created for created, _ in counts) if update else accepted
+        self.changed = sum(changed for _, changed in counts) if update else 0
         self.equal = accepted - self.created - self.changed
 
 
@@ -160,7 +157,8 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
         try:
             transaction.run("postpone_words")
             with write_rejects(rejects) as write_reject:
-                for chunk in _insert_chunks(transaction, _split_into_chunks(rows, update=update)):
+                chunks = _split_into_chunks(rows, update=update)
+                for chunk in _insert_chunks(transaction, chunks, update=update):
                     for _, reject in sorted(chunk.rejects):
                         write_reject(reject)
                     done = (chunk.created, chunk.changed, chunk.equal, chunk.read)
@@ -183,24 +181,26 @@ def import_rows(  # noqa: PLR0913 - its inputs and options
 def _split_into_chunks(rows: Iterable[FileRow], *, update: bool) -> Iterator[Chunk]:
     """Yield at least one chunk."""
     updated = set[int]() if update else None
-    chunk = Chunk(updated)
+    chunk = Chunk()
     for row in rows:
-        chunk.add(row)
+        chunk.add(row, updated)
         if chunk.read >= MAX_CHUNK_ROWS or chunk.bytes >= MAX_CHUNK_BYTES:
             yield chunk
-            chunk = Chunk(updated)
+            chunk = Chunk()
     yield chunk
 
 
-def _insert_chunks(transaction: Transaction, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def _insert_chunks(
+    transaction: Transaction, chunks: Iterator[Chunk], *, update: bool
+) -> Iterator[Chunk]:
     """Insert each chunk in a thread and yield it; the next chunk is read meanwhile."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         chunk = next(chunks)
-        inserting = thread.submit(chunk.insert, transaction)
+        inserting = thread.submit(chunk.insert, transaction, update=update)
         try:
             for following in chunks:
                 inserting.result()
-                inserting = thread.submit(following.insert, transaction)
+                inserting = thread.submit(following.insert, transaction, update=update)
                 yield chunk
                 chunk = following
             inserting.result()
@@ -226,23 +226,6 @@ def write_rejects(path: Path) -> Iterator[Callable[[bytes], None]]:
             stream.write(line)
 
         yield add
-    with convert_write_errors(str(path)):
+    with convert_file_errors(str(path), "cannot be written"):
         if not stream and path.is_file():
             path.unlink()
-
-
-def explain(error: CatalogueError) -> list[str]:
-    """Return what is wrong with a row, in the words of the API."""
-    if isinstance(error, Malformed) and len(error.failures) == 1:
-        return [str(error)]
-    return [f"{field}: {detail}" for field, detail in error.failures] or [str(error)]
-
-
-def to_reject(row: FileRow, reasons: list[str]) -> bytes:
-    """Return the line of a rejected row."""
-    reject = {"line": row.line, "reasons": reasons, "row": row.given}
-    try:
-        text = json.dumps(reject, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError:  # nested too deep to be written
-        text = json.dumps(reject | {"row": None}, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its escape

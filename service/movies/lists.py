@@ -1,6 +1,5 @@
 """The lists of movies: pages, movies by their ids, and streams."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -14,11 +13,10 @@ from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.cache import ResultCache
 from service.database.listing import Listing, Page
 from service.database.store import Store
-from service.movies.filters import Filter
+from service.movies.exporting import BeginCopy, choose_form, stream_movies
 from service.movies.movie import Form, Movie, movie_json
-from service.movies.parameters import ListQuery, parse_list_query
+from service.movies.parameters import Filter, ListQuery, parse_list_query
 from service.movies.search_help import SearchHelp
-from service.movies.streams import BeginCopy, choose_form, stream_movies
 from service.web.contexts import CONTEXT
 from service.web.pages import EncodedPage, encode_page, make_link
 from service.web.responses import cacheable_response, make_content
@@ -52,13 +50,12 @@ class Lists:
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Return a page of the movies that match the query string, or all of them as a stream."""
-        if self.has_streams and hdrs.ACCEPT in request.headers and (form := choose_form(request)):
-            if not request.query.keys().isdisjoint(("id", "external_id")):
-                return await self._list_ids(request, parse_list_query(request), form)
+        form = choose_form(request) if self.has_streams and hdrs.ACCEPT in request.headers else None
+        if form and request.query.keys().isdisjoint(("id", "external_id")):
             return await stream_movies(request, self.listing, self.begin_copy, form)
-        query = parse_list_query(request)
+        query = parse_list_query(request.rel_url.raw_query_string)
         if query.by:
-            return await self._list_ids(request, query)
+            return await self._list_ids(request, query, form)
         if query.facets:
             await self.access.charge_more(request, LIST_UNITS + FACETS_UNITS, LIST_UNITS)
         page = await self.cache.get(query, request[CONTEXT])
@@ -99,7 +96,8 @@ class Lists:
             suggested = await self.help.suggest(query.filter, waiting)
             more["suggestions"] = [movie.title for movie in suggested]
             more["suggested_movies"] = [movie_json(movie) for movie in suggested]
-        encoded = _encode(query, page, more, headers)
+        movies = [movie_json(movie) for movie in page.items]
+        encoded = encode_page(query, page, {"movies": movies}, more, headers)
         if more.get("suggestions") != []:  # there may only have been no time for some
             # It may be compressed, too; a character of the query takes up to 4 bytes, twice.
             size = 2 * len(encoded.content.body) + 8 * len(repr(query)) + PAGE_BYTES
@@ -107,29 +105,20 @@ class Lists:
         return {0: encoded}
 
     async def _list_ids(
-        self, request: web.Request, query: ListQuery, form: Form | None = None
+        self, request: web.Request, query: ListQuery, form: Form | None
     ) -> web.StreamResponse:
         """Return the movies with these ids, in this order; in a form of streams, or as JSON."""
         find: Any = self.store.get_several if query.by == "id" else self.store.find
-        found: Mapping[int | str, Movie] = await find(query.ids, [request[CONTEXT]])
-        movies = [found[each] for each in query.ids if each in found]
+        found: dict[int | str, Movie] = await find(query.ids, [request[CONTEXT]])
+        movies = [movie_json(found[each]) for each in query.ids if each in found]
         if form:
-            body = form.head + b"".join([form.encode(movie_json(movie)) for movie in movies])
+            body = form.head + b"".join(map(form.encode, movies))
             content = make_content(body, form.media_type, {"Vary": "Accept, Accept-Encoding"})
             return cacheable_response(request, content)
         missing = [each for each in dict.fromkeys(query.ids) if each not in found]
         page = Page(movies, previous=None, next=None, total=len(movies))
-        return _respond(request, query, _encode(query, page, {f"missing_{query.by}s": missing}))
-
-
-def _encode(
-    query: ListQuery,
-    page: Page[Movie],
-    more: Mapping[str, object],
-    headers: Mapping[str, str] | None = None,
-) -> EncodedPage:
-    movies = [movie_json(movie) for movie in page.items]
-    return encode_page(query, page, {"movies": movies}, more, headers)
+        more = {f"missing_{query.by}s": missing}
+        return _respond(request, query, encode_page(query, page, {"movies": movies}, more))
 
 
 def _respond(

@@ -1,25 +1,29 @@
-"""The parameters of GET /v1/movies: filters, order and place of a list."""
+"""What a list of movies can be filtered and sorted by, and how its query string says that.
+
+docs/decisions/0004-keyset-cursors.md.
+"""
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
-from aiohttp import web
-from marshmallow import Schema, ValidationError
+from marshmallow import Schema
 
 from service.database import MAX_BIGINT, MAX_INTEGER
-from service.database.listing import Place
+from service.database.listing import Place, SortKey, place_parameters
+from service.database.query import Expected
 from service.errors import Failure, WrongParameters
-from service.movies.filters import SORT_TYPES, SORTS, Filter, Range
+from service.movies.movie import COLUMN_TYPES
 from service.movies.rules import (
     MAX_EXTERNAL_ID_BYTES,
     MAX_GENRE_BYTES,
     MAX_GENRES,
     MAX_TITLE_BYTES,
 )
-from service.movies.search_help import FACETS
-from service.web.fields import BLANK, BLANKS, find_text_errors
+from service.web.fields import BLANK, find_text_errors
 from service.web.pages import (
     CURSOR,
     DEFAULT_PAGE_SIZE,
@@ -30,23 +34,75 @@ from service.web.pages import (
     parse_place,
 )
 from service.web.query_strings import (
-    DIGITS,
     QueryParameter,
+    Range,
     list_parameters,
-    parse_number,
     parse_query,
+    ranges_parameter,
+    times_parameter,
 )
+from service.web.route import Json
 
-MAX_RANGES = 10
+FACETS = ("genres", "year", "runtime")
+SORT_FIELDS = ("id", "title", "year", "runtime", "created_at", "updated_at")
+SORTS = (*SORT_FIELDS, *(f"-{field}" for field in SORT_FIELDS), "relevance")
+# For generated clients, which make no names of `-`.
+SORT_NAMES = [re.sub("^-(.*)", r"\1_desc", sort).upper() for sort in SORTS]
+SORT_TYPES = {**COLUMN_TYPES, "relevance": int}
 MAX_CACHED_QUERIES = 1024  # query strings of lists; parsing one takes 0.1 ms
-RANGE = rf"({DIGITS}(\.\.({DIGITS})?)?|\.\.{DIGITS})"
-IDS = re.compile(rf"[1-9][0-9]{{0,18}}(,[1-9][0-9]{{0,18}}){{0,{MAX_PAGE_SIZE - 1}}}")
-RANGES = re.compile(rf"{RANGE}(,{RANGE}){{0,{MAX_RANGES - 1}}}")
-CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
-# PostgreSQL stores microseconds, and no leap seconds.
-OF_DAY = rf"[Tt]{CLOCK}:[0-5][0-9](\.[0-9]{{1,6}})?([Zz]|(\+|-){CLOCK})"
-TIME = rf"[0-9]{{4}}(-[0-9]{{2}}){{2}}({OF_DAY})?"
-TIMES = re.compile(rf"{TIME}(\.\.({TIME})?)?|\.\.{TIME}")
+ID = re.compile("[1-9][0-9]{0,18}")
+ANY = Range()
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The conditions of a list; None and an empty range match every movie."""
+
+    title: str | None = None  # all of these words, in any order; `cas*` is a prefix
+    genres: tuple[str, ...] | None = None  # all of these; none contains a comma
+    genres_any: tuple[str, ...] | None = None  # at least one of these
+    year: Range = ANY
+    runtime: Range = ANY
+    created_at: Range = ANY  # of times with a zone, as is updated_at
+    updated_at: Range = ANY
+
+    def parameters(self) -> dict[str, object]:
+        """Return the parameters of the queries."""
+        return {
+            "title": self.title,
+            "genres": ",".join(self.genres) if self.genres else None,
+            "genres_any": ",".join(self.genres_any) if self.genres_any else None,
+            "year_from": self.year.low,
+            "year_to": self.year.high,
+            "years": self.year.parts,
+            "runtime_from": self.runtime.low,
+            "runtime_to": self.runtime.high,
+            "runtimes": self.runtime.parts,
+            "created_at_from": self.created_at.low,
+            "created_at_to": self.created_at.high,
+            "updated_at_from": self.updated_at.low,
+            "updated_at_to": self.updated_at.high,
+        }
+
+
+EVERYTHING = Filter().parameters()
+_NONE = Range(2, 1, "{}")
+_NEVER = Range(datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))
+NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).parameters()
+_FIRST = place_parameters("id", Place(), 0)
+_NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)
+_PAGES = [{**NOTHING, **_NEXT}, {**EVERYTHING, **_FIRST}]
+QUERIES: Mapping[str, Expected] = {
+    "count_movies": Expected(
+        {"total": int, "movies": int},
+        [{**NOTHING, "most": 0}, {**EVERYTHING, "most": 0}],
+        "listing movies: the total of a first page",
+    ),
+    "sort_movies": Expected(COLUMN_TYPES, _PAGES, "listing movies: a page of few matches"),
+    "walk_movies": Expected(
+        COLUMN_TYPES, _PAGES, "listing movies: a page of many matches, and streams"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -67,142 +123,72 @@ class ListQuery(PageQuery):
         return self.filter == Filter() and not self.place.key and not self.page_number
 
 
+def _array(
+    expected: str, parse_item: Callable[[str], object], maximum: int, items: Json, **schema: Any
+) -> QueryParameter:
+    """Make a parameter for 1 to `maximum` items, each of this JSON Schema.
+
+    They are split at commas; blanks are part of an item.
+    """
+
+    def parse(text: str) -> tuple[object, ...]:
+        texts = text.split(",")
+        if len(texts) > maximum:
+            raise ValueError("too many items")
+        return tuple(map(parse_item, texts))
+
+    expected = f"1 to {maximum} {expected}"
+    limits = {"minItems": 1, "maxItems": maximum}
+    return QueryParameter(expected, parse, type="array", items=items, **limits, **schema)
+
+
 def _genres(which: str, example: str) -> QueryParameter:
-    return QueryParameter(
-        f"1 to {MAX_GENRES} genres, separated by commas or repeated, of at most {MAX_GENRE_BYTES}"
-        f" bytes each, {which} of which a movie must have",
-        _parse_genres,
-        type="array",
-        items={
+    return _array(
+        f"genres, separated by commas or repeated, of at most {MAX_GENRE_BYTES} bytes each,"
+        f" {which} of which a movie must have",
+        partial(_parse_text, MAX_GENRE_BYTES),
+        MAX_GENRES,
+        {
             "type": "string",
             "maxLength": MAX_GENRE_BYTES,
             "pattern": rf"^[^,\x00]*[^,{BLANK}][^,\x00]*$",
         },
-        minItems=1,
-        maxItems=MAX_GENRES,
         examples=[example.split(",")],
     )
 
 
-def _ranges(unit: str, low: int, high: int) -> QueryParameter:
-    return QueryParameter(
-        f"{unit} like {low}, {low}..{high}, {low}.. or ..{high}, or up to {MAX_RANGES} of these,"
-        " separated by commas",
-        _parse_ranges,
-        type="string",
-        pattern=f"^{RANGES.pattern}$",
-        examples=[f"{low}..{high}"],
-    )
+def _parse_text(max_bytes: int, text: str) -> str:
+    if find_text_errors(text, max_bytes):
+        raise ValueError("no movie can have it")
+    return text
 
 
-def _times() -> QueryParameter:
-    start, end = "2026-01-05T09:00:00Z", "2026-01-05T10:30:00.123456+01:00"
-    return QueryParameter(
-        f"a time like {start} or {end} (RFC 3339; at most 6 decimals, as times are stored in"
-        f" microseconds; in a URL, + is %2B), a day of UTC like {start[:10]}, or a range"
-        " A..B, A.. or ..B of these",
-        _parse_times,
-        type="string",
-        pattern=f"^({TIMES.pattern})$",
-        examples=[f"{start}.."],
-    )
-
-
-def _parse_ranges(text: str) -> Range:
-    """Return the range from the first start to the last end; its parts, if there are several."""
-    if not RANGES.fullmatch(text):
-        raise ValueError("not ranges")
-    parts = list[tuple[int, int]]()
-    for part in text.split(","):
-        low_text, dots, high_text = part.partition("..")
-        low = parse_number(low_text or "0")
-        high = parse_number((high_text or str(MAX_INTEGER)) if dots else low_text)
-        if low > high:
-            raise ValidationError(f"must not start after its end, found {part}")
-        parts.append((low, high))
-    low, high = min(low for low, _ in parts), max(high for _, high in parts)
-    several = ",".join(f"[{low},{high}]" for low, high in parts) if len(parts) > 1 else None
-    return Range(low or None, None if high == MAX_INTEGER else high, several and f"{{{several}}}")
-
-
-def _parse_times(text: str) -> Range:
-    if not TIMES.fullmatch(text):
-        raise ValueError("not times")
-    low_text, dots, high_text = text.partition("..")
-    low = _parse_time(low_text, "T00:00:00Z")
-    high = _parse_time(high_text if dots else low_text, "T23:59:59.999999Z")
-    if low and high and low > high:
-        raise ValidationError(f"must not start after its end, found {text}")
-    return Range(low, high)
-
-
-def _parse_time(text: str, of_day: str) -> datetime | None:
-    """Return the time; of a day alone, its time `of_day`."""
-    moment = text if re.search("[Tt]", text) else text + of_day
-    try:
-        return datetime.fromisoformat(moment.upper()).astimezone(UTC) if text else None
-    except OverflowError as error:
-        raise ValidationError(f"must be in the years 1 to 9999 of UTC, found {text}") from error
-
-
-def _parse_genres(text: str) -> tuple[str, ...]:
-    """Split at commas; blanks are part of a genre."""
-    genres = tuple(text.split(","))
-    if len(genres) > MAX_GENRES or not all(BLANKS.sub("", genre) for genre in genres):
-        raise ValueError("too many genres, or a blank one")
-    if any(len(genre.encode()) > MAX_GENRE_BYTES for genre in genres):
-        raise ValueError("a genre that no movie can have")
-    return genres
-
-
-def _parse_ids(text: str) -> tuple[int, ...]:
-    ids = tuple(map(int, text.split(","))) if IDS.fullmatch(text) else ()
-    if not ids or max(ids) > MAX_BIGINT:
-        raise ValueError("not ids")
-    return ids
-
-
-def _parse_external_ids(text: str) -> tuple[str, ...]:
-    """Split at commas; blanks are part of an id."""
-    ids = tuple(text.split(","))
-    if len(ids) > MAX_PAGE_SIZE or any(
-        find_text_errors(each, MAX_EXTERNAL_ID_BYTES) for each in ids
-    ):
-        raise ValueError("not external ids")
-    return ids
+def _parse_id(text: str) -> int:
+    if not ID.fullmatch(text) or int(text) > MAX_BIGINT:
+        raise ValueError("not an id")
+    return int(text)
 
 
 def _parse_facets(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(",")))
-    if not set(names) <= set(FACETS):
-        raise ValueError("not facets")
-    return names
-
-
-def _name_sort(sort: str) -> str:
-    """Return the name for generated clients, such as YEAR_DESC: they make none of `-`."""
-    return f"{sort.removeprefix('-')}{'_desc' if sort.startswith('-') else ''}".upper()
+    """Return each name once."""
+    return tuple(dict.fromkeys(FACETS[FACETS.index(name)] for name in text.split(",")))
 
 
 class MoviesQuery(Schema):
     """The parameters of GET /v1/movies."""
 
-    id = QueryParameter(
-        f"1 to {MAX_PAGE_SIZE} ids, separated by commas or repeated; no other parameter",
-        _parse_ids,
-        type="array",
-        items={"type": "integer", "format": "int64", "minimum": 1, "maximum": MAX_BIGINT},
-        minItems=1,
-        maxItems=MAX_PAGE_SIZE,  # no example: tools send the examples of all parameters at once
+    # Without examples: tools send the examples of all parameters at once.
+    id = _array(
+        "ids, separated by commas or repeated; no other parameter",
+        _parse_id,
+        MAX_PAGE_SIZE,
+        {"type": "integer", "format": "int64", "minimum": 1, "maximum": MAX_BIGINT},
     )
-    external_id = QueryParameter(
-        f"1 to {MAX_PAGE_SIZE} external ids without commas, separated by commas or repeated; no"
-        " other parameter",
-        _parse_external_ids,
-        type="array",
-        items={"type": "string", "minLength": 1, "maxLength": MAX_EXTERNAL_ID_BYTES},
-        minItems=1,
-        maxItems=MAX_PAGE_SIZE,
+    external_id = _array(
+        "external ids without commas, separated by commas or repeated; no other parameter",
+        partial(_parse_text, MAX_EXTERNAL_ID_BYTES),
+        MAX_PAGE_SIZE,
+        {"type": "string", "minLength": 1, "maxLength": MAX_EXTERNAL_ID_BYTES},
     )
     title = QueryParameter(
         f"words of the title, or beginnings of words like `cas*`, at most {MAX_TITLE_BYTES} bytes",
@@ -214,16 +200,16 @@ class MoviesQuery(Schema):
     )
     genres = _genres("all", "drama,romance")
     genres_any = _genres("at least one", "comedy,family")
-    year = _ranges("years", 1990, 1999)
-    runtime = _ranges("minutes", 90, 120)
-    created_at = _times()
-    updated_at = _times()
+    year = ranges_parameter("years", 1990, 1999)
+    runtime = ranges_parameter("minutes", 90, 120)
+    created_at = times_parameter()
+    updated_at = times_parameter()
     sort = QueryParameter(
         f"one of {', '.join(SORTS)}",
         lambda text: SORTS[SORTS.index(text)],
         type="string",
         enum=[*SORTS],
-        **{"x-enum-varnames": [_name_sort(sort) for sort in SORTS]},
+        **{"x-enum-varnames": SORT_NAMES},
     )
     page_size, page, cursor = PAGE_SIZE, PAGE, CURSOR
     facets = QueryParameter(
@@ -241,13 +227,9 @@ PARAMETERS = list_parameters(SCHEMA)
 NO_PAGES = "must not be sent for NDJSON or CSV: a stream has all movies that match, and no pages"
 
 
-def parse_list_query(request: web.Request, *, is_stream: bool = False) -> ListQuery:
-    """Return the query of GET /v1/movies; `WrongParameters`."""
-    return _parse_list(request.rel_url.raw_query_string, is_stream)
-
-
 @lru_cache(MAX_CACHED_QUERIES)
-def _parse_list(query: str, is_stream: bool) -> ListQuery:  # noqa: FBT001 - of a cached function
+def parse_list_query(query: str, *, is_stream: bool = False) -> ListQuery:
+    """Parse the query string of GET /v1/movies; `WrongParameters`."""
     values = parse_query(query, SCHEMA)
     for name in ("id", "external_id"):
         if ids := values.pop(name, ()):

@@ -1,29 +1,252 @@
-"""The routes of the movies."""
+"""The routes of the movies, each with its `Operation`: its description in the reference."""
 
-from service.movies import reference
-from service.movies.batches import Batches
+from typing import Any
+
+from marshmallow import Schema
+from marshmallow.fields import Integer, List, Nested, String
+from marshmallow.validate import Length
+
+from service.database.listing import EXACT_TOTAL, NUMBERED_ITEMS
+from service.errors import Invalid
+from service.movies.batches import CHANGES, CREATES, DELETIONS, MAX_MOVIES, PUTS, Batches, Kind
+from service.movies.exporting import STREAMS
 from service.movies.handlers import Movies
 from service.movies.lists import LIST_UNITS, Lists
+from service.movies.movie import ENTITY_TAG
+from service.movies.parameters import FACETS, PARAMETERS
 from service.movies.restoring import Restores
-from service.web.route import ID, Route, Scope
+from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput, MovieOutput
+from service.web.describe import (
+    BIGINT,
+    ID,
+    IDEMPOTENCY_KEY,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    PRECONDITIONS,
+    VALIDATORS,
+    Problem,
+    describe_body,
+    describe_page,
+    describe_query,
+    field,
+    json_response,
+    make_example,
+    make_schema,
+    parameter,
+)
+from service.web.problems import make_document
+from service.web.route import ID as ID_IN_PATH
+from service.web.route import Json, Operation, Route, Scope
+
+MOVIE_PATCH = MovieInput(partial=True)  # the body of PATCH
+MovieResponse = make_schema("MovieResponse", movie=Nested(MovieOutput))
+FacetValue = make_schema(
+    "FacetValue",
+    value=field("what the filter takes", "1990..1999"),
+    movies=field("how many movies have it", 7, minimum=0),
+)
+Facet = make_schema(
+    "Facet",
+    is_estimate=field(f"true if more than {EXACT_TOTAL:,} movies match", example=False),
+    values=List(Nested(FacetValue)),
+)
+Facets = make_schema("Facets", FACETS, **{name: Nested(Facet) for name in FACETS})
+PageMetadata = describe_page(
+    "PageMetadata",
+    suggestions=List(String(), metadata={"description": "titles, if `title` finds nothing"}),
+    suggested_movies=List(Nested(MovieOutput), metadata={"description": "those of `suggestions`"}),
+    facets=Nested(Facets, metadata={"description": "only with the parameter `facets`"}),
+    missing_ids=List(Integer(metadata=BIGINT), metadata={"description": "only with `id`"}),
+    missing_external_ids=List(String(), metadata={"description": "only with `external_id`"}),
+)
+MovieList = make_schema(
+    "MovieList", movies=List(Nested(MovieOutput)), metadata=Nested(PageMetadata)
+)
+BatchResult = make_schema(
+    "BatchResult",
+    ("movie", "problem", "replayed"),
+    status=field("what the request for this movie alone would respond", 201),
+    movie=Nested(MovieOutput),
+    problem=Nested(Problem),
+    replayed=field("true if an earlier request with the key created it", example=True),
+)
+MovieBatchResponse = make_schema(
+    "MovieBatchResponse",
+    ("movies", "results"),
+    movies=List(Nested(MovieOutput), metadata={"description": "all of them, if it is not a 207"}),
+    results=List(Nested(BatchResult), metadata={"description": "of each movie"}),
+)
+
+LENIENT = "`handling=lenient` (RFC 7240): do each movie for itself."
+PREFER = parameter("Prefer", "header", LENIENT, examples=["handling=lenient"])
+
+
+def _describe_batch(name: str, kind: Kind, *examples: Json) -> Json:
+    movies = List(Nested(kind.schema), required=True, validate=Length(1, MAX_MOVIES))
+    schema = Schema.from_dict({"movies": movies}, name=name)
+    return describe_body(schema(), {"movies": examples})
+
+
+def _batch_response(description: str, *headers: str, **member: Any) -> Json:
+    return json_response(description, MovieBatchResponse, headers, **member)
+
+
+def _movie_response(description: str, *headers: str, **changes: Any) -> Json:
+    movie = make_example(MovieOutput()) | changes
+    return json_response(description, MovieResponse, headers, movie=movie)
+
+
+NEW_MOVIE = make_example(MOVIE)
+WHOLE_MOVIE = describe_body(MOVIE, NEW_MOVIE)
+PATCH = describe_body(MOVIE_PATCH, {"year": 1943}, "application/merge-patch+json")
+_LIST_HEADERS = ("Link", "ETag", "Changes-Cursor", "Total-Records")
+_PAGE = json_response("The page.", MovieList, _LIST_HEADERS)
+# As further media types, generators would give the page no type.
+_PAGE["x-streams"] = [*STREAMS]
+LIST_MOVIES = Operation(
+    "list_movies",
+    "Find movies",
+    "Returns a page of the movies that match all filters. `title` finds words in any order."
+    " `relevance`, the default with `title`, sorts the shortest title first; otherwise the default"
+    " is `id`, and `-` reverses an order.\n\n"
+    "Follow the cursors, or the `Link` header, from page to page: a movie that stays is neither"
+    f" skipped nor repeated. `page` numbers reach the first {NUMBERED_ITEMS:,} movies, and all"
+    f" if at most {EXACT_TOTAL:,} match.\n\n"
+    "If `Accept` prefers `application/x-ndjson` or `text/csv`, the response is a stream of all"
+    " movies that match, one in each line; it needs HTTP/1.1. If it breaks off, the connection is"
+    " reset.",
+    _PAGE,
+    (*describe_query(PARAMETERS), IF_NONE_MATCH),
+    problems=("upgrade-required",),
+)
+CREATE_MOVIE = Operation(
+    "create_movie",
+    "Add a movie",
+    "`Location` is the path of the new movie. With an `Idempotency-Key`, you can repeat the request"
+    " when a response is lost: for 24 hours, the key gets the first response again.",
+    _movie_response("The new movie.", "Location", "Idempotency-Replayed", *VALIDATORS),
+    (IDEMPOTENCY_KEY,),
+    WHOLE_MOVIE,
+    ("external-id-taken",),
+    status=201,
+)
+_EXAMPLE = make_example(MovieOutput())
+_CHANGED = {"id": 7, "etag": ENTITY_TAG % (7, 1)}
+_CHANGE_PROBLEMS = ("not-found", "precondition-failed", "precondition-required")
+_RESULTS = [
+    {"status": 200, "movie": _EXAMPLE},
+    {"status": 422, "problem": make_document(Invalid.problem, Invalid.detail)},
+]
+EACH = _batch_response("The results.", "Preference-Applied", "Retry-After", results=_RESULTS)
+CREATE_MOVIES = Operation(
+    "create_movies",
+    "Add several movies",
+    f"Stores up to {MAX_MOVIES} movies: all or, with an error, none. With `Prefer:"
+    " handling=lenient`, the response is a 207 with the movie or the problem of each, in the order"
+    " of the request.",
+    _batch_response("The new movies.", "Idempotency-Replayed", movies=[_EXAMPLE]),
+    (IDEMPOTENCY_KEY, PREFER),
+    _describe_batch("MovieBatch", CREATES, NEW_MOVIE, NEW_MOVIE),
+    ("external-id-taken",),
+    status=201,
+    multi_status=EACH,
+)
+PUT_MOVIES = Operation(
+    "put_movies",
+    "Add or replace several movies",
+    f"Takes up to {MAX_MOVIES} movies with their `external_id`: creates those that are not there"
+    " (status 201 in `results`), replaces those that differ (200), and leaves the others as they"
+    " are (200). All or, with an error, none; `Prefer: handling=lenient` as for POST. It can be"
+    " repeated without a key.",
+    _batch_response("The results.", results=_RESULTS[:1]),
+    (PREFER,),
+    _describe_batch("IdentifiedMovieBatch", PUTS, make_example(IDENTIFIED_MOVIE)),
+    multi_status=EACH,
+)
+UPDATE_MOVIES = Operation(
+    "update_movies",
+    "Change fields of several movies",
+    f"Changes up to {MAX_MOVIES} movies, of each only the fields that are sent. With its `etag`, a"
+    " movie is changed only if it has that one. All or, with an error, none; `Prefer:"
+    " handling=lenient` as for POST.",
+    _batch_response("The changed movies.", movies=[_EXAMPLE]),
+    (PREFER,),
+    _describe_batch("MovieChangeBatch", CHANGES, _CHANGED | {"genres": ["drama"]}),
+    (*_CHANGE_PROBLEMS, "external-id-taken"),
+    multi_status=EACH,
+)
+DELETE_MOVIES = Operation(
+    "delete_movies",
+    "Delete several movies",
+    f"Deletes up to {MAX_MOVIES} movies and returns them. With its `etag`, a movie is deleted only"
+    " if it has that one. All or, with an error, none; `Prefer: handling=lenient` as for POST.",
+    _batch_response("The deleted movies.", movies=[_EXAMPLE]),
+    (PREFER,),
+    _describe_batch("MovieDeletionBatch", DELETIONS, _CHANGED),
+    _CHANGE_PROBLEMS,
+    multi_status=EACH,
+)
+RESTORE_MOVIE = Operation(
+    "restore_movie",
+    "Restore a deleted movie",
+    "The movie comes back as it was, with its id and its `external_id`; its version is one more."
+    " Deleted movies are kept as long as the feed of changes keeps their deletion.",
+    _movie_response("The movie.", "Content-Location", *VALIDATORS, version=2),
+    (ID,),
+    problems=("not-deleted", "external-id-taken", "not-kept", "validation-failed"),
+)
+SHOW_MOVIE = Operation(
+    "show_movie",
+    "Show a movie",
+    "Returns the movie with every change that was acknowledged before this request arrived.",
+    _movie_response("The movie.", *VALIDATORS),
+    (ID, IF_NONE_MATCH, IF_MODIFIED_SINCE),
+)
+UPDATE_MOVIE = Operation(
+    "update_movie",
+    "Change fields of a movie",
+    "A JSON merge patch (RFC 7396): changes only the fields that are sent, all at once. A patch"
+    " that changes nothing does not increase the version.",
+    _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
+    (ID, *PRECONDITIONS),
+    PATCH,
+    ("external-id-taken",),
+)
+REPLACE_MOVIE = Operation(
+    "replace_movie",
+    "Replace a movie",
+    "Replaces all fields of an existing movie. It does not create movies.",
+    _movie_response("The changed movie.", "Content-Location", *VALIDATORS, version=2),
+    (ID, *PRECONDITIONS),
+    WHOLE_MOVIE,
+    ("external-id-taken",),
+)
+DELETE_MOVIE = Operation(
+    "delete_movie",
+    "Delete a movie",
+    "Deletes the movie and returns it. Deleting it again is answered 404.",
+    _movie_response("The deleted movie."),
+    (ID, *PRECONDITIONS),
+    problems=("validation-failed",),
+)
 
 ALL = "/v1/movies"
 BATCH = f"{ALL}/batch"
-ONE = f"/v1/movies/{ID}"
+ONE = f"{ALL}/{ID_IN_PATH}"
 
 
 def make_routes(movies: Movies, lists: Lists, batches: Batches, restores: Restores) -> list[Route]:
     """Return the routes."""
     return [
-        Route("GET", ALL, lists.list, Scope.READ, reference.LIST_MOVIES, LIST_UNITS),
-        Route("POST", ALL, movies.create, Scope.WRITE, reference.CREATE_MOVIE),
-        Route("POST", BATCH, batches.create, Scope.WRITE, reference.CREATE_MOVIES),
-        Route("PUT", BATCH, batches.put, Scope.WRITE, reference.PUT_MOVIES),
-        Route("PATCH", BATCH, batches.update, Scope.WRITE, reference.UPDATE_MOVIES),
-        Route("POST", f"{BATCH}/delete", batches.delete, Scope.WRITE, reference.DELETE_MOVIES),
-        Route("GET", ONE, movies.show, Scope.READ, reference.SHOW_MOVIE),
-        Route("PATCH", ONE, movies.update, Scope.WRITE, reference.UPDATE_MOVIE),
-        Route("PUT", ONE, movies.replace, Scope.WRITE, reference.REPLACE_MOVIE),
-        Route("DELETE", ONE, movies.delete, Scope.WRITE, reference.DELETE_MOVIE),
-        Route("POST", f"{ONE}/restore", restores.restore, Scope.WRITE, reference.RESTORE_MOVIE),
+        Route("GET", ALL, lists.list, Scope.READ, LIST_MOVIES, LIST_UNITS),
+        Route("POST", ALL, movies.create, Scope.WRITE, CREATE_MOVIE),
+        Route("POST", BATCH, batches.create, Scope.WRITE, CREATE_MOVIES),
+        Route("PUT", BATCH, batches.put, Scope.WRITE, PUT_MOVIES),
+        Route("PATCH", BATCH, batches.update, Scope.WRITE, UPDATE_MOVIES),
+        Route("POST", f"{BATCH}/delete", batches.delete, Scope.WRITE, DELETE_MOVIES),
+        Route("GET", ONE, movies.show, Scope.READ, SHOW_MOVIE),
+        Route("PATCH", ONE, movies.update, Scope.WRITE, UPDATE_MOVIE),
+        Route("PUT", ONE, movies.replace, Scope.WRITE, REPLACE_MOVIE),
+        Route("DELETE", ONE, movies.delete, Scope.WRITE, DELETE_MOVIE),
+        Route("POST", f"{ONE}/restore", restores.restore, Scope.WRITE, RESTORE_MOVIE),
     ]

@@ -1,7 +1,11 @@
 """The rows of a file, numbered by the line where each starts, and the rules for them."""
 
+import codecs
+import gzip
+import io
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
 from typing import BinaryIO, NamedTuple
@@ -9,11 +13,12 @@ from typing import BinaryIO, NamedTuple
 from marshmallow.validate import Range
 
 from service.database import MAX_INTEGER
-from service.errors import CatalogueError
+from service.errors import CatalogueError, OperatorError
 from service.movies.movie import READ_ONLY
 from service.movies.rules import MOVIE, MovieInput
+from service.text_files import START_BYTES, require_utf8
 from service.web.bodies import MAX_BYTES
-from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
+from service.web.fields import MAX_DIGITS, JSONField, Values, load_fields
 
 TOO_LONG = f"the row must be at most {MAX_BYTES} bytes"
 
@@ -38,6 +43,42 @@ class BrokenFile(Exception):
         self.line = line
 
 
+@contextmanager
+def open_source(path: str) -> Iterator[BinaryIO]:
+    """Yield the unpacked content of a file (`-`: stdin); detects gzip by its first bytes."""
+    with ExitStack() as files:
+        with convert_file_errors(path, "cannot be read"):
+            number = 0 if path == "-" else path
+            opened = files.enter_context(open(number, "rb", closefd=path != "-"))
+            # https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1
+            is_gzip = opened.peek().startswith(b"\x1f\x8b")
+            unpacked = files.enter_context(gzip.GzipFile(fileobj=opened)) if is_gzip else None
+            source = io.BufferedReader(unpacked) if unpacked else opened
+            start = source.peek(START_BYTES)
+            try:
+                require_utf8(start)
+            except ValueError as error:
+                raise OperatorError(f"{path}: {error}") from error
+            if start.startswith(codecs.BOM_UTF8):
+                source.read(len(codecs.BOM_UTF8))
+        yield source
+
+
+@contextmanager
+def convert_file_errors(name: str, problem: str) -> Iterator[None]:
+    """Raise an `OperatorError` if the file has this problem, such as `cannot be read`.
+
+    A pipe that nobody reads stays a `BrokenPipeError`.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (OSError, EOFError, zlib.error) as error:  # the last two are of gzip
+        reason = getattr(error, "strerror", None) or error
+        raise OperatorError(f"{name}: {problem}: {reason}") from error
+
+
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield number and bytes of each line; raises `BrokenFile` for one that is too long."""
     for number in count(1):
@@ -57,10 +98,6 @@ def read_record(row: Mapping[str, object]) -> Values:
     return load_fields(MOVIE if row.keys().isdisjoint(READ_ONLY) else RECORD, row)
 
 
-def _number(maximum: int) -> JSONField:
-    return JSONField(int, "an integer", Range(1, maximum, error="must be {min} to {max}"))
-
-
 def _parse_time(text: str) -> datetime:
     with suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text)
@@ -69,24 +106,17 @@ def _parse_time(text: str) -> datetime:
     raise ValueError('must be a time of RFC 3339, like "2026-01-05T09:00:00Z"')
 
 
-def _time() -> JSONField:
-    return JSONField(str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_time)
-
-
-class ReadOnlyFields(JSONObject):
-    """What an export writes beside the fields that clients send."""
-
-    id = _number(10**MAX_DIGITS - 1)  # higher ids are left for new movies
-    version = _number(MAX_INTEGER)
-    created_at = _time()
-    updated_at = _time()
-    etag = JSONField(str, "a string", optional=True)  # of a stream; not used
-
-
-class Record(MovieInput, ReadOnlyFields):
-    """A movie as an export writes it."""
+class Record(MovieInput):
+    """A movie as an export writes it: with the fields that clients do not send."""
 
     read_only = ()
+    # Higher ids are left for new movies.
+    id = JSONField(int, "an integer", Range(1, 10**MAX_DIGITS - 1, error="must be {min} to {max}"))
+    version = JSONField(int, "an integer", Range(1, MAX_INTEGER, error="must be {min} to {max}"))
+    created_at = updated_at = JSONField(
+        str, 'a string like "2026-01-05T09:00:00Z"', convert=_parse_time
+    )
+    etag = JSONField(str, "a string", optional=True)  # of a stream; not used
 
 
 RECORD = Record()

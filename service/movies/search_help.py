@@ -11,10 +11,9 @@ from service.database.listing import EXACT_TOTAL, Counted
 from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Unavailable
-from service.movies.filters import EVERYTHING, NOTHING, Filter
 from service.movies.movie import COLUMN_TYPES, Movie
+from service.movies.parameters import EVERYTHING, FACETS, NOTHING, Filter
 
-FACETS = ("genres", "year", "runtime")
 QUERIES: Mapping[str, Expected] = {
     "suggest_movies": Expected(
         COLUMN_TYPES, [NOTHING], "listing movies: a search that finds nothing"
@@ -62,13 +61,8 @@ class SearchHelp:
                 found[facet]["is_estimate"] = is_estimate
                 found[facet]["values"].append({"value": value, "movies": movies})
         for name, facet in found.items():
-            facet["values"].sort(key=_by_movies if name == "genres" else _by_start)
+            if name == "genres":
+                facet["values"].sort(key=lambda each: (-each["movies"], each["value"]))
+            else:  # ranges, by their start
+                facet["values"].sort(key=lambda each: int(each["value"].partition("..")[0]))
         return Counted._make(rows[0][:2]), found
-
-
-def _by_movies(value: Mapping[str, Any]) -> tuple[int, str]:
-    return -value["movies"], value["value"]
-
-
-def _by_start(value: Mapping[str, Any]) -> int:
-    return int(value["value"].partition("..")[0])

@@ -20,15 +20,48 @@ RUNTIME = re.compile(r"(-?[0-9]{1,20})(?: mins?)?")
 
 
 def read_csv(
-    stream: BinaryIO, columns: Mapping[str, str], where: Sequence[tuple[str, str]]
+    stream: BinaryIO,
+    columns: Mapping[str, str],
+    where: Sequence[tuple[str, str]],
+    empty: str = "",
+    **form: Any,
 ) -> Iterator[FileRow]:
     """Yield the rows of a CSV with a header.
 
     `columns`: field -> name of its column, if that differs; "" for none. `where`: column and value
-    of the rows to import; other rows are left out. Raises `BrokenFile` if the header does not fit,
-    and for a row that is not CSV, because the start of the next row is unknown.
+    of the rows to import; other rows are left out. `empty`: the text of an empty cell. `form`:
+    parameters of Python's csv module. Raises `BrokenFile` if the header does not fit, and for a row
+    that is not CSV, because the start of the next row is unknown.
     """
-    return _read_table(_read_records(stream), columns, where, empty="")
+    records = _read_records(stream, **form)
+    _, header, _ = next(records, (1, [], 0))
+    names = {
+        field: columns.get(field, field)
+        for field in COLUMNS
+        if (field in FIELDS and field not in OPTIONAL) or field in columns or field in header
+    }
+    fields = [(field, _find_column(header, name)) for field, name in names.items() if name]
+    conditions = [(_find_column(header, name), value) for name, value in where]
+    for line, cells, size in records:
+        given = dict(zip(header, cells, strict=False))
+        if len(cells) != len(header):
+            problem = f"the row has {len(cells)} cells, the header {len(header)}"
+            yield FileRow(line, given, Malformed(problem), size)
+            continue
+        try:
+            "".join(cells).encode()
+            is_wanted = all(cells[index] == value for index, value in conditions)
+            values = {
+                field: _parse_cell(field, cells[index])
+                for field, index in fields
+                if is_wanted and cells[index] != empty
+            }
+        except Malformed as error:
+            yield FileRow(line, given, error, size)
+        except UnicodeEncodeError:  # from "surrogateescape" below
+            yield FileRow(line, given, Malformed("the row is not UTF-8"), size)
+        else:
+            yield FileRow(line, given, values if is_wanted else None, size)
 
 
 def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
@@ -36,10 +69,10 @@ def read_imdb(stream: BinaryIO) -> Iterator[FileRow]:
 
     Their external ids are like `imdb:tt0034583`.
     """
-    records = _read_records(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
     columns = {"title": "primaryTitle", "year": "startYear", "runtime": "runtimeMinutes"}
     columns["external_id"] = "tconst"
-    for row in _read_table(records, columns, [("titleType", "movie")], empty="\\N"):
+    form: dict[str, Any] = {"empty": "\\N", "delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    for row in read_csv(stream, columns, [("titleType", "movie")], **form):
         if isinstance(row.movie, dict) and "external_id" in row.movie:
             row.movie["external_id"] = f"imdb:{row.movie['external_id']}"
         yield row
@@ -77,52 +110,11 @@ def _read_records(stream: BinaryIO, **form: Any) -> Iterator[Record]:
         raise BrokenFile(first, f"the row is not CSV: {reason}") from error
 
 
-def _read_table(
-    records: Iterator[Record],
-    columns: Mapping[str, str],
-    where: Sequence[tuple[str, str]],
-    *,
-    empty: str,
-) -> Iterator[FileRow]:
-    """Map the cells of each record to the fields of a movie; `empty`: the text of an empty cell."""
-    _, header, _ = next(records, (1, [], 0))
-    names = {
-        field: columns.get(field, field)
-        for field in COLUMNS
-        if (field in FIELDS and field not in OPTIONAL) or field in columns or field in header
-    }
-    fields = [(field, _find_column(header, name)) for field, name in names.items() if name]
-    conditions = [(_find_column(header, name), value) for name, value in where]
-    for line, cells, size in records:
-        given = dict(zip(header, cells, strict=False))
-        try:
-            _check_cells(cells, len(header))
-            is_wanted = all(cells[index] == value for index, value in conditions)
-            values = {
-                field: _parse_cell(field, cells[index])
-                for field, index in fields
-                if is_wanted and cells[index] != empty
-            }
-        except Malformed as error:
-            yield FileRow(line, given, error, size)
-        else:
-            yield FileRow(line, given, values if is_wanted else None, size)
-
-
 def _find_column(header: Sequence[str], name: str) -> int:
     if header.count(name) != 1:
         found = ", ".join(map(quote, header[:100])) or "an empty file"
         raise BrokenFile(1, f"expected a header with one column {quote(name)}, found {found}")
     return header.index(name)
-
-
-def _check_cells(cells: Sequence[str], number: int) -> None:
-    if len(cells) != number:
-        raise Malformed(f"the row has {len(cells)} cells, the header {number}")
-    try:
-        "".join(cells).encode()
-    except UnicodeEncodeError as error:  # from "surrogateescape" above
-        raise Malformed("the row is not UTF-8") from error
 
 
 def _parse_cell(field: str, text: str) -> object:

@@ -15,8 +15,10 @@ from support import Environment, Execute, Patch, add_movies, get_app, hold, run_
 
 from service.changes import feed as changes
 from service.changes import handlers as web_changes
-from service.changes.cursors import decode_change, encode_change
+from service.changes import waiting as waiting_changes
 from service.changes.feed import Feed
+from service.changes.handlers import decode_change, encode_change
+from service.changes.waiting import Waiting
 from service.database import clearing
 from service.database.clearing import Clearing
 from service.database.migrations import session as migration_session
@@ -320,7 +322,7 @@ async def test_a_request_waits_for_a_change(
     client: Client, database: str, monkeypatch: Patch
 ) -> None:
     """It is answered when the change is committed, not before."""
-    monkeypatch.setattr(changes, "POLL_S", 0.01)
+    monkeypatch.setattr(waiting_changes, "POLL_S", 0.01)
     sent = watch_polls(monkeypatch)
     after = await find_end(client)
     with session(database) as run:
@@ -405,20 +407,20 @@ async def test_a_wait_that_begins_during_a_poll_misses_nothing(
         return rows
 
     monkeypatch.setattr(statements, "fetch", fetch_slowly)
-    feed = Feed(statements)
-    first = asyncio.create_task(feed.wait(later, 30))
+    waiting = Waiting(Feed(statements))
+    first = asyncio.create_task(waiting.wait(later, 30))
     await has_read.wait()
-    second = asyncio.create_task(feed.wait(earlier, 30))
+    second = asyncio.create_task(waiting.wait(earlier, 30))
     await asyncio.sleep(0)
     may_return.set()
     pages = await asyncio.gather(first, second)
 
-    assert [[each.movie_id for each in page.changes] for page in pages if page] == [[2], [1, 2]]
+    assert [[each.row.movie_id for each in page.changes] for page in pages if page] == [[2], [1, 2]]
 
 
 async def test_too_many_waiting_requests_are_refused(client: Client, monkeypatch: Patch) -> None:
     """With 503, at once."""
-    monkeypatch.setattr(changes, "MAX_WAITING", 0)
+    monkeypatch.setattr(waiting_changes, "MAX_WAITING", 0)
 
     response = await client.get(PATH, params={"after": await find_end(client), "wait": "20"})
 
@@ -427,7 +429,7 @@ async def test_too_many_waiting_requests_are_refused(client: Client, monkeypatch
 
 async def test_a_client_that_is_gone_waits_no_longer(client: Client, monkeypatch: Patch) -> None:
     """So it takes no place from others."""
-    monkeypatch.setattr(changes, "MAX_WAITING", 1)
+    monkeypatch.setattr(waiting_changes, "MAX_WAITING", 1)
     monkeypatch.setattr(web_changes, "STOP_CHECK_S", 0.05)
     sent = watch_polls(monkeypatch)
     after = await find_end(client)
@@ -454,7 +456,7 @@ async def test_a_wait_fails_with_its_database(
     client: Client, database: str, maintain: Callable[[str], None], monkeypatch: Patch
 ) -> None:
     """With 503, so that the client tries again."""
-    monkeypatch.setattr(changes, "POLL_S", 0.01)
+    monkeypatch.setattr(waiting_changes, "POLL_S", 0.01)
     sent = watch_polls(monkeypatch)
     after = await find_end(client)
     waiting = asyncio.create_task(client.get(PATH, params={"after": after, "wait": "20"}))

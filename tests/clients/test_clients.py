@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from support import Execute, add_client, add_movies, approve, bearer, hold, until
 from support import set_for_database as set_default
 
+from service.app import EXPECTED
 from service.clients import clients as access
 from service.clients.clients import (
     EXPIRED,
@@ -30,7 +31,6 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.errors import Unauthorized, Unavailable
-from service.expected import EXPECTED
 from service.web.route import Scope
 
 ALMOST_S = 0.001  # before a cached client is looked up again

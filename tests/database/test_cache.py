@@ -13,6 +13,7 @@ from conftest import ROOT
 from servers import fetch, run, standby
 from support import FAST, Execute, hold, wait_until
 
+from service.app import EXPECTED
 from service.config import Config
 from service.context import RequestContext
 from service.database import cache as caching
@@ -20,7 +21,6 @@ from service.database import embedded, query_files
 from service.database.cache import ResultCache
 from service.database.migrations import runner as migrations
 from service.database.statements import Statements
-from service.expected import EXPECTED
 
 CONTEXT = RequestContext("id", "GET", "address", {})
 ADD = "insert into movies (title, year, runtime, genres) values ('x', 2000, 1, '{x}')"

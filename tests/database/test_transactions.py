@@ -11,11 +11,11 @@ import pytest
 from conftest import ROOT
 from support import Execute, Patch, hold, wait_until
 
+from service.app import EXPECTED
 from service.database import query_files, transactions
 from service.database.query import Query
 from service.database.transactions import Transaction
 from service.errors import OperatorError
-from service.expected import EXPECTED
 
 INSERT = "import_movies"
 YEARS = "create table years (year integer primary key); insert into years values (2001)"

@@ -16,6 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 from support import Environment, Execute, add_movies, hold, run_here, set_for_database, with_user
 
+from service.app import EXPECTED
 from service.config import Config
 from service.database import connections, query_files
 from service.database.connections import Connector
@@ -25,7 +26,6 @@ from service.database.query import Expected
 from service.database.query_testing import explain_query
 from service.database.verification import verify_database, verify_queries
 from service.errors import Contended, OperatorError, Unavailable
-from service.expected import EXPECTED
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = migration_files.list_versions(ROOT / "migrations")

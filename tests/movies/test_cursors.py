@@ -8,7 +8,7 @@ import pytest
 
 from service.database import MAX_BIGINT, MAX_INTEGER
 from service.database.listing import Place, SortKey
-from service.movies.filters import SORT_TYPES, Filter
+from service.movies.parameters import SORT_TYPES, Filter
 from service.web import pages
 
 FILTERS = Filter(title="moana")

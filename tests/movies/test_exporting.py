@@ -11,10 +11,10 @@ from conftest import ROOT
 from import_file import import_file
 from support import Execute, add_movies, set_for_database
 
+from service.app import EXPECTED
 from service.database import query_files
 from service.database.transactions import Transaction
 from service.errors import OperatorError
-from service.expected import EXPECTED
 from service.movies import exporting, formats
 from service.movies.exporting import read_chunks
 from service.movies.movie import COLUMNS, OUTPUT_FORMS, Movie

@@ -12,10 +12,9 @@ from conftest import MOANA
 
 from service.errors import CatalogueError, OperatorError
 from service.movies import formats
-from service.movies.formats import open_source
-from service.movies.json_rows import READ_BYTES, read_array
+from service.movies.formats import READ_BYTES, read_array
 from service.movies.movie import OUTPUT_FORMS, split_genres
-from service.movies.rows import TOO_LONG, FileRow
+from service.movies.rows import TOO_LONG, FileRow, open_source
 from service.web.bodies import MAX_BYTES
 
 Read = Callable[..., list[FileRow]]

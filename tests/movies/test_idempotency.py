@@ -13,13 +13,13 @@ from conftest import MOANA, ROOT, Client, Start
 from structlog.testing import capture_logs
 from support import Execute, Patch, add_trigger, count_deadlocks, hold, set_for_database, until
 
+from service.app import EXPECTED
 from service.config import Config
 from service.database import clearing, query_files
 from service.database.clearing import Clearing
 from service.database.migrations import runner as migrations
 from service.database.statements import Statements
 from service.database.store import Store
-from service.expected import EXPECTED
 from service.movies import keys as idempotency
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import MOVIES

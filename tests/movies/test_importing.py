@@ -110,7 +110,7 @@ def test_rows_of_an_export_keep_ids_versions_and_times(run: Import, execute: Exe
     ("changes", "reason"),
     [
         ({"version": ...}, "version: is required"),
-        ({"id": "7", "x": 1}, 'x: unknown field "x"; a movie has id, version'),
+        ({"id": "7", "x": 1}, 'x: unknown field "x"; a movie has title, year'),
         ({"id": "7"}, '"id" must be an integer, found a string'),
         ({"id": 0}, "id: must be 1 to 999999999999999999"),
         ({"created_at": None}, "created_at: must not be null"),

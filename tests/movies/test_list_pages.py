@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support import Execute, Patch, approve, hold
 
+from service.app import EXPECTED
 from service.config import Config
 from service.database import listing, query_files
 from service.database.listing import Listing, Page, Place, SortKey
@@ -13,9 +14,9 @@ from service.database.pool import Pool
 from service.database.query import NO_PARAMETERS, Parameters, Row
 from service.database.streaming import Streams
 from service.errors import Contended, Unavailable
-from service.expected import EXPECTED
-from service.movies.filters import SORTS, Filter, Range
 from service.movies.movie import MOVIES, Movie
+from service.movies.parameters import SORTS, Filter
+from service.web.query_strings import Range
 
 EVERYTHING = Filter()
 HALF = Filter(year=Range(2000, 2000))

@@ -12,7 +12,8 @@ from conftest import ROOT
 
 from service.database import listing, query_files
 from service.database.listing import Place, SortKey
-from service.movies.filters import QUERIES, SORTS, Filter, Range
+from service.movies.parameters import QUERIES, SORTS, Filter
+from service.web.query_strings import Range
 
 # 20,000 movies; of the filters below, each finds at most a few hundred. Four movies of each time.
 FILL = """

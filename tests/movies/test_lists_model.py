@@ -7,6 +7,7 @@ and how to run them again. It does not look for smaller ones, which would take m
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from support import Execute
 
 from service.database import listing
-from service.movies.filters import SORTS
+from service.movies.parameters import SORTS, Filter
 
 EXACT_TOTAL, NUMBERED_ITEMS = 12, 25  # in place of 10,000 and more
 MAX_PAGES = 200  # no walk has so many
@@ -267,6 +268,11 @@ async def compare(client: Client, wanted: List, movies: Iterable[Movie]) -> None
         place = {"cursor": cursor}
         low, high = (high, high + size) if move == ON else (max(0, low - size), low)
     assert total == count if count <= EXACT_TOTAL else total > EXACT_TOTAL
+
+
+def test_the_model_has_every_filter() -> None:
+    """A new filter needs values that hypothesis draws, and `is_match`."""
+    assert FILTERS.keys() == {field.name for field in fields(Filter)}
 
 
 @pytest.fixture

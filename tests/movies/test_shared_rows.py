@@ -13,13 +13,13 @@ import pytest
 from conftest import MOANA, ROOT
 from support import Execute, Patch, add_trigger, approve, set_for_database, until
 
+from service.app import EXPECTED
 from service.config import Config, Sharing
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.database.store import Change, Condition, Store
 from service.errors import NotFound, PreconditionFailed
-from service.expected import EXPECTED
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import MOVIES, Movie
 

@@ -36,9 +36,9 @@ from service.database.listing import Listing
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.database.streaming import RowLists
-from service.movies import streams
+from service.movies import exporting
+from service.movies.exporting import STREAMS, choose_form
 from service.movies.movie import COLUMNS
-from service.movies.streams import STREAMS, choose_form
 from service.web.middleware import CYCLE
 
 NDJSON, CSV = "application/x-ndjson", "text/csv"
@@ -376,7 +376,7 @@ async def test_a_stream_has_a_deadline_of_its_own(
     start: Start, execute: Execute, steps: Steps, monkeypatch: Patch, capsys: Capture
 ) -> None:
     """After it, the connection is reset, and the log says why."""
-    monkeypatch.setattr(streams, "MAX_STREAM_S", 0)
+    monkeypatch.setattr(exporting, "MAX_STREAM_S", 0)
     add_movies(execute, *"abc")
     client = await start(server__request_timeout=0.1)
     response = await get(client)
@@ -459,7 +459,7 @@ async def test_a_client_that_does_not_read_is_cut_off(
     client: Client, execute: Execute, monkeypatch: Patch, capsys: Capture
 ) -> None:
     """Without the last chunk; the connection of the pool is free again, without a transaction."""
-    monkeypatch.setattr(streams, "READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(exporting, "READ_TIMEOUT_S", 0.2)
     add_long_movies(execute, 20_000)  # more than the kernel buffers
 
     with await request_without_reading(client) as unread:

@@ -1,0 +1,82 @@
+"""Waits for changes: one statement at a time asks for all requests of this process that wait."""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Mapping
+from operator import attrgetter
+
+from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor
+from service.errors import Refusal, Unavailable
+
+POLL_S = 0.2  # between two statements
+MAX_WAITING = 1000  # requests; further ones are refused
+Answer = asyncio.Future[ChangePage]  # to a request that waits
+
+
+class Waiting:
+    """The requests that wait for changes.
+
+    What must stay true: a request gets the first changes after its own cursor, and misses none.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._cursors: dict[Answer, FeedCursor] = {}  # of the requests that wait
+        self._polling: asyncio.Task[None] | None = None
+
+    async def wait(self, after: FeedCursor, seconds: float) -> ChangePage | None:
+        """Wait until there are changes after the cursor; None if there are none in so many seconds.
+
+        Raises `CursorExpired`, and `Unavailable` if too many requests wait.
+        """
+        if len(self._cursors) >= MAX_WAITING:
+            raise Unavailable("too many requests wait for changes", Refusal.QUEUE_FULL)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._cursors[answer] = after
+        self._polling = self._polling or asyncio.create_task(self._poll())
+        try:
+            await asyncio.wait([answer], timeout=seconds)
+        finally:
+            self._cursors.pop(answer, None)
+        return answer.result() if answer.done() else None
+
+    async def _poll(self) -> None:
+        """Read changes until no request waits."""
+        try:
+            while self._cursors:
+                # Those of now: a request that comes during the read may have an earlier cursor.
+                cursors = self._cursors.copy()
+                first = min(cursors.values(), key=attrgetter("place"))
+                found: dict[Answer, ChangePage | Exception]
+                try:
+                    found = divide_page(await self._feed.read(first), cursors)
+                except Exception as error:  # noqa: BLE001 - each request gets it
+                    found = {answer: error for answer in cursors}  # noqa: C420 - for its type
+                for answer, result in found.items():
+                    if self._cursors.pop(answer, None) is None:
+                        continue  # it waits no longer
+                    if isinstance(result, Exception):
+                        answer.set_exception(result)
+                    else:
+                        answer.set_result(result)
+                await asyncio.sleep(POLL_S)
+        finally:
+            self._polling = None
+
+
+def divide_page(
+    page: ChangePage, cursors: Mapping[Answer, FeedCursor]
+) -> dict[Answer, ChangePage | Exception]:
+    """Return the changes of the page after each cursor; without those that have none.
+
+    Requests with the same changes get the same page, which is then encoded once: 1,000 copies could
+    have 600 MB.
+    """
+    found, pages = dict[Answer, ChangePage | Exception](), dict[int, ChangePage]()
+    for answer, after in cursors.items():
+        start = bisect_right(page.changes, after.place, key=attrgetter("cursor.place"))
+        if after.feed != page.next.feed:
+            found[answer] = CursorExpired()
+        elif changes := page.changes[start:]:
+            found[answer] = pages.setdefault(start, ChangePage(changes, page.next, page.as_of))
+    return found
