@@ -75,7 +75,7 @@ class Pool:
         self._waiters: deque[asyncio.Future[aiopg.Connection]] = deque()
         self._opener: asyncio.Task[None] | None = None  # opens connections for the waiters
         self._refusal: Unavailable | None = None  # in an outage's pause, and after `close`: for all
-        self._logged = ""  # "connect failed" or an outage, until no connect fails
+        self._logged = ""  # the failure of a "connect", or an "outage", until no connect fails
         self._is_closing = False
 
     @property
@@ -291,14 +291,17 @@ class Pool:
         reason = describe_error(error)
         if self.is_connected:  # it may become free: the server may just be full
             if not self._logged:
-                self._logged = "connect failed"
-                log.warning(self._logged, reason=reason)
+                self._logged = "connect"
+                log.warning("connect failed", reason=reason)
             return
         # Behind: a migration is missing, or a query file is wrong.
         is_behind = isinstance(error, Unavailable | OperatorError)
-        if self._logged in ("", "connect failed"):
-            self._logged = "not ready" if is_behind else "no database"
-            (log.warning if is_behind else log.error)(self._logged, reason=reason)
+        if self._logged != "outage":
+            self._logged = "outage"
+            if is_behind:
+                log.warning("not ready", reason=reason)
+            else:
+                log.error("no database", reason=reason)
         refusal = Refusal.NOT_READY if is_behind else Refusal.NO_DATABASE
         unavailable = Unavailable(f"no database: {reason}", refusal)
         unavailable.__cause__ = error
