@@ -3,12 +3,13 @@
 
 -- name: get_primary_state()
 -- set: transaction_read_only = on
--- The primary: which cluster and database it is, its timeline (which changes when a standby is promoted), and the end
--- of its WAL that is on disk: it has every commit that was acknowledged. Standbys get no more than that, and what reads
--- and rolled back transactions add may stay in memory for 15 s. On a standby, it fails.
+-- The primary: which cluster and database it is, its timeline (which changes when a standby is promoted), its horizon
+-- (all transactions with lower numbers have ended), and the end of its WAL that is on disk: it has every commit that was
+-- acknowledged. Standbys get no more than that, and what reads and rolled back transactions add may stay in memory for
+-- 15 s. On a standby, it fails.
 select
   s.system_identifier || ' ' || current_database() as database, left(pg_walfile_name(e.lsn), 8) as timeline,
-  (e.lsn - '0/0'::pg_lsn)::bigint as lsn
+  (e.lsn - '0/0'::pg_lsn)::bigint as lsn, pg_snapshot_xmin(pg_current_snapshot())::text::bigint as horizon
 from pg_control_system() as s
 cross join pg_current_wal_flush_lsn() as e (lsn);
 

@@ -24,8 +24,7 @@ from service.clients.limits import Limits
 from service.config import Config, Operations
 from service.database import cache as result_cache
 from service.database import clearing as regular_clearing
-from service.database import query_files, verification
-from service.database import replicas as replication
+from service.database import freshness, query_files, verification
 from service.database.cache import ResultCache
 from service.database.clearing import Clearing
 from service.database.listing import Listing
@@ -71,12 +70,12 @@ EXPECTED = MOVIES.expect_queries() | {
         clients,
         commands,
         exporting,
+        freshness,
         genres,
         importing,
         keys,
         parameters,
         regular_clearing,
-        replication,
         restoring,
         result_cache,
         search_help,
@@ -196,7 +195,7 @@ def _make_routes(
     creates = IdempotentCreates(store, statements, config.sharing)
     feed = None
     if config.changes.keep_days:
-        feed = Feed(sources.make_statements(LISTS), has_replicas=bool(sources.replicas))
+        feed = Feed(sources.make_statements(LISTS), slow, sources.replicas)
     bodies = BodyReader(server.body_timeout)
     # On replicas, a list may be older; without sharing, each request has statements of its own.
     can_cache = bool(feed and not sources.replicas and config.sharing.enabled)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from service.context import RequestContext
 from service.database.query import Expected
+from service.database.replicas import Replicas
 from service.database.statements import Statements
 from service.errors import CatalogueError, Problem, Refusal, Unavailable
 from service.movies.movie import COLUMN_TYPES, Movie, parse_movie
@@ -46,7 +47,7 @@ QUERIES: Mapping[str, Expected] = {
 }
 FIRST_OF_MOVIE = len(ChangeRow._fields)  # of its columns
 PAGE_CHANGES = 100
-END_S = 5.0  # for which the end of the feed is remembered, if it is on; replicas then show it
+END_S = 1.0  # for which the end of the feed is remembered, if it is on
 
 
 class CursorExpired(CatalogueError):
@@ -102,9 +103,12 @@ class Feed:
     `CursorExpired`.
     """
 
-    def __init__(self, statements: Statements, *, has_replicas: bool = False) -> None:
-        self._statements = statements
-        self._has_replicas = has_replicas
+    def __init__(
+        self, statements: Statements, reads: Statements, replicas: Replicas | None = None
+    ) -> None:
+        self._statements = statements  # on the primary
+        self._reads = reads
+        self._replicas = replicas
         self._end: FeedCursor | None = None  # as of `_end_read_at`, by the loop's clock
         self._end_read_at = -inf
 
@@ -124,25 +128,30 @@ class Feed:
     async def find_end(self, context: RequestContext) -> FeedCursor | None:
         """Return a cursor before every change that a list now lacks; None if the feed is off.
 
-        It is up to `END_S` old: an older cursor only makes the client read some changes again. From
-        now on, the reads of the request show every transaction that is before the cursor.
+        It is up to `END_S` old, or some seconds with replicas: an older cursor only makes the client
+        read some changes again. From now on, the reads of the request show every transaction that
+        is before the cursor.
         """
         now = asyncio.get_running_loop().time()
         if not self._end or now >= self._end_read_at + END_S:
             try:
-                self._end, self._end_read_at = await self.read_end([context]), now
+                self._end = await self._read_end(self._statements, context)
             except Unavailable:
-                # While the primary is away, replicas serve lists: with an older cursor.
-                if not (self._end and self._has_replicas):
+                if not self._replicas:
                     raise
-        if self._end:
-            context.require(self._end.transaction - 1)
+                self._end = await self._read_end(self._reads, context)  # the primary is away
+            self._end_read_at = now
+        if not self._end:
+            return None
+        # The list may be read on a replica: each one shows every transaction below its horizon.
+        if self._replicas and (horizon := self._replicas.get_common_horizon()):
+            return min(self._end, self._end._replace(transaction=horizon, change=0))
+        context.require(self._end.transaction - 1)
         return self._end
 
-    async def read_end(self, waiting: Sequence[RequestContext] = ()) -> FeedCursor | None:
-        """Return the cursor after all changes that can be read now; None if the feed is off."""
+    async def _read_end(self, statements: Statements, context: RequestContext) -> FeedCursor | None:
         try:
-            return (await self.read(END, waiting)).next
+            return (await self.read(END, [context], statements=statements)).next
         except Unavailable as error:
             if error.refusal is Refusal.FEED_OFF:
                 return None
@@ -153,6 +162,8 @@ class Feed:
         after: FeedCursor | None,
         waiting: Sequence[RequestContext] = (),
         limit: int = PAGE_CHANGES,
+        *,
+        statements: Statements | None = None,
     ) -> ChangePage:
         """Return changes after the place of the cursor, whatever its feed is.
 
@@ -163,7 +174,7 @@ class Feed:
             "after_id": after.change if after else None,
             "size": limit,
         }
-        rows = await self._statements.fetch("get_changes", sent, waiting=waiting)
+        rows = await (statements or self._statements).fetch("get_changes", sent, waiting=waiting)
         if not rows:
             raise Unavailable("the feed is off in the database: run migrate", Refusal.FEED_OFF)
         last = ChangeRow._make(rows[-1][:FIRST_OF_MOVIE])

@@ -21,7 +21,7 @@ from service.database.statements import DEFAULTS
 from service.database.urls import name_server
 from service.errors import CatalogueError, Contended, OperatorError, StatementFailed, Unavailable
 
-PRIMARY = {"database": str, "timeline": str, "lsn": int}
+PRIMARY = {"database": str, "timeline": str, "lsn": int, "horizon": int}
 REPLICA = {"database": str, "timeline": str, "lsn": int, "received": int, "horizon": int}
 QUERIES: Mapping[str, Expected] = {
     "get_primary_state": Expected(PRIMARY, [{}], "choosing a replica"),
@@ -41,6 +41,7 @@ class Sample(NamedTuple):
 
     taken_at: float  # by the loop's clock, before the primary was asked
     lsn: int
+    horizon: int = 0  # every lower transaction had ended
 
 
 class Answer(NamedTuple):
@@ -171,11 +172,11 @@ class Primary(PolledServer):
         """Ask, and keep a sample; drop those of a former primary."""
         now = asyncio.get_running_loop().time()
         if row := await self.ask("get_primary_state"):
-            database, timeline, lsn = row
+            database, timeline, lsn, horizon = row
             if (identity := (database, timeline)) != self.identity:
                 self.samples.clear()
             self.identity = identity
-            self.samples.append(Sample(now, lsn))
+            self.samples.append(Sample(now, lsn, horizon))
 
 
 class Replica(PolledServer):

@@ -65,6 +65,13 @@ class Replicas:
         self._pool.metrics.reads.labels(chosen.name if chosen else "primary").inc()
         return chosen
 
+    def get_common_horizon(self) -> int:
+        """Return a transaction: each replica that serves shows every lower one. 0: not known yet.
+
+        It is some seconds old: the samples reach back further than a replica may lag.
+        """
+        return self._primary.samples[0].horizon if self._primary.samples else 0
+
     async def run(self, _: object) -> AsyncIterator[None]:
         """Ask the servers until the service stops (a `cleanup_ctx`)."""
         watches = map(self._watch, self.all)

@@ -13,10 +13,12 @@ from typing import Any
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from service.errors import BodyTimedOut, Malformed, quote
+from service.errors import BodyTimedOut, Malformed, Refusal, Unavailable, quote
 
 MAX_BYTES = 1_048_576  # of a request body or an imported row
 SMALL_BYTES = 65_536  # of a body that is read at once
+# Of all larger bodies that are arriving: the clients of 4,000 connections could send 4 GB.
+MAX_LARGE_BYTES = 64 * 1024 * 1024
 # Limits of the values in it: 1 MB of `{},` takes 150 ms to parse, these take 5 ms. A movie has 6
 # colons and brackets and 7 commas, and its title and genres may contain up to 1,000 more.
 MAX_COLONS_AND_BRACKETS = 2000
@@ -41,11 +43,12 @@ class BodyReader:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
+        self._large_bytes = 0  # of the larger bodies that are arriving
 
     async def read_object(self, request: web.Request) -> dict[str, object]:
         """Return the JSON object in the body.
 
-        Raises `Malformed`, `BodyTimedOut` or `ClientGone`.
+        Raises `Malformed`, `BodyTimedOut`, `ClientGone`, or `Unavailable` beyond `MAX_LARGE_BYTES`.
         """
         content = request.content
         try:
@@ -53,7 +56,7 @@ class BodyReader:
                 sent = content.read_nowait()  # it arrived with the head, as most bodies do
             else:
                 async with asyncio.timeout(self._timeout):
-                    sent = await _read(request)
+                    sent = await self._read(request)
         except web.RequestPayloadError as error:
             raise Malformed(UNREADABLE) from error
         except TimeoutError as error:
@@ -69,20 +72,27 @@ class BodyReader:
                 raise Malformed(A_FORM.format(request.content_type)) from error
             raise
 
-
-async def _read(request: web.Request) -> bytes:
-    if request.transport is None:  # aiohttp's reader would raise a RuntimeError, here a 500
-        raise ClientGone
-    if (request.content_length or 0) > MAX_BYTES:
-        raise Malformed(TOO_LARGE)
-    if hdrs.EXPECT in request.headers and request.version >= HttpVersion11:  # RFC 9110, 10.1.1
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > MAX_BYTES:
+    async def _read(self, request: web.Request) -> bytes:
+        if request.transport is None:  # aiohttp's reader would raise a RuntimeError, here a 500
+            raise ClientGone
+        if (request.content_length or 0) > MAX_BYTES:
             raise Malformed(TOO_LARGE)
-    return bytes(body)
+        if hdrs.EXPECT in request.headers and request.version >= HttpVersion11:  # RFC 9110, 10.1.1
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body, counted = bytearray(), 0
+        try:
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > MAX_BYTES:
+                    raise Malformed(TOO_LARGE)
+                if len(body) > SMALL_BYTES:
+                    self._large_bytes += len(body) - counted
+                    counted = len(body)
+                    if self._large_bytes > MAX_LARGE_BYTES:
+                        raise Unavailable("too many large bodies", Refusal.QUEUE_FULL)
+        finally:
+            self._large_bytes -= counted
+        return bytes(body)
 
 
 def _decompress(body: bytes, coding: str) -> bytes:

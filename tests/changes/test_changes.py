@@ -407,7 +407,7 @@ async def test_a_wait_that_begins_during_a_poll_misses_nothing(
         return rows
 
     monkeypatch.setattr(statements, "fetch", fetch_slowly)
-    waiting = Waiting(Feed(statements))
+    waiting = Waiting(Feed(statements, statements))
     first = asyncio.create_task(waiting.wait(later, 30))
     await has_read.wait()
     second = asyncio.create_task(waiting.wait(earlier, 30))

@@ -46,7 +46,6 @@ from support import (
     with_user,
 )
 
-from service.changes import feed
 from service.database import embedded
 from service.database.migrations import runner as migrations
 from service.database.urls import name_server
@@ -417,14 +416,12 @@ async def test_a_paused_replica_is_left_out_until_it_goes_on(
 
 
 async def test_a_copy_from_a_paused_replica_misses_no_change(
-    serve: Serve, servers: Servers, execute: Execute, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, servers: Servers, execute: Execute
 ) -> None:
-    """Its cursor, which the service remembers, is in front of what the replica lacks."""
-    monkeypatch.setattr(feed, "END_S", 60)
+    """Its cursor is in front of all changes that the replica lacks."""
     add_movies(execute, "Up", "Cars", "Brave")
     servers.catch_up()
     client = await serve()
-    await copy_pages(client)
     servers.pause()
     await client.patch("/v1/movies/3", json={"year": 2001})
     await client.delete("/v1/movies/2")
@@ -502,6 +499,7 @@ async def test_a_killed_replica_costs_no_request(
     """It is left out, with one line in the log, and used again when it is back."""
     client = await serve(lag=LIMIT_S)
     path, _ = await create(client)
+    servers.catch_up()  # a replica may lack it for a moment
     await until(lambda: servers.count_runs(STATE)[1] > 0)
     async with reading(client, path) as statuses:
         await until(lambda: min(servers.count_runs("get_movies")[1:]) > 10)
@@ -755,7 +753,7 @@ async def test_reads_go_on_without_the_primary(
                 assert (await response.json())["movie"]["year"] == 2000
         statuses.add((await client.get("/v1/movies", headers={POSITION: FUTURE})).status)
         listed = await client.get("/v1/movies")
-        assert (listed.status, "Changes-Cursor" in listed.headers) == (200, False)
+        assert (listed.status, "Changes-Cursor" in listed.headers) == (200, True)
         return servers.count_runs(STATE)[1] > asked + 3 * LIMIT_S / 0.25
 
     await until(is_asked)

@@ -23,7 +23,8 @@ from service.database import MAX_INTEGER
 from service.movies import rules
 from service.movies.movie import FIELDS
 from service.movies.rules import MAX_GENRE_BYTES, MAX_GENRES, MAX_TITLE_BYTES, MIN_YEAR
-from service.web import server
+from service.web import bodies, server
+from service.web.bodies import SMALL_BYTES
 from service.web.fields import BLANKS
 
 OWN = ("id", "version", "created_at", "updated_at")
@@ -533,3 +534,34 @@ async def test_content_codings(client: Client) -> None:
         refusal = await problem(client, plain, **{"Content-Encoding": coding})
         assert refusal["status"] == 400, coding
         assert "gzip" in refusal["detail"]
+
+
+async def test_large_bodies_are_limited_together(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one client sends a large body slowly, others get a 503; small bodies are read."""
+    monkeypatch.setattr(bodies, "MAX_LARGE_BYTES", 2 * SMALL_BYTES)
+    head = b"POST /v1/movies HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    large = head % 100_000 + b" " * 100_000
+    small = head % len(TEXT) + TEXT.encode()
+    _, writer = await asyncio.open_connection(client.host, client.port)
+
+    headers: dict[str, str] = {}
+
+    async def is_refused() -> bool:
+        nonlocal headers
+        status, headers, _ = await exchange(client, large)
+        return status == 503
+
+    async def is_read() -> bool:
+        return (await exchange(client, large))[0] == 400
+
+    assert await is_read()
+    writer.write(large.replace(b"100000", b"200000"))
+    await until(is_refused)
+    created, _, _ = await exchange(client, small)
+    writer.close()
+    await until(is_read)
+
+    assert headers["Retry-After"] == "1"
+    assert created == 201
