@@ -142,6 +142,7 @@ class Execution(NamedTuple):
     driver_timeout: float
     statement: str | None = None  # in place of the query's
     expects_timeout: bool = False  # a timeout is no failure
+    will_repeat: bool = False  # after a lock timeout
 
 
 class AiopgAdapter(PyFormatAdapter):

@@ -209,7 +209,10 @@ class Statements:
             preamble += limit_affected(max_affected)
             preamble += f"set local lock_timeout = {LOCK_TIMEOUT_MS}; "
         driver_timeout = limit + SILENCE_MAX_S if limit else UNLIMITED_S
-        return Execution(preamble, driver_timeout, expects_timeout=expects_timeout)
+        will_repeat = max_affected is not None  # by the store
+        return Execution(
+            preamble, driver_timeout, expects_timeout=expects_timeout, will_repeat=will_repeat
+        )
 
     async def _run(
         self,
@@ -276,7 +279,7 @@ class Statements:
         """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
         translated, reason = translate_error(query, error), describe_error(error)
         # A write that waits for a lock is sent again; the line of a request that gives up has this.
-        will_repeat = isinstance(error, LockNotAvailable) and not query.is_read_only
+        will_repeat = execution.will_repeat and isinstance(error, LockNotAvailable)
         if will_repeat or (execution.expects_timeout and isinstance(error, CONTENDED)):
             return translated
         if not isinstance(translated, RuleBroken):
