@@ -6,11 +6,11 @@ from psycopg2 import errors as postgres
 from service.database.query import Query
 from service.errors import (
     CatalogueError,
-    Contended,
     Refusal,
     RuleBroken,
     StatementFailed,
     Unavailable,
+    WaitedInVain,
 )
 
 CONTENDED = (
@@ -71,7 +71,7 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name} ({query.location}): {describe_error(error)}"
     if isinstance(error, CONTENDED):
-        return Contended(reason)
+        return WaitedInVain(reason)
     is_standby = isinstance(error, postgres.ReadOnlySqlTransaction) and not query.is_read_only
     if is_standby or isinstance(error, psycopg2.OperationalError):
         return Unavailable(reason, Refusal.STATEMENT_LOST)

@@ -33,7 +33,7 @@ from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed,
 
 RowLists = AsyncGenerator[list[Row]]
 
-LOCK_TIMEOUT_MS = 250  # of a write, which is then sent again: it does not keep its connection
+LOCK_TIMEOUT_MS = 50  # of a write, which is then sent again: it does not keep its connection
 # How long PostgreSQL may take to report a timeout; while a commit waits for a standby, it does not.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement

@@ -5,8 +5,8 @@ Requests for the same operation that arrive together share one statement (`batch
 
 import asyncio
 import itertools
-import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -29,6 +29,7 @@ from service.errors import (
     RuleBroken,
     Taken,
     Unavailable,
+    WaitedInVain,
 )
 
 Item = TypeVar("Item")
@@ -160,6 +161,7 @@ class Store(Generic[Item]):
         self._statements = statements
         self._reads = reads or statements
         self._positions = itertools.count()
+        self._turn = asyncio.Semaphore()  # of the writes that have waited for a lock
         rows = statements.metrics.shared_statement_rows.labels
         self._get_query, self._create_query, self._update_query, self._delete_query = (
             f"{verb}_{resource.table}" for verb in ("get", "create", "update", "delete")
@@ -292,23 +294,43 @@ class Store(Generic[Item]):
     async def repeat(self, send: Callable[[], Awaitable[Result]]) -> Result:
         """Send a write that was not made, again, while another session holds a lock it needs.
 
+        What a statement has waited for in vain is sent again one after the other: otherwise, many
+        of them would use all connections, and delay those that share their statements.
         Once more, too, if another session has just taken its unique value: the next statement sees
         that. Raises `Contended` after `statement_timeout`.
         """
-        give_up = time.monotonic() + self._statements.timeout
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._statements.timeout
+        turn: AbstractAsyncContextManager[None] = nullcontext()
         has_lost = False
         while True:
             try:
-                return await send()
+                async with turn:
+                    return await send()
             except RuleBroken as error:
                 table, unique = self._resource.table, self._resource.unique
                 if has_lost or error.rule != f"{table}_{unique}_unique":
                     raise
-                has_lost = True
-            except Contended:
-                if time.monotonic() > give_up:
+                has_lost, turn = True, nullcontext()
+            except Contended as error:
+                if loop.time() > give_up:
                     raise
+                has_waited = isinstance(error, WaitedInVain)
+                turn = self._take_turn(give_up, error) if has_waited else nullcontext()
                 await asyncio.sleep(LOCK_RETRY_S)
+
+    @asynccontextmanager
+    async def _take_turn(self, give_up: float, error: Contended) -> AsyncIterator[None]:
+        """Let one write after the other be sent again; raises the error if that takes too long."""
+        try:
+            async with asyncio.timeout_at(give_up):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise error from error.__cause__
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     async def _write_all(
         self, writes: Sequence[Write], context: RequestContext

@@ -302,7 +302,7 @@ async def test_a_read_on_a_broken_connection_is_retried(
     rows = await service.fetch("get_titles")
 
     assert ended == 3
-    assert settings == [("1234kB", "on", "250ms", "5")]
+    assert settings == [("1234kB", "on", "50ms", "5")]
     assert rows == [("Moana",)]
     assert await service.is_whole()
 
