@@ -36,6 +36,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
+MAX_LOSSES = 9  # of a unique value to other sessions, before a trigger must have set it
 
 
 @dataclass(frozen=True)
@@ -296,22 +297,22 @@ class Store(Generic[Item]):
 
         What a statement has waited for in vain is sent again one after the other: otherwise, many
         of them would use all connections, and delay those that share their statements.
-        Once more, too, if another session has just taken its unique value: the next statement sees
-        that. Raises `Contended` after `statement_timeout`.
+        Some times, too, if another session has just taken its unique value: the next statement sees
+        that, unless the item is gone again. Raises `Contended` after `statement_timeout`.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._statements.timeout
         turn: AbstractAsyncContextManager[None] = nullcontext()
-        has_lost = False
+        losses = 0
         while True:
             try:
                 async with turn:
                     return await send()
             except RuleBroken as error:
                 table, unique = self._resource.table, self._resource.unique
-                if has_lost or error.rule != f"{table}_{unique}_unique":
+                if losses == MAX_LOSSES or error.rule != f"{table}_{unique}_unique":
                     raise
-                has_lost, turn = True, nullcontext()
+                losses, turn = losses + 1, nullcontext()
             except Contended as error:
                 if loop.time() > give_up:
                     raise
