@@ -79,7 +79,7 @@ free as materialized (
   select m.id, m.external_id
   from movies as m
   where m.id in (select k.id from new as n join known as k on k.number = n.number where n.replace and k.differs)
-  for update skip locked
+  for no key update skip locked
 ),
 checked as materialized (
   select
@@ -200,7 +200,7 @@ free as materialized (
   select m.id, m.external_id, m.version, m.updated_at
   from movies as m
   where m.id in (select c.id from changes as c)
-  for update skip locked
+  for no key update skip locked
 ),
 checked as materialized (
   select

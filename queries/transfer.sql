@@ -58,20 +58,22 @@ from jsonb_to_recordset(:movies)
 -- For `import --update`: creates the movies whose external ids are not there, and changes those that differ; the others
 -- are not written. Returns how many were created and changed. If another session has created one of them meanwhile, the
 -- insert waits for its commit and then changes that one. Two updates at once could wait for each other, so an advisory
--- lock, held until the update ends, lets one after the other run.
-with locked as materialized (
-  select pg_advisory_xact_lock(hashtextextended('put_imported_movies', 0))
-),
-new as materialized (
+-- lock, held until the update ends, lets one after the other run. A service that starts sends no movies, to check the
+-- query, and must not wait for the end of an update.
+with new as materialized (
   select n.title, n.year, n.runtime, n.genres, n.external_id
-  from locked as l
-  cross join jsonb_to_recordset(:movies)
+  from jsonb_to_recordset(:movies)
     as n (title text, year integer, runtime integer, genres text[], external_id text)
+),
+locked as materialized (
+  select pg_advisory_xact_lock(hashtextextended('put_imported_movies', 0))
+  where exists (select from new as n)
 ),
 written as (
   insert into movies as o (title, year, runtime, genres, external_id)
   select n.title, n.year, n.runtime, n.genres, n.external_id
-  from new as n
+  from locked as l
+  cross join new as n
   left join movies as m on m.external_id = n.external_id
   where m.id is null
     or (m.title, m.year, m.runtime, m.genres) is distinct from (n.title, n.year, n.runtime, n.genres)

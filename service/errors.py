@@ -296,6 +296,10 @@ class Contended(Unavailable):
         super().__init__(text, Refusal.STATEMENT_TIMEOUT)
 
 
+class WaitedInVain(Contended):
+    """A statement has waited for the lock, and kept its connection; or it was cancelled."""
+
+
 class StatementFailed(CatalogueError):
     """A statement failed because of a mistake in the query or the schema, not in the request.
 

@@ -50,18 +50,21 @@ PATHS = {"POST": "/v1/movies", "BATCH": "/v1/movies/batch"}
 UPDATED = "join checked as k on k.id = c.id\n  where"
 DELETED = "using checked as k\n  where"
 FIELDS_OF_NEW = ", ".join(f"n.{name}" for name in FIELDS)
-ONE = f"select n.id, {FIELDS_OF_NEW}\n  from new as n\n  order by n.external_id --"
-MORE = ONE.replace("n.id", "n.id + generate_series(0, 9, 9)")
+ONE = f"select n.id, {FIELDS_OF_NEW}\n  from new as n\n  returning"
+ONCE = ONE.replace("returning", "where n.owner is null")
+MORE = ("n.id", "n.id + generate_series(0, 9, 9)")
 TOO_MANY = "movies, but at most 1 were requested"
 TOO_FEW = "it returned too few movies"
-END = ";\n\n-- name: get_batch_response"  # of create_batch_once
+NOTHING = "nothing was written: did a trigger prevent it?"
+PUT = "d on d.id = coalesce(g.id, c.id)"
+NEW = "k.position\nleft join created as c on c.id = n.id\n"  # of create_batch_once
 STRAY = "it returned an id or position that was not sent, or one twice"
 MISTAKES = [
     # A write that changes more movies than were sent.
     ("PATCH", "update_movies", f"{UPDATED} m.id = k.id", f"{UPDATED} true", TOO_MANY),
     ("DELETE", "delete_movies", f"{DELETED} m.id = k.id", f"{DELETED} true", TOO_MANY),
-    ("POST", "create_movies", ONE, MORE, TOO_MANY),
-    ("POST", "create_movies_once", ONE, MORE, TOO_MANY),
+    ("POST", "create_movies", ONE, ONE.replace(*MORE), TOO_MANY),
+    ("POST", "create_movies_once", ONCE, ONCE.replace(*MORE), TOO_MANY),
     # Other rows than were sent: clients would get the movies of others.
     (
         "GET",
@@ -71,16 +74,32 @@ MISTAKES = [
         STRAY,
     ),
     ("GET", "get_movies", "where m.id = any", ", (values (1), (2)) as v where m.id = any", STRAY),
-    ("POST", "create_movies_once", " n.position, n.f", " n.position - 1 as position, n.f", STRAY),
-    ("PATCH", "update_movies", "  m.id, u.title", "  m.id - 1 as id, u.title", STRAY),
-    ("DELETE", "delete_movies", "  m.id, x.title", "  m.id - 1 as id, x.title", STRAY),
+    (
+        "POST",
+        "create_movies_once",
+        "as transaction, n.position,",
+        "as transaction, n.position - 1 as position,",
+        STRAY,
+    ),
+    (
+        "PATCH",
+        "update_movies",
+        *(f"k.id{n} as number, k.outcome,\n  c" for n in ("", " - 1")),
+        STRAY,
+    ),
+    (
+        "DELETE",
+        "delete_movies",
+        *(f"k.id{n} as number, k.outcome,\n  x" for n in ("", " - 1")),
+        STRAY,
+    ),
     # Batches.
-    ("BATCH", "create_movies", "new as n on n.id = c.id;", "new as n on true;", STRAY),
-    ("BATCH", "create_movies", "n.id = c.id;", "n.id = c.id and n.position = 1;", TOO_FEW),
-    ("BATCH", "create_batch_once", f"c.id = n.id{END}", f"true{END}", STRAY),
-    ("BATCH", "create_batch_once", f"c.id = n.id{END}", f"c.id = n.id limit 1{END}", TOO_FEW),
+    ("BATCH", "put_movies", PUT, "d on true", STRAY),
+    ("BATCH", "put_movies", PUT, f"{PUT} where c.number = 1", NOTHING),
+    ("BATCH", "create_batch_once", NEW, NEW.replace("c.id = n.id", "true"), STRAY),
+    ("BATCH", "create_batch_once", f"{NEW}where", f"{NEW}where k.position = 1 and", TOO_FEW),
     # No rows.
-    ("POST", "create_movies", "new as n on n.id", "new as n on -n.id", "no row for a new one"),
+    ("POST", "create_movies", "new as n on n.id", "new as n on -n.id", NOTHING),
     ("GET", "count_genres", 'n.genre collate "C";', "n.genre limit 0;", "it returned no row"),
 ]
 

@@ -15,12 +15,12 @@ from psycopg2 import errors as postgres
 
 from service.errors import (
     CatalogueError,
-    Contended,
     FileError,
     Refusal,
     RuleBroken,
     StatementFailed,
     Unavailable,
+    WaitedInVain,
     locate,
 )
 
@@ -173,6 +173,7 @@ class Execution(NamedTuple):
     driver_timeout: float
     statement: str | None = None  # in place of the query's
     expects_timeout: bool = False  # a timeout is no failure
+    will_repeat: bool = False  # after a lock timeout
 
 
 async def ping(connection: aiopg.Connection) -> None:
@@ -202,7 +203,7 @@ def translate_error(query: Query, error: BaseException) -> CatalogueError:
         return RuleBroken(error.diag.constraint_name or "")
     reason = f"{query.name} ({query.location}): {describe_error(error)}"
     if isinstance(error, CONTENDED):
-        return Contended(reason)
+        return WaitedInVain(reason)
     is_standby = is_write and isinstance(error, postgres.ReadOnlySqlTransaction)
     if is_standby or isinstance(error, psycopg2.OperationalError):
         return Unavailable(reason, Refusal.STATEMENT_LOST)

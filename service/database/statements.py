@@ -33,7 +33,7 @@ from service.database.query import (
 )
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
-LOCK_TIMEOUT_MS = 250  # of a write, which is then sent again: it does not keep its connection
+LOCK_TIMEOUT_MS = 50  # of a write, which is then sent again: it does not keep its connection
 # How long PostgreSQL may take to report a timeout; while a commit waits for a standby, it does not.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
@@ -164,7 +164,10 @@ class Statements:
             preamble += limit_affected(max_affected)
             preamble += f"set local lock_timeout = {LOCK_TIMEOUT_MS}; "
         driver_timeout = limit + SILENCE_MAX_S if limit else UNLIMITED_S
-        return Execution(preamble, driver_timeout, expects_timeout=expects_timeout)
+        will_repeat = max_affected is not None  # by the store
+        return Execution(
+            preamble, driver_timeout, expects_timeout=expects_timeout, will_repeat=will_repeat
+        )
 
     async def _run(
         self,
@@ -231,7 +234,7 @@ class Statements:
         """Log why PostgreSQL refused a statement, unless a named rule did; return the error."""
         translated, reason = translate_error(query, error), describe_error(error)
         # A write that waits for a lock is sent again; the line of a request that gives up has this.
-        will_repeat = isinstance(error, LockNotAvailable) and not query.is_read_only
+        will_repeat = execution.will_repeat and isinstance(error, LockNotAvailable)
         if will_repeat or (execution.expects_timeout and isinstance(error, CONTENDED)):
             return translated
         if not isinstance(translated, RuleBroken):

@@ -5,8 +5,8 @@ Requests for the same operation that arrive together share one statement (`batch
 
 import asyncio
 import itertools
-import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -29,12 +29,14 @@ from service.errors import (
     RuleBroken,
     Taken,
     Unavailable,
+    WaitedInVain,
 )
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
+MAX_LOSSES = 9  # of a unique value to other sessions, before a trigger must have set it
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class Store(Generic[Item]):
         self._statements = statements
         self._reads = reads or statements
         self._positions = itertools.count()
+        self._turn = asyncio.Semaphore()  # of the writes that have waited for a lock
         rows = statements.metrics.shared_statement_rows.labels
         self._get_query, self._create_query, self._update_query, self._delete_query = (
             f"{verb}_{resource.table}" for verb in ("get", "create", "update", "delete")
@@ -312,23 +315,43 @@ class Store(Generic[Item]):
     async def repeat(self, send: Callable[[], Awaitable[Result]]) -> Result:
         """Send a write that was not made, again, while another session holds a lock it needs.
 
-        Once more, too, if another session has just taken its unique value: the next statement sees
-        that. Raises `Contended` after `statement_timeout`.
+        What a statement has waited for in vain is sent again one after the other: otherwise, many
+        of them would use all connections, and delay those that share their statements.
+        Some times, too, if another session has just taken its unique value: the next statement sees
+        that, unless the item is gone again. Raises `Contended` after `statement_timeout`.
         """
-        give_up = time.monotonic() + self._statements.timeout
-        has_lost = False
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._statements.timeout
+        turn: AbstractAsyncContextManager[None] = nullcontext()
+        losses = 0
         while True:
             try:
-                return await send()
+                async with turn:
+                    return await send()
             except RuleBroken as error:
                 table, unique = self._resource.table, self._resource.unique
-                if has_lost or error.rule != f"{table}_{unique}_unique":
+                if losses == MAX_LOSSES or error.rule != f"{table}_{unique}_unique":
                     raise
-                has_lost = True
-            except Contended:
-                if time.monotonic() > give_up:
+                losses, turn = losses + 1, nullcontext()
+            except Contended as error:
+                if loop.time() > give_up:
                     raise
+                has_waited = isinstance(error, WaitedInVain)
+                turn = self._take_turn(give_up, error) if has_waited else nullcontext()
                 await asyncio.sleep(LOCK_RETRY_S)
+
+    @asynccontextmanager
+    async def _take_turn(self, give_up: float, error: Contended) -> AsyncIterator[None]:
+        """Let one write after the other be sent again; raises the error if that takes too long."""
+        try:
+            async with asyncio.timeout_at(give_up):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise error from error.__cause__
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     async def _write_all(
         self, writes: Sequence[Write], context: RequestContext

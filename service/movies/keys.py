@@ -184,7 +184,7 @@ class IdempotentCreates:
                     return created.movies, False
             except RuleBroken as error:  # perhaps by the movie that this key has just created
                 broken = error
-            if first := await get():
+            if first := await self._store.repeat(get):
                 if first.text != fingerprint:
                     raise KeyReused
                 if any(movie.id is None for movie in first.movies):

@@ -54,6 +54,14 @@ FOUND = {
         ("where a.outcome in ('taken', 'locked')", "where false"),
         ("where g.outcome = 'created'", ""),
         ("in ('equal', 'taken')", "= 'equal'"),
+        ("m.runtime, m.genres) is distinct", "m.runtime, n.genres) is distinct"),
+        ("m.runtime, m.genres) is distinct", "n.runtime, m.genres) is distinct"),
+        ("(m.title, m.year, m.runtime, m.genres) is", "(n.title, m.year, m.runtime, m.genres) is"),
+        ("(m.title, m.year, m.runtime, m.genres) is", "(m.title, n.year, m.runtime, m.genres) is"),
+    ],
+    "put_imported_movies": [
+        ("runtime, genres) = (excluded", "runtime) = (excluded"),
+        ("w.version > 1", "w.version > 9"),
     ],
     "update_movies": [
         (
@@ -67,6 +75,7 @@ FOUND = {
         ("f.updated_at) > c.unm", "f.updated_at) >= c.unm"),
         ("when o.id is not null", "when false"),
         ("and o.id <> c.id", ""),
+        ("and o.id <> c.id", "and o.id > c.id"),
         ("then k.owner else", "then k.id else"),
         ("u.version, u.created_at", "u.version - 1 as version, u.created_at"),
         ("select n.title, n.year", "select n.title, m.year"),

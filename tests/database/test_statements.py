@@ -275,7 +275,7 @@ async def test_a_read_on_a_broken_connection_is_retried(
     rows = await service.fetch("get_titles")
 
     assert ended == 3
-    assert settings == [("1234kB", "on", "250ms", "5")]
+    assert settings == [("1234kB", "on", "50ms", "5")]
     assert rows == [("Moana",)]
     assert await service.is_whole()
 
@@ -400,6 +400,19 @@ async def test_a_type_that_changes_fails_one_write_of_each_connection(
     changed = await service.fetch("change_years", {"year": 2003})
 
     assert changed == [(2003,)]
+
+
+async def test_a_lock_timeout_of_the_role_is_logged(
+    service: Service, execute: Execute, database: str
+) -> None:
+    """Nothing repeats these statements, such as the clearing of keys."""
+    set_for_database(execute, "lock_timeout = '50ms'")
+    add_movies(execute, "Moana")
+    locked = hold(database, "select from movies for update")
+    with locked, capture_logs() as logged, pytest.raises(Contended):
+        await service.fetch("rename_movies", {"title": "x"})
+
+    assert [line["event"] for line in logged] == ["statement failed"]
 
 
 async def test_a_lock_that_is_not_granted_in_time_is_contended(

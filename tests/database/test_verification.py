@@ -680,6 +680,14 @@ async def test_a_query_that_waits_for_a_lock_is_named_but_not_refused(
     assert "a.sql:2): canceling statement due to statement timeout" in str(caught.value)
 
 
+async def test_it_does_not_wait_for_an_import(connection: aiopg.Connection, database: str) -> None:
+    """A service may start during one that takes hours."""
+    keys = ("put_imported_movies", "reserve_movie_ids")
+    locks = [f"pg_advisory_xact_lock(hashtextextended('{key}', 0))" for key in keys]
+    with hold(database, f"select {', '.join(locks)}"):
+        assert await verify_database(connection, VERSIONS, LOADED)
+
+
 async def test_a_connection_that_breaks_blames_no_query(
     verify: Verify, connection: aiopg.Connection, execute: Execute
 ) -> None:

@@ -288,6 +288,35 @@ async def test_what_waits_for_another_session_leaves_connections(
     assert {status for status, _ in found} <= {200, 201, 409}
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [("PUT", BATCH, LENIENT), ("PUT", BATCH, {}), ("POST", MOVIES, {"Idempotency-Key": "{}"})],
+)
+async def test_many_that_wait_do_not_delay_others(  # noqa: PLR0913, PLR0917 - the cases
+    start: Start, execute: Execute, database: str, method: str, path: str, headers: dict[str, str]
+) -> None:
+    """An import has many external ids that clients put meanwhile."""
+    client = await start()
+    names = [f"a:{number}" for number in range(24)]
+    add_movies(execute, "x")
+
+    async def write(name: str) -> None:
+        body = {"movies": [named(name)]} if path == BATCH else named(name)
+        own = {key: value.format(name) for key, value in headers.items()}
+        await send(client, method, path, body, **own)
+
+    with hold(database, "; ".join(INSERT.replace("a:1", name) for name in names)):
+        waiting = [asyncio.create_task(write(name)) for name in names]
+        await until(lambda: get_app(client)[POOL].size > get_app(client)[POOL].idle)
+        for number in range(4):
+            await write(f"b:{number}")
+            status, _ = await send(client, "PATCH", f"{MOVIES}/1", {"year": 2000 + number})
+            assert status == 200
+        assert not any(task.done() for task in waiting)  # so they took less than 3 s
+        for task in waiting:
+            task.cancel()
+
+
 async def test_a_put_waits_for_a_locked_movie(
     start: Start, database: str, execute: Execute
 ) -> None:

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -257,6 +258,20 @@ async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 
         assert {*others} == {created}
     assert await create_once(clients[1], "a", replayed=True) == created
     assert movies(execute) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/movies", "/v1/movies/batch"])
+async def test_a_repeat_waits_for_a_locked_key(client: Client, database: str, path: str) -> None:
+    """A DBA has locked its row, for longer than a statement waits."""
+    body = MOANA if path == "/v1/movies" else {"movies": [MOANA]}
+    send = partial(client.post, path, json=body, headers={"Idempotency-Key": "a"})
+    assert (await send()).status == 201
+    with hold(database, "select from idempotency_keys for update"):
+        repeat = asyncio.create_task(send())
+        await asyncio.sleep(0.6)
+        assert not repeat.done()
+
+    assert (await repeat).status == 201
 
 
 async def test_a_key_in_use_holds_up_nobody_else(client: Client, database: str) -> None:

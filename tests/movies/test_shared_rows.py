@@ -19,7 +19,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.database.store import Change, Condition, Store
-from service.errors import NotFound, PreconditionFailed
+from service.errors import NotFound, PreconditionFailed, RuleBroken
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import MOVIES, Movie
 
@@ -63,6 +63,20 @@ async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -
     )
 
     assert [movie.title for movie in movies] == ["a", "b", "c"]
+
+
+async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(
+    make: Make, sharing: Sharing
+) -> None:
+    """Each time, another session commits it during the statement, and then deletes its movie."""
+    lost = [RuleBroken("movies_external_id_unique") for _ in range(3)]
+
+    async def send() -> str:
+        if lost:
+            raise lost.pop()
+        return "written"
+
+    assert await Store(MOVIES, make(), sharing).repeat(send) == "written"
 
 
 async def test_a_create_is_on_disk_before_its_response(

@@ -155,6 +155,22 @@ async def test_a_change_waits_until_its_movie_is_free(
     assert (await change).status == status
 
 
+async def test_a_row_that_refers_to_a_movie_does_not_lock_it(
+    start: Start, execute: Execute, database: str
+) -> None:
+    """Of a DBA's table, in an open transaction: its foreign key only keeps the movie there."""
+    client = await start(database__statement_timeout=1)
+    await client.post("/v1/movies", json={**MOANA, "external_id": "a"})
+    execute("create table reviews (movie_id bigint references movies)")
+    with hold(database, "insert into reviews values (1)"):
+        patched = await client.patch("/v1/movies/1", json={"external_id": "b"})
+        movies = [{**MOANA, "external_id": "b", "year": 2017}]
+        put = await client.put("/v1/movies/batch", json={"movies": movies})
+        deleted = await client.delete("/v1/movies/1")
+
+    assert [response.status for response in (patched, put, deleted)] == [200, 200, 503]
+
+
 async def test_a_movie_is_deleted_once(client: Client) -> None:
     """If many requests delete one movie at once, one of them gets it."""
     path = (await client.post("/v1/movies", json=MOANA)).headers["Location"]
