@@ -35,7 +35,6 @@ WEB = ("service", "web")
 TARGETS = (
     Target(SERVICE, "this service", WEB),
     Target("service-2", "this service, 2 processes", WEB, {"WEB_CONCURRENCY": "2"}),
-    Target("unshared", "this service, sharing off", WEB, {"CATALOGUE_SHARING_ENABLED": "false"}),
     Target("aiohttp", "bare aiohttp, constant body", ("bench.peer_aiohttp",), workloads=(READS,)),
 )
 

@@ -157,7 +157,7 @@ def create_app(
     sources = Sources(config, files, pool, replicas)
     statements = sources.make_statements()
     rate_limits = Limits(config.limits, metrics)
-    access = AccessControl(config.access, Clients(statements, config.sharing), rate_limits)
+    access = AccessControl(config.access, Clients(statements), rate_limits)
     cycle = RequestCycle(server, access, metrics, AccessLog(metrics, config.log))
     health = Health(config.service, sources.require_migrations, cycle)
     routes = _make_routes(config, sources, access, health, cycle)
@@ -191,15 +191,14 @@ def _make_routes(
     statements, server = sources.make_statements(), config.server
     slow = sources.make_reads(LISTS)
     listing = Listing(MOVIES, slow, sources.make_reads(STREAMS))
-    store = Store(MOVIES, statements, config.sharing, sources.make_reads())
-    creates = IdempotentCreates(store, statements, config.sharing)
+    store = Store(MOVIES, statements, sources.make_reads())
+    creates = IdempotentCreates(store, statements)
     feed = None
     if config.changes.keep_days:
         feed = Feed(sources.make_statements(LISTS), slow, sources.replicas)
     bodies = BodyReader(server.body_timeout)
-    # On replicas, a list may be older; without sharing, each request has statements of its own.
-    can_cache = bool(feed and not sources.replicas and config.sharing.enabled)
-    cache = ResultCache[EncodedPage](statements, config.sharing, is_on=can_cache)
+    can_cache = bool(feed and not sources.replicas)  # on replicas, a list may be older
+    cache = ResultCache[EncodedPage](statements, is_on=can_cache)
     sources.files.on_reload = cache.clear
     max_lag = config.database.max_replica_lag if sources.replicas else 0
     lists = Lists(
@@ -207,7 +206,6 @@ def _make_routes(
         listing,
         SearchHelp(slow),
         partial(begin_copy, feed) if feed else None,
-        config.sharing,
         server.max_streams > 0,
         server.cache_seconds,
         cache,

@@ -179,13 +179,6 @@ class Database:
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """Whether requests share statements."""
-
-    enabled: bool = _setting(default=True, kind=SWITCH)
-
-
-@dataclass(frozen=True)
 class Changes:
     """The feed of changes."""
 
@@ -245,7 +238,6 @@ class Config:
     service: Service
     server: Server
     database: Database
-    sharing: Sharing
     changes: Changes
     access: Access
     limits: Limits

@@ -73,7 +73,6 @@ def test_every_setting_has_a_variable(section: str, key: str) -> None:
     """CATALOGUE_<SECTION>_<KEY> overrides the file, for every setting."""
     values = {
         "url": "postgres://u@h/d",
-        "enabled": "false",
         "request_timeout": "70",
         "statement_timeout": "4",
         "require_if_match": "true",
@@ -210,13 +209,12 @@ BAD = [
     ("url", '""', '"mysql://u@h/d"', '"h/d"', "1"),
     ("replica_urls", "[]", '["mysql://u@h/d"]', '"h/d"', '["postgresql://u@h,g/d"]'),
     ("max_replica_lag", "1", "0", "1000"),
-    ("require_tls", "false", "2"),
+    ("require_tls", "false", '"yes"', "2", "[]"),
     ("max_open", "10", "0", "10001", "2.5", '"many"'),
     ("max_idle", "5", "-1"),
     ("max_idle_time", "30", "0", "30000"),
     ("acquire_timeout", "2", "0", "2000"),
     ("statement_timeout", "3", "0", "3000"),
-    ("enabled", "true", '"yes"', "2", "[]"),
     ("anonymous", '"write"', '"all"'),
     ("keep_days", "30", "-1", "3651"),
     ("rate", "0", "-1", "0.5"),
@@ -358,10 +356,18 @@ def test_words_may_be_in_any_case() -> None:
     """LOG_LEVEL=INFO is how other services write it."""
     loaded = config.load(
         DEFAULTS,
-        {"LOG_LEVEL": "INFO", "CATALOGUE_LOG_FORMAT": "Json", "CATALOGUE_SHARING_ENABLED": "True"},
+        {
+            "LOG_LEVEL": "INFO",
+            "CATALOGUE_LOG_FORMAT": "Json",
+            "CATALOGUE_DATABASE_REQUIRE_TLS": "True",
+        },
     )
 
-    assert (loaded.log.level, loaded.log.format, loaded.sharing.enabled) == ("info", "json", True)
+    assert (loaded.log.level, loaded.log.format, loaded.database.require_tls) == (
+        "info",
+        "json",
+        True,
+    )
 
 
 def test_the_folders_are_next_to_the_config_as_it_was_named(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class Feed:
     async def find_end(self, context: RequestContext) -> FeedCursor | None:
         """Return a cursor before every change that a list now lacks; None if the feed is off.
 
-        It is up to `END_S` old, or some seconds with replicas: with an older cursor, the client only
+        It is up to `END_S` old, or some seconds with replicas: with an old one, the client only
         reads some changes again. From now on, the reads of the request show every transaction that
         is before the cursor.
         """

@@ -15,7 +15,6 @@ from typing import NamedTuple, get_type_hints
 
 from cachetools import LRUCache
 
-from service.config import Sharing
 from service.context import RequestContext
 from service.database import MAX_BIGINT
 from service.database.batching import Batcher, Rows, list_contexts
@@ -117,7 +116,6 @@ class Clients:
     def __init__(
         self,
         statements: Statements,
-        sharing: Sharing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._statements = statements
@@ -126,7 +124,6 @@ class Clients:
         self._lookups, self._renewals = (
             Batcher(
                 self._get,
-                sharing,
                 is_repeatable=True,
                 rows_metric=statements.metrics.shared_statement_rows.labels("get_clients"),
             )
@@ -134,7 +131,7 @@ class Clients:
         )
         self._clock = clock
         self._known: LRUCache[str, Client] = LRUCache(MAX_KNOWN)
-        self._marks = Batcher(self._mark_used, sharing)
+        self._marks = Batcher(self._mark_used)
         self._mark_after = 0.0
 
     def get_known(self, token: str) -> Client | None:

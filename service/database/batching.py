@@ -12,7 +12,6 @@ from typing import Generic, TypeVar
 
 from prometheus_client import Histogram
 
-from service.config import Sharing
 from service.context import RequestContext
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 from service.telemetry.metrics import OFF, Off
@@ -95,7 +94,6 @@ class Batcher(Generic[Result]):
     def __init__(  # noqa: PLR0913 - its options
         self,
         run: Run[Result],
-        settings: Sharing,
         *,
         max_rows: int = MAX_ROWS,
         exclusive: bool = False,
@@ -108,10 +106,7 @@ class Batcher(Generic[Result]):
         self._exclusive = exclusive
         self._is_repeatable = is_repeatable
         self._rows_metric = rows_metric
-        # Without sharing, each row is sent alone and at once.
-        self._max_rows = max_rows if settings.enabled else 1
-        self._max_running = MAX_RUNNING if settings.enabled else MAX_WAITING
-        self._slow_s = SLOW_S if settings.enabled else 0
+        self._max_rows = max_rows
         self._next: deque[SharedRow[Result]] = deque()  # for the next statement
         # While a row with an exclusive key waits or runs: further rows with this key, by key.
         self._later: dict[int, deque[SharedRow[Result]]] = {}
@@ -155,7 +150,7 @@ class Batcher(Generic[Result]):
 
     def _start(self) -> None:
         """Start a statement if rows wait, unless the last one is not slow yet, or two run."""
-        if self._next and not self._newest and len(self._running) < self._max_running:
+        if self._next and not self._newest and len(self._running) < MAX_RUNNING:
             self._newest = asyncio.get_running_loop().create_task(self._execute())
             self._running.add(self._newest)
 
@@ -172,7 +167,8 @@ class Batcher(Generic[Result]):
         # If this task is cancelled:
         outcome: Outcome[Result] = Unavailable("it was given up", Refusal.STATEMENT_LOST)
         try:
-            self._allow_another(statement)
+            # Another one starts beside this one if this one is slow.
+            asyncio.get_running_loop().call_later(SLOW_S, self._start_beside, statement)
             outcome = await self._send_or_divide(rows)
         finally:
             if self._exclusive:
@@ -182,14 +178,6 @@ class Batcher(Generic[Result]):
                 self._newest = None
             self._start()  # before the results are returned
             _return_to_requests(rows, outcome)
-
-    def _allow_another(self, statement: asyncio.Task[None]) -> None:
-        """Let another statement start beside this one if this one is slow; not shared: at once."""
-        if self._slow_s:  # has no effect if the statement has ended
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._slow_s, self._start_beside, statement)
-        else:
-            self._start_beside(statement)
 
     def _take_rows(self) -> list[SharedRow[Result]]:
         """Take rows for a statement, and drop those whose requests were cancelled."""

@@ -7,7 +7,6 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
-from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.query import Expected
@@ -38,12 +37,12 @@ class ResultCache(Generic[Result]):
     first statement began.
     """
 
-    def __init__(self, statements: Statements, sharing: Sharing, *, is_on: bool) -> None:
+    def __init__(self, statements: Statements, *, is_on: bool) -> None:
         self._statements = statements
         self._is_on = is_on
         self._from_memory = statements.metrics.list_pages.labels("memory")
         self._from_database = statements.metrics.list_pages.labels("database")
-        self._checks: Batcher[None] = Batcher(self._check, sharing, max_rows=MAX_WAITING)
+        self._checks: Batcher[None] = Batcher(self._check, max_rows=MAX_WAITING)
         self._since: str | None = None  # the snapshot of a check
         self._state: str | None = None  # as that check returned it
         self._epoch: Epoch[Result] = LRUCache(MAX_BYTES, itemgetter(1))

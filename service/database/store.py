@@ -14,7 +14,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import orjson
 
-from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected, Row
@@ -155,7 +154,6 @@ class Store(Generic[Item]):
         self,
         resource: Resource[Item],
         statements: Statements,
-        sharing: Sharing,
         reads: Statements | None = None,
     ) -> None:
         self._resource = resource
@@ -173,13 +171,11 @@ class Store(Generic[Item]):
             self._update_query: "updates",
             self._delete_query: "deletions",
         }
-        self._gets = Batcher(
-            self._get, sharing, is_repeatable=True, rows_metric=rows(self._get_query)
-        )
-        self._creates = Batcher(self._create, sharing, rows_metric=rows(self._create_query))
+        self._gets = Batcher(self._get, is_repeatable=True, rows_metric=rows(self._get_query))
+        self._creates = Batcher(self._create, rows_metric=rows(self._create_query))
         self._writes = {
             query: Batcher[Written[Item]](
-                partial(self._write, query), sharing, exclusive=True, rows_metric=rows(query)
+                partial(self._write, query), exclusive=True, rows_metric=rows(query)
             )
             for query in self._parameters
         }

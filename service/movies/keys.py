@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected
@@ -68,11 +67,10 @@ class IdempotentCreates:
     request gets the first response; if nothing was created, the key stays unused.
     """
 
-    def __init__(self, store: Store[Movie], statements: Statements, sharing: Sharing) -> None:
+    def __init__(self, store: Store[Movie], statements: Statements) -> None:
         self._store = store
         self._statements = statements
         self._metrics = statements.metrics
-        self._sharing = sharing
         self._numbers = itertools.count()
         self._creates = self._make_batcher("create_movies_once")
         self._responses = self._make_batcher("get_idempotent_responses")
@@ -81,7 +79,6 @@ class IdempotentCreates:
     def _make_batcher(self, query: str) -> Batcher[Response]:
         return Batcher(
             partial(self._run, query),
-            self._sharing,
             max_rows=MAX_KEYS_PER_STATEMENT,
             is_repeatable=True,
             rows_metric=self._metrics.shared_statement_rows.labels(query),

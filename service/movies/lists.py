@@ -7,7 +7,6 @@ from weakref import WeakValueDictionary
 
 from aiohttp import hdrs, web
 
-from service.config import Sharing
 from service.context import RequestContext
 from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.cache import ResultCache
@@ -41,7 +40,6 @@ class Lists:
     listing: Listing[Movie]
     help: SearchHelp
     begin_copy: BeginCopy | None
-    sharing: Sharing
     has_streams: bool
     cache_seconds: int
     cache: ResultCache[EncodedPage]
@@ -68,9 +66,8 @@ class Lists:
         batcher = self._batchers.get(query)
         if not batcher:
             fetch = partial(self._fetch, query)
-            batcher = Batcher(fetch, self.sharing, max_rows=MAX_WAITING, takes_all=True)
-            if self.sharing.enabled:
-                self._batchers[query] = batcher
+            batcher = Batcher(fetch, max_rows=MAX_WAITING, takes_all=True)
+            self._batchers[query] = batcher
         return cast("EncodedPage", await batcher.submit(0, context=context))
 
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:

@@ -45,7 +45,7 @@ class Process:
         timeout = config.database.statement_timeout
         self.now = 1.0
         self.statements = Statements(self.pool, loaded, timeout, slow=1e-9)  # each one is logged
-        self._clients = Clients(self.statements, config.sharing, lambda: self.now)
+        self._clients = Clients(self.statements, lambda: self.now)
 
     async def find(self, token: str) -> access.Client:
         """Return the client with this token, as the service does."""

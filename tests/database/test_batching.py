@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from support import Patch, until
 
-from service.config import Sharing
 from service.database import batching
 from service.database.batching import MAX_BYTES, SLOW_S, Batcher, Rows, count_rows
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SETTINGS = Sharing(enabled=True)
-NOT_SHARED = Sharing(enabled=False)
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +112,7 @@ def test_a_statement_takes_some_of_the_rows_that_wait(
 
 async def test_each_request_gets_its_own_result(statements: Statements) -> None:
     """Results are returned by key; a key without a result gives None."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run)
 
     results = await asyncio.gather(*send_all(batcher, 3, -1, 1, 3))
 
@@ -126,7 +122,7 @@ async def test_each_request_gets_its_own_result(statements: Statements) -> None:
 
 async def test_a_lone_request_is_sent_at_once(statements: Statements) -> None:
     """If no statement runs, a request is sent within two turns of the loop, without a timer."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run)
 
     (request,) = send_all(batcher, 1)
     for _ in range(3):
@@ -138,7 +134,7 @@ async def test_a_lone_request_is_sent_at_once(statements: Statements) -> None:
 
 async def test_requests_that_wait_share_the_next_statement(statements: Statements) -> None:
     """Requests that arrive while a statement runs are sent with one statement when it ends."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run)
     first = await hold(batcher, statements, 1)
     rest = send_all(batcher, 2)
     await asyncio.sleep(0)
@@ -151,27 +147,12 @@ async def test_requests_that_wait_share_the_next_statement(statements: Statement
     assert statements.sent == [[1], [2, 3]]
 
 
-async def test_without_sharing_each_request_has_a_statement(statements: Statements) -> None:
-    """`enabled = false` sends each request alone, at once."""
-    batcher = Batcher(statements.run, NOT_SHARED)
-    statements.may_end.clear()
-
-    requests = send_all(batcher, 1, 2, -3, 4)
-    for _ in range(8):
-        await asyncio.sleep(0)
-
-    assert len(statements.running) == 4
-    statements.may_end.set()
-    assert await asyncio.gather(*requests) == ["result 1", "result 2", None, "result 4"]
-    assert statements.sent == [[1], [2], [-3], [4]]
-
-
 # Slow and stuck statements.
 
 
 async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> None:
     """New requests wait SLOW_S for the slow statement; later ones do not wait for it."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run)
     statements.stuck_keys = {1}
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -193,7 +174,7 @@ async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> No
 
 async def test_running_statements_are_limited(statements: Statements) -> None:
     """At most two run at the same time, however long they take; the others wait in order."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run)
     requests = await hold(batcher, statements)
     for key in range(1, 5):
         requests += send_all(batcher, key)
@@ -208,7 +189,7 @@ async def test_running_statements_are_limited(statements: Statements) -> None:
 
 async def test_waiting_requests_are_limited(statements: Statements) -> None:
     """A request beyond MAX_WAITING is refused at once; the others get their results."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run)
     served = await hold(batcher, statements)
     served += send_all(batcher, *range(1, 51))
     await asyncio.sleep(0)
@@ -239,7 +220,7 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
     statements: Statements, error: Exception, *, is_repeatable: bool
 ) -> None:
     """Each row is sent again alone, and only this one gets the error."""
-    batcher = Batcher(statements.run, SETTINGS, is_repeatable=is_repeatable)
+    batcher = Batcher(statements.run, is_repeatable=is_repeatable)
     statements.find_error = lambda keys: error if 3 in keys else None
 
     results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
@@ -261,7 +242,7 @@ async def test_rows_that_may_be_stored_are_not_sent_again(
     statements: Statements, error: Exception, *, is_repeatable: bool
 ) -> None:
     """If each row would fail again, none is sent again: all requests get the error."""
-    batcher = Batcher(statements.run, SETTINGS, is_repeatable=is_repeatable)
+    batcher = Batcher(statements.run, is_repeatable=is_repeatable)
     statements.find_error = lambda keys: error if 1 in keys else None
 
     results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
@@ -278,7 +259,7 @@ async def test_rows_are_not_sent_alone_after_a_timeout(
 ) -> None:
     """If the table is locked, no request waits for the timeouts of all."""
     monkeypatch.setattr(batching, "ALONE_MAX_S", -1.0)
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run)
     statements.find_error = lambda keys: RuleBroken("odd") if len(keys) > 1 else error
 
     results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
@@ -292,7 +273,7 @@ async def test_rows_are_not_sent_alone_after_a_timeout(
 
 async def test_a_cancelled_request_does_not_cancel_its_statement(statements: Statements) -> None:
     """The other requests of the statement get their results."""
-    batcher = Batcher(statements.run, SETTINGS)
+    batcher = Batcher(statements.run)
     statements.may_end.clear()
     request, other, *_ = send_all(batcher, 1, 2, 3, 4)
     await until(lambda: statements.sent == [[1, 2]])
@@ -307,7 +288,7 @@ async def test_a_cancelled_request_does_not_cancel_its_statement(statements: Sta
 
 async def test_a_request_cancelled_while_it_waits_is_not_sent(statements: Statements) -> None:
     """So its write is not executed; the next one of the same movie is."""
-    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+    batcher = Batcher(statements.run, exclusive=True)
     first = await hold(batcher, statements, 1)
     request, other = send_all(batcher, 2, 3)
     await asyncio.sleep(0)
@@ -324,12 +305,9 @@ async def test_a_request_cancelled_while_it_waits_is_not_sent(statements: Statem
 # Exclusive keys.
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, NOT_SHARED])
-async def test_an_exclusive_key_is_in_one_statement_at_a_time(
-    statements: Statements, settings: Sharing
-) -> None:
+async def test_an_exclusive_key_is_in_one_statement_at_a_time(statements: Statements) -> None:
     """If a write of a movie is stuck, the next write of this movie delays no other movie."""
-    batcher = Batcher(statements.run, settings, exclusive=True)
+    batcher = Batcher(statements.run, exclusive=True)
     statements.stuck_keys = {1}
     (stuck,) = send_all(batcher, 1)
     await until(lambda: statements.running)
@@ -351,7 +329,7 @@ async def test_requests_for_a_busy_key_keep_their_order(statements: Statements) 
         order.extend(row.payload for row in rows if row.key == 1)
         return await statements.run(rows)
 
-    batcher = Batcher(run, SETTINGS, max_rows=10, exclusive=True)
+    batcher = Batcher(run, max_rows=10, exclusive=True)
 
     await asyncio.gather(
         *(batcher.submit(1, payload) for payload in (b"a", b"b", b"c")),
@@ -365,7 +343,7 @@ async def test_requests_for_a_busy_key_keep_their_order(statements: Statements) 
 
 async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Statements) -> None:
     """Further rows with it are refused at once, and those with other keys go through."""
-    batcher = Batcher(statements.run, SETTINGS, exclusive=True)
+    batcher = Batcher(statements.run, exclusive=True)
     busy = await hold(batcher, statements, 1)
     busy += send_all(batcher, *[1] * 100)
     others = send_all(batcher, *range(2, 40))
@@ -385,7 +363,7 @@ async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Stateme
 
 async def test_rows_of_the_same_key_are_not_sent_again_alone(statements: Statements) -> None:
     """After an error, each of them would fail like all."""
-    batcher = Batcher(statements.run, SETTINGS, takes_all=True)
+    batcher = Batcher(statements.run, takes_all=True)
     statements.find_error = lambda _: Contended("a timeout")
 
     results = await asyncio.gather(*send_all(batcher, 1, 1, 1), return_exceptions=True)

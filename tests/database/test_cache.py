@@ -14,7 +14,6 @@ from servers import fetch, run, standby
 from support import FAST, Execute, hold, wait_until
 
 from service.app import EXPECTED
-from service.config import Config
 from service.context import RequestContext
 from service.database import cache as caching
 from service.database import embedded, query_files
@@ -43,9 +42,9 @@ def keep(cache: ResultCache[str], size: int = 1, key: str = "key") -> None:
 
 
 @pytest.fixture
-async def cache(statements: Statements, settings: Callable[..., Config]) -> ResultCache[str]:
+async def cache(statements: Statements) -> ResultCache[str]:
     """A cache with a result that was found to be current."""
-    cache = ResultCache[str](statements, settings().sharing, is_on=True)
+    cache = ResultCache[str](statements, is_on=True)
     keep(cache)
     assert await cache.get("key", CONTEXT) is None  # nothing is known before the first check
     keep(cache)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from structlog.testing import capture_logs
 from support import Execute, Patch, add_trigger, count_deadlocks, hold, set_for_database, until
 
 from service.app import EXPECTED
-from service.config import Config
 from service.database import clearing, query_files
 from service.database.clearing import Clearing
 from service.database.migrations import runner as migrations
@@ -342,10 +340,9 @@ async def test_a_create_without_a_migration_is_503(
 
 
 @pytest.fixture
-def creates(statements: Statements, settings: Callable[..., Config]) -> IdempotentCreates:
+def creates(statements: Statements) -> IdempotentCreates:
     """Return the keys of a process, without the task that deletes expired ones."""
-    sharing = settings().sharing
-    return IdempotentCreates(Store(MOVIES, statements, sharing), statements, sharing)
+    return IdempotentCreates(Store(MOVIES, statements), statements)
 
 
 async def test_an_expired_key_is_unused(creates: IdempotentCreates, execute: Execute) -> None:

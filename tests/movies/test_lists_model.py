@@ -285,7 +285,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=[True, False], ids=["from memory", "always fetched"])
 async def client(start: Start, request: pytest.FixtureRequest) -> Client:
     """A client of a service that keeps pages in memory, or not."""
-    return await start(sharing__enabled=request.param)
+    return await start(changes__keep_days=30 if request.param else 0)
 
 
 @pytest.mark.usefixtures("few_are_many")

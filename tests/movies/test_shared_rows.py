@@ -14,7 +14,7 @@ from conftest import MOANA, ROOT
 from support import Execute, Patch, add_trigger, approve, set_for_database, until
 
 from service.app import EXPECTED
-from service.config import Config, Sharing
+from service.config import Config
 from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
@@ -47,16 +47,10 @@ async def make(settings: Callable[..., Config], tmp_path: Path) -> AsyncIterator
         await pool.close(timeout=0)
 
 
-@pytest.fixture
-def sharing(settings: Callable[..., Config]) -> Sharing:
-    """How requests share statements."""
-    return settings().sharing
-
-
-async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -> None:
+async def test_movies_are_told_apart_by_position(make: Make) -> None:
     """PostgreSQL may return the rows of a statement in any order."""
     joined = "join new as n on n.id = c.id"
-    catalogue = Store(MOVIES, make(f"{joined};", f"{joined} order by n.position desc;"), sharing)
+    catalogue = Store(MOVIES, make(f"{joined};", f"{joined} order by n.position desc;"))
 
     movies = await asyncio.gather(
         *(catalogue.create({**FIELDS, "title": title}) for title in ("a", "b", "c"))
@@ -66,7 +60,7 @@ async def test_movies_are_told_apart_by_position(make: Make, sharing: Sharing) -
 
 
 async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(
-    make: Make, sharing: Sharing
+    make: Make
 ) -> None:
     """Each time, another session commits it during the statement, and then deletes its movie."""
     lost = [RuleBroken("movies_external_id_unique") for _ in range(3)]
@@ -76,12 +70,10 @@ async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(
             raise lost.pop()
         return "written"
 
-    assert await Store(MOVIES, make(), sharing).repeat(send) == "written"
+    assert await Store(MOVIES, make()).repeat(send) == "written"
 
 
-async def test_a_create_is_on_disk_before_its_response(
-    make: Make, sharing: Sharing, execute: Execute
-) -> None:
+async def test_a_create_is_on_disk_before_its_response(make: Make, execute: Execute) -> None:
     """`synchronous_commit` stays as the DBA has set it."""
     set_for_database(execute, "synchronous_commit = on")
     execute("create table seen (setting text)")
@@ -89,16 +81,14 @@ async def test_a_create_is_on_disk_before_its_response(
     add_trigger(execute, f"{note};")
     statements = make()
 
-    store = Store(MOVIES, statements, sharing)
+    store = Store(MOVIES, statements)
     await store.create(FIELDS)
-    await IdempotentCreates(store, statements, sharing).create("a", FIELDS)
+    await IdempotentCreates(store, statements).create("a", FIELDS)
 
     assert execute("select setting from seen") == [("on",)] * 2
 
 
-async def test_a_statement_has_at_most_32_keys(
-    make: Make, sharing: Sharing, monkeypatch: Patch
-) -> None:
+async def test_a_statement_has_at_most_32_keys(make: Make, monkeypatch: Patch) -> None:
     """Each key takes a lock, and all sessions together have 6400 by default."""
     statements = make()
     fetch = statements.fetch
@@ -109,8 +99,8 @@ async def test_a_statement_has_at_most_32_keys(
         return await fetch(name, parameters, **options)
 
     monkeypatch.setattr(statements, "fetch", fetch_and_count)
-    store = Store(MOVIES, statements, sharing)
-    idempotent_creates = IdempotentCreates(store, statements, sharing)
+    store = Store(MOVIES, statements)
+    idempotent_creates = IdempotentCreates(store, statements)
 
     await asyncio.gather(*(idempotent_creates.create(str(number), FIELDS) for number in range(100)))
 
@@ -130,7 +120,6 @@ async def test_a_statement_has_at_most_32_keys(
 )
 async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 - the cases
     make: Make,
-    sharing: Sharing,
     execute: Execute,
     database: str,
     method: str,
@@ -140,7 +129,7 @@ async def test_conditions_are_checked_under_the_lock(  # noqa: PLR0913, PLR0917 
 ) -> None:
     """Not in the statement's snapshot, because another session may change the movie after it."""
     gate = "from pg_advisory_xact_lock_shared(1), jsonb_to_recordset(:"
-    catalogue = Store(MOVIES, make("from jsonb_to_recordset(:", gate), sharing)
+    catalogue = Store(MOVIES, make("from jsonb_to_recordset(:", gate))
     execute("insert into movies (title, year, runtime, genres) values ('x', 1999, 1, '{x}')")
     change = Change(1, {"runtime": 2} if method == "update" else None, condition)
 
