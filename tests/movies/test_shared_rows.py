@@ -59,9 +59,7 @@ async def test_movies_are_told_apart_by_position(make: Make) -> None:
     assert [movie.title for movie in movies] == ["a", "b", "c"]
 
 
-async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(
-    make: Make
-) -> None:
+async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(make: Make) -> None:
     """Each time, another session commits it during the statement, and then deletes its movie."""
     lost = [RuleBroken("movies_external_id_unique") for _ in range(3)]
 
