@@ -94,6 +94,8 @@ MISTAKES = [
         STRAY,
     ),
     # Batches.
+    ("BATCH", "create_movies", "new as n on n.id = c.id;", "new as n on true;", STRAY),
+    ("BATCH", "create_movies", "n.id = c.id;", "n.id = c.id and n.position = 1;", NOTHING),
     ("BATCH", "put_movies", PUT, "d on true", STRAY),
     ("BATCH", "put_movies", PUT, f"{PUT} where c.number = 1", NOTHING),
     ("BATCH", "create_batch_once", NEW, NEW.replace("c.id = n.id", "true"), STRAY),
@@ -116,7 +118,8 @@ async def test_a_mistake_in_a_query_is_a_500(
     before = execute(others)
     path = PATHS.get(method, "/v1/movies/2")
     path = "/v1/genres" if query == "count_genres" else path
-    body = {"movies": [MOANA, MOANA]} if method == "BATCH" else MOANA
+    other = MOANA | ({"external_id": "a"} if query == "put_movies" else {})
+    body = {"movies": [MOANA, other]} if method == "BATCH" else MOANA
     headers = {"Idempotency-Key": "a"} if query.endswith("_once") else {}
 
     response = await client.request(

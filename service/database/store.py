@@ -5,8 +5,9 @@ Requests for the same operation that arrive together share one statement (`batch
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+import time
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -35,6 +36,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
+# Outcomes of a write that was not made.
+REFUSALS = frozenset(("missing", "failed", "taken", "locked"))
 MAX_LOSSES = 9  # of a unique value to other sessions, before a trigger must have set it
 
 
@@ -131,14 +134,6 @@ class NoneWritten(Exception):
         self.errors = errors
 
 
-class Write(NamedTuple):
-    """A row of a query that writes: its key among the rows that it returns, and its JSON."""
-
-    query: str
-    key: int
-    payload: bytes
-
-
 class Store(Generic[Item]):
     """Get, create, update and delete items; every method may raise `Unavailable`.
 
@@ -233,7 +228,8 @@ class Store(Generic[Item]):
         Raises as `create` does.
         """
         key = hash(fields[self._resource.unique])
-        return await self._submit(self._encode_put(key, fields, replace=replace), context)
+        payload = _encode_put(key, fields, replace=replace)
+        return await self._submit(self._put_query, key, payload, context)
 
     async def put_all(
         self, items: Sequence[Mapping[str, object]], context: RequestContext
@@ -249,15 +245,17 @@ class Store(Generic[Item]):
 
         Raises `NotFound`, `PreconditionFailed`, `Taken`, or `Invalid` if the database refuses it.
         """
-        return (await self._submit(self._encode_change(change), context)).item
+        query = self._choose_query(change)
+        return (await self._submit(query, change.id, change.encode(), context)).item
 
     async def change_all(self, changes: Sequence[Change], context: RequestContext) -> list[Item]:
         """Change or delete all items in one statement, or none. No id occurs twice.
 
         Raises `NoneWritten` or `RuleBroken`.
         """
-        writes = [self._encode_change(change) for change in changes]
-        return [item for _, item in await self._write_all(writes, context)]
+        payloads = {change.id: change.encode() for change in changes}
+        query = self._choose_query(changes[0])
+        return [item for _, item in await self._write_all(query, payloads, context)]
 
     async def get_several(
         self, ids: Sequence[int], waiting: Sequence[RequestContext]
@@ -286,20 +284,16 @@ class Store(Generic[Item]):
     async def _put_all(
         self, items: Sequence[Mapping[str, object]], context: RequestContext, *, replace: bool
     ) -> list[Written[Item]]:
-        writes = [self._encode_put(key, each, replace=replace) for key, each in enumerate(items)]
-        return await self._write_all(writes, context)
+        payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
+        return await self._write_all(self._put_query, payloads, context)
 
-    def _encode_put(self, key: int, fields: Mapping[str, object], *, replace: bool) -> Write:
-        payload = orjson.dumps({"number": key, "replace": replace, **fields})
-        return Write(self._put_query, key, payload)
+    def _choose_query(self, change: Change) -> str:
+        return self._delete_query if change.fields is None else self._update_query
 
-    def _encode_change(self, change: Change) -> Write:
-        query = self._delete_query if change.fields is None else self._update_query
-        return Write(query, change.id, change.encode())
-
-    async def _submit(self, write: Write, context: RequestContext | None) -> Written[Item]:
+    async def _submit(
+        self, query: str, key: int, payload: bytes, context: RequestContext | None
+    ) -> Written[Item]:
         """Write with other requests, and return what became of the item."""
-        query, key, payload = write
         try:
             written = await self.repeat(partial(self._writes[query].submit, key, payload, context))
         except RuleBroken as error:
@@ -309,52 +303,41 @@ class Store(Generic[Item]):
         return written
 
     async def repeat(self, send: Callable[[], Awaitable[Result]]) -> Result:
-        """Send a write that was not made, again, while another session holds a lock it needs.
+        """Send a write; again while it was not made because another session holds a lock it needs.
 
-        What a statement has waited for in vain is sent again one after the other: otherwise, many
-        of them would use all connections, and delay those that share their statements.
-        Some times, too, if another session has just taken its unique value: the next statement sees
-        that, unless the item is gone again. Raises `Contended` after `statement_timeout`.
+        Those whose statements have waited for a lock take turns: otherwise, many of them would use
+        all connections, and delay those that share their statements. A write is also sent again if
+        another session has just taken its unique value: the next statement sees that, unless the
+        item is gone again. Raises `Contended` after `statement_timeout`.
         """
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._statements.timeout
-        turn: AbstractAsyncContextManager[None] = nullcontext()
+        give_up = time.monotonic() + self._statements.timeout
+        last: RuleBroken | Contended
+        try:
+            return await send()
+        except (RuleBroken, Contended) as error:
+            last = error
         losses = 0
         while True:
-            try:
-                async with turn:
-                    return await send()
-            except RuleBroken as error:
+            if isinstance(last, RuleBroken):
+                losses += 1
                 table, unique = self._resource.table, self._resource.unique
-                if losses == MAX_LOSSES or error.rule != f"{table}_{unique}_unique":
-                    raise
-                losses, turn = losses + 1, nullcontext()
-            except Contended as error:
-                if loop.time() > give_up:
-                    raise
-                has_waited = isinstance(error, WaitedInVain)
-                turn = self._take_turn(give_up, error) if has_waited else nullcontext()
+                if losses > MAX_LOSSES or last.rule != f"{table}_{unique}_unique":
+                    raise last
+            elif time.monotonic() > give_up:
+                raise last
+            else:
                 await asyncio.sleep(LOCK_RETRY_S)
-
-    @asynccontextmanager
-    async def _take_turn(self, give_up: float, error: Contended) -> AsyncIterator[None]:
-        """Let one write after the other be sent again; raises the error if that takes too long."""
-        try:
-            async with asyncio.timeout_at(give_up):
-                await self._turn.acquire()
-        except TimeoutError:
-            raise error from error.__cause__
-        try:
-            yield
-        finally:
-            self._turn.release()
+            try:
+                async with self._turn if isinstance(last, WaitedInVain) else nullcontext():
+                    if time.monotonic() < give_up:
+                        return await send()
+            except (RuleBroken, Contended) as error:
+                last = error
 
     async def _write_all(
-        self, writes: Sequence[Write], context: RequestContext
+        self, query: str, payloads: Mapping[int, bytes], context: RequestContext
     ) -> list[Written[Item]]:
         """Run one statement that writes all rows or none."""
-        query = writes[0].query
-        payloads = {write.key: write.payload for write in writes}
         send = partial(self._fetch, query, payloads, [context], all_or_none=True)
 
         async def attempt() -> list[Written[Item] | CatalogueError | None]:
@@ -420,21 +403,24 @@ class Store(Generic[Item]):
 
     def _read(self, query: str, row: Row) -> Written[Item] | CatalogueError | None:
         _, number, outcome, item_id, *_ = row
-        noun = self._resource.noun
-        match outcome:
-            case "missing":
-                return NotFound(noun)
-            case "failed":
-                return PreconditionFailed()
-            case "taken":
-                return Taken(noun, self._resource.unique, item_id)
-            case "locked":
-                unique = self._resource.unique
-                what = (
-                    f"the {unique} of a {noun}" if query == self._put_query else f"{noun} {number}"
-                )
-                return Contended(f"{what} is locked")
+        if outcome in REFUSALS:
+            return self._refuse(query, number, outcome, item_id)
         return None if item_id is None else Written(outcome, self._resource.make(row[3:]))
+
+    def _refuse(self, query: str, number: int, outcome: str, item_id: int) -> CatalogueError:
+        noun, unique = self._resource.noun, self._resource.unique
+        if outcome == "locked":
+            is_put = query == self._put_query
+            return Contended(
+                f"{f'the {unique} of a {noun}' if is_put else f'{noun} {number}'} is locked"
+            )
+        if outcome == "taken":
+            return Taken(noun, unique, item_id)
+        return NotFound(noun) if outcome == "missing" else PreconditionFailed()
 
     def _report_unwritten(self, query: str) -> CatalogueError:
         return self._statements.report(query, "nothing was written: did a trigger prevent it?")
+
+
+def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
+    return orjson.dumps({"number": number, "replace": replace, **fields})

@@ -9,7 +9,7 @@ from dataclasses import replace
 import orjson
 import pytest
 from conftest import ROOT
-from support import Execute, Patch, hold, wait_until
+from support import Execute, hold, wait_until
 
 from service.app import EXPECTED
 from service.database import query_files, transactions
@@ -71,10 +71,9 @@ def years(transaction: Transaction) -> list[int]:
     ],
 )
 def test_refused_rows_are_found_wherever_they_are(
-    execute: Execute, transaction: Transaction, monkeypatch: Patch, rule: str, bad: list[int]
+    execute: Execute, transaction: Transaction, rule: str, bad: list[int]
 ) -> None:
     """Only they are returned, with the reason; the others are inserted in their order."""
-    monkeypatch.setattr(transactions, "STEP_ROWS", 4)
     execute(YEARS)
     execute(f"alter table movies add constraint movies_rule {rule}")
     given = [1999 if position in bad else 2001 for position in range(10)]
