@@ -7,13 +7,15 @@
 -- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- Creates a movie for each unused key, and stores the key with the movie. A key may occur only once in
 -- `requests`. A request returns no row if its key was used before, or if another session holds the lock
--- of the key or of the external id now. Waiting for that lock would delay all requests that share the statement.
--- The outcome is `created`, or `taken`: the movie with this id has the external id; then the key is not stored.
+-- of the key now. Waiting for that lock would delay all requests that share the statement.
+-- The outcome is `created`; or `taken`: the movie with this id has the external id; or `locked`: another session sets
+-- this external id. Then the key is not stored.
 -- If another session commits a key after this statement has taken its snapshot, the primary key refuses
 -- the whole statement, and no movie is created.
 with new as materialized (
   select
     case when o.id is null then nextval('movies_id_seq') end as id, o.id as owner,
+    r.external_id is null or pg_try_advisory_xact_lock(hashtextextended(r.external_id, 0)) as is_free, -- as put_movies
     r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres, r.external_id
   from jsonb_to_recordset(:requests) as r (
     position bigint, key text, fingerprint text,
@@ -24,7 +26,6 @@ with new as materialized (
       select from idempotency_keys as k where k.key = r.key and k.expires_at > now()
     )
     and pg_try_advisory_xact_lock(hashtextextended(r.key, 0))
-    and (r.external_id is null or pg_try_advisory_xact_lock(hashtextextended(r.external_id, 0))) -- as put_movies
 ),
 expired as (
   delete from idempotency_keys as k
@@ -37,7 +38,7 @@ created as (
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
-  where n.owner is null
+  where n.owner is null and n.is_free
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 stored as (
@@ -51,7 +52,8 @@ stored as (
 -- If a trigger prevents the insert of a movie, its id is null and its key is not stored.
 select
   pg_current_xact_id()::text::bigint as transaction, n.position,
-  case when n.owner is null then 'created' else 'taken' end as outcome, coalesce(n.owner, c.id) as id,
+  case when n.owner is not null then 'taken' when n.is_free then 'created' else 'locked' end as outcome,
+  coalesce(n.owner, c.id) as id,
   c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
 from new as n
 left join created as c on c.id = n.id;
@@ -80,8 +82,8 @@ for key share of k;
 -- \set key '\'a\'' \set fingerprint '\'f\''
 -- \set movies '\'[{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
 -- POST /v1/movies/batch with an Idempotency-Key: creates all movies if the key is unused and no external id is taken, and
--- stores the key with all of them. If the key was used, or a lock is held, it returns no row. For locks and the outcome
--- see create_movies_once.
+-- stores the key with all of them. If the key was used, or its lock is held, it returns no row. For locks and outcomes see
+-- create_movies_once.
 with unused as materialized (
   select :key::text as key
   where not exists (
@@ -133,12 +135,12 @@ stored as (
 )
 select
   pg_current_xact_id()::text::bigint as transaction, k.position,
-  case when k.owner is null then 'created' else 'taken' end as outcome, coalesce(k.owner, c.id) as id,
+  case when k.owner is not null then 'taken' when k.is_free then 'created' else 'locked' end as outcome,
+  coalesce(k.owner, c.id) as id,
   c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
 from checked as k
 left join new as n on n.position = k.position
-left join created as c on c.id = n.id
-where (select bool_and(a.is_free) from checked as a);
+left join created as c on c.id = n.id;
 
 -- name: get_batch_response(key)
 -- \set key '\'a\''

@@ -66,7 +66,7 @@ with new as materialized (
     as n (title text, year integer, runtime integer, genres text[], external_id text)
 ),
 locked as materialized (
-  select pg_advisory_xact_lock(hashtextextended('put_imported_movies', 0))
+  select pg_advisory_xact_lock(hashtextextended('put_imported_movies', 1))
   where exists (select from new as n)
 ),
 written as (

@@ -57,7 +57,7 @@ TOO_MANY = "movies, but at most 1 were requested"
 TOO_FEW = "it returned too few movies"
 NOTHING = "nothing was written: did a trigger prevent it?"
 PUT = "d on d.id = coalesce(g.id, c.id)"
-NEW = "k.position\nleft join created as c on c.id = n.id\n"  # of create_batch_once
+NEW = "k.position\nleft join created as c on c.id = n.id;"  # of create_batch_once
 STRAY = "it returned an id or position that was not sent, or one twice"
 MISTAKES = [
     # A write that changes more movies than were sent.
@@ -99,7 +99,7 @@ MISTAKES = [
     ("BATCH", "put_movies", PUT, "d on true", STRAY),
     ("BATCH", "put_movies", PUT, f"{PUT} where c.number = 1", NOTHING),
     ("BATCH", "create_batch_once", NEW, NEW.replace("c.id = n.id", "true"), STRAY),
-    ("BATCH", "create_batch_once", f"{NEW}where", f"{NEW}where k.position = 1 and", TOO_FEW),
+    ("BATCH", "create_batch_once", NEW, NEW.replace(";", " where k.position = 1;"), TOO_FEW),
     # No rows.
     ("POST", "create_movies", "new as n on n.id", "new as n on -n.id", NOTHING),
     ("GET", "count_genres", 'n.genre collate "C";', "n.genre limit 0;", "it returned no row"),

@@ -70,13 +70,16 @@ def divide_page(
     """Return the changes of the page after each cursor; without those that have none.
 
     Requests with the same changes get the same page, which is then encoded once: 1,000 copies could
-    have 600 MB.
+    have 600 MB. Of a page that lacks changes, only what the first cursor gets is known.
     """
     found, pages = dict[Answer, ChangePage | Exception](), dict[int, ChangePage]()
+    first = min(after.place for after in cursors.values())
     for answer, after in cursors.items():
         start = bisect_right(page.changes, after.place, key=attrgetter("cursor.place"))
-        if after.feed != page.next.feed:
+        if after.feed != page.next.feed or (page.is_expired and after.place == first):
             found[answer] = CursorExpired()
+        elif page.is_expired:
+            continue
         elif changes := page.changes[start:]:
             found[answer] = pages.setdefault(start, ChangePage(changes, page.next, page.as_of))
     return found

@@ -83,6 +83,20 @@ class Resource(Generic[Item]):
             expected[f"put_{table}"] = write(written, [{table: "[]", **both}], used_by)
         return expected
 
+    def refuse(self, outcome: str, item_id: int, changed_id: int | None = None) -> CatalogueError:
+        """Return the error of one of the `REFUSALS`; `item_id`: of the item that has the value.
+
+        `changed_id`: of the item that was to be changed or deleted.
+        """
+        if outcome == "locked":
+            value = f"the {self.unique} of a {self.noun}"
+            return Contended(
+                f"{self.noun} {changed_id} is locked" if changed_id else f"{value} is locked"
+            )
+        if outcome == "taken":
+            return Taken(self.noun, self.unique, item_id)
+        return NotFound(self.noun) if outcome == "missing" else PreconditionFailed()
+
     def to_invalid(self, broken: RuleBroken, field: str = "") -> Invalid:
         """Convert a violated constraint; `field`: else that of its name."""
         prefix = f"{self.table}_"
@@ -338,19 +352,14 @@ class Store(Generic[Item]):
         self, query: str, payloads: Mapping[int, bytes], context: RequestContext
     ) -> list[Written[Item]]:
         """Run one statement that writes all rows or none."""
-        send = partial(self._fetch, query, payloads, [context], all_or_none=True)
 
-        async def attempt() -> list[Written[Item] | CatalogueError | None]:
-            found = await send()
-            for each in found.values():
-                if isinstance(each, Contended):
-                    raise each
-            return [found.get(key) for key in payloads]
+        async def send() -> list[Written[Item] | None]:
+            found = await self._fetch(query, payloads, [context], all_or_none=True)
+            written = [found.get(key) for key in payloads]
+            raise_refusals(written)
+            return cast("list[Written[Item] | None]", written)
 
-        results = await self.repeat(attempt)
-        errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
-        if errors:
-            raise NoneWritten(errors)
+        results = await self.repeat(send)
         if None in results:
             raise self._report_unwritten(query)
         return cast("list[Written[Item]]", results)
@@ -404,19 +413,9 @@ class Store(Generic[Item]):
     def _read(self, query: str, row: Row) -> Written[Item] | CatalogueError | None:
         _, number, outcome, item_id, *_ = row
         if outcome in REFUSALS:
-            return self._refuse(query, number, outcome, item_id)
+            changed_id = None if query == self._put_query else number
+            return self._resource.refuse(outcome, item_id, changed_id)
         return None if item_id is None else Written(outcome, self._resource.make(row[3:]))
-
-    def _refuse(self, query: str, number: int, outcome: str, item_id: int) -> CatalogueError:
-        noun, unique = self._resource.noun, self._resource.unique
-        if outcome == "locked":
-            is_put = query == self._put_query
-            return Contended(
-                f"{f'the {unique} of a {noun}' if is_put else f'{noun} {number}'} is locked"
-            )
-        if outcome == "taken":
-            return Taken(noun, unique, item_id)
-        return NotFound(noun) if outcome == "missing" else PreconditionFailed()
 
     def _report_unwritten(self, query: str) -> CatalogueError:
         return self._statements.report(query, "nothing was written: did a trigger prevent it?")
@@ -424,3 +423,13 @@ class Store(Generic[Item]):
 
 def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> bytes:
     return orjson.dumps({"number": number, "replace": replace, **fields})
+
+
+def raise_refusals(results: Sequence[object]) -> None:
+    """Raise `NoneWritten` with the errors among the results, or `Contended` if that is one."""
+    errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
+    for each in errors.values():
+        if isinstance(each, Contended):
+            raise each
+    if errors:
+        raise NoneWritten(errors)

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -18,8 +18,8 @@ from service.context import RequestContext
 from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected
 from service.database.statements import Statements
-from service.database.store import NoneWritten, Store
-from service.errors import KeyInUse, KeyReused, RuleBroken, Taken
+from service.database.store import REFUSALS, Store, raise_refusals
+from service.errors import KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
 CREATED = {"transaction": int, "position": int, "outcome": str, **COLUMN_TYPES}
@@ -95,10 +95,10 @@ class IdempotentCreates:
         self._statements.require_sent(query, [row[1] for row in fetched], [row.key for row in rows])
         results: dict[int, Response | Exception] = {}
         for _, number, text, *movie in fetched:
-            is_taken = text == "taken"
-            results[number] = (
-                _make_taken(movie) if is_taken else Response(text, [Movie._make(movie)])
-            )
+            if text in REFUSALS:
+                results[number] = MOVIES.refuse(text, movie[0])
+            else:
+                results[number] = Response(text, [Movie._make(movie)])
         return results
 
     async def create(
@@ -161,8 +161,9 @@ class IdempotentCreates:
         if 0 < len(rows) < expected:
             raise self._statements.report(query, "it returned too few movies")
         rows.sort(key=itemgetter(1))
-        if taken := {n: _make_taken(movie) for _, n, text, *movie in rows if text == "taken"}:
-            raise NoneWritten(taken)
+        raise_refusals(
+            [MOVIES.refuse(row[2], row[3]) if row[2] in REFUSALS else None for row in rows]
+        )
         return Response(rows[0][2], [Movie._make(row[3:]) for row in rows]) if rows else None
 
     async def _create_once(
@@ -211,10 +212,6 @@ class IdempotentCreates:
         if response and any(movie.id is None for movie in response.movies):
             raise self._statements.report(query, "it created no movie")
         return response
-
-
-def _make_taken(movie: Sequence[Any]) -> Taken:
-    return Taken(MOVIES.noun, MOVIES.unique, movie[0])
 
 
 def _identify(key: str, content: object, context: RequestContext | None) -> tuple[str, str]:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import psycopg2
@@ -16,9 +16,9 @@ from support import Environment, Execute, Patch, add_movies, get_app, hold, run_
 from service.changes import feed as changes
 from service.changes import handlers as web_changes
 from service.changes import waiting as waiting_changes
-from service.changes.feed import Feed
+from service.changes.feed import ChangePage, CursorExpired, Feed, FeedCursor
 from service.changes.handlers import decode_change, encode_change
-from service.changes.waiting import Waiting
+from service.changes.waiting import Waiting, divide_page
 from service.database import clearing
 from service.database.clearing import Clearing
 from service.database.migrations import session as migration_session
@@ -416,6 +416,20 @@ async def test_a_wait_that_begins_during_a_poll_misses_nothing(
     pages = await asyncio.gather(first, second)
 
     assert [[each.row.movie_id for each in page.changes] for page in pages if page] == [[2], [1, 2]]
+
+
+def test_a_page_that_lacks_changes_expires_only_the_first_cursor() -> None:
+    """Of those behind it, it is not known; the next read says so."""
+    now = datetime.now(UTC)
+    first, later = FeedCursor("a", 1, 0), FeedCursor("a", 5, 0)
+    page = ChangePage([], FeedCursor("a", 9, 0), now, is_expired=True)
+    loop = asyncio.new_event_loop()
+    answers = loop.create_future(), loop.create_future()
+
+    found = divide_page(page, dict(zip(answers, (first, later), strict=True)))
+
+    assert [type(found.get(answer)) for answer in answers] == [CursorExpired, type(None)]
+    loop.close()
 
 
 async def test_too_many_waiting_requests_are_refused(client: Client, monkeypatch: Patch) -> None:

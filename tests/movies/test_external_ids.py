@@ -358,3 +358,15 @@ async def test_a_repeat_gets_the_movie_that_its_key_has_created(start: Start) ->
         )
         assert {status for status, _ in found} == {201}
         assert len({answer["movie"]["id"] for _, answer in found}) == 1
+
+
+async def test_a_create_with_a_key_waits_for_its_external_id(start: Start, database: str) -> None:
+    """Another request that sets it holds its lock; the key is not in use."""
+    client = await start(database__statement_timeout=0.3)
+    lock = "select pg_advisory_xact_lock(hashtextextended('a:1', 0))"
+    with hold(database, lock):
+        for path, body in ((MOVIES, named("a:1")), (BATCH, {"movies": [named("a:1")]})):
+            status, problem = await send(client, "POST", path, body, **{"Idempotency-Key": "a"})
+            assert (status, problem["type"]) == (503, "/v1/docs#unavailable")
+    status, _ = await send(client, "POST", MOVIES, named("a:1"), **{"Idempotency-Key": "a"})
+    assert status == 201

@@ -15,6 +15,7 @@ from support import Execute, Patch, add_trigger, count_deadlocks, hold, set_for_
 
 from service.app import EXPECTED
 from service.database import clearing, query_files
+from service.database import statements as shared_statements
 from service.database.clearing import Clearing
 from service.database.migrations import runner as migrations
 from service.database.statements import Statements
@@ -236,6 +237,9 @@ async def test_a_repeat_while_the_first_is_under_way(  # noqa: PLR0913, PLR0917 
 ) -> None:
     """It waits briefly for the first response; then it gets a 409, on any process."""
     monkeypatch.setattr(idempotency, "RETRIES", retries)
+    monkeypatch.setattr(
+        shared_statements, "LOCK_TIMEOUT_MS", 30_000
+    )  # the first one keeps its lock
     clients = [await start(), await start()]
     add_trigger(execute, f"perform {WAIT}; return new;")
     with hold(database, f"select {WAIT}"):
