@@ -126,36 +126,33 @@ class Feed:
         return page
 
     async def find_end(self, context: RequestContext) -> FeedCursor | None:
-        """Return a cursor before every change that a list now lacks; None if the feed is off.
+        """Return a cursor for the client of a list that is read after this; None: the feed is off.
 
-        It is up to `END_S` old, or some seconds with replicas: with an old one, the client only
-        reads some changes again. From now on, the reads of the request show every transaction that
-        is before the cursor.
+        What must stay true: the list shows every change before the cursor. An older cursor is no
+        fault: the client only reads some changes again. So it is remembered for `END_S`.
         """
         now = asyncio.get_running_loop().time()
         if not self._end or now >= self._end_read_at + END_S:
-            try:
-                self._end = await self._read_end(self._statements, context)
-            except Unavailable:
-                if not self._replicas:
-                    raise
-                self._end = await self._read_end(self._reads, context)  # the primary is away
-            self._end_read_at = now
+            self._end, self._end_read_at = await self._read_end(context), now
         if not self._end:
             return None
-        # The list may be read on a replica: each one shows every transaction below its horizon.
         if self._replicas and (horizon := self._replicas.get_common_horizon()):
+            # Whichever replica serves the list shows every transaction below its horizon.
             return min(self._end, self._end._replace(transaction=horizon, change=0))
+        # The cursor is before its transaction, so the list must show the one before.
         context.require(self._end.transaction - 1)
         return self._end
 
-    async def _read_end(self, statements: Statements, context: RequestContext) -> FeedCursor | None:
+    async def _read_end(self, context: RequestContext) -> FeedCursor | None:
+        """Read the end on the primary; while that is away, on a replica."""
         try:
-            return (await self.read(END, [context], statements=statements)).next
+            return (await self.read(END, [context])).next
         except Unavailable as error:
             if error.refusal is Refusal.FEED_OFF:
                 return None
-            raise
+            if not self._replicas:
+                raise
+        return (await self.read(END, [context], statements=self._reads)).next
 
     async def read(
         self,

@@ -10,16 +10,16 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import orjson
 
 from service.context import RequestContext
 from service.database.batching import Batcher, Rows, join_payloads, list_contexts
-from service.database.query import Expected
+from service.database.query import Expected, Row
 from service.database.statements import Statements
 from service.database.store import REFUSALS, Store, raise_refusals
-from service.errors import KeyInUse, KeyReused, RuleBroken
+from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
 CREATED = {"transaction": int, "position": int, "outcome": str, **COLUMN_TYPES}
@@ -37,6 +37,7 @@ QUERIES: Mapping[str, Expected] = {
     "get_batch_response": Expected(RESPONSE, [{"key": ""}], f"{USED_BY} (batch)", writes=True),
 }
 
+CREATES = ("create_movies_once", "create_batch_once")
 # Between tries, while another request uses the key; after the last try, the client gets a 409.
 RETRY_PAUSE_S = 0.05
 RETRIES = 5
@@ -50,11 +51,11 @@ BATCH_KEY = "batch\t"
 class Response(NamedTuple):
     """The movies that a key created, as they were created.
 
-    `text`: `created`, or, of an earlier request, the fingerprint of what was sent.
+    `fingerprint`: of what was sent when they were created before; None: they were created now.
     """
 
-    text: str
     movies: list[Movie]
+    fingerprint: str | None = None
 
 
 Run = Callable[[], Awaitable[Response | None]]
@@ -84,7 +85,7 @@ class IdempotentCreates:
             rows_metric=self._metrics.shared_statement_rows.labels(query),
         )
 
-    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response | Exception]:
+    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response | CatalogueError]:
         fetched = await self._statements.fetch(
             query,
             {"requests": join_payloads([row.payload for row in rows])},
@@ -93,13 +94,7 @@ class IdempotentCreates:
             waiting=list_contexts(rows),
         )
         self._statements.require_sent(query, [row[1] for row in fetched], [row.key for row in rows])
-        results: dict[int, Response | Exception] = {}
-        for _, number, text, *movie in fetched:
-            if text in REFUSALS:
-                results[number] = MOVIES.refuse(text, movie[0])
-            else:
-                results[number] = Response(text, [Movie._make(movie)])
-        return results
+        return {row[1]: _read(query, row) for row in fetched}
 
     async def create(
         self, key: str, fields: Mapping[str, object], context: RequestContext | None = None
@@ -161,10 +156,13 @@ class IdempotentCreates:
         if 0 < len(rows) < expected:
             raise self._statements.report(query, "it returned too few movies")
         rows.sort(key=itemgetter(1))
-        raise_refusals(
-            [MOVIES.refuse(row[2], row[3]) if row[2] in REFUSALS else None for row in rows]
-        )
-        return Response(rows[0][2], [Movie._make(row[3:]) for row in rows]) if rows else None
+        if not rows:
+            return None
+        read = [_read(query, row) for row in rows]
+        raise_refusals(read)
+        responses = cast("list[Response]", read)
+        movies = [movie for response in responses for movie in response.movies]
+        return Response(movies, responses[0].fingerprint)
 
     async def _create_once(
         self, query: str, key: str, fingerprint: str, create: Run, get: Run
@@ -183,7 +181,7 @@ class IdempotentCreates:
             except RuleBroken as error:  # perhaps by the movie that this key has just created
                 broken = error
             if first := await self._store.repeat(get):
-                if first.text != fingerprint:
+                if first.fingerprint != fingerprint:
                     raise KeyReused
                 if any(movie.id is None for movie in first.movies):
                     raise KeyInUse(UNREADABLE)
@@ -212,6 +210,14 @@ class IdempotentCreates:
         if response and any(movie.id is None for movie in response.movies):
             raise self._statements.report(query, "it created no movie")
         return response
+
+
+def _read(query: str, row: Row) -> Response | CatalogueError:
+    """Return what a row says: of a create, its outcome; of a key that was used, its response."""
+    _, _, text, *movie = row
+    if query not in CREATES:
+        return Response([Movie._make(movie)], fingerprint=text)
+    return MOVIES.refuse(text, movie[0]) if text in REFUSALS else Response([Movie._make(movie)])
 
 
 def _identify(key: str, content: object, context: RequestContext | None) -> tuple[str, str]:

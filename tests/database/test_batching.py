@@ -97,10 +97,9 @@ async def hold(
         ([MAX_BYTES - 1, 1, 1], 3, False, 2),
         ([MAX_BYTES, 1], 2, False, 1),
         ([MAX_BYTES + 1, 1], 2, False, 1),
-        # All rows with one result, unless there are 17 to 128.
+        # All rows with one result.
         ([1] * 9, 0, True, 9),
         ([1] * 11, 0, True, 10),
-        ([1] * 17, 0, True, 9),
     ],
 )
 def test_a_statement_takes_some_of_the_rows_that_wait(
