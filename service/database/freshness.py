@@ -1,5 +1,10 @@
 """How fresh a replica is: asks it and the primary where they are, and decides what it may serve.
 
+Each server is asked every `POLL_S`. Answers of the primary are kept as samples: the end of its WAL
+(LSN) at a time. A replica that has replayed the LSN of a sample shows all that was committed then,
+so its data is no older than the sample. A read after a write needs more: the transaction of the
+write must be below the horizon of the replica.
+
 `advance`, `measure_age` and `may_serve` decide; they ask and change nothing.
 docs/decisions/0019-read-from-replicas.md says what each condition prevents.
 """

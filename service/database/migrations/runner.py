@@ -106,7 +106,11 @@ def _migrate(url: str, folder: Path, report: Report, *, up: bool) -> None:
 
 
 class Step(StampStep):
-    """A section of a file: it runs, is recorded, and then alembic changes `alembic_version`."""
+    """A section of a file: it runs, is recorded, and then alembic changes `alembic_version`.
+
+    alembic calls `migration_fn`, and then replaces the version before (none: `branch_move`) by the
+    new one in `alembic_version`. In `schema_migrations` are all versions, as dbmate has them.
+    """
 
     def __init__(self, migration: Migration, section: Section) -> None:
         versions = (migration.before, migration.version)
