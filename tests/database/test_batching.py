@@ -131,8 +131,11 @@ async def test_a_lone_request_is_sent_at_once(statements: Statements) -> None:
     await request
 
 
-async def test_requests_that_wait_share_the_next_statement(statements: Statements) -> None:
+async def test_requests_that_wait_share_the_next_statement(
+    statements: Statements, monkeypatch: Patch
+) -> None:
     """Requests that arrive while a statement runs are sent with one statement when it ends."""
+    monkeypatch.setattr(batching, "SLOW_S", 30)
     batcher = Batcher(statements.run)
     first = await hold(batcher, statements, 1)
     rest = send_all(batcher, 2)
