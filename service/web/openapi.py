@@ -217,7 +217,8 @@ LEFT_OUT = {
 def shorten(document: Json) -> Json:
     """Return what agents need of the document: at most 25,000 characters.
 
-    The operations on data, with their successful responses, and without regular expressions.
+    The operations on data, with their successful responses, and without regular expressions and
+    descriptions of what responses have. A test holds the limit: then shorten what is described.
     """
     paths: dict[str, Json] = {}
     for path, operations in document["paths"].items():
@@ -234,16 +235,19 @@ def shorten(document: Json) -> Json:
     schemas: Json = {}
     text = orjson.dumps(paths).decode()
     while found := set(re.findall(r"#/components/schemas/(\w+)", text)) - schemas.keys():
-        schemas |= {name: document["components"]["schemas"][name] for name in sorted(found)}
+        more = {name: document["components"]["schemas"][name] for name in sorted(found)}
+        sent = ("Input", "Patch", "Batch")
+        schemas |= {n: s if n.endswith(sent) else _strip(s, "description") for n, s in more.items()}
         text = orjson.dumps(schemas).decode()
     kept = {name: document[name] for name in ("openapi", "info", "servers")}
     return dict(_strip({**kept, "paths": paths, "components": {"schemas": schemas}}))
 
 
-def _strip(described: Any) -> Any:
-    """Return it without what is only for people and generators."""
+def _strip(described: Any, *names: str) -> Any:
+    """Return it without members of these names, or without what is only for people."""
     if isinstance(described, list):
-        return [_strip(each) for each in described]
+        return [_strip(each, *names) for each in described]
     if isinstance(described, dict):
-        return {name: _strip(each) for name, each in described.items() if name not in LEFT_OUT}
+        left_out = names or LEFT_OUT
+        return {n: _strip(each, *names) for n, each in described.items() if n not in left_out}
     return described
