@@ -21,7 +21,7 @@ from service.errors import (
     PreconditionRequired,
     RuleBroken,
 )
-from service.movies.handlers import select_versions
+from service.movies.handlers import MOVIE_TAG
 from service.movies.keys import BATCH_KEY, IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FIELDS, MOVIES, Movie, movie_json
 from service.movies.rules import IDENTIFIED_MOVIE, MOVIE, MovieInput
@@ -29,7 +29,7 @@ from service.web import problems
 from service.web.bodies import BodyReader
 from service.web.contexts import CONTEXT
 from service.web.fields import MAX_DIGITS, JSONField, JSONObject, Values, load_fields
-from service.web.headers import TAG, Tag, Tags, parse_key
+from service.web.headers import TAG, Tag, Tags, parse_key, select_versions
 from service.web.query_strings import reject_query_string
 from service.web.responses import JSON_HEADERS, json_response
 from service.web.route import Access
@@ -285,7 +285,8 @@ class Batches:
     def _get_condition(self, entry: Values) -> Condition:
         """Return the condition of an entry; raises `PreconditionRequired`."""
         if tag := entry.get("etag"):
-            return Condition(select_versions(Tags(any=False, tags=[tag]), entry["id"], strong=True))
+            tags = Tags(any=False, tags=[tag])
+            return Condition(select_versions(tags, MOVIE_TAG, entry["id"], strong=True))
         if self.require_if_match:
             raise PreconditionRequired
         return ALWAYS

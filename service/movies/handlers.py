@@ -8,24 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from wsgiref.handlers import format_date_time
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
-from service.database import MAX_INTEGER
-from service.database.store import ALWAYS, Change, Condition, Store
-from service.errors import PreconditionRequired
+from service.database.store import Change, Store
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import ENTITY_TAG, FORM, Movie, movie_json
 from service.movies.rules import MOVIE, OPTIONAL
 from service.web.bodies import BodyReader
 from service.web.contexts import CONTEXT
 from service.web.fields import load_fields
-from service.web.headers import (
-    HEADER_NAME,
-    Tags,
-    parse_key,
-    parse_required_date,
-    parse_tags,
-)
+from service.web.headers import HEADER_NAME, parse_key, parse_preconditions
 from service.web.query_strings import parse_id, reject_query_string
 from service.web.responses import (
     JSON_HEADERS,
@@ -45,46 +37,6 @@ def movie_headers(movie: Movie) -> dict[str, str]:
         "Last-Modified": format_date_time(movie.updated_at.timestamp()),
         "Cache-Control": "no-cache",
     }
-
-
-def parse_preconditions(
-    request: web.Request, movie_id: int, *, if_match_required: bool
-) -> Condition:
-    """Return the conditions for changing this movie.
-
-    Raises `MalformedHeader`, or `PreconditionRequired` if a required If-Match is missing.
-    """
-    headers = request.headers
-    if if_match_required and hdrs.IF_MATCH not in headers:
-        raise PreconditionRequired
-    if (
-        hdrs.IF_MATCH not in headers
-        and hdrs.IF_NONE_MATCH not in headers
-        and hdrs.IF_UNMODIFIED_SINCE not in headers
-    ):
-        return ALWAYS
-    match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
-    is_dated = not match and hdrs.IF_UNMODIFIED_SINCE in headers  # If-Match comes first: 13.2.2
-    since = parse_required_date(request, "If-Unmodified-Since") if is_dated else None
-    if none_match and none_match.any:
-        return Condition(versions=[])  # no movie may exist: of one that exists, no version is right
-    return Condition(
-        versions=select_versions(match, movie_id, strong=True),
-        other_than=select_versions(none_match, movie_id, strong=False),
-        unmodified_since=since,
-    )
-
-
-def select_versions(found: Tags | None, movie_id: int, *, strong: bool) -> list[int] | None:
-    """Return the versions in the tags of this movie; None if any version will do.
-
-    A strong comparison ignores weak tags (RFC 9110, 8.8.3.2).
-    """
-    if not found or found.any:
-        return None
-    matches = [MOVIE_TAG.fullmatch(tag.opaque) for tag in found.tags if not (strong and tag.weak)]
-    versions = [int(match[2]) for match in matches if match and int(match[1]) == movie_id]
-    return [version for version in versions if version <= MAX_INTEGER]
 
 
 @dataclass(frozen=True)
@@ -129,7 +81,9 @@ class Movies:
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete the movie: 200 and the movie as it was."""
         movie_id = parse_id(request)
-        condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
+        condition = parse_preconditions(
+            request, MOVIE_TAG, movie_id, if_match_required=self.require_if_match
+        )
         movie = await self.store.change(Change(movie_id, None, condition), request[CONTEXT])
         return respond(movie, JSON_HEADERS)
 
@@ -137,7 +91,9 @@ class Movies:
         movie_id = parse_id(request)
         sent = load_fields(MOVIE, await self.bodies.read_object(request), partial=partial)
         changes = sent if partial else dict.fromkeys(OPTIONAL) | sent
-        condition = parse_preconditions(request, movie_id, if_match_required=self.require_if_match)
+        condition = parse_preconditions(
+            request, MOVIE_TAG, movie_id, if_match_required=self.require_if_match
+        )
         movie = await self.store.change(Change(movie_id, changes, condition), request[CONTEXT])
         headers = movie_headers(movie)
         # The response is the current state of this path (RFC 9110, 8.7).

@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from multidict import istr
 
-from service.database import MAX_BIGINT
-from service.errors import MalformedHeader, WrongKey, quote
+from service.database import MAX_BIGINT, MAX_INTEGER
+from service.database.store import ALWAYS, Condition
+from service.errors import MalformedHeader, PreconditionRequired, WrongKey, quote
 
 # RFC 9110, 8.8.3; elements of a list may be empty (5.6.1.2). What follows a tag matches in one way
 # only: with two, a few blanks and commas would take days. The reference shows these patterns, so
@@ -123,3 +124,46 @@ def parse_qualities(accepted: str) -> dict[str, float]:
     """Return the quality of each name (RFC 9110, 12.4.2); malformed elements are ignored."""
     matches = [_ACCEPTED.fullmatch(element) for element in accepted.lower().split(",")]
     return {match[1]: float(match[3] or 1) for match in matches if match}
+
+
+def parse_preconditions(
+    request: web.Request, own_tag: re.Pattern[str], item_id: int, *, if_match_required: bool
+) -> Condition:
+    """Return the conditions for changing this item (RFC 9110, 13.1).
+
+    `own_tag`: matches the entity tags of such items, with id and version as groups. Raises
+    `MalformedHeader`, or `PreconditionRequired` if a required If-Match is missing.
+    """
+    headers = request.headers
+    if if_match_required and hdrs.IF_MATCH not in headers:
+        raise PreconditionRequired
+    if (
+        hdrs.IF_MATCH not in headers
+        and hdrs.IF_NONE_MATCH not in headers
+        and hdrs.IF_UNMODIFIED_SINCE not in headers
+    ):
+        return ALWAYS
+    match, none_match = parse_tags(request, hdrs.IF_MATCH), parse_tags(request, hdrs.IF_NONE_MATCH)
+    is_dated = not match and hdrs.IF_UNMODIFIED_SINCE in headers  # If-Match comes first: 13.2.2
+    since = parse_required_date(request, "If-Unmodified-Since") if is_dated else None
+    if none_match and none_match.any:
+        return Condition(versions=[])  # no item may exist: of one that exists, no version is right
+    return Condition(
+        versions=select_versions(match, own_tag, item_id, strong=True),
+        other_than=select_versions(none_match, own_tag, item_id, strong=False),
+        unmodified_since=since,
+    )
+
+
+def select_versions(
+    found: Tags | None, own_tag: re.Pattern[str], item_id: int, *, strong: bool
+) -> list[int] | None:
+    """Return the versions in the tags of this item; None if any version will do.
+
+    A strong comparison ignores weak tags (RFC 9110, 8.8.3.2).
+    """
+    if not found or found.any:
+        return None
+    matches = [own_tag.fullmatch(tag.opaque) for tag in found.tags if not (strong and tag.weak)]
+    versions = [int(match[2]) for match in matches if match and int(match[1]) == item_id]
+    return [version for version in versions if version <= MAX_INTEGER]
