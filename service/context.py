@@ -23,7 +23,7 @@ class RequestContext:
     # `RequestCycle.respond`:
     deadline: float = 0.0  # by the loop's clock; streams and waits for changes add to it
     route: str | None = None  # its path in the table of routes; `stream_movies` sets its own
-    min_transaction: int = 0  # that its reads must show; `require` sets a later one
+    min_transaction: int = 0  # that its reads must show
     # `RequestCycle.cancel_overdue`:
     is_overdue: bool = False
     # `AccessControl.require`:
@@ -34,7 +34,7 @@ class RequestContext:
     refusal: Refusal | None = None  # why the response is a 503
     reason: str | None = None  # of a 5xx, for the log
     # `DirectResponse.prepare`:
-    written: int = 0  # bytes that passed aiohttp's writer by
+    written: int = 0  # bytes that were sent without aiohttp's writer
     # `Connection.handle_error`:
     parser_error: str | None = None  # the request is not valid HTTP: method and path are unknown
     # `Statements.fetch` and `Streams.stream`:
@@ -53,7 +53,3 @@ class RequestContext:
     def client(self) -> str:
         """The id of a client with a valid token, the address of any other."""
         return self.address if self.client_id is None else str(self.client_id)
-
-    def require(self, transaction: int) -> None:
-        """Let the reads from now on show this transaction, or a later one."""
-        self.min_transaction = max(self.min_transaction, transaction)

@@ -21,7 +21,7 @@ from service.movies.movie import COLUMN_TYPES, Movie, parse_movie
 class ChangeRow(NamedTuple):
     """The first columns of `get_changes`, which queries/changes.sql explains; a movie follows.
 
-    From `transaction` on, they are null in the one row that tells of no changes.
+    From `transaction` on, they are null if there are no changes: then there is one row.
     """
 
     feed: str
@@ -134,14 +134,10 @@ class Feed:
         now = asyncio.get_running_loop().time()
         if not self._end or now >= self._end_read_at + END_S:
             self._end, self._end_read_at = await self._read_end(context), now
-        if not self._end:
-            return None
-        if self._replicas and (horizon := self._replicas.get_common_horizon()):
+        if self._end and self._replicas and (horizon := self._replicas.get_common_horizon()):
             # Whichever replica serves the list shows every transaction below its horizon.
             return min(self._end, self._end._replace(transaction=horizon, change=0))
-        # The cursor is before its transaction, so the list must show the one before.
-        context.require(self._end.transaction - 1)
-        return self._end
+        return self._end  # the primary serves the list
 
     async def _read_end(self, context: RequestContext) -> FeedCursor | None:
         """Read the end on the primary; while that is away, on a replica."""

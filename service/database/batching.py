@@ -22,8 +22,8 @@ MAX_RUNNING = 2  # statements of one kind
 SLOW_S = 0.02  # a statement that takes longer gets a second one beside it
 # A statement takes half of the known rows: a higher limit helps only from 256 clients on.
 MAX_ROWS = 128
-# Rows for the next statements, and besides rows for each exclusive key; further requests are
-# refused at once.
+# Rows that may wait for the next statements; and those of an exclusive key, which wait until its
+# first row is done. Further requests are refused at once.
 MAX_WAITING = 1000
 MAX_WAITING_FOR_KEY = 100
 ALONE_MAX_S = 1.0  # for the rows of a statement that failed, one after the other
@@ -190,7 +190,7 @@ class Batcher(Generic[Result]):
             return {}
         outcome = await self._send(rows)
         if isinstance(outcome, Exception) and self._may_be_one_row(outcome, rows):
-            await self._send_alone(rows)  # then no row is left that gets this outcome
+            await self._send_alone(rows)  # each has its own result then
         return outcome
 
     async def _send(self, rows: Rows[Result]) -> Outcome[Result]:

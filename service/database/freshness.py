@@ -63,9 +63,10 @@ class Progress(NamedTuple):
     """What the answers of a replica have shown."""
 
     follows: Identity | None = None  # the primary at the last answer
-    min_lsn: int = 0  # it serves no reads before it has replayed WAL beyond this
+    min_lsn: int = 0  # only WAL beyond this shows that it follows the primary
     caught: Sample | None = None  # the newest sample that it has replayed beyond `min_lsn`
-    horizon: int = 0  # 0: no reads until its next answer
+    horizon: int = 0  # that of its last answer
+    is_left_out: bool = False  # until its next answer, as a read has failed
 
 
 class State(NamedTuple):
@@ -111,8 +112,9 @@ def may_serve(state: State, transaction: int, now: float, max_lag: float) -> boo
     next primary may use the numbers of lost transactions again.
     """
     age, progress = measure_age(state, now), state.progress
-    # A horizon of 0 refuses every transaction: a read has failed since the last answer.
-    if age == inf or transaction >= progress.horizon or (transaction and not state.primary_answers):
+    if age == inf or progress.is_left_out or transaction >= progress.horizon:
+        return False
+    if transaction and not state.primary_answers:
         return False
     return age <= max_lag or (state.primary_is_away and progress.caught is state.newest)
 
@@ -226,7 +228,7 @@ class Replica(PolledServer):
         is_cancelled = isinstance(error.__cause__, TransactionRollbackError)
         if isinstance(error, Contended) and not is_cancelled and self.may_serve():
             raise error
-        self._progress = self._progress._replace(horizon=0)
+        self._progress = self._progress._replace(is_left_out=True)
 
     def explain(self) -> str:
         """Say why it serves no reads."""

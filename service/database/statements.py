@@ -34,7 +34,8 @@ from service.database.query import (
 from service.errors import CatalogueError, Refusal, RuleBroken, StatementFailed, Unavailable
 
 LOCK_TIMEOUT_MS = 50  # of a write, which is then sent again: it does not keep its connection
-# How long PostgreSQL may take to report a timeout; while a commit waits for a standby, it does not.
+# How long PostgreSQL may take to report a timeout. During a commit that waits for a standby, it
+# reports none.
 SILENCE_MAX_S = 1.0
 MAX_LOGGED_CLIENTS = 10  # of a statement
 UNLIMITED_S = 86_400.0  # for the driver, which cannot wait for ever
@@ -60,8 +61,7 @@ class Statements:
     statement do not reach the next one on its connection; each failure is logged once.
 
     `timeout` in seconds, for queries without a setting of their own; `slow` in seconds: a statement
-    that takes longer is logged (0: none); `limit`: of the
-    pool, for reads. Without `repeats_reads`,
+    that takes longer is logged (0: none); `limit`: of the pool, for reads. Without `repeats_reads`,
     a read whose connection broke is not repeated. `require_migrations` raises `Unavailable` while a
     migration is missing.
 
@@ -198,7 +198,7 @@ class Statements:
                 metrics.duration.observe(seconds)
             if connection.notices and not query.is_read_only:
                 self._read_notices(query, connection.notices)
-            # Let a late timeout cancel an empty statement, not the next one, of another request.
+            # The timeout may arrive after the statement: an empty one takes it, not the next one.
             if seconds > execution.driver_timeout - SILENCE_MAX_S:
                 await ping(connection)
         metrics.rows.inc(len(rows))

@@ -223,7 +223,7 @@ class Store(Generic[Item]):
         Raises `NoneWritten` or `RuleBroken`.
         """
         if any(fields.get(self._resource.unique) is not None for fields in items):
-            return [item for _, item in await self._put_all(items, context, replace=False)]
+            return [item for _, item in await self.put_all(items, context, replace=False)]
         payloads = {n: orjson.dumps({"position": n, **each}) for n, each in enumerate(items)}
         created = await self.repeat(partial(self._fetch_created, payloads, [context]))
         if len(created) < len(items):
@@ -241,18 +241,23 @@ class Store(Generic[Item]):
 
         Raises as `create` does.
         """
-        key = hash(fields[self._resource.unique])
+        key = hash(fields[self._resource.unique])  # one statement has each value once
         payload = _encode_put(key, fields, replace=replace)
         return await self._submit(self._put_query, key, payload, context)
 
     async def put_all(
-        self, items: Sequence[Mapping[str, object]], context: RequestContext
+        self,
+        items: Sequence[Mapping[str, object]],
+        context: RequestContext,
+        *,
+        replace: bool = True,
     ) -> list[Written[Item]]:
         """Put all items in one statement, or none; no two have the same unique value.
 
         Raises `NoneWritten` or `RuleBroken`.
         """
-        return await self._put_all(items, context, replace=True)
+        payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
+        return await self._write_all(self._put_query, payloads, context)
 
     async def change(self, change: Change, context: RequestContext | None = None) -> Item:
         """Change or delete an item in one atomic statement, and return it.
@@ -294,12 +299,6 @@ class Store(Generic[Item]):
         rows = await self._reads.fetch(self._find_query, sent, waiting=waiting)
         items = [self._resource.make(row) for row in rows]
         return {getattr(item, unique): item for item in items}
-
-    async def _put_all(
-        self, items: Sequence[Mapping[str, object]], context: RequestContext, *, replace: bool
-    ) -> list[Written[Item]]:
-        payloads = {n: _encode_put(n, each, replace=replace) for n, each in enumerate(items)}
-        return await self._write_all(self._put_query, payloads, context)
 
     def _choose_query(self, change: Change) -> str:
         return self._delete_query if change.fields is None else self._update_query
@@ -398,7 +397,7 @@ class Store(Generic[Item]):
     ) -> dict[int, Written[Item] | CatalogueError | None]:
         """Return what became of each item, or why it was not written, by key.
 
-        None: nothing is wrong with it, so others, or a trigger, have prevented it.
+        None: it was not written, because of another item, or of a trigger.
         """
         sent = {
             self._parameters[query]: join_payloads(payloads.values()),

@@ -174,20 +174,14 @@ class IdempotentCreates:
         for attempt in range(1 + RETRIES):
             if attempt:
                 await asyncio.sleep(RETRY_PAUSE_S)
-            broken = None
-            try:
-                if created := await self._create_if_unused(query, key, create):
-                    return created.movies, False
-            except RuleBroken as error:  # perhaps by the movie that this key has just created
-                broken = error
+            if created := await self._create_if_unused(query, key, create):
+                return created.movies, False
             if first := await self._store.repeat(get):
                 if first.fingerprint != fingerprint:
                     raise KeyReused
                 if any(movie.id is None for movie in first.movies):
                     raise KeyInUse(UNREADABLE)
                 return first.movies, True
-            if broken:
-                raise broken
         raise KeyInUse("another request with this Idempotency-Key is still running")
 
     async def _create_if_unused(self, query: str, key: str, create: Run) -> Response | None:

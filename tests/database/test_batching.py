@@ -1,8 +1,9 @@
 """Tests the sharing of statements; these tests run no SQL."""
 
 import asyncio
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import Patch, until
@@ -150,6 +151,35 @@ async def test_requests_that_wait_share_the_next_statement(
 
 
 # Slow and stuck statements.
+
+
+async def test_an_ended_statement_starts_none_beside_the_next_one(
+    statements: Statements, monkeypatch: Patch
+) -> None:
+    """Only the timer of the statement that runs does."""
+    loop = asyncio.get_running_loop()
+    timers: list[Callable[[], object]] = []
+    call_later = loop.call_later
+
+    def note(delay: float, callback: Any, *parameters: Any) -> asyncio.TimerHandle:
+        if delay == SLOW_S:
+            timers.append(partial(callback, *parameters))
+        return call_later(3600 if delay == SLOW_S else delay, callback, *parameters)
+
+    monkeypatch.setattr(loop, "call_later", note)
+    batcher = Batcher(statements.run)
+    await send(batcher, 1)
+    statements.stuck_keys = {2}
+    (stuck,) = send_all(batcher, 2)
+    await until(lambda: statements.running)
+    (waiting,) = send_all(batcher, 3)
+
+    timers[0]()
+    await asyncio.sleep(0)
+    assert statements.sent == [[1], [2]]
+    timers[1]()
+    assert await waiting == "result 3"
+    stuck.cancel()
 
 
 async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> None:

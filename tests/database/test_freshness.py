@@ -47,7 +47,7 @@ BEHIND: dict[str, Any] = {"progress": FOLLOWING._replace(caught=OLD)}
         ({}, 50, 11.9, False),
         ({}, 49, 12.1, False),
         # A read failed there: not before the next answer.
-        ({"progress": FOLLOWING._replace(horizon=0)}, 0, 11.0, False),
+        ({"progress": FOLLOWING._replace(is_left_out=True)}, 0, 11.0, False),
         # Its connection broke: it may be in an earlier state.
         ({"answers": False}, 0, 11.0, False),
         (AWAY | {"answers": False}, 0, 11.0, False),

@@ -370,3 +370,17 @@ async def test_a_create_with_a_key_waits_for_its_external_id(start: Start, datab
             assert (status, problem["type"]) == (503, "/v1/docs#unavailable")
     status, _ = await send(client, "POST", MOVIES, named("a:1"), **{"Idempotency-Key": "a"})
     assert status == 201
+
+
+async def test_what_has_waited_for_a_lock_takes_turns(start: Start, database: str) -> None:
+    """Of many batches that wait for a locked table, one uses a connection."""
+    client = await start(database__statement_timeout=1.5)
+    body = {"movies": [MOANA]}
+    with hold(database, "lock table movies"):
+        waiting = [asyncio.create_task(send(client, "POST", BATCH, body)) for _ in range(12)]
+        pool, used = get_app(client)[POOL], list[int]()
+        while not any(task.done() for task in waiting):
+            used.append(pool.size - pool.idle)
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*waiting)
+    assert max(used[len(used) // 2 :]) == 1

@@ -189,7 +189,8 @@ class Step(StampStep):
 
 def _run(connection: Connection, step: Step) -> None:
     """Run a step; `OperatorError` with file and line if it fails."""
-    # alembic_version may be outdated. It is replaced first, as `alembic stamp --purge` does.
+    # alembic replaces the version before in alembic_version, and fails if that is not there, as
+    # after a run of dbmate. So the table is emptied first (`purge`), and the version before added.
     stamps = [
         StampStep((), version, is_upgrade=True, branch_move=True) for version in step.from_revisions
     ]
