@@ -173,9 +173,11 @@ async def test_an_ended_statement_starts_none_beside_the_next_one(
     (stuck,) = send_all(batcher, 2)
     await until(lambda: statements.running)
     (waiting,) = send_all(batcher, 3)
+    await asyncio.sleep(0)
 
     timers[0]()
-    await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
     assert statements.sent == [[1], [2]]
     timers[1]()
     assert await waiting == "result 3"
