@@ -17,8 +17,8 @@ from cachetools import LRUCache
 
 from service.context import RequestContext
 from service.database import MAX_BIGINT
-from service.database.batching import Batcher, Rows, list_contexts
 from service.database.query import Expected
+from service.database.sharing import Rows, SharedStatements, list_contexts
 from service.database.statements import Statements
 from service.errors import (
     CatalogueError,
@@ -122,7 +122,7 @@ class Clients:
         self._fetch = statements.fetch
         # Known clients use the second queue: a flood of unknown tokens can fill the first queue.
         self._lookups, self._renewals = (
-            Batcher(
+            SharedStatements(
                 self._get,
                 is_repeatable=True,
                 rows_metric=statements.metrics.shared_statement_rows.labels("get_clients"),
@@ -131,7 +131,7 @@ class Clients:
         )
         self._clock = clock
         self._known: LRUCache[str, Client] = LRUCache(MAX_KNOWN)
-        self._marks = Batcher(self._mark_used)
+        self._marks = SharedStatements(self._mark_used)
         self._mark_after = 0.0
 
     def get_known(self, token: str) -> Client | None:

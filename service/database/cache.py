@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 from cachetools import LRUCache
 
 from service.context import RequestContext
-from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.query import Expected
+from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_contexts
 from service.database.statements import Statements
 from service.errors import CatalogueError
 
@@ -42,7 +42,7 @@ class ResultCache(Generic[Result]):
         self._is_on = is_on
         self._from_memory = statements.metrics.list_pages.labels("memory")
         self._from_database = statements.metrics.list_pages.labels("database")
-        self._checks: Batcher[None] = Batcher(self._check, max_rows=MAX_WAITING)
+        self._checks: SharedStatements[None] = SharedStatements(self._check, max_rows=MAX_WAITING)
         self._since: str | None = None  # the snapshot of a check
         self._state: str | None = None  # as that check returned it
         self._epoch: Epoch[Result] = LRUCache(MAX_BYTES, itemgetter(1))

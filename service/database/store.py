@@ -1,6 +1,6 @@
 """The operations on single items of a resource: get, create, update, delete.
 
-Requests for the same operation that arrive together share one statement (`batching.py`).
+Requests for the same operation that arrive together share one statement (`sharing.py`).
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import orjson
 
 from service.context import RequestContext
-from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected, Row
+from service.database.sharing import Rows, SharedStatements, join_payloads, list_contexts
 from service.database.statements import Statements
 from service.errors import (
     CatalogueError,
@@ -180,10 +180,12 @@ class Store(Generic[Item]):
             self._update_query: "updates",
             self._delete_query: "deletions",
         }
-        self._gets = Batcher(self._get, is_repeatable=True, rows_metric=rows(self._get_query))
-        self._creates = Batcher(self._create, rows_metric=rows(self._create_query))
+        self._gets = SharedStatements(
+            self._get, is_repeatable=True, rows_metric=rows(self._get_query)
+        )
+        self._creates = SharedStatements(self._create, rows_metric=rows(self._create_query))
         self._writes = {
-            query: Batcher[Written[Item]](
+            query: SharedStatements[Written[Item]](
                 partial(self._write, query), exclusive=True, rows_metric=rows(query)
             )
             for query in self._parameters

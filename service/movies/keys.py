@@ -15,8 +15,8 @@ from typing import NamedTuple, cast
 import orjson
 
 from service.context import RequestContext
-from service.database.batching import Batcher, Rows, join_payloads, list_contexts
 from service.database.query import Expected, Row
+from service.database.sharing import Rows, SharedStatements, join_payloads, list_contexts
 from service.database.statements import Statements
 from service.database.store import REFUSALS, Store, raise_refusals
 from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
@@ -73,12 +73,12 @@ class IdempotentCreates:
         self._statements = statements
         self._metrics = statements.metrics
         self._numbers = itertools.count()
-        self._creates = self._make_batcher("create_movies_once")
-        self._responses = self._make_batcher("get_idempotent_responses")
+        self._creates = self._share("create_movies_once")
+        self._responses = self._share("get_idempotent_responses")
         self._keys_in_use: set[str] = set()  # by creates of this process
 
-    def _make_batcher(self, query: str) -> Batcher[Response]:
-        return Batcher(
+    def _share(self, query: str) -> SharedStatements[Response]:
+        return SharedStatements(
             partial(self._run, query),
             max_rows=MAX_KEYS_PER_STATEMENT,
             is_repeatable=True,

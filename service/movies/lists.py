@@ -8,9 +8,9 @@ from weakref import WeakValueDictionary
 from aiohttp import hdrs, web
 
 from service.context import RequestContext
-from service.database.batching import MAX_WAITING, Batcher, Rows, list_contexts
 from service.database.cache import ResultCache
 from service.database.listing import Listing, Page
+from service.database.sharing import MAX_WAITING, Rows, SharedStatements, list_contexts
 from service.database.store import Store
 from service.movies.exporting import BeginCopy, choose_form, stream_movies
 from service.movies.movie import Form, Movie, movie_json
@@ -25,7 +25,7 @@ TRIES = 3
 LIST_UNITS = 10  # of the rate limit, by CPU time: a movie by id takes 0.1 ms, a page 1.1 ms
 FACETS_UNITS = 20  # more
 PAGE_BYTES = 4096  # of a page in memory, besides its body
-Batchers = WeakValueDictionary[ListQuery, Batcher[EncodedPage]]
+SharedFetches = WeakValueDictionary[ListQuery, SharedStatements[EncodedPage]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Lists:
     """The handler of lists; `begin_copy`: returns headers for a list of all movies.
 
     Requests for the same page that wait while it is fetched share the next fetch, and its encoded
-    body. Each page has a batcher of its own, which lives as long as requests wait for it.
+    body. Each page has shared statements of its own, which lives as long as requests wait for it.
     """
 
     store: Store[Movie]
@@ -44,7 +44,7 @@ class Lists:
     cache_seconds: int
     cache: ResultCache[EncodedPage]
     access: Access
-    _batchers: Batchers = field(default_factory=WeakValueDictionary, init=False)
+    _shared: SharedFetches = field(default_factory=WeakValueDictionary, init=False)
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Return a page of the movies that match the query string, or all of them as a stream."""
@@ -63,12 +63,12 @@ class Lists:
         return _respond(request, query, page, 0 if is_later_copy else self.cache_seconds)
 
     async def _share_fetch(self, query: ListQuery, context: RequestContext) -> EncodedPage:
-        batcher = self._batchers.get(query)
-        if not batcher:
+        shared = self._shared.get(query)
+        if not shared:
             fetch = partial(self._fetch, query)
-            batcher = Batcher(fetch, max_rows=MAX_WAITING, takes_all=True)
-            self._batchers[query] = batcher
-        return cast("EncodedPage", await batcher.submit(0, context=context))
+            shared = SharedStatements(fetch, max_rows=MAX_WAITING, takes_all=True)
+            self._shared[query] = shared
+        return cast("EncodedPage", await shared.submit(0, context=context))
 
     async def _fetch(self, query: ListQuery, rows: Rows[EncodedPage]) -> dict[int, EncodedPage]:
         """Fetch and encode the page for the requests of these rows, which all have the key 0."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support import Patch, until
 
-from service.database import batching
-from service.database.batching import MAX_BYTES, SLOW_S, Batcher, Rows, count_rows
+from service.database import sharing
+from service.database.sharing import MAX_BYTES, SLOW_S, Rows, SharedStatements, count_rows
 from service.errors import Contended, Refusal, RuleBroken, StatementFailed, Unavailable
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def max_waiting(monkeypatch: Patch) -> None:
     """Let 50 rows wait, and 5 more for each exclusive key."""
-    monkeypatch.setattr(batching, "MAX_WAITING", 50)
-    monkeypatch.setattr(batching, "MAX_WAITING_FOR_KEY", 5)
+    monkeypatch.setattr(sharing, "MAX_WAITING", 50)
+    monkeypatch.setattr(sharing, "MAX_WAITING_FOR_KEY", 5)
 
 
 class Statements:
@@ -59,22 +59,22 @@ def statements() -> Statements:
     return Statements()
 
 
-async def send(batcher: Batcher[str], key: int, payload: bytes = b"") -> str | None:
+async def send(shared: SharedStatements[str], key: int, payload: bytes = b"") -> str | None:
     """Submit a row and wait for its result, as a request does."""
-    return await batcher.submit(key, payload)
+    return await shared.submit(key, payload)
 
 
-def send_all(batcher: Batcher[str], *keys: int) -> list[asyncio.Task[str | None]]:
+def send_all(shared: SharedStatements[str], *keys: int) -> list[asyncio.Task[str | None]]:
     """Send requests that arrive in the same turn of the event loop."""
-    return [asyncio.create_task(send(batcher, key)) for key in keys]
+    return [asyncio.create_task(send(shared, key)) for key in keys]
 
 
 async def hold(
-    batcher: Batcher[str], statements: Statements, key: int = 0
+    shared: SharedStatements[str], statements: Statements, key: int = 0
 ) -> list[asyncio.Task[str | None]]:
     """Send a request whose statement runs until the statements may end."""
     statements.may_end.clear()
-    request = send_all(batcher, key)
+    request = send_all(shared, key)
     await until(lambda: statements.running)
     return request
 
@@ -112,9 +112,9 @@ def test_a_statement_takes_some_of_the_rows_that_wait(
 
 async def test_each_request_gets_its_own_result(statements: Statements) -> None:
     """Results are returned by key; a key without a result gives None."""
-    batcher = Batcher(statements.run)
+    shared = SharedStatements(statements.run)
 
-    results = await asyncio.gather(*send_all(batcher, 3, -1, 1, 3))
+    results = await asyncio.gather(*send_all(shared, 3, -1, 1, 3))
 
     assert results == ["result 3", None, "result 1", "result 3"]
     assert [*chain(*statements.sent)] == [3, -1, 1, 3]
@@ -122,9 +122,9 @@ async def test_each_request_gets_its_own_result(statements: Statements) -> None:
 
 async def test_a_lone_request_is_sent_at_once(statements: Statements) -> None:
     """If no statement runs, a request is sent within two turns of the loop, without a timer."""
-    batcher = Batcher(statements.run)
+    shared = SharedStatements(statements.run)
 
-    (request,) = send_all(batcher, 1)
+    (request,) = send_all(shared, 1)
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -136,12 +136,12 @@ async def test_requests_that_wait_share_the_next_statement(
     statements: Statements, monkeypatch: Patch
 ) -> None:
     """Requests that arrive while a statement runs are sent with one statement when it ends."""
-    monkeypatch.setattr(batching, "SLOW_S", 30)
-    batcher = Batcher(statements.run)
-    first = await hold(batcher, statements, 1)
-    rest = send_all(batcher, 2)
+    monkeypatch.setattr(sharing, "SLOW_S", 30)
+    shared = SharedStatements(statements.run)
+    first = await hold(shared, statements, 1)
+    rest = send_all(shared, 2)
     await asyncio.sleep(0)
-    rest += send_all(batcher, 3)
+    rest += send_all(shared, 3)
     await asyncio.sleep(0)
 
     statements.may_end.set()
@@ -167,12 +167,12 @@ async def test_an_ended_statement_starts_none_beside_the_next_one(
         return call_later(3600 if delay == SLOW_S else delay, callback, *parameters)
 
     monkeypatch.setattr(loop, "call_later", note)
-    batcher = Batcher(statements.run)
-    await send(batcher, 1)
+    shared = SharedStatements(statements.run)
+    await send(shared, 1)
     statements.stuck_keys = {2}
-    (stuck,) = send_all(batcher, 2)
+    (stuck,) = send_all(shared, 2)
     await until(lambda: statements.running)
-    (waiting,) = send_all(batcher, 3)
+    (waiting,) = send_all(shared, 3)
     await asyncio.sleep(0)
 
     timers[0]()
@@ -186,16 +186,16 @@ async def test_an_ended_statement_starts_none_beside_the_next_one(
 
 async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> None:
     """New requests wait SLOW_S for the slow statement; later ones do not wait for it."""
-    batcher = Batcher(statements.run)
+    shared = SharedStatements(statements.run)
     statements.stuck_keys = {1}
     loop = asyncio.get_running_loop()
     started = loop.time()
-    (stuck,) = send_all(batcher, 1)
+    (stuck,) = send_all(shared, 1)
     await until(lambda: statements.running)
 
-    second = await asyncio.wait_for(send(batcher, 2), 20)
+    second = await asyncio.wait_for(send(shared, 2), 20)
     waited = loop.time() - started
-    (third,) = send_all(batcher, 3)
+    (third,) = send_all(shared, 3)
     for _ in range(6):
         await asyncio.sleep(0)
 
@@ -208,28 +208,28 @@ async def test_a_slow_statement_gets_one_beside_it(statements: Statements) -> No
 
 async def test_running_statements_are_limited(statements: Statements) -> None:
     """At most two run at the same time, however long they take; the others wait in order."""
-    batcher = Batcher(statements.run)
-    requests = await hold(batcher, statements)
+    shared = SharedStatements(statements.run)
+    requests = await hold(shared, statements)
     for key in range(1, 5):
-        requests += send_all(batcher, key)
+        requests += send_all(shared, key)
         await asyncio.sleep(SLOW_S * 1.5)
 
     statements.may_end.set()
     await asyncio.gather(*requests)
 
-    assert statements.max_running == batching.MAX_RUNNING == 2
+    assert statements.max_running == sharing.MAX_RUNNING == 2
     assert [*chain(*statements.sent)] == [0, 1, 2, 3, 4]
 
 
 async def test_waiting_requests_are_limited(statements: Statements) -> None:
     """A request beyond MAX_WAITING is refused at once; the others get their results."""
-    batcher = Batcher(statements.run)
-    served = await hold(batcher, statements)
-    served += send_all(batcher, *range(1, 51))
+    shared = SharedStatements(statements.run)
+    served = await hold(shared, statements)
+    served += send_all(shared, *range(1, 51))
     await asyncio.sleep(0)
 
     with pytest.raises(Unavailable):
-        await batcher.submit(51)
+        await shared.submit(51)
 
     statements.may_end.set()
     assert len(await asyncio.gather(*served)) == 51
@@ -254,10 +254,10 @@ async def test_a_row_that_breaks_a_statement_fails_alone(
     statements: Statements, error: Exception, *, is_repeatable: bool
 ) -> None:
     """Each row is sent again alone, and only this one gets the error."""
-    batcher = Batcher(statements.run, is_repeatable=is_repeatable)
+    shared = SharedStatements(statements.run, is_repeatable=is_repeatable)
     statements.find_error = lambda keys: error if 3 in keys else None
 
-    results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
+    results = await asyncio.gather(*send_all(shared, *range(20)), return_exceptions=True)
 
     assert results == [error if key == 3 else f"result {key}" for key in range(20)]
     assert statements.sent[0] == [*range(10)]
@@ -276,10 +276,10 @@ async def test_rows_that_may_be_stored_are_not_sent_again(
     statements: Statements, error: Exception, *, is_repeatable: bool
 ) -> None:
     """If each row would fail again, none is sent again: all requests get the error."""
-    batcher = Batcher(statements.run, is_repeatable=is_repeatable)
+    shared = SharedStatements(statements.run, is_repeatable=is_repeatable)
     statements.find_error = lambda keys: error if 1 in keys else None
 
-    results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
+    results = await asyncio.gather(*send_all(shared, *range(20)), return_exceptions=True)
 
     assert results == [error] * 10 + [f"result {key}" for key in range(10, 20)]
     assert statements.sent == [[*range(10)], [*range(10, 20)]]
@@ -292,11 +292,11 @@ async def test_rows_are_not_sent_alone_after_a_timeout(
     statements: Statements, monkeypatch: Patch, error: Unavailable
 ) -> None:
     """If the table is locked, no request waits for the timeouts of all."""
-    monkeypatch.setattr(batching, "ALONE_MAX_S", -1.0)
-    batcher = Batcher(statements.run)
+    monkeypatch.setattr(sharing, "ALONE_MAX_S", -1.0)
+    shared = SharedStatements(statements.run)
     statements.find_error = lambda keys: RuleBroken("odd") if len(keys) > 1 else error
 
-    results = await asyncio.gather(*send_all(batcher, *range(20)), return_exceptions=True)
+    results = await asyncio.gather(*send_all(shared, *range(20)), return_exceptions=True)
 
     assert results == [error] * 20
     assert statements.sent == [[*range(10)], [0], [*range(10, 20)], [10]]
@@ -307,9 +307,9 @@ async def test_rows_are_not_sent_alone_after_a_timeout(
 
 async def test_a_cancelled_request_does_not_cancel_its_statement(statements: Statements) -> None:
     """The other requests of the statement get their results."""
-    batcher = Batcher(statements.run)
+    shared = SharedStatements(statements.run)
     statements.may_end.clear()
-    request, other, *_ = send_all(batcher, 1, 2, 3, 4)
+    request, other, *_ = send_all(shared, 1, 2, 3, 4)
     await until(lambda: statements.sent == [[1, 2]])
 
     request.cancel()
@@ -322,16 +322,16 @@ async def test_a_cancelled_request_does_not_cancel_its_statement(statements: Sta
 
 async def test_a_request_cancelled_while_it_waits_is_not_sent(statements: Statements) -> None:
     """So its write is not executed; the next one of the same movie is."""
-    batcher = Batcher(statements.run, exclusive=True)
-    first = await hold(batcher, statements, 1)
-    request, other = send_all(batcher, 2, 3)
+    shared = SharedStatements(statements.run, exclusive=True)
+    first = await hold(shared, statements, 1)
+    request, other = send_all(shared, 2, 3)
     await asyncio.sleep(0)
 
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
     statements.may_end.set()
     await asyncio.gather(*first, other)
-    await asyncio.wait_for(send(batcher, 2), 20)
+    await asyncio.wait_for(send(shared, 2), 20)
 
     assert statements.sent == [[1], [3], [2]]
 
@@ -341,12 +341,12 @@ async def test_a_request_cancelled_while_it_waits_is_not_sent(statements: Statem
 
 async def test_an_exclusive_key_is_in_one_statement_at_a_time(statements: Statements) -> None:
     """If a write of a movie is stuck, the next write of this movie delays no other movie."""
-    batcher = Batcher(statements.run, exclusive=True)
+    shared = SharedStatements(statements.run, exclusive=True)
     statements.stuck_keys = {1}
-    (stuck,) = send_all(batcher, 1)
+    (stuck,) = send_all(shared, 1)
     await until(lambda: statements.running)
 
-    again, other = send_all(batcher, 1, 2)
+    again, other = send_all(shared, 1, 2)
     result = await asyncio.wait_for(other, 20)
 
     assert result == "result 2"
@@ -363,12 +363,12 @@ async def test_requests_for_a_busy_key_keep_their_order(statements: Statements) 
         order.extend(row.payload for row in rows if row.key == 1)
         return await statements.run(rows)
 
-    batcher = Batcher(run, max_rows=10, exclusive=True)
+    shared = SharedStatements(run, max_rows=10, exclusive=True)
 
     await asyncio.gather(
-        *(batcher.submit(1, payload) for payload in (b"a", b"b", b"c")),
-        *(batcher.submit(key) for key in range(2, 11)),
-        *(batcher.submit(1, payload) for payload in (b"d", b"e")),
+        *(shared.submit(1, payload) for payload in (b"a", b"b", b"c")),
+        *(shared.submit(key) for key in range(2, 11)),
+        *(shared.submit(1, payload) for payload in (b"d", b"e")),
     )
 
     assert order == [b"a", b"b", b"c", b"d", b"e"]
@@ -377,10 +377,10 @@ async def test_requests_for_a_busy_key_keep_their_order(statements: Statements) 
 
 async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Statements) -> None:
     """Further rows with it are refused at once, and those with other keys go through."""
-    batcher = Batcher(statements.run, exclusive=True)
-    busy = await hold(batcher, statements, 1)
-    busy += send_all(batcher, *[1] * 100)
-    others = send_all(batcher, *range(2, 40))
+    shared = SharedStatements(statements.run, exclusive=True)
+    busy = await hold(shared, statements, 1)
+    busy += send_all(shared, *[1] * 100)
+    others = send_all(shared, *range(2, 40))
     await asyncio.sleep(0)
     refused = [request for request in busy if request.done()]
 
@@ -397,10 +397,10 @@ async def test_waiting_rows_of_one_exclusive_key_are_limited(statements: Stateme
 
 async def test_rows_of_the_same_key_are_not_sent_again_alone(statements: Statements) -> None:
     """After an error, each of them would fail like all."""
-    batcher = Batcher(statements.run, takes_all=True)
+    shared = SharedStatements(statements.run, takes_all=True)
     statements.find_error = lambda _: Contended("a timeout")
 
-    results = await asyncio.gather(*send_all(batcher, 1, 1, 1), return_exceptions=True)
+    results = await asyncio.gather(*send_all(shared, 1, 1, 1), return_exceptions=True)
 
     assert [type(result) for result in results] == [Contended] * 3
     assert statements.sent == [[1, 1, 1]]

@@ -71,7 +71,7 @@ def join_payloads(payloads: Iterable[bytes]) -> str:
     return f"[{b','.join(payloads).decode()}]"
 
 
-class Batcher(Generic[Result]):
+class SharedStatements(Generic[Result]):
     """Shares statements among the requests of one kind.
 
     What must stay true: each row gets one result or error, also if the statement is cancelled; at
