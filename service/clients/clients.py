@@ -10,6 +10,7 @@ import secrets
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from hmac import compare_digest
 from typing import NamedTuple, get_type_hints
 
@@ -162,7 +163,8 @@ class Clients:
             raise
         self._known[token] = client
         if stored and not stored.was_used_today and self._clock() >= self._mark_after:
-            self._marks.submit(client_id)  # in the background
+            with suppress(Unavailable):  # too many wait: the token is valid all the same
+                self._marks.submit(client_id)  # in the background
         return client
 
     async def _get(self, rows: Rows[StoredClient]) -> dict[int, StoredClient]:

@@ -338,6 +338,10 @@ class Store(Generic[Item]):
                 table, unique = self._resource.table, self._resource.unique
                 if losses > MAX_LOSSES or last.rule != f"{table}_{unique}_unique":
                     raise last
+                if time.monotonic() > give_up:
+                    raise Contended(
+                        f"others take the {unique} of a {table} again and again"
+                    ) from last
             elif time.monotonic() > give_up:
                 raise last
             else:

@@ -19,7 +19,7 @@ from service.database import query_files
 from service.database.pool import Pool
 from service.database.statements import Statements
 from service.database.store import Change, Condition, Store
-from service.errors import NotFound, PreconditionFailed, RuleBroken
+from service.errors import Contended, NotFound, PreconditionFailed, RuleBroken
 from service.movies.keys import IdempotentCreates
 from service.movies.movie import MOVIES, Movie
 
@@ -68,7 +68,12 @@ async def test_an_external_id_that_comes_and_goes_is_no_broken_rule(make: Make) 
             raise lost.pop()
         return "written"
 
-    assert await Store(MOVIES, make()).repeat(send) == "written"
+    statements = make()
+    assert await Store(MOVIES, statements).repeat(send) == "written"
+    statements.timeout = -1  # then it may succeed later
+    lost.append(RuleBroken("movies_external_id_unique"))
+    with pytest.raises(Contended):
+        await Store(MOVIES, statements).repeat(send)
 
 
 async def test_a_create_is_on_disk_before_its_response(make: Make, execute: Execute) -> None:
