@@ -139,16 +139,18 @@ class Feed:
             return min(self._end, self._end._replace(transaction=horizon, change=0))
         return self._end  # the primary serves the list
 
-    async def _read_end(self, context: RequestContext) -> FeedCursor | None:
+    async def _read_end(
+        self, context: RequestContext, statements: Statements | None = None
+    ) -> FeedCursor | None:
         """Read the end on the primary; while that is away, on a replica."""
         try:
-            return (await self.read(END, [context])).next
+            return (await self.read(END, [context], statements=statements)).next
         except Unavailable as error:
             if error.refusal is Refusal.FEED_OFF:
                 return None
-            if not self._replicas:
+            if statements or not self._replicas:
                 raise
-        return (await self.read(END, [context], statements=self._reads)).next
+        return await self._read_end(context, self._reads)
 
     async def read(
         self,
