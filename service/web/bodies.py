@@ -19,8 +19,8 @@ MAX_BYTES = 1_048_576  # of a request body or an imported row
 SMALL_BYTES = 65_536  # of a body that is read at once
 # Of all larger bodies that are arriving: the clients of 4,000 connections could send 4 GB.
 MAX_LARGE_BYTES = 64 * 1024 * 1024
-# Limits of the values in it: 1 MB of `{},` takes 150 ms to parse, these take 5 ms. A movie has 6
-# colons and brackets and 7 commas, and its title and genres may contain up to 1,000 more.
+# Limits of the values in a body: 1 MB of `{},` takes 150 ms to parse, these take 5 ms. A movie has
+# 6 colons and brackets and 7 commas, and its title and genres may contain up to 1,000 more.
 MAX_COLONS_AND_BRACKETS = 2000
 MAX_COMMAS = 20_000
 # The values of Content-Encoding and zlib's `wbits` for each. aiohttp would decompress every body

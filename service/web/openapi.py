@@ -7,6 +7,7 @@ names of components into references. HEAD and OPTIONS would be half of a generat
 
 import re
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any
 
@@ -208,6 +209,7 @@ def _add_problems(spec: APISpec, slugs: Iterable[str]) -> dict[int, str]:
 # Of the short document.
 KEPT_OF_OPERATIONS = ("operationId", "summary", "description", "requestBody")
 KEPT_HEADERS = ("If-Match", "Idempotency-Key", "Prefer")
+SENT_SCHEMAS = ("Input", "Patch", "Batch")  # the ends of the names of what clients send
 LEFT_OUT = {
     *("pattern", "example", "examples", "headers", "x-streams", "format", "readOnly"),
     *("application/merge-patch+json", "x-enum-varnames", "minLength", "maxLength", "contact"),
@@ -235,19 +237,19 @@ def shorten(document: Json) -> Json:
     schemas: Json = {}
     text = orjson.dumps(paths).decode()
     while found := set(re.findall(r"#/components/schemas/(\w+)", text)) - schemas.keys():
-        more = {name: document["components"]["schemas"][name] for name in sorted(found)}
-        sent = ("Input", "Patch", "Batch")
-        schemas |= {n: s if n.endswith(sent) else _strip(s, "description") for n, s in more.items()}
+        for name in sorted(found):
+            schema = document["components"]["schemas"][name]
+            is_sent = name.endswith(SENT_SCHEMAS)
+            schemas[name] = schema if is_sent else _strip(schema, {"description"})
         text = orjson.dumps(schemas).decode()
     kept = {name: document[name] for name in ("openapi", "info", "servers")}
-    return dict(_strip({**kept, "paths": paths, "components": {"schemas": schemas}}))
+    return dict(_strip({**kept, "paths": paths, "components": {"schemas": schemas}}, LEFT_OUT))
 
 
-def _strip(described: Any, *names: str) -> Any:
-    """Return it without members of these names, or without what is only for people."""
+def _strip(described: Any, names: AbstractSet[str]) -> Any:
+    """Return it without members of these names."""
     if isinstance(described, list):
-        return [_strip(each, *names) for each in described]
+        return [_strip(each, names) for each in described]
     if isinstance(described, dict):
-        left_out = names or LEFT_OUT
-        return {n: _strip(each, *names) for n, each in described.items() if n not in left_out}
+        return {n: _strip(each, names) for n, each in described.items() if n not in names}
     return described
