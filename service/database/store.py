@@ -38,7 +38,8 @@ Result = TypeVar("Result")
 LOCK_RETRY_S = 0.02  # while another session holds a lock that a write needs
 # Outcomes of a write that was not made.
 REFUSALS = frozenset(("missing", "failed", "taken", "locked"))
-MAX_LOSSES = 9  # of a unique value to other sessions, before a trigger must have set it
+# So often a write may lose its unique value to another session. Then a trigger has set the value.
+MAX_LOSSES = 9
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,10 @@ class Resource(Generic[Item]):
         `changed_id`: of the item that was to be changed or deleted.
         """
         if outcome == "locked":
-            value = f"the {self.unique} of a {self.noun}"
-            return Contended(
-                f"{self.noun} {changed_id} is locked" if changed_id else f"{value} is locked"
+            what = (
+                f"{self.noun} {changed_id}" if changed_id else f"the {self.unique} of a {self.noun}"
             )
+            return Contended(f"{what} is locked")
         if outcome == "taken":
             return Taken(self.noun, self.unique, item_id)
         return NotFound(self.noun) if outcome == "missing" else PreconditionFailed()
@@ -339,9 +340,7 @@ class Store(Generic[Item]):
                 if losses > MAX_LOSSES or last.rule != f"{table}_{unique}_unique":
                     raise last
                 if time.monotonic() > give_up:
-                    raise Contended(
-                        f"others take the {unique} of a {table} again and again"
-                    ) from last
+                    raise Contended(f"other sessions take the {unique} in turn") from last
             elif time.monotonic() > give_up:
                 raise last
             else:

@@ -103,7 +103,7 @@ class IdempotentCreates:
 
         That movie is as it was created. Each client has its own keys; clients without a token have
         the same ones. Raises `KeyReused` if the key was used with other fields, `KeyInUse` while
-        another request uses it, and as `Store.create` does.
+        another request uses it, and what `Store.create` raises.
         """
         own_key, fingerprint = _identify(key, fields, context)
         number = next(self._numbers)

@@ -33,7 +33,7 @@ class Lists:
     """The handler of lists; `begin_copy`: returns headers for a list of all movies.
 
     Requests for the same page that wait while it is fetched share the next fetch, and its encoded
-    body. Each page has shared statements of its own, which lives as long as requests wait for it.
+    body. Each page has shared statements of its own, which live as long as requests wait for it.
     """
 
     store: Store[Movie]
