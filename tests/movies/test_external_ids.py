@@ -374,7 +374,7 @@ async def test_a_create_with_a_key_waits_for_its_external_id(start: Start, datab
 
 async def test_what_has_waited_for_a_lock_takes_turns(start: Start, database: str) -> None:
     """Of many batches that wait for a locked table, one uses a connection."""
-    client = await start(database__statement_timeout=1.5)
+    client = await start(database__statement_timeout=3)
     body = {"movies": [MOANA]}
     with hold(database, "lock table movies"):
         waiting = [asyncio.create_task(send(client, "POST", BATCH, body)) for _ in range(12)]

@@ -128,10 +128,11 @@ async def test_delete_returns_the_deleted_movie(client: Client) -> None:
 
 
 async def test_a_movie_that_does_not_exist_is_404(client: Client) -> None:
-    """PUT does not create it."""
+    """PUT does not create it. A write says at which position it was so."""
     for method in ("GET", "HEAD", "DELETE", "PUT", "PATCH"):
         response = await client.request(method, f"/v1/movies/{2**63 - 1}", json=MOANA)
         assert response.status == 404, method
+        assert ("Catalogue-Position" in response.headers) == (method not in ("GET", "HEAD"))
 
     assert (await response.json())["detail"] == "there is no movie with this id"
 

@@ -30,6 +30,8 @@ async def restore(client: Client, movie_id: int) -> tuple[int, dict[str, Any]]:
     """Restore a movie; return the status and the movie or the problem."""
     response = await client.post(f"/v1/movies/{movie_id}/restore")
     body = await response.json()
+    # Also with a 404, 409 or 410: a read with it shows why.
+    assert ("Catalogue-Position" in response.headers) == (response.status < 420)
     return response.status, body.get("movie", body)
 
 
