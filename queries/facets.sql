@@ -1,11 +1,7 @@
 -- How many of the movies of a list have each genre, decade and half hour (GET /v1/movies with `facets`).
 
--- name: count_facets(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to, facets, most)
--- \set title '\'amelie\'' \set genres null \set genres_any null
--- \set year_from 1990 \set year_to 1999 \set years null
--- \set runtime_from null \set runtime_to null \set runtimes null
--- \set created_at_from null \set created_at_to null
--- \set updated_at_from null \set updated_at_to null
+-- name: count_facets(filter, facets, most)
+-- \set filter '\'{"title": "amelie", "year_from": 1990, "year_to": 1999}\''
 -- \set facets '\'genres,year,runtime\'' \set most 10000
 -- set: transaction_read_only = on
 -- Returns the values of each of the `facets`, with their number of movies, at most 20: the most frequent ones. Each facet
@@ -17,19 +13,15 @@
 with matched as materialized (
   select m.genres, m.year, m.runtime
   from movies as m
-  where movie_matches(
-    m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-    :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-  )
+  where movie_matches(m, :filter)
   limit :most::bigint + 1
 ),
 numbers as materialized (
   select
     (select count(*) from matched) as matches,
-    (:genres::text is not null or :genres_any::text is not null) as has_own_genres,
-    (:year_from::integer is not null or :year_to::integer is not null or :years::text is not null) as has_own_years,
-    (:runtime_from::integer is not null or :runtime_to::integer is not null or :runtimes::text is not null)
-    as has_own_runtimes
+    :filter::jsonb ?| '{genres,genres_any}' as has_own_genres,
+    :filter::jsonb ?| '{year_from,year_to,years}' as has_own_years,
+    :filter::jsonb ?| '{runtime_from,runtime_to,runtimes}' as has_own_runtimes
 ),
 -- The movies of a facet by which the list is filtered; those of the others are those of the list. If the list has more
 -- than `most`, these are even more.
@@ -37,36 +29,27 @@ own_genres as materialized (
   select m.genres
   from movies as m
   where :facets like '%genres%'
-    and (:genres::text is not null or :genres_any::text is not null)
+    and :filter::jsonb ?| '{genres,genres_any}'
     and (select n.matches <= :most from numbers as n)
-    and movie_matches(
-      m, :title, null, null, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-    )
+    and movie_matches(m, :filter::jsonb - '{genres,genres_any}'::text[])
   limit :most::bigint + 1
 ),
 own_years as materialized (
   select m.year
   from movies as m
   where :facets like '%year%'
-    and (:year_from::integer is not null or :year_to::integer is not null or :years::text is not null)
+    and :filter::jsonb ?| '{year_from,year_to,years}'
     and (select n.matches <= :most from numbers as n)
-    and movie_matches(
-      m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
-      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-    )
+    and movie_matches(m, :filter::jsonb - '{year_from,year_to,years}'::text[])
   limit :most::bigint + 1
 ),
 own_runtimes as materialized (
   select m.runtime
   from movies as m
   where :facets like '%runtime%'
-    and (:runtime_from::integer is not null or :runtime_to::integer is not null or :runtimes::text is not null)
+    and :filter::jsonb ?| '{runtime_from,runtime_to,runtimes}'
     and (select n.matches <= :most from numbers as n)
-    and movie_matches(
-      m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,
-      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-    )
+    and movie_matches(m, :filter::jsonb - '{runtime_from,runtime_to,runtimes}'::text[])
   limit :most::bigint + 1
 ),
 limits as materialized (
@@ -88,22 +71,10 @@ sample as materialized (
     repeatable (0)
   cross join lateral (
     values (
-      movie_matches(
-        m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-      ),
-      movie_matches(
-        m, :title, null, null, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-      ),
-      movie_matches(
-        m, :title, :genres, :genres_any, null, null, null, :runtime_from, :runtime_to, :runtimes,
-        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-      ),
-      movie_matches(
-        m, :title, :genres, :genres_any, :year_from, :year_to, :years, null, null, null,
-        :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-      )
+      movie_matches(m, :filter),
+      movie_matches(m, :filter::jsonb - '{genres,genres_any}'::text[]),
+      movie_matches(m, :filter::jsonb - '{year_from,year_to,years}'::text[]),
+      movie_matches(m, :filter::jsonb - '{runtime_from,runtime_to,runtimes}'::text[])
     )
   ) as f (is_matched, is_of_genres, is_of_years, is_of_runtimes)
   where (
@@ -179,9 +150,9 @@ counted as (
   select
     'genres' as facet, v.value, c.movies, l.genres_are_estimates as is_estimate,
     v.entry in (
-      select genre_entry(wanted) from unnest(string_to_array(:genres, ',')) as wanted
+      select genre_entry(wanted) from unnest(string_to_array(:filter::jsonb ->> 'genres', ',')) as wanted
     ) or (
-      cardinality(string_to_array(:genres_any, ',')) = 1 and v.entry = genre_entry(:genres_any)
+      :filter::jsonb ->> 'genres_any' not like '%,%' and v.entry = genre_entry(:filter::jsonb ->> 'genres_any')
     ) as is_wanted
   from genre_counts as c
   join genre_values as v on v.entry = c.entry
@@ -189,7 +160,7 @@ counted as (
   union all
   select
     'year', y.low || '..' || y.low + 9, y.movies, l.years_are_estimates,
-    :year_from >= y.low and :year_to < y.low + 10
+    (:filter::jsonb -> 'year_from')::integer >= y.low and (:filter::jsonb -> 'year_to')::integer < y.low + 10
   from limits as l
   cross join lateral (
     select c.year / 10 * 10 as low, count(*) * 1.0 as movies
@@ -209,7 +180,8 @@ counted as (
   union all
   select
     'runtime', r.low || '..' || least(r.low + 29::bigint, 2147483647), r.movies, l.runtimes_are_estimates,
-    coalesce(:runtime_from, 0) >= r.low and :runtime_to < r.low + 30::bigint
+    coalesce((:filter::jsonb -> 'runtime_from')::integer, 0) >= r.low
+    and (:filter::jsonb -> 'runtime_to')::integer < r.low + 30::bigint
   from limits as l
   cross join lateral (
     select c.runtime / 30 * 30 as low, count(*) * 1.0 as movies

@@ -1,23 +1,20 @@
 -- Lists of movies (GET /v1/movies), and suggestions for a search that finds nothing. The filter of all queries is the
--- function movie_matches, and a place in the order of lists the function movie_follows;
--- migrations/20261124220200_create_lists.sql has both, and docs/dbas.md says how to change them. A filter that is null
--- matches every movie. The service sends parameters as literals, and PostgreSQL puts the text of the functions in place
--- of their calls: it removes the filters that are null, and makes a plan for each combination of filters and order.
+-- function movie_matches (migrations/20261128030000_filter_lists_by_json.sql), and a place in the order of lists the
+-- function movie_follows (migrations/20261124220200_create_lists.sql); docs/dbas.md says how to change them. The service
+-- sends parameters as literals, and PostgreSQL puts the text of the functions in place of their calls: it removes the
+-- filters that are not set, and makes a plan for each combination of filters and order.
 --
 -- For a first page, the service sends count_movies, and then sort_movies or walk_movies. A page by cursor is one
 -- statement, because the cursor has the total. To sort n matches costs about as much as to walk past 4n rows of the
 -- index, and until a page is full, a walk passes about (page size) x (rows of the table) / n. The service sends the
 -- cheaper one.
 --
--- year_from and year_to are the bounds of the years; `years` has the parts of them that match, and is null if
--- all do. The same for runtimes. Ranges include both ends.
+-- `filter` has the filters that are set: title; genres and genres_any, each separated by commas; year_from and year_to,
+-- and if only some parts of these years match, `years`, like {[1950,1950],[2020,2020]}; the same for runtime_from,
+-- runtime_to and runtimes; created_at_from, created_at_to, updated_at_from and updated_at_to. Ranges include both ends.
 
--- name: count_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to, most)
--- \set title '\'amelie\'' \set genres null \set genres_any null
--- \set year_from 1990 \set year_to 1999 \set years null
--- \set runtime_from null \set runtime_to null \set runtimes null
--- \set created_at_from null \set created_at_to null
--- \set updated_at_from null \set updated_at_to null \set most 10000
+-- name: count_movies(filter, most)
+-- \set filter '\'{"title": "amelie", "year_from": 1990, "year_to": 1999}\'' \set most 10000
 -- set: transaction_read_only = on
 -- Returns the number of matches if there are at most `most`, and otherwise an estimate from a sample of about 10,000
 -- movies; and about how many rows the table has. The sample is the same each time, so an unchanged catalogue gives the
@@ -27,10 +24,7 @@ select
     select
       round(
         count(*) filter (
-          where movie_matches(
-            m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-            :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-          )
+          where movie_matches(m, :filter)
         )
         * greatest(t.movies, count(*)) / greatest(count(*), 1)
       )
@@ -44,22 +38,15 @@ from (
   from (
     select
     from movies as m
-    where movie_matches(
-      m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-    )
+    where movie_matches(m, :filter)
     limit :most::bigint + 1
   ) as m
 ) as counted
 cross join (select c.reltuples::numeric as movies from pg_class as c where c.oid = 'movies'::regclass) as t;
 
--- name: sort_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to, sort, after, after_id, skip, size)
--- \set title '\'amelie\'' \set genres null \set genres_any null
--- \set year_from 1990 \set year_to 1999 \set years null
--- \set runtime_from null \set runtime_to null \set runtimes null
--- \set created_at_from null \set created_at_to null
--- \set updated_at_from null \set updated_at_to null \set sort '\'-year\''
--- \set after null \set after_id null \set skip 0 \set size 20
+-- name: sort_movies(filter, sort, after, after_id, skip, size)
+-- \set filter '\'{"title": "amelie", "year_from": 1990, "year_to": 1999}\''
+-- \set sort '\'-year\'' \set after null \set after_id null \set skip 0 \set size 20
 -- set: transaction_read_only = on
 -- Returns a page of few matches: the movies after the movie with the id after_id and the sort value `after` (as text).
 -- `offset 0` makes PostgreSQL find all matches first, and then sort them.
@@ -67,10 +54,7 @@ select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.c
 from (
   select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
   from movies as m
-  where movie_matches(
-    m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-    :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-  )
+  where movie_matches(m, :filter)
   offset 0
 ) as m
 where movie_follows(:sort, :after, :after_id, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at)
@@ -87,13 +71,9 @@ order by
   m.id
 limit :size offset :skip;
 
--- name: walk_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to, sort, after, after_id, skip, size)
--- \set title '\'amelie\'' \set genres null \set genres_any null
--- \set year_from 1990 \set year_to 1999 \set years null
--- \set runtime_from null \set runtime_to null \set runtimes null
--- \set created_at_from null \set created_at_to null
--- \set updated_at_from null \set updated_at_to null \set sort '\'-year\''
--- \set after null \set after_id null \set skip 0 \set size 20
+-- name: walk_movies(filter, sort, after, after_id, skip, size)
+-- \set filter '\'{"title": "amelie", "year_from": 1990, "year_to": 1999}\''
+-- \set sort '\'-year\'' \set after null \set after_id null \set skip 0 \set size 20
 -- set: transaction_read_only = on
 -- set: statement_timeout = 100ms
 -- These costs are for data in memory. With 2 million movies, they lower the 99th percentile of the
@@ -115,10 +95,7 @@ limit :size offset :skip;
 -- for a cursor, and fetches 250 rows at a time, each time with a statement_timeout of 20 s.
 select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 from movies as m
-where movie_matches(
-    m, :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-    :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-  )
+where movie_matches(m, :filter)
   and movie_follows(:sort, :after, :after_id, m.id, m.title, m.year, m.runtime, m.created_at, m.updated_at)
 order by
   case :sort when 'title' then m.title end,
@@ -133,12 +110,8 @@ order by
   m.id
 limit :size offset :skip;
 
--- name: suggest_movies(title, genres, genres_any, year_from, year_to, years, runtime_from, runtime_to, runtimes, created_at_from, created_at_to, updated_at_from, updated_at_to)
--- \set title '\'casablnca\'' \set genres null \set genres_any null
--- \set year_from 1930 \set year_to 1949 \set years null
--- \set runtime_from null \set runtime_to null \set runtimes null
--- \set created_at_from null \set created_at_to null
--- \set updated_at_from null \set updated_at_to null
+-- name: suggest_movies(filter)
+-- \set filter '\'{"title": "casablnca", "year_from": 1930, "year_to": 1949}\''
 -- set: transaction_read_only = on
 -- set: statement_timeout = 500ms
 -- Returns up to five movies whose titles come closest to the search, the closest first; they match the other filters.
@@ -151,15 +124,9 @@ from (
   select (array_agg(c.id order by c.place))[1] as id, min(c.place) as place
   from (
     select m.id, m.title, row_number() over (order by c.likeness desc, search_rank(m.title, m.year), m.title) as place
-    from closest_movies(
-      :title, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-    ) as c
+    from closest_movies(:filter::jsonb ->> 'title', :filter::jsonb) as c
     join movies as m on m.id = c.id
-    where movie_matches(
-      m, null, :genres, :genres_any, :year_from, :year_to, :years, :runtime_from, :runtime_to, :runtimes,
-      :created_at_from, :created_at_to, :updated_at_from, :updated_at_to
-    )
+    where movie_matches(m, :filter::jsonb - 'title')
     order by place
     limit 50
   ) as c

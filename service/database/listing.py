@@ -4,10 +4,12 @@ A page begins after so many items, or at a key: the sort value and id of an item
 counts, and its cursors carry the total (docs/decisions/0004-keyset-cursors.md).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import orjson
 
 from service.context import RequestContext
 from service.database.query import Row
@@ -28,8 +30,8 @@ SORT_COST = 4
 class Filter(Protocol):
     """The conditions of a list."""
 
-    def parameters(self) -> dict[str, object]:
-        """Return the parameters of the queries."""
+    def as_json(self) -> dict[str, object]:
+        """Return them as the members of a JSON object, without those that are not set."""
 
 
 class Counted(NamedTuple):
@@ -125,7 +127,7 @@ class Listing(Generic[Item]):
             if 0 < len(known) <= place.total:
                 return self._make_page(sort, place, size, known, place.total)
         if not counted:
-            sent = {**wanted.parameters(), "most": EXACT_TOTAL}
+            sent = {"most": EXACT_TOTAL} | filter_parameter(wanted.as_json())
             name = f"count_{self._resource.table}"
             (row,) = await self._statements.fetch(name, sent, waiting=waiting)
             counted = Counted._make(row)
@@ -144,8 +146,8 @@ class Listing(Generic[Item]):
 
     def stream(self, wanted: Filter, sort: str, context: RequestContext) -> RowLists:
         """Yield the rows of all items that match, as `Streams.stream` does."""
-        parameters = {**wanted.parameters(), **place_parameters(sort, Place(), None)}
-        return self._streams.stream(f"walk_{self._resource.table}", context, parameters)
+        sent = filter_parameter(wanted.as_json()) | place_parameters(sort, Place(), None)
+        return self._streams.stream(f"walk_{self._resource.table}", context, sent)
 
     async def _fetch_rows(  # noqa: PLR0913, PLR0917 - the terms of a page
         self,
@@ -161,14 +163,15 @@ class Listing(Generic[Item]):
         If the index walk times out, sort the matches: matches that are clustered make the walk
         long. More than `MAX_SORTED_MATCHES` would take longer to sort.
         """
-        filters, order, fetch = wanted.parameters(), place.get_order(sort), self._statements.fetch
+        filters, order, fetch = wanted.as_json(), place.get_order(sort), self._statements.fetch
         if not is_sort_cheaper(total, self._items, place.skip + size):
             may_sort = total <= MAX_SORTED_MATCHES
             started, key = choose_start(filters, order, place.key)
             try:
                 return await fetch(
                     f"walk_{self._resource.table}",
-                    {**started, **place_parameters(order, Place(place.skip, key), size)},
+                    filter_parameter(started)
+                    | place_parameters(order, Place(place.skip, key), size),
                     timeout=None if may_sort else self._statements.timeout,
                     expects_timeout=may_sort,
                     waiting=waiting,
@@ -177,8 +180,8 @@ class Listing(Generic[Item]):
                 if not may_sort:
                     raise
         # With all filters: it finds every match before it looks at the place.
-        at = place_parameters(order, place, size)
-        return await fetch(f"sort_{self._resource.table}", {**filters, **at}, waiting=waiting)
+        sent = filter_parameter(filters) | place_parameters(order, place, size)
+        return await fetch(f"sort_{self._resource.table}", sent, waiting=waiting)
 
     def _make_page(
         self, sort: str, place: Place, size: int, rows: Sequence[Row], total: int
@@ -195,6 +198,11 @@ class Listing(Generic[Item]):
             next=_make_edge_key(sort, place, items[-1:]) if has_next else None,
             total=total,
         )
+
+
+def filter_parameter(members: Mapping[str, object]) -> dict[str, object]:
+    """Return the parameter of the conditions of a list: a JSON object."""
+    return {"filter": orjson.dumps(members).decode()}
 
 
 def place_parameters(order: str, place: Place, size: int | None) -> dict[str, object]:
@@ -234,7 +242,7 @@ def choose_start(
     if key is None or limit is None:
         return filters, key
     if key.value <= limit if descending else key.value >= limit:
-        return {**filters, bound: None}, key
+        return {name: value for name, value in filters.items() if name != bound}, key
     return filters, None
 
 

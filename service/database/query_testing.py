@@ -132,8 +132,8 @@ def _fetch(transaction: Transaction, query: Query, parameters: Parameters, value
 
 
 def _fill(parameter: object, values: Values) -> object:
-    """Return what is sent: a list as JSON, and values in place of their names."""
-    text = _dump(parameter) if isinstance(parameter, list) else parameter
+    """Return what is sent: lists and objects as JSON, and values in place of their names."""
+    text = _dump(parameter) if isinstance(parameter, list | dict) else parameter
     return NAME.sub(lambda name: values[name[0]], text) if isinstance(text, str) else text
 
 

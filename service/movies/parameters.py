@@ -13,7 +13,7 @@ from typing import Any
 from marshmallow import Schema
 
 from service.database import MAX_BIGINT, MAX_INTEGER
-from service.database.listing import Place, SortKey, place_parameters
+from service.database.listing import Place, SortKey, filter_parameter, place_parameters
 from service.database.query import Expected
 from service.errors import Failure, WrongParameters
 from service.movies.movie import COLUMN_TYPES
@@ -66,29 +66,24 @@ class Filter:
     created_at: Range = ANY  # of times with a zone, as is updated_at
     updated_at: Range = ANY
 
-    def parameters(self) -> dict[str, object]:
-        """Return the parameters of the queries."""
-        return {
-            "title": self.title,
-            "genres": ",".join(self.genres) if self.genres else None,
-            "genres_any": ",".join(self.genres_any) if self.genres_any else None,
-            "year_from": self.year.low,
-            "year_to": self.year.high,
-            "years": self.year.parts,
-            "runtime_from": self.runtime.low,
-            "runtime_to": self.runtime.high,
-            "runtimes": self.runtime.parts,
-            "created_at_from": self.created_at.low,
-            "created_at_to": self.created_at.high,
-            "updated_at_from": self.updated_at.low,
-            "updated_at_to": self.updated_at.high,
-        }
+    def as_json(self) -> dict[str, object]:
+        """Return the members of the object that `movie_matches` takes, in queries/listing.sql."""
+        members: dict[str, object] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Range):
+                low, high, parts = value
+                members |= {f"{name}_from": low, f"{name}_to": high, f"{name}s": parts}
+            else:
+                members[name] = ",".join(value) if isinstance(value, tuple) else value
+        return {name: value for name, value in members.items() if value is not None}
 
 
-EVERYTHING = Filter().parameters()
+EVERYTHING = filter_parameter(Filter().as_json())
 _NONE = Range(2, 1, "{}")
 _NEVER = Range(datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))
-NOTHING = Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).parameters()
+NOTHING = filter_parameter(
+    Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).as_json()
+)
 _FIRST = place_parameters("id", Place(), 0)
 _NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)
 _PAGES = [{**NOTHING, **_NEXT}, {**EVERYTHING, **_FIRST}]
@@ -237,7 +232,7 @@ def parse_list_query(query: str, *, is_stream: bool = False) -> ListQuery:
                 del values["page_size"]
             if values:
                 raise WrongParameters([Failure(name, f"must not be combined with {min(values)}")])
-            return ListQuery(Filter(), "id", Place(), MAX_PAGE_SIZE, None, name, ids)
+            return ListQuery("", "id", Place(), MAX_PAGE_SIZE, None, Filter(), name, ids)
     if is_stream and (wrong := values.keys() & {"page_size", "page", "cursor", "facets"}):
         raise WrongParameters([Failure(name, NO_PAGES) for name in sorted(wrong)])
     names = {field.name for field in fields(Filter)} & values.keys()
@@ -246,6 +241,7 @@ def parse_list_query(query: str, *, is_stream: bool = False) -> ListQuery:
     page_size = values.get("page_size", DEFAULT_PAGE_SIZE)
     field = sort.removeprefix("-")
     maximum = MAX_BIGINT if field in ("id", "relevance") else MAX_INTEGER
-    place = parse_place(values, f"{sort} {filters}", SORT_TYPES[field], maximum)
+    terms = f"{sort} {filters.as_json()}"
+    place = parse_place(values, terms, SORT_TYPES[field], maximum)
     facets = values.get("facets", ())
-    return ListQuery(filters, sort, place, page_size, values.get("page"), facets=facets)
+    return ListQuery(terms, sort, place, page_size, values.get("page"), filters, facets=facets)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.context import RequestContext
-from service.database.listing import EXACT_TOTAL, Counted
+from service.database.listing import EXACT_TOTAL, Counted, filter_parameter
 from service.database.query import Expected
 from service.database.statements import Statements
 from service.errors import Unavailable
@@ -38,10 +38,9 @@ class SearchHelp:
 
         The list is empty if the query takes too long, or without a database.
         """
+        sent = filter_parameter(wanted.as_json())
         try:
-            rows = await self._fetch(
-                "suggest_movies", wanted.parameters(), expects_timeout=True, waiting=waiting
-            )
+            rows = await self._fetch("suggest_movies", sent, expects_timeout=True, waiting=waiting)
         except Unavailable:
             return []
         return [Movie._make(row) for row in rows]
@@ -53,8 +52,10 @@ class SearchHelp:
 
         Genres by their number of movies, decades and half hours in their order.
         """
-        sent = {**wanted.parameters(), "facets": ",".join(facets), "most": EXACT_TOTAL}
-        rows = await self._fetch("count_facets", sent, waiting=waiting)
+        sent = {"facets": ",".join(facets), "most": EXACT_TOTAL}
+        rows = await self._fetch(
+            "count_facets", sent | filter_parameter(wanted.as_json()), waiting=waiting
+        )
         found: dict[str, Any] = {name: {"is_estimate": False, "values": []} for name in facets}
         for _, _, facet, value, movies, is_estimate in rows:
             if facet:

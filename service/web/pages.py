@@ -7,7 +7,7 @@ a client that forges one gets the place that it asks for.
 import base64
 import hashlib
 import zlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -41,9 +41,12 @@ CURSOR = QueryParameter(
 
 @dataclass(frozen=True)
 class PageQuery:
-    """The page that a client wants; `page_number` is None if the client sent none."""
+    """The page that a client wants; `page_number` is None if the client sent none.
 
-    filter: Hashable
+    `terms`: filters and sort order of the list, to which its cursors belong.
+    """
+
+    terms: str
     sort: str
     place: Place
     page_size: int
@@ -117,8 +120,7 @@ def decode_cursor(cursor: str, terms: str, kind: type, maximum: int) -> Place:
 def parse_place(values: Values, terms: str, kind: type, maximum: int) -> Place:
     """Return the place of the parameters; `WrongParameters`.
 
-    `terms`: filters and sort order, to which the cursor belongs; `kind`: of the sort value, up to
-    `maximum`.
+    `terms`: of the list; `kind`: of the sort value, up to `maximum`.
     """
     page, page_size = values.get("page"), values.get("page_size", DEFAULT_PAGE_SIZE)
     if page and "cursor" in values:
@@ -151,9 +153,8 @@ def encode_page(
     `more`: metadata that only some lists have. `headers`: those that all responses with this page
     have.
     """
-    terms = f"{query.sort} {query.filter}"
     previous_cursor, next_cursor = (
-        encode_cursor(key, page.total, terms, backwards=backwards) if key else None
+        encode_cursor(key, page.total, query.terms, backwards=backwards) if key else None
         for key, backwards in ((page.previous, True), (page.next, False))
     )
     last_page = page.last_page(query.page_size)

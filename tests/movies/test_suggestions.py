@@ -274,7 +274,7 @@ def test_frequent_words_are_no_conditions(execute: Execute, words: int) -> None:
     )
     execute("analyze movies")
     typos = " ".join([f"w{chr(97 + n)}rdd" for n in range(words)])
-    find = "select count(*) from closest_movies(%s)"
+    find = "select count(*) from closest_movies(%s, '{}'::jsonb)"
 
     few = execute(find, typos)
     execute("update pg_class set reltuples = 2e6 where oid = 'movies'::regclass")
