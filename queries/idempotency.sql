@@ -1,95 +1,26 @@
--- POST /v1/movies with an Idempotency-Key: a key creates one movie, and a repeated key gets the first
--- response. The service sends create_movies_once first. For the requests without a row in its result, the
--- service then sends get_idempotent_responses.
+-- POST /v1/movies and /v1/movies/batch with an Idempotency-Key: a key creates its movies once, and a repeated key gets the
+-- first response. The service sends create_movies_once first. For the requests without a row in its result, the service
+-- then sends get_idempotent_responses.
 
 -- name: create_movies_once(requests)
 -- set: gin_pending_list_limit = 64kB
--- \set requests '\'[{"position": 0, "key": "a", "fingerprint": "f", "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- Creates a movie for each unused key, and stores the key with the movie. A key may occur only once in
--- `requests`. A request returns no row if its key was used before, or if another session holds the lock
--- of the key now. Waiting for that lock would delay all requests that share the statement.
--- The outcome is `created`; or `taken`: the movie with this id has the external id; or `locked`: another session sets
--- this external id. Then the key is not stored.
+-- \set requests '\'[{"request": 0, "key": "a", "fingerprint": "f", "is_batch": false, "movies": [{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]}]\''
+-- For each unused key, creates all of its movies if none of their external ids is taken, and stores the key with them. A
+-- key may occur only once in `requests`. A request returns no row if its key was used before, or if another session holds
+-- the lock of the key now. Waiting for that lock would delay all requests that share the statement.
+-- The outcome of each movie is `created`; or `taken`: the movie with this id has the external id; or `locked`: another
+-- session sets this external id. Then no movie of the request is created, and its key is not stored.
 -- If another session commits a key after this statement has taken its snapshot, the primary key refuses
 -- the whole statement, and no movie is created.
-with new as materialized (
-  select
-    case when o.id is null then nextval('movies_id_seq') end as id, o.id as owner,
-    r.external_id is null or pg_try_advisory_xact_lock(hashtextextended(r.external_id, 0)) as is_free, -- as put_movies
-    r.position, r.key, r.fingerprint, r.title, r.year, r.runtime, r.genres, r.external_id
+with unused as materialized (
+  select r.request, r.key, r.fingerprint, r.is_batch, r.movies
   from jsonb_to_recordset(:requests) as r (
-    position bigint, key text, fingerprint text,
-    title text, year integer, runtime integer, genres text[], external_id text
+    request bigint, key text, fingerprint text, is_batch boolean, movies jsonb
   )
-  left join movies as o on o.external_id = r.external_id
   where not exists (
       select from idempotency_keys as k where k.key = r.key and k.expires_at > now()
     )
     and pg_try_advisory_xact_lock(hashtextextended(r.key, 0))
-),
-expired as (
-  delete from idempotency_keys as k
-  using new as n
-  where k.key = n.key and k.expires_at <= now()
-  returning k.key
-),
-created as (
-  insert into movies (id, title, year, runtime, genres, external_id)
-  overriding system value
-  select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
-  from new as n
-  where n.owner is null and n.is_free
-  returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
-),
-stored as (
-  insert into idempotency_keys (key, fingerprint, response)
-  select n.key, n.fingerprint, to_jsonb(c)
-  from created as c
-  join new as n on n.id = c.id
-  -- The join makes PostgreSQL delete an expired key before it inserts the key again.
-  left join expired as e on e.key = n.key
-)
--- If a trigger prevents the insert of a movie, its id is null and its key is not stored.
-select
-  pg_current_xact_id()::text::bigint as transaction, n.position,
-  case when n.owner is not null then 'taken' when n.is_free then 'created' else 'locked' end as outcome,
-  coalesce(n.owner, c.id) as id,
-  c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
-from new as n
-left join created as c on c.id = n.id;
-
--- name: get_idempotent_responses(requests)
--- \set requests '\'[{"position": 0, "key": "a"}]\''
--- Returns, for each request, the movie that its key created, as it was at its creation, and the fingerprint
--- of the fields of the first request. A request with an unused key returns no row. If a newer release has
--- stored a response of another form, the movie is null: the service says so.
-select
-  pg_current_xact_id()::text::bigint as transaction, q.position, k.fingerprint,
-  m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
-from jsonb_to_recordset(:requests) as q (position bigint, key text)
-join idempotency_keys as k on k.key = q.key
-cross join jsonb_to_record(case when jsonb_typeof(k.response) = 'object' then k.response end) as m (
-  id bigint, title text, year integer, runtime integer, genres text[], external_id text,
-  version integer, created_at timestamptz, updated_at timestamptz
-)
-where k.expires_at > now()
--- The row lock makes the commit wait for the synchronous standby: a repeated request must not get its
--- response before the movie is replicated.
-for key share of k;
-
--- name: create_batch_once(key, fingerprint, movies)
--- set: gin_pending_list_limit = 64kB
--- \set key '\'a\'' \set fingerprint '\'f\''
--- \set movies '\'[{"position": 0, "title": "Moana", "year": 2016, "runtime": 107, "genres": ["animation"]}]\''
--- POST /v1/movies/batch with an Idempotency-Key: creates all movies if the key is unused and no external id is taken, and
--- stores the key with all of them. If the key was used, or its lock is held, it returns no row. For locks and outcomes see
--- create_movies_once.
-with unused as materialized (
-  select :key::text as key
-  where not exists (
-      select from idempotency_keys as k where k.key = :key::text and k.expires_at > now()
-    )
-    and pg_try_advisory_xact_lock(hashtextextended(:key::text, 0))
 ),
 expired as (
   delete from idempotency_keys as k
@@ -99,66 +30,74 @@ expired as (
 ),
 checked as materialized (
   select
-    u.key, o.id as owner,
-    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) as is_free,
-    n.position, n.title, n.year, n.runtime, n.genres, n.external_id
+    u.request, n.position, u.key, u.fingerprint, u.is_batch, o.id as owner,
+    n.external_id is null or pg_try_advisory_xact_lock(hashtextextended(n.external_id, 0)) as is_free, -- as put_movies
+    n.title, n.year, n.runtime, n.genres, n.external_id
   from unused as u
-  cross join jsonb_to_recordset(:movies)
-    as n (position bigint, title text, year integer, runtime integer, genres text[], external_id text)
+  cross join jsonb_to_recordset(u.movies)
+    as n (position integer, title text, year integer, runtime integer, genres text[], external_id text)
   left join movies as o on o.external_id = n.external_id
 ),
 new as materialized (
   select
     nextval('movies_id_seq') as id,
-    c.key, c.position, c.title, c.year, c.runtime, c.genres, c.external_id
+    c.request, c.position, c.key, c.fingerprint, c.is_batch, c.title, c.year, c.runtime, c.genres, c.external_id
   from checked as c
-  where not exists (select from checked as a where a.owner is not null or not a.is_free)
+  where not exists (
+    select from checked as r where r.request = c.request and (r.owner is not null or not r.is_free)
+  )
 ),
 created as (
   insert into movies (id, title, year, runtime, genres, external_id)
   overriding system value
   select n.id, n.title, n.year, n.runtime, n.genres, n.external_id
   from new as n
-  order by n.position
+  order by n.request, n.position
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 ),
 stored as (
   insert into idempotency_keys (key, fingerprint, response)
-  select n.key, :fingerprint, jsonb_agg(to_jsonb(c) order by n.position)
+  select
+    n.key, n.fingerprint,
+    case when n.is_batch then jsonb_agg(to_jsonb(c) order by n.position) else jsonb_agg(to_jsonb(c)) -> 0 end
   from new as n
   left join created as c on c.id = n.id
   -- The join makes PostgreSQL delete an expired key before it inserts the key again.
   left join expired as e on e.key = n.key
-  group by n.key
+  group by n.key, n.fingerprint, n.is_batch
   -- If a trigger prevents the insert of a movie, its id is null and the key is not stored.
   having bool_and(c.id is not null)
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, k.position,
+  pg_current_xact_id()::text::bigint as transaction, k.request, k.position,
   case when k.owner is not null then 'taken' when k.is_free then 'created' else 'locked' end as outcome,
   coalesce(k.owner, c.id) as id,
   c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
 from checked as k
-left join new as n on n.position = k.position
+left join new as n on n.request = k.request and n.position = k.position
 left join created as c on c.id = n.id;
 
--- name: get_batch_response(key)
--- \set key '\'a\''
--- Returns the movies that the key of a batch created, each with its position in the batch, as they were at
--- their creation. An unused key returns no row, and a response of another form returns one with nulls.
+-- name: get_idempotent_responses(requests)
+-- \set requests '\'[{"request": 0, "key": "a"}]\''
+-- Returns, for each request, the movies that its key created, each with its position, as they were at their creation, and
+-- the fingerprint of what was sent with the key. A request with an unused key returns no row. If a newer release has
+-- stored a response of another form, there is one movie of nulls: the service says so.
 select
-  pg_current_xact_id()::text::bigint as transaction, coalesce(r.place, 1) - 1 as position, k.fingerprint,
+  pg_current_xact_id()::text::bigint as transaction, q.request, (coalesce(r.place, 1) - 1)::integer as position,
+  k.fingerprint,
   m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
-from idempotency_keys as k
-left join jsonb_array_elements(case when jsonb_typeof(k.response) = 'array' then k.response end)
-  with ordinality as r (movie, place) on true
+from jsonb_to_recordset(:requests) as q (request bigint, key text)
+join idempotency_keys as k on k.key = q.key
+left join jsonb_array_elements(
+  case jsonb_typeof(k.response) when 'array' then k.response when 'object' then jsonb_build_array(k.response) end
+) with ordinality as r (movie, place) on true
 cross join jsonb_to_record(case when jsonb_typeof(r.movie) = 'object' then r.movie end) as m (
   id bigint, title text, year integer, runtime integer, genres text[], external_id text,
   version integer, created_at timestamptz, updated_at timestamptz
 )
-where k.key = :key
-  and k.expires_at > now()
--- As in get_idempotent_responses, the row lock makes the commit wait for the synchronous standby.
+where k.expires_at > now()
+-- The row lock makes the commit wait for the synchronous standby: a repeated request must not get its
+-- response before the movies are replicated.
 for key share of k;
 
 -- name: clear_idempotency_keys(at_most)

@@ -44,20 +44,19 @@ def get_failures(logs: Logs, query: str) -> set[str]:
 FILES = {
     "count_genres": "genres.sql",
     "create_movies_once": "idempotency.sql",
-    "create_batch_once": "idempotency.sql",
 }
 PATHS = {"POST": "/v1/movies", "BATCH": "/v1/movies/batch"}
 UPDATED = "join checked as k on k.id = c.id\n  where"
 DELETED = "using checked as k\n  where"
 FIELDS_OF_NEW = ", ".join(f"n.{name}" for name in FIELDS)
 ONE = f"select n.id, {FIELDS_OF_NEW}\n  from new as n\n  returning"
-ONCE = ONE.replace("returning", "where n.owner is null")
+ONCE = ONE.replace("returning", "order by n.request, n.position\n  returning")
 MORE = ("n.id", "n.id + generate_series(0, 9, 9)")
 TOO_MANY = "movies, but at most 1 were requested"
-TOO_FEW = "it returned too few movies"
+OTHERS = "it returned other movies than were sent"
 NOTHING = "nothing was written: did a trigger prevent it?"
 PUT = "d on d.id = coalesce(g.id, c.id)"
-NEW = "k.position\nleft join created as c on c.id = n.id;"  # of create_batch_once
+NEW = "k.position\nleft join created as c on c.id = n.id;"  # of create_movies_once
 STRAY = "it returned an id or position that was not sent, or one twice"
 MISTAKES = [
     # A write that changes more movies than were sent.
@@ -77,8 +76,8 @@ MISTAKES = [
     (
         "POST",
         "create_movies_once",
-        "as transaction, n.position,",
-        "as transaction, n.position - 1 as position,",
+        "as transaction, k.request,",
+        "as transaction, k.request - 1 as request,",
         STRAY,
     ),
     (
@@ -98,8 +97,8 @@ MISTAKES = [
     ("BATCH", "create_movies", "n.id = c.id;", "n.id = c.id and n.position = 1;", NOTHING),
     ("BATCH", "put_movies", PUT, "d on true", STRAY),
     ("BATCH", "put_movies", PUT, f"{PUT} where c.number = 1", NOTHING),
-    ("BATCH", "create_batch_once", NEW, NEW.replace("c.id = n.id", "true"), STRAY),
-    ("BATCH", "create_batch_once", NEW, NEW.replace(";", " where k.position = 1;"), TOO_FEW),
+    ("BATCH", "create_movies_once", NEW, NEW.replace("c.id = n.id", "true"), OTHERS),
+    ("BATCH", "create_movies_once", NEW, NEW.replace(";", " where k.position = 0;"), OTHERS),
     # No rows.
     ("POST", "create_movies", "new as n on n.id", "new as n on -n.id", NOTHING),
     ("GET", "count_genres", 'n.genre collate "C";', "n.genre limit 0;", "it returned no row"),

@@ -360,7 +360,8 @@ class Store(Generic[Item]):
         async def send() -> list[Written[Item] | None]:
             found = await self._fetch(query, payloads, [context], all_or_none=True)
             written = [found.get(key) for key in payloads]
-            raise_refusals(written)
+            if refusal := find_refusal(written):
+                raise refusal
             return cast("list[Written[Item] | None]", written)
 
         results = await self.repeat(send)
@@ -429,11 +430,8 @@ def _encode_put(number: int, fields: Mapping[str, object], *, replace: bool) -> 
     return orjson.dumps({"number": number, "replace": replace, **fields})
 
 
-def raise_refusals(results: Sequence[object]) -> None:
-    """Raise `NoneWritten` with the errors among the results, or `Contended` if that is one."""
+def find_refusal(results: Sequence[object]) -> NoneWritten | Contended | None:
+    """Return why none of these was written: the errors among the results; the first `Contended`."""
     errors = {n: each for n, each in enumerate(results) if isinstance(each, CatalogueError)}
-    for each in errors.values():
-        if isinstance(each, Contended):
-            raise each
-    if errors:
-        raise NoneWritten(errors)
+    contended = (each for each in errors.values() if isinstance(each, Contended))
+    return next(contended, NoneWritten(errors) if errors else None)

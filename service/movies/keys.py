@@ -9,8 +9,9 @@ import hashlib
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import orjson
 
@@ -18,26 +19,19 @@ from service.context import RequestContext
 from service.database.query import Expected, Row
 from service.database.sharing import Rows, SharedStatements, join_payloads, list_contexts
 from service.database.statements import Statements
-from service.database.store import REFUSALS, Store, raise_refusals
+from service.database.store import REFUSALS, NoneWritten, Store, find_refusal
 from service.errors import CatalogueError, KeyInUse, KeyReused, RuleBroken
 from service.movies.movie import COLUMN_TYPES, MOVIES, Movie
 
-CREATED = {"transaction": int, "position": int, "outcome": str, **COLUMN_TYPES}
-RESPONSE = {"transaction": int, "position": int, "fingerprint": str, **COLUMN_TYPES}
-USED_BY = "POST a movie with an Idempotency-Key"
+FOUND = {"transaction": int, "request": int, "position": int}
+USED_BY = "POST with an Idempotency-Key"
+SAMPLES = [{"requests": "[]"}]
+CREATE, GET = "create_movies_once", "get_idempotent_responses"
 QUERIES: Mapping[str, Expected] = {
-    "create_movies_once": Expected(CREATED, [{"requests": "[]"}], USED_BY, writes=True),
-    "get_idempotent_responses": Expected(RESPONSE, [{"requests": "[]"}], USED_BY, writes=True),
-    "create_batch_once": Expected(
-        CREATED,
-        [{"key": "", "fingerprint": "", "movies": "[]"}],
-        f"{USED_BY} (batch)",
-        writes=True,
-    ),
-    "get_batch_response": Expected(RESPONSE, [{"key": ""}], f"{USED_BY} (batch)", writes=True),
+    CREATE: Expected(FOUND | {"outcome": str, **COLUMN_TYPES}, SAMPLES, USED_BY, writes=True),
+    GET: Expected(FOUND | {"fingerprint": str, **COLUMN_TYPES}, SAMPLES, USED_BY, writes=True),
 }
 
-CREATES = ("create_movies_once", "create_batch_once")
 # Between tries, while another request uses the key; after the last try, the client gets a 409.
 RETRY_PAUSE_S = 0.05
 RETRIES = 5
@@ -59,6 +53,7 @@ class Response(NamedTuple):
 
 
 Run = Callable[[], Awaitable[Response | None]]
+Result = Response | NoneWritten | CatalogueError
 
 
 class IdempotentCreates:
@@ -71,30 +66,44 @@ class IdempotentCreates:
     def __init__(self, store: Store[Movie], statements: Statements) -> None:
         self._store = store
         self._statements = statements
-        self._metrics = statements.metrics
-        self._numbers = itertools.count()
-        self._creates = self._share("create_movies_once")
-        self._responses = self._share("get_idempotent_responses")
+        self._requests = itertools.count()  # their numbers
+        self._sizes: dict[int, int] = {}  # of the requests under way: how many movies, by number
+        self._creates, self._responses = (
+            SharedStatements[Response](
+                partial(self._run, query),
+                max_rows=MAX_KEYS_PER_STATEMENT,
+                is_repeatable=True,
+                rows_metric=statements.metrics.shared_statement_rows.labels(query),
+            )
+            for query in (CREATE, GET)
+        )
         self._keys_in_use: set[str] = set()  # by creates of this process
 
-    def _share(self, query: str) -> SharedStatements[Response]:
-        return SharedStatements(
-            partial(self._run, query),
-            max_rows=MAX_KEYS_PER_STATEMENT,
-            is_repeatable=True,
-            rows_metric=self._metrics.shared_statement_rows.labels(query),
-        )
-
-    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Response | CatalogueError]:
+    async def _run(self, query: str, rows: Rows[Response]) -> dict[int, Result]:
+        sizes = {row.key: self._sizes[row.key] for row in rows}
         fetched = await self._statements.fetch(
             query,
             {"requests": join_payloads([row.payload for row in rows])},
             is_repeatable=True,  # if the first attempt was committed, the keys are used
-            max_affected=len(rows),
+            max_affected=sum(sizes.values()),
             waiting=list_contexts(rows),
         )
-        self._statements.require_sent(query, [row[1] for row in fetched], [row.key for row in rows])
-        return {row[1]: _read(query, row) for row in fetched}
+        fetched.sort(key=itemgetter(1, 2))
+        found = {request: [*each] for request, each in groupby(fetched, itemgetter(1))}
+        self._statements.require_sent(query, [*found], sizes)
+        return {request: self._read(query, sizes[request], each) for request, each in found.items()}
+
+    def _read(self, query: str, size: int, rows: Sequence[Row]) -> Result:
+        """Return what the rows of a request of so many movies say."""
+        # The key may have been used with another batch, of more or fewer movies.
+        expected = size if query == CREATE else len(rows)
+        if [row[2] for row in rows] != [*range(expected)]:
+            return self._statements.report(query, "it returned other movies than were sent")
+        response = Response([Movie._make(row[4:]) for row in rows])
+        if query == GET:
+            return response._replace(fingerprint=rows[0][3])
+        refusals = [MOVIES.refuse(row[3], row[4]) if row[3] in REFUSALS else None for row in rows]
+        return find_refusal(refusals) or response
 
     async def create(
         self, key: str, fields: Mapping[str, object], context: RequestContext | None = None
@@ -105,17 +114,10 @@ class IdempotentCreates:
         the same ones. Raises `KeyReused` if the key was used with other fields, `KeyInUse` while
         another request uses it, and what `Store.create` raises.
         """
-        own_key, fingerprint = _identify(key, fields, context)
-        number = next(self._numbers)
-        payload = orjson.dumps(
-            {"position": number, "key": own_key, "fingerprint": fingerprint, **fields}
-        )
-        create = partial(self._creates.submit, number, payload, context)
-        get = partial(self._responses.submit, number, payload, context)
         try:
-            (movie,), is_replayed = await self._create_once(
-                "create_movies_once", own_key, fingerprint, create, get
-            )
+            (movie,), is_replayed = await self._create_once(key, [fields], context)
+        except NoneWritten as none:
+            raise none.errors[0] from None
         except RuleBroken as error:
             raise MOVIES.to_invalid(error) from error
         return movie, is_replayed
@@ -129,62 +131,46 @@ class IdempotentCreates:
         """
         if key is None:
             return await self._store.create_all(movies, context), False
-        own_key, fingerprint = _identify(f"{BATCH_KEY}{key}", movies, context)
-        payload = orjson.dumps([{"position": n, **fields} for n, fields in enumerate(movies)])
-        keyed = {"key": own_key, "fingerprint": fingerprint, "movies": payload.decode()}
-        create = partial(self._run_batch, "create_batch_once", keyed, len(movies), context)
-        get = partial(self._run_batch, "get_batch_response", {"key": own_key}, len(movies), context)
-        return await self._create_once("create_batch_once", own_key, fingerprint, create, get)
-
-    async def _run_batch(
-        self, query: str, parameters: Mapping[str, str], number: int, context: RequestContext
-    ) -> Response | None:
-        """Run a query for so many movies; if a first attempt was committed, its key is used.
-
-        Raises `NoneWritten`.
-        """
-        rows = await self._statements.fetch(
-            query,
-            parameters,
-            is_repeatable=True,
-            max_affected=number,
-            waiting=[context],
-        )
-        # The key may have been used with another batch, of more or fewer movies.
-        expected = len(rows) if query == "get_batch_response" else number
-        self._statements.require_sent(query, [row[1] for row in rows], range(expected))
-        if 0 < len(rows) < expected:
-            raise self._statements.report(query, "it returned too few movies")
-        rows.sort(key=itemgetter(1))
-        if not rows:
-            return None
-        read = [_read(query, row) for row in rows]
-        raise_refusals(read)
-        responses = cast("list[Response]", read)
-        movies = [movie for response in responses for movie in response.movies]
-        return Response(movies, responses[0].fingerprint)
+        return await self._create_once(f"{BATCH_KEY}{key}", movies, context, is_batch=True)
 
     async def _create_once(
-        self, query: str, key: str, fingerprint: str, create: Run, get: Run
+        self,
+        key: str,
+        movies: Sequence[Mapping[str, object]],
+        context: RequestContext | None,
+        *,
+        is_batch: bool = False,
     ) -> tuple[list[Movie], bool]:
-        """Create if the key is unused; otherwise get its response, and True.
+        """Create if the key is unused; otherwise get its response, and True."""
+        own_key, fingerprint = _identify(key, movies if is_batch else movies[0], context)
+        request = next(self._requests)
+        asked = {"request": request, "key": own_key}
+        sent = {
+            **asked,
+            "fingerprint": fingerprint,
+            "is_batch": is_batch,
+            "movies": [{"position": position, **fields} for position, fields in enumerate(movies)],
+        }
+        create = partial(self._creates.submit, request, orjson.dumps(sent), context)
+        get = partial(self._responses.submit, request, orjson.dumps(asked), context)
+        self._sizes[request] = len(movies)
+        try:
+            for attempt in range(1 + RETRIES):
+                if attempt:
+                    await asyncio.sleep(RETRY_PAUSE_S)
+                if created := await self._create_if_unused(own_key, create):
+                    return created.movies, False
+                if first := await self._store.repeat(get):
+                    if first.fingerprint != fingerprint:
+                        raise KeyReused
+                    if any(movie.id is None for movie in first.movies):
+                        raise KeyInUse(UNREADABLE)
+                    return first.movies, True
+            raise KeyInUse("another request with this Idempotency-Key is still running")
+        finally:
+            del self._sizes[request]
 
-        `query`: the name of what `create` runs, for an error.
-        """
-        for attempt in range(1 + RETRIES):
-            if attempt:
-                await asyncio.sleep(RETRY_PAUSE_S)
-            if created := await self._create_if_unused(query, key, create):
-                return created.movies, False
-            if first := await self._store.repeat(get):
-                if first.fingerprint != fingerprint:
-                    raise KeyReused
-                if any(movie.id is None for movie in first.movies):
-                    raise KeyInUse(UNREADABLE)
-                return first.movies, True
-        raise KeyInUse("another request with this Idempotency-Key is still running")
-
-    async def _create_if_unused(self, query: str, key: str, create: Run) -> Response | None:
+    async def _create_if_unused(self, key: str, create: Run) -> Response | None:
         """Create; return None if the key is used, or another request uses it now.
 
         `_keys_in_use` finds other requests of this process. The key's lock in the database would
@@ -202,16 +188,8 @@ class IdempotentCreates:
         finally:
             self._keys_in_use.discard(key)
         if response and any(movie.id is None for movie in response.movies):
-            raise self._statements.report(query, "it created no movie")
+            raise self._statements.report(CREATE, "it created no movie")
         return response
-
-
-def _read(query: str, row: Row) -> Response | CatalogueError:
-    """Return what a row says: of a create, its outcome; of a key that was used, its response."""
-    _, _, text, *movie = row
-    if query not in CREATES:
-        return Response([Movie._make(movie)], fingerprint=text)
-    return MOVIES.refuse(text, movie[0]) if text in REFUSALS else Response([Movie._make(movie)])
 
 
 def _identify(key: str, content: object, context: RequestContext | None) -> tuple[str, str]:

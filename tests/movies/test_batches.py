@@ -357,7 +357,7 @@ async def test_a_trigger_that_drops_a_movie_is_an_error(client: Client, execute:
             status, _, _ = await post_batch(client, [MOANA, {**MOANA, "year": 2000}], **headers)
             assert status == 500
     failed = [line["query"] for line in logged if line["event"] == "statement failed"]
-    assert failed == ["create_movies", "create_batch_once"]
+    assert failed == ["create_movies", "create_movies_once"]
     assert execute("select * from idempotency_keys") == []
 
 
