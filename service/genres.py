@@ -34,6 +34,7 @@ QUERIES: Mapping[str, Expected] = {
         {"genre": str, "movies": int, "total_records": int, "as_of": datetime, "seconds": float},
         [{}],
         "GET the genres",
+        in_order=True,
     ),
 }
 

@@ -138,7 +138,7 @@ async def test_a_server_that_stops_for_a_while(
         url = path if method == "GET" else "/v1/movies"
         statuses = [(await client.request(method, url, json=MOANA)).status for _ in range(3)]
 
-    assert count == 5  # max_idle
+    assert count >= 5  # max_idle; another one may just be ending
     assert statuses == [503, status, status]
 
 

@@ -43,6 +43,7 @@ QUERIES: Mapping[str, Expected] = {
         {**get_type_hints(ChangeRow), **COLUMN_TYPES},
         [{"after": None, "after_id": None, "size": 1}],
         "GET the changes, and lists of all movies",
+        in_order=True,
     ),
 }
 FIRST_OF_MOVIE = len(ChangeRow._fields)  # of its columns

@@ -43,7 +43,7 @@ USED_BY = "python -m service clients"
 UNKNOWN = 'no client is called "{}": see python -m service clients list'
 _expect = partial(Expected, used_by=USED_BY, writes=True, by_command=True)
 QUERIES: Mapping[str, Expected] = {
-    "list_clients": _expect(LISTED, [{}], writes=False),
+    "list_clients": _expect(LISTED, [{}], writes=False, in_order=True),
     "reserve_client_ids": _expect({"id": int}, [{"number": 0}]),
     "add_clients": _expect({"id": int}, [{"clients": "[]"}]),
     "lock_client": _expect(

@@ -66,7 +66,8 @@ class Expected(NamedTuple):
     """What the service relies on in a query.
 
     `columns`: their names and Python types, in this order. `samples`: parameters as the service
-    sends them, which find and change nothing; the query is verified with each of these.
+    sends them, which find and change nothing; the query is verified with each of these. `in_order`:
+    the order of the rows counts.
     `by_command`: only a command uses it; a login that serves requests may lack its privileges.
     """
 
@@ -75,6 +76,7 @@ class Expected(NamedTuple):
     used_by: str
     writes: bool = False
     by_command: bool = False
+    in_order: bool = False
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from service.movies.parameters import EVERYTHING, FACETS, NOTHING, Filter
 
 QUERIES: Mapping[str, Expected] = {
     "suggest_movies": Expected(
-        COLUMN_TYPES, [NOTHING], "listing movies: a search that finds nothing"
+        COLUMN_TYPES, [NOTHING], "listing movies: a search that finds nothing", in_order=True
     ),
     "count_facets": Expected(
         {"total": int, "in_table": int}
