@@ -43,8 +43,7 @@ created as (
   returning id, title, year, runtime, genres, external_id, version, created_at, updated_at
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, n.position,
-  c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
+  pg_current_xact_id()::text::bigint as transaction, n.position, c.*
 from created as c
 join new as n on n.id = c.id;
 
@@ -62,7 +61,7 @@ join new as n on n.id = c.id;
 -- With `all_or_none`, none is written if one is taken or locked; these have nulls then, too.
 -- Each external id that the service sets has a lock. psql and imports do not take it: for them, the unique index waits.
 with new as materialized (
-  select n.number, n.replace, n.title, n.year, n.runtime, n.genres, n.external_id
+  select n.*
   from jsonb_to_recordset(:movies) as n (
     number bigint, replace boolean,
     title text, year integer, runtime integer, genres text[], external_id text
@@ -123,11 +122,9 @@ changed as (
   returning m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 ),
 done as (
-  select c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
-  from created as c
+  select c.* from created as c
   union all
-  select c.id, c.title, c.year, c.runtime, c.genres, c.external_id, c.version, c.created_at, c.updated_at
-  from changed as c
+  select c.* from changed as c
   union all
   select m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
   from checked as c
@@ -135,8 +132,7 @@ done as (
   where c.outcome in ('equal', 'taken')
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, c.number, c.outcome,
-  d.id, d.title, d.year, d.runtime, d.genres, d.external_id, d.version, d.created_at, d.updated_at
+  pg_current_xact_id()::text::bigint as transaction, c.number, c.outcome, d.*
 from checked as c
 left join going as g on g.number = c.number
 left join done as d on d.id = coalesce(g.id, c.id);
@@ -171,7 +167,7 @@ select
   exists (select from last as l where l.movie is not null) as is_kept,
   exists (select from last as l)
   or (f.cleared_to <> '0' and :id::bigint <= coalesce(pg_sequence_last_value('movies_id_seq'), 0)) as was_used,
-  r.id, r.title, r.year, r.runtime, r.genres, r.external_id, r.version, r.created_at, r.updated_at
+  r.*
 from movie_feed as f
 left join restored as r on true;
 
@@ -281,7 +277,6 @@ deleted as (
   returning m.id, m.title, m.year, m.runtime, m.genres, m.external_id, m.version, m.created_at, m.updated_at
 )
 select
-  pg_current_xact_id()::text::bigint as transaction, k.id as number, k.outcome,
-  x.id, x.title, x.year, x.runtime, x.genres, x.external_id, x.version, x.created_at, x.updated_at
+  pg_current_xact_id()::text::bigint as transaction, k.id as number, k.outcome, x.*
 from checked as k
 left join deleted as x on x.id = k.id;

@@ -46,11 +46,7 @@ select
   coalesce(n.id, nextval('movies_id_seq')),
   n.title, n.year, n.runtime, n.genres, n.external_id,
   coalesce(n.version, 1), coalesce(n.created_at, now()), coalesce(n.updated_at, now())
-from jsonb_to_recordset(:movies)
-  as n (
-    id bigint, title text, year integer, runtime integer, genres text[], external_id text,
-    version integer, created_at timestamptz, updated_at timestamptz
-  );
+from jsonb_populate_recordset(null::movies, :movies) as n;
 
 -- name: put_imported_movies(movies)
 -- set: statement_timeout = 0
@@ -62,8 +58,7 @@ from jsonb_to_recordset(:movies)
 -- query, and must not wait for the end of an update.
 with new as materialized (
   select n.title, n.year, n.runtime, n.genres, n.external_id
-  from jsonb_to_recordset(:movies)
-    as n (title text, year integer, runtime integer, genres text[], external_id text)
+  from jsonb_populate_recordset(null::movies, :movies) as n
 ),
 locked as materialized (
   select pg_advisory_xact_lock(hashtextextended('put_imported_movies', 1))

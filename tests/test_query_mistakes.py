@@ -89,7 +89,7 @@ MISTAKES = [
     (
         "DELETE",
         "delete_movies",
-        *(f"k.id{n} as number, k.outcome,\n  x" for n in ("", " - 1")),
+        *(f"k.id{n} as number, k.outcome, x" for n in ("", " - 1")),
         STRAY,
     ),
     # Batches.

@@ -28,8 +28,9 @@ from service.database.migrations import runner as migrations
 from service.database.query import Query
 from service.database.query_testing import CALLS, Call, Rows, Values, compare, run_tests
 from service.errors import Contended, FileError
+from service.movies.movie import FIELDS
 
-FIELDS = "select m.id, m.title, m.year, m.runtime"
+READ = "select m.id, m.title, m.year, m.runtime"
 SWAPPED = "select m.id, m.title, m.runtime as year, m.year as runtime"
 CREATED = "select n.id, n.title, n.year, n.runtime, n.genres"
 # For each query, what an edit replaces, and by what; `queries check` accepts all of them.
@@ -37,7 +38,7 @@ FOUND = {
     "get_movies": [
         ("any (:ids)", "any (:ids) and m.year > 1900"),
         ("any (:ids)", "any (:ids) limit 100"),
-        (FIELDS, SWAPPED),
+        (READ, SWAPPED),
         ("m.created_at, m.updated_at", "m.updated_at as created_at, m.updated_at"),
         ("where m.id = any (:ids)", "where m.id = any (:ids) and m.year >= 1991"),
     ],
@@ -45,7 +46,7 @@ FOUND = {
         ("nextval('movies_id_seq')", "1000000000 + n.position"),
         (CREATED, "select n.id, n.title, n.runtime, n.year, n.genres"),
         ("n.runtime, n.genres", "n.runtime, n.genres[1:1] as genres"),
-        ("n.position,\n  c.id", "9 - n.position + 5 as position,\n  c.id"),
+        ("n.position, c.*", "9 - n.position + 5 as position, c.*"),
         ("pg_current_xact_id()::text::bigint", "txid_current() - 1"),
     ],
     "put_movies": [
@@ -55,13 +56,10 @@ FOUND = {
         ("where a.outcome in ('taken', 'locked')", "where false"),
         ("where g.outcome = 'created'", ""),
         ("in ('equal', 'taken')", "= 'equal'"),
-        ("m.runtime, m.genres) is distinct", "m.runtime, n.genres) is distinct"),
-        ("m.runtime, m.genres) is distinct", "n.runtime, m.genres) is distinct"),
-        ("(m.title, m.year, m.runtime, m.genres) is", "(n.title, m.year, m.runtime, m.genres) is"),
-        ("(m.title, m.year, m.runtime, m.genres) is", "(m.title, n.year, m.runtime, m.genres) is"),
+        *((f"m.{field}", f"n.{field}") for field in FIELDS if field != "external_id"),
     ],
     "put_imported_movies": [
-        ("runtime, genres) = (excluded", "runtime) = (excluded"),
+        *((f"excluded.{field}", f"o.{field}") for field in FIELDS if field != "external_id"),
         ("w.version > 1", "w.version > 9"),
     ],
     "update_movies": [

@@ -9,9 +9,10 @@ from typing import Any
 
 import psycopg2
 import pytest
-from movie_examples import BROKEN, OTHER
+from movie_examples import BROKEN, ONE, OTHER
 from support import Execute, hold
 
+from service.errors import Invalid, Malformed
 from service.movies import rules
 from service.web import fields
 from service.web.fields import load_fields
@@ -46,11 +47,15 @@ def stamps(execute: Execute, movie_id: int) -> tuple[int, datetime]:
 def test_a_broken_rule_is_refused_by_its_name(
     execute: Execute, rule: str, fields: dict[str, Any]
 ) -> None:
-    """A row that breaks one rule is refused, and the error names that rule."""
+    """A row that breaks one rule is refused, and the error names that rule; so does the service."""
     with pytest.raises(psycopg2.errors.CheckViolation) as caught:
         insert(execute, **fields)
 
     assert caught.value.diag.constraint_name == rule
+    for name, value in fields.items():
+        sent = f"{value} mins" if name == "runtime" else value
+        with pytest.raises((Malformed, Invalid)):  # a client sends no version
+            load_fields(rules.MOVIE, ONE | {name: sent})
 
 
 def test_every_rule_holds_for_the_movies_of_earlier_releases(execute: Execute) -> None:
