@@ -233,6 +233,7 @@ def test_case_is_folded_alike_in_every_locale(empty_database: str) -> None:
         cursor.execute(LOWER_IN_TURKISH)
         name = connection.info.dbname
         cursor.execute(f"alter database {name} set search_path = public, turkish, pg_catalog")
+        cursor.execute("set search_path = public, turkish, pg_catalog")  # of this session, too
         migrations.upgrade(empty_database, ROOT / "migrations", lambda _: None)
         cursor.execute(
             "insert into movies (title, year, runtime, genres)"
