@@ -48,11 +48,6 @@ POSTGRES_TYPES: Mapping[Hashable, Sequence[str]] = {
     datetime: ("timestamp with time zone",),
     list[str]: ("text[]", "character varying[]"),
 }
-# Roles that may add clients with any scope; a superuser on a Unix socket is a developer's.
-LOGIN_MAY_CHANGE_CLIENTS = """
-select current_user from pg_roles where rolname = current_user
- and (not rolsuper or inet_client_addr() is not null)
- and has_table_privilege(to_regclass('clients'), 'insert, update, delete')"""
 HIDDEN = "; if it was, this login needs usage of its schema (ops/roles.sql), or another search_path"
 
 
@@ -171,15 +166,6 @@ async def verify_database(
         await _verify_migrations(cursor, versions, queries["get_applied_migrations"])
         for query in [*queries.values()]:  # a reload may change them meanwhile
             await _verify_query(cursor, query, is_read_only=is_read_only)
-        # Commands, which refuse faults, are for the owner of the tables.
-        roles = [] if refuse_faults else await _fetch(cursor, LOGIN_MAY_CHANGE_CLIENTS)
-        for (role,) in roles:
-            log.warning(
-                "login may change clients",
-                reason=f"the role {role} may add clients with any scope, which no request needs",
-                remedy="use the application role of ops/roles.sql; if it is that, run the file"
-                " again",
-            )
         faults = await _fetch(cursor, queries["get_schema_faults"].sql)
     if reason := "; ".join([fault for (fault,) in faults]):
         if refuse_faults:

@@ -561,24 +561,6 @@ async def test_a_missing_privilege_is_reported(
     assert str(caught.value).endswith(reason)
 
 
-async def test_a_login_that_may_change_clients_is_warned_of(
-    clerk: aiopg.Connection, execute: Execute
-) -> None:
-    """Not one that may only read clients and record their day of use."""
-    ((role,),) = execute("select 'clerk_' || current_database()")
-    with capture_logs() as logged:
-        await verify_database(clerk, VERSIONS, LOADED)
-        execute(
-            f"revoke all on clients from {role};"
-            f" grant select, update (last_used_on) on clients to {role}"
-        )
-        await verify_database(clerk, VERSIONS, LOADED)
-
-    (line,) = logged
-    assert (line["event"], line["log_level"]) == ("login may change clients", "warning")
-    assert role in line["reason"]
-
-
 async def test_a_schema_that_is_not_seen_is_named(
     clerk: aiopg.Connection, execute: Execute
 ) -> None:

@@ -14,7 +14,6 @@ from processes import run
 from psycopg2.extensions import parse_dsn
 from support import (
     SERVICE,
-    Capture,
     Environment,
     Patch,
     add_client,
@@ -101,9 +100,7 @@ def roles(owned: str, migrated: str) -> Roles:
     return make_roles(migrated, owned)
 
 
-async def test_the_application_role_serves_requests(
-    roles: Roles, start: Start, capsys: Capture
-) -> None:
+async def test_the_application_role_serves_requests(roles: Roles, start: Start) -> None:
     """Every kind of request and the readiness check."""
     client = await start(database__url=roles.app)
     key = {"Idempotency-Key": "once"}
@@ -127,7 +124,6 @@ async def test_the_application_role_serves_requests(
     seen = [(await client.request(method, path, **sent)).status for method, path, sent, _ in steps]
 
     assert seen == [status for *_, status in steps]
-    assert "login may change clients" not in capsys.readouterr().out
     assert query(roles.reader, "select count(*) from movies") == [(2,)]
     assert query(roles.reader, "select word from search_words") == [("moana",), ("vaiana",)]
     assert query(roles.owner, "truncate search_words; select add_search_words()") == [(1,)]
@@ -143,18 +139,6 @@ async def test_the_application_role_looks_clients_up(roles: Roles, start: Start)
     assert response.status == 200
     used = "select last_used_on = (now() at time zone 'UTC')::date from clients"
     await until(lambda: query(roles.reader, used) == [(True,)])
-
-
-async def test_the_start_warns_of_the_owner(
-    roles: Roles, start: Start, environment: Environment, capsys: Capture
-) -> None:
-    """Requests need no such rights; the check of the queries is a command for the owner."""
-    client = await start(database__url=roles.owner)
-    environment["DATABASE_URL"] = roles.owner
-
-    assert (await client.get("/v1/movies/1")).status == 404
-    assert capsys.readouterr().out.count("login may change clients") == 1
-    assert "login may change clients" not in run([*SERVICE, "queries"], environment)[1]
 
 
 def test_a_role_that_may_not_read_the_words_is_found(
