@@ -50,7 +50,7 @@ HEADERS = {
     "X-Request-Id": _header(
         "The id of this request in the log.", pattern=f"^{WELL_FORMED_ID.pattern}$"
     ),
-    "Location": _header("The path of the new movie.", format="uri-reference"),
+    "Location": _header("The path of what was created.", format="uri-reference"),
     "Idempotency-Replayed": _header(
         "`true` if this repeats an earlier response.", required=False, enum=["true"]
     ),
