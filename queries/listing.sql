@@ -1,17 +1,13 @@
 -- Lists of movies (GET /v1/movies), and suggestions for a search that finds nothing. The filter of all queries is the
--- function movie_matches (migrations/20261128030000_filter_lists_by_json.sql), and a place in the order of lists the
--- function movie_follows (migrations/20261124220200_create_lists.sql); docs/dbas.md says how to change them. The service
--- sends parameters as literals, and PostgreSQL puts the text of the functions in place of their calls: it removes the
--- filters that are not set, and makes a plan for each combination of filters and order.
+-- function movie_matches, and a place in the order of lists the function movie_follows; `\sf movie_matches(movies,jsonb)`
+-- shows which members `filter` may have, and docs/dbas.md how to change the function. The service sends parameters as
+-- literals, and PostgreSQL puts the text of the functions in place of their calls: it removes the filters that are not set,
+-- and makes a plan for each combination of filters and order.
 --
 -- For a first page, the service sends count_movies, and then sort_movies or walk_movies. A page by cursor is one
 -- statement, because the cursor has the total. To sort n matches costs about as much as to walk past 4n rows of the
 -- index, and until a page is full, a walk passes about (page size) x (rows of the table) / n. The service sends the
 -- cheaper one.
---
--- `filter` has the filters that are set: title; genres and genres_any, each separated by commas; year_from and year_to,
--- and if only some parts of these years match, `years`, like {[1950,1950],[2020,2020]}; the same for runtime_from,
--- runtime_to and runtimes; created_at_from, created_at_to, updated_at_from and updated_at_to. Ranges include both ends.
 
 -- name: count_movies(filter, most)
 -- \set filter '\'{"title": "amelie", "year_from": 1990, "year_to": 1999}\'' \set most 10000

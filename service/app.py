@@ -38,7 +38,7 @@ from service.database.urls import check_tls
 from service.database.verification import QueryRegistry, verify_queries
 from service.errors import OperatorError, Unavailable
 from service.genres import GenreCounts, Genres
-from service.movies import exporting, importing, keys, parameters, restoring, search_help
+from service.movies import exporting, importing, keys, movie, parameters, restoring, search_help
 from service.movies import routes as movies
 from service.movies.batches import Batches
 from service.movies.handlers import Movies
@@ -63,7 +63,7 @@ from service.web.server import OPERATIONS_APP, choose_max_connections
 log = structlog.get_logger()
 
 # Every query that the service expects in queries/*.sql.
-EXPECTED = MOVIES.expect_queries() | {
+EXPECTED = {
     name: query
     for module in (
         changes_feed,
@@ -74,6 +74,7 @@ EXPECTED = MOVIES.expect_queries() | {
         genres,
         importing,
         keys,
+        movie,
         parameters,
         regular_clearing,
         restoring,

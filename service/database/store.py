@@ -6,12 +6,13 @@ Requests for the same operation that arrive together share one statement (`shari
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from functools import cached_property, partial
+from types import UnionType
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 import orjson
 
@@ -57,10 +58,20 @@ class Resource(Generic[Item]):
 
     noun: str  # for errors, such as movie
     table: str
-    make: Callable[[Sequence[Any]], Item]  # from a row
-    columns: Mapping[str, Hashable]  # their Python types; the first one is `id`
+    row: type[Item]  # a NamedTuple of the columns with their types; the first one is `id`
     fields: Sequence[str]  # that clients send
     unique: str = ""
+
+    @cached_property
+    def make(self) -> Callable[[Sequence[Any]], Item]:
+        """Makes an item from a row."""
+        return cast("Callable[[Sequence[Any]], Item]", self.row._make)  # type: ignore[attr-defined]
+
+    @cached_property
+    def columns(self) -> dict[str, type]:
+        """The types of the columns; those of optional fields may be null."""
+        hints = get_type_hints(self.row).items()
+        return {n: get_args(h)[0] if isinstance(h, UnionType) else h for n, h in hints}
 
     def expect_queries(self, *, updates: bool = True) -> dict[str, Expected]:
         """Return what the store expects of its queries."""

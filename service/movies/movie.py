@@ -6,8 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from types import UnionType
-from typing import NamedTuple, get_args, get_type_hints
+from typing import NamedTuple
 
 import orjson
 
@@ -37,11 +36,9 @@ class Movie(NamedTuple):
 COLUMNS = Movie._fields
 READ_ONLY = ("id", "version", "created_at", "updated_at")
 FIELDS = tuple(name for name in COLUMNS if name not in READ_ONLY)  # clients send these
-COLUMN_TYPES: Mapping[str, type] = {  # of the columns; those of optional fields may be null
-    name: get_args(hint)[0] if isinstance(hint, UnionType) else hint
-    for name, hint in get_type_hints(Movie).items()
-}
-MOVIES = Resource("movie", "movies", Movie._make, COLUMN_TYPES, FIELDS, unique="external_id")
+MOVIES = Resource("movie", "movies", Movie, FIELDS, unique="external_id")
+COLUMN_TYPES = MOVIES.columns
+QUERIES = MOVIES.expect_queries()
 FIRST_FORM = 0xEE72D14C
 # The form of responses, for entity tags: empty for the fields of the first release.
 _FORM = zlib.crc32(repr(COLUMN_TYPES).encode())

@@ -82,7 +82,15 @@ EVERYTHING = filter_parameter(Filter().as_json())
 _NONE = Range(2, 1, "{}")
 _NEVER = Range(datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))
 NOTHING = filter_parameter(
-    Filter("a b*", ("a", "b"), ("a", "b"), _NONE, _NONE, _NEVER, _NEVER).as_json()
+    Filter(
+        title="a b*",
+        genres=("a", "b"),
+        genres_any=("a", "b"),
+        year=_NONE,
+        runtime=_NONE,
+        created_at=_NEVER,
+        updated_at=_NEVER,
+    ).as_json()
 )
 _FIRST = place_parameters("id", Place(), 0)
 _NEXT = place_parameters("-title", Place(key=SortKey("a", 1)), 0)

@@ -1,8 +1,10 @@
 """Tests the plans of list queries: selective filters and walks use an index."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +14,7 @@ from conftest import ROOT
 
 from service.database import listing, query_files
 from service.database.listing import Place, SortKey, filter_parameter
-from service.movies.parameters import EVERYTHING, QUERIES, SORTS, Filter
+from service.movies.parameters import EVERYTHING, NOTHING, QUERIES, SORTS, Filter
 from service.web.query_strings import Range
 
 # 20,000 movies; of the filters below, each finds at most a few hundred. Four movies of each time.
@@ -83,6 +85,15 @@ def walk(wanted: Filter, sort: str, key: SortKey, size: int = 21) -> list[dict[s
     """Return the parameters of walk_movies."""
     filters, begin = listing.choose_start(wanted.as_json(), sort, key)
     return [filter_parameter(filters), place(sort, begin, size)]
+
+
+def test_every_filter_is_tried() -> None:
+    """Below, and when the queries are verified: all its members, of all fields."""
+    members = json.loads(str(NOTHING["filter"])).keys()
+
+    assert {name for wanted, _ in FILTERS.values() for name in wanted.as_json()} == members
+    for field in fields(Filter):
+        assert any(name.startswith(field.name) for name in members), field.name
 
 
 @pytest.mark.parametrize("name", FILTERS)
